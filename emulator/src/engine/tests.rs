@@ -29,7 +29,7 @@ const MEMORY_LEN: usize = 4096;
 struct Host {
     engine: Engine,
     context: Context,
-    _pd: Pd,
+    pd: Pd,
     cq: Cq,
     mr: Mr,
     qps: Vec<Qp>,
@@ -72,7 +72,7 @@ fn host_on(engine: &Engine, device: &str) -> Host {
     Host {
         engine: engine.clone(),
         context,
-        _pd: pd,
+        pd,
         cq,
         mr,
         qps,
@@ -106,11 +106,11 @@ fn a_run_whose_data_the_kernel_copies_costs_one_call() {
         let addr = memory.as_ptr().expose_provenance() as u64;
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         // SAFETY: leaked memory, accessed through atomics only.
-        let source = unsafe { a._pd.reg_mr(addr, LEN, addr, access) }.expect("registered");
+        let source = unsafe { a.pd.reg_mr(addr, LEN, addr, access) }.expect("registered");
         let target: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(0)).collect());
         let va = target.as_ptr().expose_provenance() as u64;
         // SAFETY: likewise.
-        let to = unsafe { b._pd.reg_mr(va, LEN, va, access) }.expect("registered");
+        let to = unsafe { b.pd.reg_mr(va, LEN, va, access) }.expect("registered");
         let sge = Sge {
             addr,
             len: LEN as u32,
@@ -237,7 +237,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
         sq_sig_all: true,
         cookie: 0,
     };
-    let qp = a._pd.create_qp(init(&a.cq)).expect("a QP");
+    let qp = a.pd.create_qp(init(&a.cq)).expect("a QP");
     connect(&qp, &b.qps[0], &b);
     qp.recv_queue().push(7, &[]).expect("posted");
     let bth = Bth {
@@ -260,7 +260,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
         assert_eq!(core.qp.pending_completions().len(), 1);
     }
 
-    let other = a._pd.create_qp(init(&full)).expect("a QP");
+    let other = a.pd.create_qp(init(&full)).expect("a QP");
     connect(&other, &b.qps[1], &b);
     let err = QpAttr {
         qp_state: QpState::Err.code(),

@@ -67,8 +67,13 @@ impl Ah {
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
         //= ENC-12 QPC-05
-        if address.dgid.is_zero() || local.is_ipv4() != to.is_ipv4() {
+        if address.dgid.is_zero() {
             return Err(VerbsError::InvalidArgument("grh.dgid"));
+        }
+        if local.is_ipv4() != to.is_ipv4() {
+            return Err(VerbsError::InvalidArgument(
+                "grh.dgid is not of the IP version of the GID with index grh.sgid_index",
+            ));
         }
         let engine = &pd.context.engine;
         if !engine.peers().allow(to) {

@@ -3,23 +3,23 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::context::ContextInner;
 use crate::cells::{ChannelInner, EventQueue, EventWaiter};
-use crate::engine::EngineInner;
 use crate::error::VerbsError;
 
 /// Where completion events of CQs arrive (`ibv_comp_channel`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompChannel {
-    engine: Arc<EngineInner>,
+    pub(super) context: Arc<ContextInner>,
     pub(super) inner: Arc<ChannelInner>,
 }
 
 impl CompChannel {
-    pub(super) fn new(engine: Arc<EngineInner>) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<ContextInner>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
         Ok(Self {
-            engine,
+            context,
             inner: Arc::new(ChannelInner::new(events)),
         })
     }
@@ -40,7 +40,7 @@ impl CompChannel {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
         let waiter = self.begin_wait();
-        let engine = &self.engine;
+        let engine = &self.context.engine;
         loop {
             if let Some(cookie) = self.take_event()? {
                 return Ok(cookie);
@@ -60,7 +60,7 @@ impl CompChannel {
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
         // Nobody polls while this thread sleeps.
-        self.engine.leave_inline();
+        self.context.engine.leave_inline();
         self.inner.events.waiter()
     }
 

@@ -195,14 +195,14 @@ impl Context {
     /// [`VerbsError::Io`] without file descriptors.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
-        CompChannel::new(Arc::clone(&self.inner.engine))
+        CompChannel::new(Arc::clone(&self.inner))
     }
 
     /// A new completion queue of `cqe` entries. `cookie` comes back in events.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if `cqe` is 0 or above the limit, or there is no such
-    /// completion vector (CQ-01).
+    /// completion vector (CQ-01), or the channel is of another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(
         &self,

@@ -57,6 +57,9 @@ impl Cq {
         if vector >= limits::COMP_VECTORS {
             return Err(VerbsError::InvalidArgument("comp_vector"));
         }
+        if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.context, &context)) {
+            return Err(VerbsError::InvalidArgument("channel of another context"));
+        }
         let inner = CqInner::new(
             Arc::clone(&context.events),
             Arc::clone(context.engine.agenda()),

@@ -10,7 +10,7 @@ use rocade_transport::{
 
 use super::cq::Cq;
 use super::pd::PdInner;
-use super::qp::{Qp, QpInitAttr, check_cap, config, create};
+use super::qp::{Qp, QpInitAttr, check_cap, check_cqs, config, create};
 use super::srq::Srq;
 use crate::cells::{DctEvents, QpParts};
 use crate::error::VerbsError;
@@ -65,6 +65,7 @@ impl Qp {
             ..init.cap
         };
         check_cap(&cap)?;
+        check_cqs(&pd, &init)?;
         let config = config(&pd, QpType::DcInitiator, cap, init.sq_sig_all);
         let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),

@@ -60,6 +60,9 @@ struct MrInner {
     /// Of an indirect key, how much it can become.
     indirect: Option<IndirectLimits>,
     registered: AtomicBool,
+    /// The domain stays as long as it. A null region has nothing of the domain's, and the program may leave it
+    /// behind.
+    holds_pd: bool,
 }
 
 #[derive(Debug)]
@@ -128,7 +131,7 @@ impl Pd {
     }
 
     /// Registers memory that takes everything and has nothing: writes vanish, reads give zeros, at any
-    /// address. Only this side can use it.
+    /// address. Only this side can use it. The domain may end before it does.
     ///
     /// # Errors
     /// [`VerbsError::NoMemory`]: out of keys.
@@ -205,7 +208,11 @@ impl Pd {
     ) -> Result<Mr, VerbsError> {
         let key = key.ok_or(VerbsError::NoMemory("memory keys"))?;
         let user = User::Mr(key);
-        self.inner.users.add(user);
+        //= NUL-01
+        let holds_pd = region.is_some() || indirect.is_some();
+        if holds_pd {
+            self.inner.users.add(user);
+        }
         if let Some(dm) = &dm {
             dm.users().add(user);
         }
@@ -217,6 +224,7 @@ impl Pd {
                 dm,
                 indirect,
                 registered: AtomicBool::new(true),
+                holds_pd,
             }),
         })
     }
@@ -570,7 +578,9 @@ impl MrInner {
     fn ended(&self, state: &State) {
         self.registered.store(false, Ordering::Release);
         let user = User::Mr(self.key);
-        state.pd.users.remove(user);
+        if self.holds_pd {
+            state.pd.users.remove(user);
+        }
         if let Some(dm) = &self.dm {
             dm.users().remove(user);
         }

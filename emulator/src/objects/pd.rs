@@ -106,7 +106,7 @@ impl Pd {
     /// A new shared receive queue.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if a size is 0 or above the limit (SRQ-01); [`VerbsError::Broker`] if the
+    /// [`VerbsError::InvalidArgument`] if a size is above the limit, or `max_sge` is 0 (SRQ-01); [`VerbsError::Broker`] if the
     /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {

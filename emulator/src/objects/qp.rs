@@ -84,6 +84,20 @@ impl Drop for QpOwner {
     }
 }
 
+/// The queues that completions go to are of the context of the domain.
+pub(super) fn check_cqs(pd: &PdInner, init: &QpInitAttr) -> Result<(), VerbsError> {
+    let all = [
+        (&init.send_cq, "send_cq is of another context"),
+        (&init.recv_cq, "recv_cq is of another context"),
+    ];
+    for (cq, foreign) in all {
+        if !Arc::ptr_eq(&cq.context, &pd.context) {
+            return Err(VerbsError::InvalidArgument(foreign));
+        }
+    }
+    Ok(())
+}
+
 impl Qp {
     pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
         if init.qp_type == QpType::DcInitiator {
@@ -99,6 +113,7 @@ impl Qp {
         if !srq.as_ref().is_none_or(fits) {
             return Err(VerbsError::InvalidArgument("srq"));
         }
+        check_cqs(&pd, &init)?;
         //= SRQ-09 QPC-03
         //= XRC-12
         if srq.is_some() || is_initiator {

@@ -88,7 +88,8 @@ impl Srq {
         init: SrqInitAttr,
     ) -> Result<Self, VerbsError> {
         //= SRQ-01
-        if init.max_wr == 0 || init.max_wr > limits::MAX_SRQ_WR {
+        // A queue of no entries takes no receive, as on mlx5.
+        if init.max_wr > limits::MAX_SRQ_WR {
             return Err(VerbsError::InvalidArgument("max_wr"));
         }
         if init.max_sge == 0 || init.max_sge > limits::MAX_SGE {

@@ -126,7 +126,7 @@ impl Srq {
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), SrqError> {
         let RecvLimits { max_wr: now, .. } = self.queue.limits();
         let size = max_wr.unwrap_or(now);
-        if size == 0 || size < self.queue.used() {
+        if max_wr == Some(0) || size < self.queue.used() {
             return Err(SrqError::TooSmall);
         }
         let limit = limit.unwrap_or(self.limit);

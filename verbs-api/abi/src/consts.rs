@@ -486,5 +486,9 @@ pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 /// Completion opcode of a FLUSH, known to newer headers only.
 pub const IBV_WC_FLUSH: u32 = 8;
+/// On-demand paging per transport: FLUSH, known to newer headers only.
+pub const IBV_ODP_SUPPORT_FLUSH: u32 = 64;
+/// On-demand paging per transport: ATOMIC WRITE, known to newer headers only.
+pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: u32 = 128;
 /// Asynchronous event of newer headers: the speed of the device has changed.
 pub const IBV_EVENT_DEVICE_SPEED_CHANGE: u32 = 20;

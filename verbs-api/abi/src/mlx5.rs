@@ -136,6 +136,18 @@ pub const MLX5DV_DCTYPE_DCT: u32 = 1;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_DCTYPE_DCI: u32 = 2;
 
+/// What follows [`mlx5dv_context`] in newer headers: there where [`MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM`] is asked for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_context_dc_rd_atom {
+    /// READs and atomics at once that a DC target answers.
+    pub max_dc_rd_atom: u64,
+    /// READs and atomics at once of a DC initiator.
+    pub max_dc_init_rd_atom: u64,
+}
+/// Known to newer headers only.
+pub const MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM: u64 = 1 << 14;
+
 /// What may be asked for in [`mlx5dv_context`].
 pub const MLX5DV_CONTEXT_MASK_DC_ODP_CAPS: u64 = 1 << 7;
 #[allow(missing_docs, reason = "as above")]

@@ -91,10 +91,15 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// Room for a copy of `length` bytes, which is no more than there can be.
+/// Makes room for a copy of `length` bytes. The range is checked before any byte of the program's is touched.
+///
+/// # Errors
+/// `EFAULT` for a range that is not all inside.
 //= DM-03
-fn room(dm: &Dm, length: usize) -> Result<Vec<u8>, Errno> {
-    if length > dm.len() {
+fn room(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
+    let end = usize::try_from(offset).ok();
+    let end = end.and_then(|offset| offset.checked_add(length));
+    if end.is_none_or(|end| end > dm.len()) {
         return Err(Errno(libc::EFAULT));
     }
     Ok(vec![0; length])
@@ -109,7 +114,7 @@ unsafe extern "C" fn memcpy_to_dm(
     int_verb(|| {
         // SAFETY: by contract live device memory.
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
-        let mut copy = room(dm, length)?;
+        let mut copy = room(dm, offset, length)?;
         // SAFETY: by contract readable; the copy is ours.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
         Ok(dm.write(offset, &copy)?)
@@ -125,7 +130,7 @@ unsafe extern "C" fn memcpy_from_dm(
     int_verb(|| {
         // SAFETY: by contract live device memory.
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
-        let mut copy = room(dm, length)?;
+        let mut copy = room(dm, offset, length)?;
         dm.read(offset, &mut copy)?;
         // SAFETY: by contract writable; the copy is ours.
         unsafe { ptr::copy_nonoverlapping(copy.as_ptr(), target.cast::<u8>(), length) };

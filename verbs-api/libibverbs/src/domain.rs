@@ -15,6 +15,7 @@ use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject, new_pd},
+    qp_ex::not_offered,
     shell::Shell,
 };
 
@@ -72,7 +73,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let attr = unsafe { ffi::read(attr) }?;
         let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
-            return Err(Errno::INVAL);
+            let what = format!("comp_mask asks for {:#x} too", attr.comp_mask & !known);
+            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
         // SAFETY: by contract an open context.
         unsafe { ContextObject::borrow(context) }?;

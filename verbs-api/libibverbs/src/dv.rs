@@ -10,11 +10,12 @@ use rocade_abi::{
     ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
     mlx5::{
         MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, MLX5DV_CONTEXT_MASK_DCI_STREAMS,
-        MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, MLX5DV_DCTYPE_DCI, MLX5DV_DCTYPE_DCT,
-        MLX5DV_QP_CREATE_HINTS, MLX5DV_QP_EX_WITH_MKEYS, MLX5DV_QP_INIT_ATTR_MASK_DC,
-        MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS,
-        MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS, mlx5dv_context, mlx5dv_context_attr,
-        mlx5dv_dci_streams_caps, mlx5dv_qp_ex, mlx5dv_qp_init_attr,
+        MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, MLX5DV_DCTYPE_DCI,
+        MLX5DV_DCTYPE_DCT, MLX5DV_QP_CREATE_HINTS, MLX5DV_QP_EX_WITH_MKEYS,
+        MLX5DV_QP_INIT_ATTR_MASK_DC, MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS,
+        MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS,
+        mlx5dv_context, mlx5dv_context_attr, mlx5dv_context_dc_rd_atom, mlx5dv_dci_streams_caps,
+        mlx5dv_qp_ex, mlx5dv_qp_init_attr,
     },
     rocade_mlx5_ops,
 };
@@ -36,8 +37,6 @@ use crate::{
 /// The vendor in `ibv_device_attr`, and its parts that are of mlx5.
 const VENDOR: u32 = 0x02c9;
 const PARTS: [std::ops::RangeInclusive<u32>; 2] = [0x1011..=0x1025, 0xa2d0..=0xa2df];
-/// SRQ receives into memory that is paged on demand (`IBV_ODP_SUPPORT_SRQ_RECV`).
-const ODP_SRQ_RECV: u32 = 1 << 5;
 
 static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     version: ROCADE_MLX5_VERSION,
@@ -131,10 +130,10 @@ unsafe extern "C" fn mlx5dv_query_device(
         answer.comp_mask = wanted
             & (MLX5DV_CONTEXT_MASK_DC_ODP_CAPS
                 | MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS
-                | MLX5DV_CONTEXT_MASK_DCI_STREAMS);
+                | MLX5DV_CONTEXT_MASK_DCI_STREAMS
+                | MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM);
         if wanted & MLX5DV_CONTEXT_MASK_DC_ODP_CAPS != 0 {
-            let odp = query::odp_caps();
-            answer.dc_odp_caps = odp.per_transport_caps.rc_odp_caps | ODP_SRQ_RECV;
+            answer.dc_odp_caps = query::dc_odp_caps();
         }
         if wanted & MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS != 0 {
             answer.num_lag_ports = 1;
@@ -146,7 +145,17 @@ unsafe extern "C" fn mlx5dv_query_device(
             };
         }
         // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, answer) }
+        unsafe { ffi::write(attr, answer) }?;
+        if wanted & MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM == 0 {
+            return Ok(());
+        }
+        let limits = context.context().device_attr();
+        let answer = mlx5dv_context_dc_rd_atom {
+            max_dc_rd_atom: limits.max_qp_rd_atom.into(),
+            max_dc_init_rd_atom: limits.max_qp_init_rd_atom.into(),
+        };
+        // SAFETY: who asks for it has a structure that goes on so, by contract writable.
+        unsafe { ffi::write(attr.add(1).cast(), answer) }
     })
 }
 

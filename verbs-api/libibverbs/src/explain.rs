@@ -314,6 +314,9 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
         VerbsError::InvalidArgument("port_num") => {
             "ports count from 1, and a device has one unless it is configured with two"
         }
+        VerbsError::InvalidArgument(what) if what.contains("IP version") => {
+            "`rocade devices` lists the GIDs; choose the index of one with the peer's or group's IP version"
+        }
         VerbsError::InvalidArgument("remote write needs local write") => {
             "add IBV_ACCESS_LOCAL_WRITE"
         }

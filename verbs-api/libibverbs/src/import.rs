@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     void_verb(|| unsafe { PdObject::end(pd, |_| Ok(())) });
 }
 
-/// `ibv_import_mr`: address and length are not known.
+/// `ibv_import_mr`: the address is not known.
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     ptr_verb(|| {
         // SAFETY: by contract a live domain.

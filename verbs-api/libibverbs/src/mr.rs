@@ -49,7 +49,7 @@ pub(crate) fn new_mr(
     range: (*mut c_void, usize),
 ) -> Result<*mut ibv_mr, Errno> {
     import::offer_region(&mr);
-    shell_of(pd, state, mr, range)
+    shell_of(pd, state, mr, range, state.in_use())
 }
 
 fn shell_of(
@@ -57,6 +57,7 @@ fn shell_of(
     state: &PdState,
     mr: Mr,
     (addr, length): (*mut c_void, usize),
+    in_use: InUse,
 ) -> Result<*mut ibv_mr, Errno> {
     let context = Arc::clone(state.context());
     MrObject::create(|_| {
@@ -74,7 +75,7 @@ fn shell_of(
             MrState {
                 mr,
                 _context: context,
-                pd: Mutex::new(state.in_use()),
+                pd: Mutex::new(in_use),
             },
         ))
     })
@@ -82,7 +83,8 @@ fn shell_of(
 
 /// The C object of a region that there is already.
 pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
-    shell_of(pd, state, mr, (import::NO_ADDRESS, 0))
+    let length = usize::try_from(mr.len()).unwrap_or(usize::MAX);
+    shell_of(pd, state, mr, (import::NO_ADDRESS, length), state.in_use())
 }
 
 /// `ibv_reg_mr` as a function: binaries whose access flags are constants call it directly.
@@ -154,7 +156,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         // SAFETY: by contract a live domain.
         let state = unsafe { PdObject::borrow(pd) }?.inner();
         let mr = state.pd().alloc_null_mr()?;
-        new_mr(pd, state, mr, (ptr::null_mut(), usize::MAX))
+        import::offer_region(&mr);
+        // The domain is not in use by it: it is the program's alone.
+        let range = (ptr::null_mut(), usize::MAX);
+        shell_of(pd, state, mr, range, InUse::default())
     })
 }
 

@@ -3,18 +3,17 @@
 use std::ffi::c_void;
 
 use rocade_abi::{
-    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_CREATE_CVLAN_STRIPPING,
-    IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
-    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
-    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_UD, IBV_QPT_XRC_RECV,
-    ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
+    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
+    IBV_QPT_UD, IBV_QPT_XRC_RECV, ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr,
 };
 use rocade_emulator::{MAX_TSO_HEADER, QpCap, QpType, Qpn, Xrcd};
 
@@ -60,12 +59,6 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     }
 }
 
-/// Flags that there are, and that this device does not have.
-const KNOWN_CREATE_FLAGS: u32 = IBV_QP_CREATE_SCATTER_FCS
-    | IBV_QP_CREATE_CVLAN_STRIPPING
-    | IBV_QP_CREATE_SOURCE_QPN
-    | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
-
 /// Slot `create_qp_ex`.
 //= WRX-01
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -83,7 +76,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// Makes a queue pair, and writes the granted sizes back to `init`.
 ///
 /// # Errors
-/// `EINVAL` for what nobody knows or is missing, `EOPNOTSUPP` for what is not offered, and what the emulator
+/// `EINVAL` for what is missing, `EOPNOTSUPP` for what is not offered or not known, and what the emulator
 /// says.
 ///
 /// # Safety
@@ -123,19 +116,13 @@ pub(crate) unsafe fn create(
     let blocks_own = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
     if blocks_own && init.qp_type != IBV_QPT_UD {
         let what = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, which only datagram queue pairs have";
-        return Err(Errno::INVAL.because(Reason::new(what, "")));
+        return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
     }
+    //= QPC-02
     let others = flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
     if others != 0 {
-        //= QPC-02
-        let is_known = others & !KNOWN_CREATE_FLAGS == 0;
-        let errno = if is_known {
-            Errno::OPNOTSUPP
-        } else {
-            Errno::INVAL
-        };
         let what = format!("create_flags are {:#x}", init.create_flags);
-        return Err(errno.because(not_offered(&what)));
+        return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
     }
     let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     let extra = init.send_ops_flags & !supported_ops(init.qp_type);

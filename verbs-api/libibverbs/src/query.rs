@@ -7,12 +7,13 @@ use std::{
 
 use rocade_abi::{
     IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_FLUSH_GLOBAL, IBV_GID_TYPE_ROCE_V2,
-    IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT,
-    IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV,
-    IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
-    IBV_QPF_GRH_REQUIRED, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_RAW_PACKET_CAP_IP_CSUM,
-    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE,
+    IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
+    IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED,
+    IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_RAW_PACKET_CAP_IP_CSUM, IBV_VALUES_MASK_RAW_CLOCK,
+    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, RSS_FIELDS, limits};
 
@@ -103,11 +104,19 @@ pub(crate) fn odp_caps() -> ibv_odp_caps {
         | IBV_ODP_SUPPORT_WRITE
         | IBV_ODP_SUPPORT_READ
         | IBV_ODP_SUPPORT_ATOMIC
-        | IBV_ODP_SUPPORT_SRQ_RECV;
+        | IBV_ODP_SUPPORT_SRQ_RECV
+        | IBV_ODP_SUPPORT_FLUSH
+        | IBV_ODP_SUPPORT_ATOMIC_WRITE;
     let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
     caps.per_transport_caps.ud_odp_caps = messages;
     caps
+}
+
+/// On-demand paging of dynamic connections, which have neither FLUSH nor ATOMIC WRITE.
+pub(crate) fn dc_odp_caps() -> u32 {
+    odp_caps().per_transport_caps.rc_odp_caps
+        & !(IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE)
 }
 
 /// Slot `query_device_ex`: writes as much as the caller's structure has.

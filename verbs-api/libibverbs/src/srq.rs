@@ -86,12 +86,12 @@ unsafe fn create(
 
 #[cold]
 fn refused(attr: &ibv_srq_attr, error: VerbsError) -> Errno {
-    let (asked, limit) = match error {
-        VerbsError::InvalidArgument("max_wr") => (attr.max_wr, limits::MAX_SRQ_WR),
-        VerbsError::InvalidArgument("max_sge") => (attr.max_sge, limits::MAX_SGE),
+    let (asked, least, limit) = match error {
+        VerbsError::InvalidArgument("max_wr") => (attr.max_wr, 0, limits::MAX_SRQ_WR),
+        VerbsError::InvalidArgument("max_sge") => (attr.max_sge, 1, limits::MAX_SGE),
         error => return error.into(),
     };
-    let what = format!("{error}: {asked}; allowed: 1 to {limit}");
+    let what = format!("{error}: {asked}; allowed: {least} to {limit}");
     Errno(error.errno()).because(Reason::new(what, "`ibv_devinfo -v` shows the limits"))
 }
 

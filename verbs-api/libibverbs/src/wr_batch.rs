@@ -7,9 +7,10 @@ use std::{cell::UnsafeCell, ops::Range};
 
 use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{ibv_ah, ibv_qp_ex};
-use rocade_emulator::{Qp, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso};
+use rocade_emulator::{Qp, QpType, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso};
 
 use crate::{
+    complaint::Reason,
     dv::mkey::KeyChange,
     ffi::{self, Errno},
     post,
@@ -34,9 +35,9 @@ impl WrBatch {
     ///
     /// # Safety
     /// The calling thread must have started it, and the address handles of datagrams must be alive.
-    pub(crate) unsafe fn complete(&self, qp: &Qp) -> Result<(), Errno> {
+    pub(crate) unsafe fn complete(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
         // SAFETY: by contract this thread holds the lock.
-        let outcome = unsafe { (*self.staged.get()).post(qp) };
+        let outcome = unsafe { (*self.staged.get()).post(qp, qp_type) };
         // SAFETY: as above.
         unsafe { self.lock.unlock() };
         outcome
@@ -212,13 +213,21 @@ impl Staged {
     /// # Safety
     /// The address handles of datagrams must be alive.
     //= WRX-06
-    unsafe fn post(&self, qp: &Qp) -> Result<(), Errno> {
+    unsafe fn post(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
         if let Some(error) = self.error {
             return Err(error);
         }
+        let names_srq = qp_type == QpType::XrcSend;
         //= WRX-11
         let mut poster = qp.send_queue();
         for wr in &self.wrs {
+            //= WRX-04 XRC-03
+            if names_srq && wr.srqn.is_none() && !is_local(&wr.op) {
+                poster.rollback();
+                let what = "a request of an XRC initiator names no shared receive queue";
+                let advice = "call ibv_wr_set_xrc_srqn for each";
+                return Err(Errno::INVAL.because(Reason::new(what, advice)));
+            }
             // SAFETY: same contract.
             let posted = unsafe { self.post_one(&mut poster, wr) };
             //= WRX-08 WRX-09
@@ -276,6 +285,14 @@ impl Staged {
         }
         Ok(())
     }
+}
+
+/// Returns true for a request that sends nothing, and so needs no address.
+const fn is_local(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill
+    )
 }
 
 /// Runs `f` on the batch of `qp`; a builder cannot report anything, so a dead QP is ignored.

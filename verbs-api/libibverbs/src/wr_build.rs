@@ -52,7 +52,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
         // SAFETY: by contract this thread has started the batch, and the program's address handles are alive.
-        let outcome = unsafe { state.batch().complete(state.qp()) };
+        let outcome = unsafe { state.batch().complete(state.qp(), state.qp_type()) };
         outcome.map_err(|errno| errno.of_post(state.qp(), true))
     })
 }

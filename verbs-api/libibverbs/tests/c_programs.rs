@@ -43,6 +43,7 @@ rocade_tests::c_programs! {
         migration_states_are_checked,
         operations_of_other_types_are_invalid,
         flags_of_extended_qps_are_checked,
+        queues_of_other_contexts_are_refused,
         domains_in_use_are_busy,
         gid_table_fits_or_fails,
         raw_clock_stamps_completions,
@@ -85,12 +86,15 @@ rocade_tests::c_programs! {
         packets_say_how_it_is_by_shm;
     attributes:
         rates_are_noted,
+        a_static_rate_reads_back,
         enhancements_are_none,
         the_gid_table_has_an_end,
         partitions_are_apart,
         the_identity_is_configured,
         a_device_is_like_rxe,
-        a_device_is_like_mlx5;
+        a_device_is_like_mlx5,
+        //= DCU-08 type=test
+        limits_of_dynamic_connections;
     batches:
         every_operation_in_one_batch,
         a_request_without_data_is_empty,

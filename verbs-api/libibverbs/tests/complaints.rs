@@ -222,7 +222,7 @@ fn each_verb_says_what_it_wants() {
         return many_mistakes();
     }
     let text = complaints("each_verb_says_what_it_wants", None);
-    assert_eq!(headlines(&text).len(), 7, "{text}");
+    assert_eq!(headlines(&text).len(), 8, "{text}");
     assert_has(
         &text,
         &[
@@ -233,8 +233,9 @@ fn each_verb_says_what_it_wants() {
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",
             "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
-            "ibv_create_srq: invalid argument: max_wr: 0; allowed: 1 to 65536",
+            "ibv_create_srq: invalid argument: max_sge: 0; allowed: 1 to 32",
             "ibv_query_gid: GID index 7 is beyond the table, which has 1 entries",
+            "ibv_create_ah: invalid argument: grh.dgid is not of the IP version of the GID with index grh.sgid_index",
         ],
     );
 }
@@ -285,6 +286,13 @@ fn many_mistakes() {
     // SAFETY: an open context and a writable GID.
     let found = unsafe { (lib.ibv_query_gid)(device.context, 1, 7, &raw mut gid) };
     assert_eq!(found, -1);
+    // A group of IPv6, from an address of IPv4.
+    // SAFETY: zero is a value for all members.
+    let mut to: ibv_ah_attr = unsafe { mem::zeroed() };
+    (to.is_global, to.port_num) = (1, 1);
+    to.grh.dgid.raw = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    // SAFETY: a live domain and a valid structure.
+    assert!(unsafe { (lib.ibv_create_ah)(device.pd, &raw mut to) }.is_null());
 }
 
 #[test]

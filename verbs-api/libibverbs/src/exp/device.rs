@@ -151,7 +151,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
         services.rc_odp_caps = odp.per_transport_caps.rc_odp_caps;
         services.uc_odp_caps = odp.per_transport_caps.uc_odp_caps;
         services.ud_odp_caps = odp.per_transport_caps.ud_odp_caps;
-        services.dc_odp_caps = odp.per_transport_caps.rc_odp_caps;
+        services.dc_odp_caps = query::dc_odp_caps();
         services.xrc_odp_caps = odp.per_transport_caps.rc_odp_caps;
     }
     c.comp_mask = there;

@@ -2,6 +2,7 @@
 #include "rig.h"
 
 #include <endian.h>
+#include <dlfcn.h>
 
 /*= QPS-05 type=test */
 static void rates_are_noted(void)
@@ -32,6 +33,33 @@ static void rates_are_noted(void)
 	/* By a mask only where the table of transitions has it: for raw queue pairs. */
 	attr.rate_limit = 7;
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT), EINVAL);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
+/* That of a path, which is not heeded, is kept all the same. */
+static void a_static_rate_reads_back(void)
+{
+	struct rig r = rig_open();
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	to_init(qp);
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = r.b->qp_num,
+		.max_dest_rd_atomic = 1, .ah_attr = path_to_self(r.context),
+	};
+	attr.ah_attr.static_rate = IBV_RATE_40_GBPS;
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+						   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+						   IBV_QP_MIN_RNR_TIMER), 0);
+	struct ibv_qp_attr got = { 0 };
+	CHECK_INT(ibv_query_qp(qp, &got, IBV_QP_AV, &init), 0);
+	CHECK_INT(got.ah_attr.static_rate, IBV_RATE_40_GBPS);
+	to_rts(qp);
+	got.ah_attr.static_rate = 0;
+	CHECK_INT(ibv_query_qp(qp, &got, IBV_QP_AV, &init), 0);
+	CHECK_INT(got.ah_attr.static_rate, IBV_RATE_40_GBPS);
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 	rig_close(&r);
 }
@@ -273,16 +301,54 @@ static void a_device_is_like_mlx5(void)
 	rig_close(&r);
 }
 
+/* What `libmlx5` asks for, of a device that passes for one of mlx5. `max_dc_rd_atom` and `max_dc_init_rd_atom` are of
+ * newer headers, at offsets 152 and 160 of `struct mlx5dv_context`; where they are not asked for they are not written. */
+static void limits_of_dynamic_connections(void)
+{
+	enum { COMP_MASK = 16, DC_ODP_CAPS = 84, MAX_DC_RD_ATOM = 152, MAX_DC_INIT_RD_ATOM = 160, END = 168 };
+	struct mlx5_ops {
+		uint32_t version;
+		void *is_supported, *open_device;
+		int (*query_device)(struct ibv_context *, void *);
+	};
+	setenv("ROCADE_IDENTITY", "0x02c9:0x1017", 1);
+	struct ibv_context *context = open_device();
+	void *symbol = dlsym(RTLD_DEFAULT, "rocade_mlx5");
+	CHECK(symbol);
+	const struct mlx5_ops *ops = ((const struct mlx5_ops *(*)(void))symbol)();
+	for (int asked = 0; asked < 2; asked++) {
+		uint64_t words[32], mask = 1 << 7 | asked << 14;
+		memset(words, 0xee, sizeof words);
+		words[COMP_MASK / 8] = mask;
+		CHECK_INT(ops->query_device(context, words), 0);
+		CHECK_INT(words[COMP_MASK / 8], mask);
+		uint32_t odp;
+		memcpy(&odp, (char *)words + DC_ODP_CAPS, 4);
+		/* No FLUSH, no ATOMIC WRITE. */
+		CHECK_INT(odp, IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+				       IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV);
+		uint64_t untouched = 0xeeeeeeeeeeeeeeee;
+		struct ibv_device_attr attr;
+		CHECK_INT(ibv_query_device(context, &attr), 0);
+		CHECK_INT(words[MAX_DC_RD_ATOM / 8], asked ? (uint64_t)attr.max_qp_rd_atom : untouched);
+		CHECK_INT(words[MAX_DC_INIT_RD_ATOM / 8], asked ? (uint64_t)attr.max_qp_init_rd_atom : untouched);
+		CHECK_INT(words[END / 8], untouched);
+	}
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		{ "rates_are_noted", rates_are_noted },
+		{ "a_static_rate_reads_back", a_static_rate_reads_back },
 		{ "enhancements_are_none", enhancements_are_none },
 		{ "the_gid_table_has_an_end", the_gid_table_has_an_end },
 		{ "partitions_are_apart", partitions_are_apart },
 		{ "the_identity_is_configured", the_identity_is_configured },
 		{ "a_device_is_like_rxe", a_device_is_like_rxe },
 		{ "a_device_is_like_mlx5", a_device_is_like_mlx5 },
+		{ "limits_of_dynamic_connections", limits_of_dynamic_connections },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

@@ -161,6 +161,12 @@ static void address_handles_are_checked(void)
 	attr.grh.sgid_index = 200;
 	CHECK(!ibv_create_ah(r.pd, &attr));
 	CHECK(!ibv_create_ah(r.pd, NULL));
+	/* A group of IPv6, from an address of IPv4. */
+	struct ibv_ah_attr group = path_to_self(r.context);
+	CHECK_INT(inet_pton(AF_INET6, "ff0e::9", group.grh.dgid.raw), 1);
+	errno = 0;
+	CHECK(!ibv_create_ah(r.pd, &group));
+	CHECK_INT(errno, EINVAL);
 	CHECK_INT(send_to(&r, qp, NULL, qp->qp_num, 4), EINVAL);
 	struct ibv_pd *other = ibv_alloc_pd(r.context);
 	attr.grh.sgid_index = 0;

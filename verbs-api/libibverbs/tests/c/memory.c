@@ -474,6 +474,10 @@ static void device_memory(void)
 	CHECK_INT(ibv_memcpy_from_dm(back, dm, 92, 8), 0);
 	CHECK(!memcmp(back, text, 8));
 	CHECK_INT(ibv_memcpy_to_dm(dm, 96, text, 8), EFAULT);
+	/* The range is checked first: nothing is read. */
+	CHECK_INT(ibv_memcpy_to_dm(dm, 96, NULL, 8), EFAULT);
+	CHECK_INT(ibv_memcpy_to_dm(dm, UINT64_MAX - 3, NULL, 8), EFAULT);
+	CHECK_INT(ibv_memcpy_from_dm(NULL, dm, 96, 8), EFAULT);
 	CHECK_INT(ibv_memcpy_from_dm(back, dm, 104, 4), EFAULT);
 	CHECK_INT(ibv_memcpy_from_dm(back, dm, 0, 1 << 30), EFAULT);
 	CHECK_INT(ibv_memcpy_to_dm(dm, 2, text, 4), EINVAL);
@@ -549,6 +553,12 @@ static void null_regions(void)
 		CHECK_INT(r.buffer[i], i < 4096 ? 0 : 7);
 	CHECK_INT(write_to(&r, NULL, null->rkey), IBV_WC_REM_ACCESS_ERR);
 	CHECK_INT(ibv_dereg_mr(null), 0);
+	/* One that the program leaves behind does not keep the domain. */
+	struct ibv_pd *pd = ibv_alloc_pd(r.context);
+	struct ibv_mr *left = ibv_alloc_null_mr(pd);
+	CHECK(left);
+	CHECK_INT(ibv_dealloc_pd(pd), 0);
+	CHECK_INT(ibv_dereg_mr(left), 0);
 	rig_close(&r);
 }
 
@@ -569,6 +579,10 @@ static void memory_on_demand(void)
 	CHECK_INT(ibv_query_device_ex(r.context, NULL, &device), 0);
 	CHECK_INT(device.odp_caps.general_caps, IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
 	CHECK(device.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_WRITE);
+	/* FLUSH and ATOMIC WRITE, of newer headers. */
+	CHECK_INT(device.odp_caps.per_transport_caps.rc_odp_caps & (64 | 128), 64 | 128);
+	CHECK_INT(device.xrc_odp_caps & (64 | 128), 64 | 128);
+	CHECK_INT(device.odp_caps.per_transport_caps.uc_odp_caps & (64 | 128), 0);
 	size_t length = 4 * 4096;
 	char *memory = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED);

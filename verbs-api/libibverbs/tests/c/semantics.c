@@ -155,15 +155,24 @@ static void operations_of_other_types_are_invalid(void)
 static void flags_of_extended_qps_are_checked(void)
 {
 	static const struct { uint32_t create; uint64_t operations; int error; } rows[] = {
-		{ 1u << 20, 0, EINVAL },
-		{ IBV_QP_CREATE_SCATTER_FCS | 1, 0, EINVAL },
+		{ 1u << 20, 0, EOPNOTSUPP },
+		{ IBV_QP_CREATE_SCATTER_FCS | 1, 0, EOPNOTSUPP },
 		{ IBV_QP_CREATE_SCATTER_FCS, 0, EOPNOTSUPP },
 		/* What datagrams have, and this one is connected. */
-		{ IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, 0, EINVAL },
+		{ IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, 0, EOPNOTSUPP },
 		{ 0, IBV_QP_EX_WITH_TSO, EOPNOTSUPP },
 		{ 0, 1ull << 40, EOPNOTSUPP },
 	};
 	struct rig r = rig_open();
+	struct ibv_parent_domain_init_attr parent = { .pd = r.pd, .comp_mask = 1u << 20 };
+	CHECK(!ibv_alloc_parent_domain(r.context, &parent));
+	CHECK_INT(errno, EOPNOTSUPP);
+	struct ibv_qp_init_attr_ex raw = {
+		.send_cq = r.cq, .recv_cq = r.cq, .qp_type = IBV_QPT_RAW_PACKET, .pd = r.pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB };
+	CHECK(!ibv_create_qp_ex(r.context, &raw));
+	CHECK_INT(errno, EOPNOTSUPP);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct ibv_qp_init_attr_ex init = {
 			.send_cq = r.cq, .recv_cq = r.cq, .qp_type = IBV_QPT_RC, .pd = r.pd,
@@ -173,6 +182,37 @@ static void flags_of_extended_qps_are_checked(void)
 		CHECK(!ibv_create_qp_ex(r.context, &init));
 		CHECK_INT(errno, rows[i].error);
 	}
+	rig_close(&r);
+}
+
+/* What completions and events go to is of the same opening of the device. */
+static void queues_of_other_contexts_are_refused(void)
+{
+	struct rig r = rig_open();
+	struct ibv_context *other = open_device();
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(other);
+	struct ibv_cq *cq = ibv_create_cq(other, 8, NULL, channel, 0);
+	CHECK(channel && cq);
+	errno = 0;
+	CHECK(!ibv_create_cq(r.context, 8, NULL, channel, 0));
+	CHECK_INT(errno, EINVAL);
+	struct ibv_cq_init_attr_ex extended = { .cqe = 8, .channel = channel };
+	errno = 0;
+	CHECK(!ibv_create_cq_ex(r.context, &extended));
+	CHECK_INT(errno, EINVAL);
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		for (int which = 0; which < 2; which++) {
+			struct ibv_qp_init_attr init = small_qp(r.cq);
+			init.qp_type = types[i];
+			*(which ? &init.send_cq : &init.recv_cq) = cq;
+			errno = 0;
+			CHECK(!ibv_create_qp(r.pd, &init));
+			CHECK_INT(errno, EINVAL);
+		}
+	CHECK_INT(ibv_destroy_cq(cq), 0);
+	CHECK_INT(ibv_destroy_comp_channel(channel), 0);
+	CHECK_INT(ibv_close_device(other), 0);
 	rig_close(&r);
 }
 
@@ -369,6 +409,7 @@ int main(int argc, char **argv)
 		{ "migration_states_are_checked", migration_states_are_checked },
 		{ "operations_of_other_types_are_invalid", operations_of_other_types_are_invalid },
 		{ "flags_of_extended_qps_are_checked", flags_of_extended_qps_are_checked },
+		{ "queues_of_other_contexts_are_refused", queues_of_other_contexts_are_refused },
 		{ "domains_in_use_are_busy", domains_in_use_are_busy },
 		{ "gid_table_fits_or_fails", gid_table_fits_or_fails },
 		{ "raw_clock_stamps_completions", raw_clock_stamps_completions },

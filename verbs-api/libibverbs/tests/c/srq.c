@@ -64,7 +64,7 @@ static void sizes_and_limits(void)
 	CHECK(device.max_srq > 0 && device.max_srq_wr >= 4096 && device.max_srq_sge >= 2);
 	CHECK(device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE);
 	const struct { uint32_t max_wr, max_sge; } rows[] = {
-		{ 0, 1 }, { 1, 0 }, { device.max_srq_wr + 1, 1 }, { 1, device.max_srq_sge + 1 },
+		{ 1, 0 }, { device.max_srq_wr + 1, 1 }, { 1, device.max_srq_sge + 1 },
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct ibv_srq_init_attr init = { .attr = { .max_wr = rows[i].max_wr,
@@ -74,6 +74,14 @@ static void sizes_and_limits(void)
 	}
 	CHECK(!ibv_create_srq(r.pd, NULL) && errno == EINVAL);
 	CHECK(!ibv_create_srq(NULL, &(struct ibv_srq_init_attr){ .attr = { 1, 1, 0 } }));
+
+	/* One of no entries takes no receive. */
+	struct ibv_srq *none = create(&r, 0);
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad = NULL;
+	CHECK_INT(attr_of(none).max_wr, 0);
+	CHECK_INT(ibv_post_srq_recv(none, &wr, &bad), ENOMEM);
+	CHECK(bad == &wr);
+	CHECK_INT(ibv_destroy_srq(none), 0);
 
 	struct ibv_srq *srq = create(&r, 8);
 	CHECK_INT(attr_of(srq).srq_limit, 0);

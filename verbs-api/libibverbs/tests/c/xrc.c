@@ -223,6 +223,23 @@ static void messages_go_to_the_queue_they_name(void)
 	ibv_wr_start(ex);
 	ibv_wr_set_xrc_srqn(ex, 1);
 	CHECK_INT(ibv_wr_complete(ex), EINVAL);
+	/* A request that names no queue, behind one that does: nothing of the batch is sent. */
+	CHECK_INT(post_recv(&r, srqs[1], 51), 0);
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_xrc_srqn(ex, number_of(srqs[1]));
+	ibv_wr_set_sge(ex, r.mr->lkey, (uintptr_t)r.buffer, 8);
+	ibv_wr_rdma_read(ex, r.mr->rkey, (uintptr_t)r.buffer);
+	ibv_wr_set_sge(ex, r.mr->lkey, (uintptr_t)r.buffer + 100, 10);
+	CHECK_INT(ibv_wr_complete(ex), EINVAL);
+	ibv_wr_start(ex);
+	ex->wr_id = 10;
+	ibv_wr_send(ex);
+	ibv_wr_set_xrc_srqn(ex, number_of(srqs[1]));
+	ibv_wr_set_sge(ex, r.mr->lkey, (uintptr_t)r.buffer, 8);
+	CHECK_INT(ibv_wr_complete(ex), 0);
+	CHECK_INT(next_completion(cqs[1]).wr_id, 51);
+	CHECK_INT(next_completion(r.cq).wr_id, 10);
 	struct ibv_qp_init_attr older = small_qp(r.cq);
 	older.qp_type = IBV_QPT_XRC_SEND;
 	older.recv_cq = NULL;

@@ -70,6 +70,7 @@ functions! {
     ibv_query_qp @ "IBVERBS_1.1":
         fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp @ "IBVERBS_1.1": fn(*mut ibv_qp) -> c_int;
+    ibv_create_ah @ "IBVERBS_1.1": fn(*mut ibv_pd, *mut rocade_abi::ibv_ah_attr) -> *mut rocade_abi::ibv_ah;
     ibv_create_srq @ "IBVERBS_1.1": fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_query_ece @ "IBVERBS_1.10": fn(*mut ibv_qp, *mut ibv_ece) -> c_int;
     ibv_qp_to_qp_ex @ "IBVERBS_1.6": fn(*mut ibv_qp) -> *mut ibv_qp_ex;
