@@ -7,18 +7,19 @@ use std::{
 };
 
 use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
-use rocade_emulator::CompChannel;
+use rocade_emulator::{CompChannel, EventWaiter};
 
 use crate::{
     cancel::{self, Taken},
     context::ContextObject,
     cq::CqObject,
     ffi::{self, Errno, int_verb, ptr_verb, void_verb},
+    late, process,
     shell::Shell,
 };
 
 /// A completion event channel.
-pub(crate) type ChannelObject = Shell<ibv_comp_channel, ChannelState>;
+pub(crate) type ChannelObject = Shell<ibv_comp_channel, Arc<ChannelState>>;
 
 /// What stands behind an `ibv_comp_channel`.
 pub(crate) struct ChannelState {
@@ -41,19 +42,18 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
         let channel = context.context().create_comp_channel()?;
-        ChannelObject::create(|_| {
+        ChannelObject::create(|address| {
             let c = ibv_comp_channel {
                 context: context.as_c(),
                 fd: channel.fd(),
                 refcnt: 0,
             };
-            Ok((
-                c,
-                ChannelState {
-                    channel,
-                    _context: context,
-                },
-            ))
+            let state = Arc::new(ChannelState {
+                channel,
+                _context: context,
+            });
+            process::channels().lock().begin(address.addr(), &state);
+            Ok((c, state))
         })
     })
 }
@@ -61,12 +61,23 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 /// `ibv_destroy_comp_channel`: `EBUSY` while a CQ uses it (DST-06).
 //= DST-06
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: by contract a live channel that is not used afterwards.
-    int_verb(|| unsafe { ChannelObject::end(channel, |state| Ok(state.channel.destroy()?)) })
+    int_verb(|| {
+        let close = |state: &Arc<ChannelState>| {
+            state.channel.destroy()?;
+            let fails = late::is_nonblocking(state.channel.fd());
+            process::channels().lock().end(channel.addr(), fails);
+            Ok(())
+        };
+        // SAFETY: by contract a live channel that is not used afterwards, but by calls that come too late.
+        if let Some(memory) = unsafe { ChannelObject::end_keeping(channel, close) }? {
+            process::channels().lock().keep(channel.addr(), memory);
+        }
+        Ok(())
+    })
 }
 
 /// `ibv_get_cq_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking (CQ-08), as
-/// read(2) would (CQ-14).
+/// read(2) would (CQ-14). A call that comes too late for its channel touches nothing of it.
 //= CQ-08
 //= CQ-14
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
@@ -74,16 +85,28 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: by contract a live channel.
-    let state = || Ok::<_, Errno>(unsafe { ChannelObject::borrow(channel) }?.inner());
+    let state = || {
+        process::channels().lock().find(channel.addr(), || {
+            // SAFETY: by contract NULL, or a channel of the parent's.
+            Ok(Arc::clone(
+                unsafe { ChannelObject::borrow(channel) }?.inner(),
+            ))
+        })
+    };
     let prepare = || {
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno::INVAL);
         }
-        Ok(state()?.channel.begin_wait())
+        match state()? {
+            Some(state) => Ok(state.channel.begin_wait()),
+            None => Ok(EventWaiter::never()?),
+        }
     };
     let take = || {
-        let Some(cookie) = state()?.channel.take_event()? else {
+        let Some(state) = state()? else {
+            return Ok(Taken::Never);
+        };
+        let Some(cookie) = state.channel.take_event()? else {
             return Ok(Taken::Nothing);
         };
         let address = usize::try_from(cookie).unwrap_or(0);

@@ -12,8 +12,8 @@ use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_cont
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, mr, mw, post, process,
-    qp, qp_ex, query, rss, srq, xrcd,
+    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, late, mr, mw, post,
+    process, qp, qp_ex, query, rss, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -168,6 +168,7 @@ fn make(
 /// The program's reference, given back in `close`.
 fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
     let c = object.as_c();
+    process::contexts().lock().begin(c.addr(), &object);
     let _ = Arc::into_raw(object);
     c
 }
@@ -183,8 +184,17 @@ fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
 pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
     // SAFETY: same contract.
     match unsafe { ContextObject::borrow(context) } {
-        // SAFETY: `open` left this reference with the program, which gives it back now.
-        Ok(object) => drop(unsafe { Arc::from_raw(ptr::from_ref(object)) }),
+        Ok(object) => {
+            let fails = late::is_nonblocking(object.context().async_fd());
+            // SAFETY: `open` left this reference with the program, which gives it back now.
+            let object = unsafe { Arc::from_raw(ptr::from_ref(object)) };
+            let mut contexts = process::contexts().lock();
+            contexts.end(context.addr(), fails);
+            contexts.keep(context.addr(), Arc::downgrade(&object));
+            drop(contexts);
+            // Not under the lock: a device may end with it.
+            drop(object);
+        }
         // Inherited through fork: the parent's locks and sockets are not ours to touch.
         Err(Errno::NODEV) => {}
         Err(error) => return Err(error),

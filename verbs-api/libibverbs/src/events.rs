@@ -11,7 +11,7 @@ use rocade_abi::{
     },
     ibv_async_element, ibv_async_event, ibv_context,
 };
-use rocade_emulator::EventElement;
+use rocade_emulator::{EventElement, EventWaiter};
 
 use crate::{
     cancel::{self, Taken},
@@ -19,29 +19,39 @@ use crate::{
     cq::CqObject,
     exp::dct::DctObject,
     ffi::{self, Errno, void_verb},
-    older_xrc,
+    older_xrc, process,
     qp::QpObject,
     srq::SrqObject,
 };
 
 /// `ibv_get_async_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking
-/// (AEV-12), as read(2) would (CQ-14).
+/// (AEV-12), as read(2) would (CQ-14). A call that comes too late for its device touches nothing of it.
 //= AEV-12
 //= CQ-14
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: by contract an open context.
-    let context = || Ok::<_, Errno>(unsafe { ContextObject::borrow(context) }?.context());
+    let context = || {
+        process::contexts().lock().find(context.addr(), || {
+            // SAFETY: by contract NULL, or a context of the parent's.
+            unsafe { ContextObject::share(context) }
+        })
+    };
     let prepare = || {
         if event.is_null() {
             return Err(Errno::INVAL);
         }
-        Ok(context()?.begin_async_wait())
+        match context()? {
+            Some(opened) => Ok(opened.context().begin_async_wait()),
+            None => Ok(EventWaiter::never()?),
+        }
     };
     let take = || {
-        let Some(next) = context()?.take_async_event()? else {
+        let Some(opened) = context()? else {
+            return Ok(Taken::Never);
+        };
+        let Some(next) = opened.context().take_async_event()? else {
             return Ok(Taken::Nothing);
         };
         let element = match next.element {

@@ -46,6 +46,7 @@ mod explain;
 mod ffi;
 mod flow;
 mod import;
+mod late;
 mod misc;
 mod mr;
 mod mw;

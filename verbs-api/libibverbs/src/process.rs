@@ -22,11 +22,14 @@ use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
 use crate::{
     cancel,
+    channel::ChannelState,
     complaint::{self, Reason},
+    context::ContextObject,
     device::DeviceObject,
     explain,
     ffi::Errno,
     import::Offers,
+    late::Places,
 };
 
 /// Counts the `fork`s between the process that loaded the library and this one.
@@ -44,6 +47,8 @@ struct State {
     /// What was complained of.
     said: Mutex<Vec<String>>,
     offers: Mutex<Offers>,
+    channels: Mutex<Places<ChannelState>>,
+    contexts: Mutex<Places<ContextObject>>,
 }
 
 /// The engine and the devices it offers.
@@ -102,6 +107,16 @@ pub(crate) fn offers() -> &'static Mutex<Offers> {
     &state().offers
 }
 
+/// The completion channels of this process.
+pub(crate) fn channels() -> &'static Mutex<Places<ChannelState>> {
+    &state().channels
+}
+
+/// The open devices of this process.
+pub(crate) fn contexts() -> &'static Mutex<Places<ContextObject>> {
+    &state().contexts
+}
+
 /// What this process has complained of.
 pub(crate) fn said() -> &'static Mutex<Vec<String>> {
     &state().said
@@ -124,6 +139,8 @@ fn state() -> &'static State {
             host: OnceLock::new(),
             said: Mutex::default(),
             offers: Mutex::default(),
+            channels: Mutex::default(),
+            contexts: Mutex::default(),
         }));
         let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {

@@ -1,10 +1,11 @@
 //! A C object with the emulator's handle behind it.
 
 use std::{
+    alloc::{self, Layout},
     cell::UnsafeCell,
     ffi::c_void,
     mem::{self, MaybeUninit},
-    ptr,
+    ptr::{self, NonNull},
 };
 
 use rocade_abi::ibv_qp_ex;
@@ -30,6 +31,22 @@ const _: () = {
     assert!(mem::offset_of!(ibv_qp_ex, wr_atomic_write) == 344);
     assert!(mem::offset_of!(QpObject, newer) == 352);
 };
+
+/// The memory of an object that has ended.
+pub(crate) struct Memory {
+    place: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: nothing is in it, and nobody else frees it.
+unsafe impl Send for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box of this layout, whose content was dropped.
+        unsafe { alloc::dealloc(self.place.as_ptr(), self.layout) };
+    }
+}
 
 impl<C, R> Shell<C, R> {
     /// Makes an object; `build` gets the address the C object will have, to be used as cookie.
@@ -94,6 +111,33 @@ impl<C, R> Shell<C, R> {
         // last use of it.
         drop(unsafe { Box::from_raw(c.cast::<Self>()) });
         Ok(())
+    }
+
+    /// Like [`Self::end`], but the memory stays as long as what is returned, which is `None` for an inherited object.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    ///
+    /// # Safety
+    /// As for [`Self::end`].
+    pub(crate) unsafe fn end_keeping(
+        c: *mut C,
+        close: impl FnOnce(&R) -> Result<(), Errno>,
+    ) -> Result<Option<Memory>, Errno> {
+        // SAFETY: same contract.
+        let shell = match unsafe { Self::borrow(c) } {
+            Ok(shell) => shell,
+            Err(Errno::NODEV) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        close(&shell.inner)?;
+        let place = c.cast::<Self>();
+        // SAFETY: by contract this is the last use of what is in it.
+        unsafe { ptr::drop_in_place(place) };
+        Ok(NonNull::new(place.cast()).map(|place| Memory {
+            place,
+            layout: Layout::new::<Self>(),
+        }))
     }
 
     /// The C part, to be accessed through the raw pointer only.

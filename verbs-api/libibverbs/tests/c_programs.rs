@@ -354,7 +354,10 @@ rocade_tests::c_programs! {
         a_copy_sets_the_mode,
         every_waiter_gets_its_event,
         events_go_with_their_cq,
-        reading_the_descriptor_does_no_harm;
+        reading_the_descriptor_does_no_harm,
+        //= CQ-14 type=test
+        a_call_comes_too_late,
+        the_end_comes_while_a_call_begins;
     cancel:
         waiting_for_a_completion_event,
         waiting_for_an_asynchronous_event,

@@ -279,6 +279,115 @@ static void reading_the_descriptor_does_no_harm(void)
 	rig_close(&r);
 }
 
+/* A call for the next event, of a thread that never comes back from it. */
+struct late_call {
+	struct ibv_comp_channel *channel;
+	struct ibv_context *context;
+	volatile pid_t tid;
+};
+
+static void *call_for_good(void *argument)
+{
+	struct late_call *call = argument;
+	call->tid = syscall(SYS_gettid);
+	struct ibv_async_event event;
+	struct ibv_cq *cq;
+	void *cookie;
+	int status = call->channel ? ibv_get_cq_event(call->channel, &cq, &cookie) :
+				     ibv_get_async_event(call->context, &event);
+	fprintf(stderr, "came back with %d, errno %d\n", status, errno);
+	_exit(1);
+}
+
+/* What was freed gets another content. */
+static void use_freed_memory(void)
+{
+	for (int i = 0; i < 4096; i++) {
+		size_t length = 8 + i % 2048;
+		memset(malloc(length), 0xff, length);
+	}
+}
+
+static void start_late_call(struct late_call *call)
+{
+	pthread_t thread;
+	CHECK_INT(pthread_create(&thread, NULL, call_for_good, call), 0);
+}
+
+static struct late_call something_to_wait_at(struct ibv_context *context, int of_device)
+{
+	struct late_call call = { 0 };
+	if (of_device)
+		call.context = open_device();
+	else
+		call.channel = ibv_create_comp_channel(context);
+	CHECK(call.context || call.channel);
+	return call;
+}
+
+static void end_it(const struct late_call *call)
+{
+	CHECK_INT(call->channel ? ibv_destroy_comp_channel(call->channel) :
+				  ibv_close_device(call->context), 0);
+}
+
+/* A thread that comes too late sleeps, as in read(2) of a descriptor that another one closes, or fails where it
+ * does not want to sleep. */
+static void a_call_comes_too_late(void)
+{
+	struct ibv_context *context = open_device();
+	for (int of_device = 0; of_device < 2; of_device++) {
+		static struct late_call sleeps[2];
+		sleeps[of_device] = something_to_wait_at(context, of_device);
+		end_it(&sleeps[of_device]);
+		use_freed_memory();
+		start_late_call(&sleeps[of_device]);
+		while (!sleeps[of_device].tid)
+			sched_yield();
+		wait_until_asleep(sleeps[of_device].tid);
+
+		struct late_call fails = something_to_wait_at(context, of_device);
+		set_nonblocking(of_device ? fails.context->async_fd : fails.channel->fd);
+		end_it(&fails);
+		use_freed_memory();
+		struct ibv_async_event event;
+		struct ibv_cq *cq;
+		void *cookie;
+		CHECK_INT(of_device ? ibv_get_async_event(fails.context, &event) :
+				      ibv_get_cq_event(fails.channel, &cq, &cookie), -1);
+		CHECK_INT(errno, EBADF);
+		/* The next one is another. */
+		struct late_call next = something_to_wait_at(context, of_device);
+		CHECK(next.context != fails.context || next.channel != fails.channel);
+		end_it(&next);
+		wait_until_asleep(sleeps[of_device].tid);
+	}
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
+/* Or comes at the same moment, or sleeps already. */
+static void the_end_comes_while_a_call_begins(void)
+{
+	enum { ROUNDS = 100 };
+	static struct late_call calls[2][ROUNDS];
+	struct ibv_context *context = open_device();
+	for (int of_device = 0; of_device < 2; of_device++)
+		for (int round = 0; round < ROUNDS; round++) {
+			struct late_call *call = &calls[of_device][round];
+			*call = something_to_wait_at(context, of_device);
+			start_late_call(call);
+			while (!call->tid)
+				;
+			for (volatile int wait = 0; wait < round * 40; wait++)
+				;
+			if (round == ROUNDS - 1)
+				wait_until_asleep(call->tid);
+			end_it(call);
+			wait_until_asleep(call->tid);
+		}
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -289,6 +398,8 @@ int main(int argc, char **argv)
 		{ "every_waiter_gets_its_event", every_waiter_gets_its_event },
 		{ "events_go_with_their_cq", events_go_with_their_cq },
 		{ "reading_the_descriptor_does_no_harm", reading_the_descriptor_does_no_harm },
+		{ "a_call_comes_too_late", a_call_comes_too_late },
+		{ "the_end_comes_while_a_call_begins", the_end_comes_while_a_call_begins },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

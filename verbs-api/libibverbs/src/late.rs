@@ -1,0 +1,136 @@
+//! Calls that wait for events and come too late for what they wait at.
+//!
+//! Programs end a completion channel, or close a device, while a thread of theirs is on its way to the next event. Such a
+//! call must touch nothing that was freed. It looks for its object here: one that has ended is known by its address,
+//! whose memory is kept so that nothing else gets it. The call then sleeps, as in read(2) of a descriptor that
+//! another thread closes, or fails with `EBADF` where the descriptor was non-blocking.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::RawFd,
+    sync::{Arc, Weak},
+};
+
+use crate::ffi::Errno;
+
+/// Most objects that have ended and are known: no call is so late that more end before it.
+const MOST_ENDED: usize = 64;
+
+/// The objects of one kind, by the addresses that the program has.
+#[derive(Debug)]
+pub(crate) struct Places<T> {
+    live: HashMap<usize, Weak<T>>,
+    ended: VecDeque<Ended>,
+}
+
+struct Ended {
+    address: usize,
+    /// The descriptor was non-blocking.
+    fails: bool,
+    /// What keeps others from the address.
+    memory: Option<Box<dyn Send>>,
+}
+
+impl std::fmt::Debug for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ended")
+            .field("address", &self.address)
+            .field("fails", &self.fails)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Self {
+            live: HashMap::new(),
+            ended: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Places<T> {
+    /// Notes a new object.
+    pub(crate) fn begin(&mut self, address: usize, object: &Arc<T>) {
+        self.ended.retain(|ended| ended.address != address);
+        self.live.insert(address, Arc::downgrade(object));
+    }
+
+    /// Notes that the object has ended. Calls that have found it go on with it.
+    pub(crate) fn end(&mut self, address: usize, fails: bool) {
+        self.live.remove(&address);
+        self.ended.push_back(Ended {
+            address,
+            fails,
+            memory: None,
+        });
+        if self.ended.len() > MOST_ENDED {
+            self.ended.pop_front();
+        }
+    }
+
+    /// Keeps the memory of an object that has ended.
+    pub(crate) fn keep(&mut self, address: usize, memory: impl Send + 'static) {
+        let mut newest_first = self.ended.iter_mut().rev();
+        if let Some(ended) = newest_first.find(|ended| ended.address == address) {
+            ended.memory = Some(Box::new(memory));
+        }
+    }
+
+    /// Finds the object of a call; `None` where it has ended and the call sleeps for good. `or` is asked for an
+    /// object that is not known here.
+    ///
+    /// # Errors
+    /// `EBADF` where it has ended and was non-blocking, and what `or` says.
+    pub(crate) fn find(
+        &self,
+        address: usize,
+        or: impl FnOnce() -> Result<Arc<T>, Errno>,
+    ) -> Result<Option<Arc<T>>, Errno> {
+        if let Some(object) = self.live.get(&address).and_then(Weak::upgrade) {
+            return Ok(Some(object));
+        }
+        match self.ended.iter().find(|ended| ended.address == address) {
+            Some(ended) if ended.fails => Err(Errno(libc::EBADF)),
+            Some(_) => Ok(None),
+            None => or().map(Some),
+        }
+    }
+}
+
+/// Returns true if reading the descriptor does not wait.
+pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unknown() -> Result<Arc<u8>, Errno> {
+        Err(Errno::NODEV)
+    }
+
+    #[test]
+    fn what_has_ended_is_known_for_a_while() {
+        let mut places = Places::default();
+        let object = Arc::new(7u8);
+        places.begin(1, &object);
+        assert_eq!(places.find(1, unknown), Ok(Some(Arc::clone(&object))));
+        assert_eq!(places.find(2, unknown), Err(Errno::NODEV));
+        let kept = Arc::new(());
+        places.end(1, false);
+        places.keep(1, Arc::clone(&kept));
+        assert_eq!(places.find(1, unknown), Ok(None));
+        for address in 2..2 + MOST_ENDED {
+            assert_eq!(Arc::strong_count(&kept), 2, "{address}");
+            places.begin(address, &object);
+            places.end(address, true);
+            assert_eq!(places.find(address, unknown), Err(Errno(libc::EBADF)));
+        }
+        assert_eq!(Arc::strong_count(&kept), 1);
+        assert_eq!(places.find(1, unknown), Err(Errno::NODEV));
+    }
+}
