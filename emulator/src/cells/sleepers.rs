@@ -183,7 +183,8 @@ mod tests {
     fn is_woken(sleeper: &Sleeper) -> bool {
         let mut set = sys::PollSet::default();
         let fd = set.add(sleeper.wake_fd());
-        set.wait_uncancelled(Some(Duration::ZERO)).unwrap();
+        set.wait_uncancelled(Some(Duration::ZERO))
+            .expect("descriptors");
         set.is_ready(fd)
     }
 

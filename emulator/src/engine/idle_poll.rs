@@ -206,7 +206,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_nanos(LIMIT_NS);
 
     fn post_receive(side: &Side) {
-        side.qp.recv_queue().push(7, &[side.sge(0, 8)]).unwrap();
+        let sges = [side.sge(0, 8)];
+        side.qp.recv_queue().push(7, &sges).expect("room");
     }
 
     fn send(side: &Side) {
