@@ -253,4 +253,34 @@ mod tests {
         window.on_sample(1, 100 * MS);
         assert_eq!(window.patience_ns(), 400 * MS);
     }
+
+    #[test]
+    fn a_window_doubles_until_it_lost_something_and_grows_slowly_then() {
+        let mut window = Window::new();
+        let begin = u64::from(INITIAL_WINDOW_BYTES);
+        window.on_progress(begin);
+        assert_eq!(window.bytes(), 2 * begin);
+        window.on_loss();
+        assert_eq!(window.bytes(), begin, "half of it");
+        window.on_progress(begin);
+        assert_eq!(window.bytes(), begin + u64::from(MIN_WINDOW_BYTES / 8));
+        for _ in 0..20 {
+            window.on_loss();
+        }
+        assert_eq!(window.bytes(), u64::from(MIN_WINDOW_BYTES));
+        for _ in 0..20_000 {
+            window.on_progress(begin);
+        }
+        assert_eq!(window.bytes(), u64::from(MAX_WINDOW_BYTES));
+    }
+
+    #[test]
+    fn only_a_large_window_that_is_open_lets_a_run_end() {
+        let window = Window::new();
+        let bytes = window.bytes();
+        let run = usize::try_from(bytes / RUNS_IN_LARGE).unwrap();
+        assert_eq!(window.limit(bytes - 1, run), bytes + run as u64);
+        assert_eq!(window.limit(bytes, run), bytes, "it is closed");
+        assert_eq!(window.limit(0, run + 1), bytes, "it is small");
+    }
 }

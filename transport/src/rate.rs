@@ -348,6 +348,20 @@ mod tests {
         }
     }
 
+    /// The steps that lead beyond the old rate are counted anew after each notification.
+    #[test]
+    fn a_notification_begins_the_way_back_anew() {
+        let mut limit = RateLimit::new();
+        limit.notified(at(0), Some(10 * GBPS));
+        limit.budget(at(300 * 20));
+        let before = limit.bps();
+        limit.notified(at(300 * 20), None);
+        let slow = limit.bps();
+        assert!(slow < before);
+        limit.budget(at(300 * 21));
+        assert_eq!(limit.bps(), slow.midpoint(before), "half of the way back");
+    }
+
     /// What nobody measured, or measured as far too much or too little, is within bounds at once.
     #[test]
     fn the_first_notification_halves_a_rate_within_bounds() {

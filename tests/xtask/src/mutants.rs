@@ -14,8 +14,34 @@ use crate::{
 /// A mutant takes seconds to a minute, mostly for building.
 const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
-/// The packages whose own tests judge their mutants.
-const PACKAGES: [&str; 3] = ["rocade-wire", "rocade-transport", "rocade-emulator"];
+/// Whose tests judge the mutants of a package.
+struct Judged {
+    package: &'static str,
+    /// Packages whose tests run besides its own.
+    guards: &'static [&'static str],
+    /// Which tests of all these packages run, as arguments of `cargo test`; all of them where there are none.
+    tests: &'static [&'static str],
+}
+
+/// The packages that are changed unless others are named. What a package promises to those above it is often tested there:
+/// the simulations hold whole conversations of two transports, the C programs use the emulator as programs do.
+const PACKAGES: [Judged; 3] = [
+    Judged {
+        package: "rocade-wire",
+        guards: &["rocade-transport"],
+        tests: &[],
+    },
+    Judged {
+        package: "rocade-transport",
+        guards: &["rocade-tests"],
+        tests: &["--lib", "--test", "sim_*"],
+    },
+    Judged {
+        package: "rocade-emulator",
+        guards: &["rocade-libibverbs"],
+        tests: &[],
+    },
+];
 
 /// Tries about `count` mutants of `packages` (or of the default ones).
 ///
@@ -26,38 +52,53 @@ pub(crate) fn run(workspace: &Workspace, seed: u64, count: u64, packages: &[Stri
         eprintln!("SKIP: mutants: cargo-mutants is missing: cargo install --locked cargo-mutants");
         return Tally::SKIP;
     }
-    let mut chosen = Vec::new();
-    if packages.is_empty() {
-        chosen.extend(PACKAGES.iter().flat_map(|name| ["--package", name]));
+    let names: Vec<&str> = if packages.is_empty() {
+        PACKAGES.iter().map(|judged| judged.package).collect()
     } else {
-        chosen.extend(packages.iter().flat_map(|name| ["--package", name]));
-    }
-    let mut list = workspace.cargo(&["mutants", "--list"]);
-    let known = match list.args(&chosen).output() {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).lines().count() as u64
-        }
-        Ok(output) => {
-            eprintln!("xtask: {}", String::from_utf8_lossy(&output.stderr));
-            return Tally::FAIL;
-        }
-        Err(error) => {
-            eprintln!("xtask: cannot list the mutants: {error}");
-            return Tally::FAIL;
-        }
+        packages.iter().map(String::as_str).collect()
+    };
+    let Some(known) = list(workspace, &names) else {
+        return Tally::FAIL;
     };
     let shards = (known / count.max(1)).max(1);
     let shard = format!("{}/{shards}", seed % shards);
     eprintln!("xtask: {known} mutants, sample {shard} (--seed {seed} --count {count})");
-    let dir = workspace.target().join("mutants");
+    let each = names
+        .iter()
+        .map(|package| judge(workspace, package, &shard));
+    each.fold(Tally::default(), |sum, tally| sum + tally)
+}
+
+/// How many mutants these packages have.
+fn list(workspace: &Workspace, packages: &[&str]) -> Option<u64> {
+    let mut command = workspace.cargo(&["mutants", "--list"]);
+    command.args(packages.iter().flat_map(|name| ["--package", name]));
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            Some(String::from_utf8_lossy(&output.stdout).lines().count() as u64)
+        }
+        Ok(output) => {
+            eprintln!("xtask: {}", String::from_utf8_lossy(&output.stderr));
+            None
+        }
+        Err(error) => {
+            eprintln!("xtask: failed to list the mutants: {error}");
+            None
+        }
+    }
+}
+
+/// Tries the mutants of one package that are in the sample.
+fn judge(workspace: &Workspace, package: &str, shard: &str) -> Tally {
+    let dir = workspace.target().join("mutants").join(package);
     if let Err(error) = fs::create_dir_all(&dir) {
-        eprintln!("xtask: cannot make {}: {error}", dir.display());
+        eprintln!("xtask: failed to make {}: {error}", dir.display());
         return Tally::FAIL;
     }
     let mut mutants = workspace.cargo(&["mutants", "--no-shuffle", "--sharding", "round-robin"]);
-    mutants.args(["--shard", &shard, "--output"]).arg(&dir);
-    mutants.args(&chosen);
-    let outcome = step::run("mutants", LIMIT, mutants);
+    mutants.args(["--shard", shard, "--output"]).arg(&dir);
+    mutants.args(arguments(package));
+    let outcome = step::run(&format!("mutants of {package}"), LIMIT, mutants);
     let lines = |name: &str| {
         let file = dir.join("mutants.out").join(name);
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -73,4 +114,61 @@ pub(crate) fn run(workspace: &Workspace, seed: u64, count: u64, packages: &[Stri
         return tally + Tally::FAIL;
     }
     tally
+}
+
+/// Which package is changed, and which tests judge it: those that are known to guard it, else its own.
+fn arguments(package: &str) -> Vec<&str> {
+    let mut arguments = vec!["--package", package, "--test-package", package];
+    if let Some(judged) = PACKAGES.iter().find(|judged| judged.package == package) {
+        let guards = judged.guards.iter();
+        arguments.extend(guards.flat_map(|guard| ["--test-package", guard]));
+        if !judged.tests.is_empty() {
+            arguments.push("--");
+            arguments.extend(judged.tests);
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_judged_by_those_that_guard_it() {
+        let words = |package| arguments(package).join(" ");
+        assert_eq!(
+            words("rocade-transport"),
+            "--package rocade-transport --test-package rocade-transport --test-package rocade-tests -- --lib --test sim_*"
+        );
+        assert_eq!(
+            words("rocade-emulator"),
+            "--package rocade-emulator --test-package rocade-emulator --test-package rocade-libibverbs"
+        );
+        assert_eq!(
+            words("rocade-view"),
+            "--package rocade-view --test-package rocade-view"
+        );
+    }
+
+    /// A name that no package has would judge nothing.
+    #[test]
+    fn those_that_guard_are_packages_of_the_workspace() {
+        let metadata = Command::new("cargo")
+            .args([
+                "metadata",
+                "--no-deps",
+                "--format-version",
+                "1",
+                "--offline",
+            ])
+            .output()
+            .expect("cargo runs");
+        let text = String::from_utf8_lossy(&metadata.stdout);
+        for judged in &PACKAGES {
+            for name in judged.guards.iter().chain([&judged.package]) {
+                assert!(text.contains(&format!("\"name\":\"{name}\"")), "{name}");
+            }
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or a test,
 //! with the reason. A line of code cites a rule as `//= BTH-04`, a test as `//= BTH-04 type=test` (in C
-//! also as `/*= BTH-04 type=test */`); several are separated by commas or spaces, and `QPT-01..34` is all of
-//! them. Cases of the conformance suite name theirs.
+//! also as `/*= BTH-04 type=test */`); up to three are separated by commas or spaces, and `QPT-01..34`, which counts
+//! as one of the three, is all of them. Cases of the conformance suite name theirs.
 
 use std::{
     collections::BTreeMap,
@@ -15,6 +15,8 @@ use crate::tally::Tally;
 
 const RULES: &str = "tests/rules/rules.tsv";
 const OPEN: &str = "tests/rules/open.tsv";
+/// So many entries a line may cite: who cites more does not say which line enforces which.
+const MAX_ENTRIES: usize = 3;
 /// Where rules are named by string literals too.
 const SUITE: &str = "conformance/src/suite";
 
@@ -147,6 +149,10 @@ impl Book {
     fn add_citations(&mut self, place: &Path, text: &str) {
         let in_suite = place.starts_with(SUITE);
         for (number, line) in (1..).zip(text.lines()) {
+            if let Some(fault) = fault_of(line) {
+                let place = place.display();
+                self.complaints.push(format!("{place}:{number}: {fault}"));
+            }
             let (mut ids, is_test) = citation(line).unwrap_or_default();
             for id in ids.drain(..) {
                 self.cite(&id, is_test, place, number);
@@ -269,8 +275,28 @@ fn numbered_rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     lines.map(|(number, line)| (number, line.split('\t').collect()))
 }
 
+/// What is wrong with the form of a citation, if the line has one.
+fn fault_of(line: &str) -> Option<String> {
+    if let Some((entries, _)) = entries(line) {
+        let count = entries.len();
+        let is_long = count > MAX_ENTRIES;
+        return is_long.then(|| format!("cites {count} rules, and {MAX_ENTRIES} are the most"));
+    }
+    let (_, behind) = line.split_once("//= ")?;
+    let in_id = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-';
+    let is_id = |word: &str| word.contains('-') && word.chars().all(in_id);
+    let is_hidden = behind.split(' ').next().is_some_and(is_id);
+    is_hidden.then(|| "a citation has a line of its own".to_owned())
+}
+
 /// The rules that a line cites, and whether as a test.
 fn citation(line: &str) -> Option<(Vec<String>, bool)> {
+    let (entries, is_test) = entries(line)?;
+    Some((entries.into_iter().flat_map(range).collect(), is_test))
+}
+
+/// The same, with ranges as they are written.
+fn entries(line: &str) -> Option<(Vec<&str>, bool)> {
     let line = line.trim_start();
     let text = line
         .strip_prefix("//= ")
@@ -281,7 +307,7 @@ fn citation(line: &str) -> Option<(Vec<String>, bool)> {
         None => (text, false),
     };
     let words = ids.split([' ', ',']).filter(|word| !word.is_empty());
-    Some((words.flat_map(range).collect(), is_test))
+    Some((words.collect(), is_test))
 }
 
 /// `QPT-01..34` is all from the first to the last.
@@ -362,6 +388,26 @@ mod tests {
         assert_eq!(bad, ["a.rs:5: AB-03 is no rule of tests/rules/rules.tsv"]);
         assert_eq!(book("AB-01\tboth\tlater\n", source).complaints.len(), 2);
         assert_eq!(book("CD-*\tboth\tnot yet: x\n", source).complaints.len(), 2);
+    }
+
+    #[test]
+    fn a_citation_is_a_line_of_three_rules_at_most() {
+        let complaints = |line: &str| book("AB-0*\tboth\tnever: x\n", line).complaints;
+        for good in [
+            "//= AB-01 AB-02, AB-01 type=test\n",
+            "/*= AB-01..02 AB-01 AB-02 type=test */\n",
+            "let x = \"//= \";\n",
+        ] {
+            assert!(complaints(good).is_empty(), "{good}");
+        }
+        let long = complaints("\n  //= AB-01 AB-02 AB-01 AB-02\n");
+        assert_eq!(long, ["a.rs:2: cites 4 rules, and 3 are the most"]);
+        for hidden in ["/// Words. //= AB-01 type=test\n", "x(); //= AB-01\n"] {
+            assert_eq!(
+                complaints(hidden),
+                ["a.rs:1: a citation has a line of its own"]
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Dynamic connections: one initiator and many targets, many initiators and one target, and whatever goes wrong.
 
+mod ends;
 mod extended;
 mod sessions;
 mod streams;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use rocade_wire::{NakCode, Operation, Psn, Syndrome};
 
+use super::errors::response;
 use super::{
     PMTU, PSN, operations, pattern, read, register, register_filled, send, statuses, write,
 };
@@ -32,6 +33,24 @@ fn times_us(pair: &Pair, psn: u32) -> Vec<u64> {
 }
 
 const OK: WcStatus = WcStatus::Success;
+
+/// An acknowledgement that comes after the RNR NAK says that the message was taken after all.
+//= RC-REQ-17 RC-REQ-19 type=test
+#[test]
+fn an_acknowledgement_ends_the_wait_for_a_receiver() {
+    let mut pair = Pair::default();
+    pair.set_network(|_| Fate::Drop);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.drain_both();
+    let rnr_nak = response(Operation::Acknowledge, 0, 0x20 | 12);
+    pair.inject(Side::A, &rnr_nak);
+    pair.send(Side::A, 2, send(), &[]);
+    pair.drain_both();
+    assert_eq!(times_us(&pair, 1), [], "it waits");
+    pair.inject(Side::A, &response(Operation::Acknowledge, 0, 0x1f));
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(times_us(&pair, 1), [pair.now().as_ns() / 1000]);
+}
 
 //= RC-REQ-05, RC-REQ-16 type=test
 #[test]
@@ -354,8 +373,8 @@ fn a_sequence_nak_does_not_shorten_the_rnr_wait() {
     let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 0);
     pair.send(Side::A, 1, send(), &[]);
     pair.run_for(20_000);
-    let nak = super::errors::response(Operation::Acknowledge, 0, 0x60);
-    let rnr = super::errors::response(Operation::Acknowledge, 0, 0x20 | 1);
+    let nak = response(Operation::Acknowledge, 0, 0x60);
+    let rnr = response(Operation::Acknowledge, 0, 0x20 | 1);
     for bytes in [&nak, &rnr, &nak] {
         pair.inject(Side::A, bytes);
     }
@@ -379,25 +398,16 @@ fn late_and_early_responses_are_dropped() {
     pair.set_network(|_| Fate::Drop);
     pair.drain_both();
     for syndrome in [0x1f, 0x60, 0x61, 0x62, 0x63, 0x21] {
-        pair.inject(
-            Side::A,
-            &super::errors::response(Operation::Acknowledge, 0, syndrome),
-        );
+        pair.inject(Side::A, &response(Operation::Acknowledge, 0, syndrome));
         //= RC-REQ-01 type=test
-        pair.inject(
-            Side::A,
-            &super::errors::response(Operation::Acknowledge, 2, syndrome),
-        );
+        pair.inject(Side::A, &response(Operation::Acknowledge, 2, syndrome));
     }
     let node = pair.node(Side::A);
     assert_eq!(node.qp.state(), QpState::Rts);
     // The first says that the peer sets no limit (RC-REQ-02).
     assert_eq!(node.qp.counters().dropped(DropReason::GhostResponse), 5);
     assert_eq!(node.qp.counters().dropped(DropReason::FutureResponse), 6);
-    pair.inject(
-        Side::A,
-        &super::errors::response(Operation::Acknowledge, 1, 0x1f),
-    );
+    pair.inject(Side::A, &response(Operation::Acknowledge, 1, 0x1f));
     assert_eq!(
         statuses(&pair.take_completions(Side::A)),
         [1, 2].map(|id| (id, OK))
@@ -414,10 +424,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
     pair.send(Side::A, 1, write(&dst), &[src.part(0, 1)]);
     pair.send(Side::A, 2, write(&dst), &[src.sge()]);
     pair.run_for(1_000_000);
-    pair.inject(
-        Side::A,
-        &super::errors::response(Operation::Acknowledge, 2, 0x1f),
-    );
+    pair.inject(Side::A, &response(Operation::Acknowledge, 2, 0x1f));
     assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
     pair.clear_trace();
     // The timer runs from the acknowledgement, and the rest is sent again.
@@ -428,10 +435,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
         operations(&pair, Side::A),
         [(Operation::WriteMiddle, 3), (Operation::WriteLast, 4)]
     );
-    pair.inject(
-        Side::A,
-        &super::errors::response(Operation::Acknowledge, 4, 0x1f),
-    );
+    pair.inject(Side::A, &response(Operation::Acknowledge, 4, 0x1f));
     assert_eq!(statuses(&pair.take_completions(Side::A)), [(2, OK)]);
 }
 

@@ -397,6 +397,23 @@ fn a_key_that_cannot_be_freed_ends_both() {
     }
 }
 
+/// Through another key for the same bytes, with the same rights, nothing was read.
+//= RC-DUP-03 type=test
+#[test]
+fn a_read_is_repeated_through_the_key_that_it_had() {
+    let mut pair = Pair::default();
+    let (region, rkey) = bound(&mut pair, 8);
+    pair.clear_trace();
+    let through = |rkey| Request::new(Operation::ReadRequest, 0).reth(region.addr, rkey, 8);
+    let expected = ["ReadResponseOnly ACK psn=0 msn=1"];
+    through(rkey).inject(&mut pair);
+    assert_eq!(answers(&mut pair), expected);
+    through(region.rkey).inject(&mut pair);
+    assert_eq!(answers(&mut pair), [""; 0]);
+    through(rkey).inject(&mut pair);
+    assert_eq!(answers(&mut pair), expected);
+}
+
 //= RC-DUP-01 type=test
 #[test]
 fn a_repeated_send_frees_nothing_again() {

@@ -338,6 +338,19 @@ fn order_of_the_headers() {
     assert_eq!(len, 36);
 }
 
+//= ETH-07 type=test
+#[test]
+fn the_key_to_invalidate_is_four_bytes_in_network_order() {
+    let opcode = Opcode::of(Service::Rc, Operation::SendOnlyInv).unwrap();
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::new(1), Psn::new(2)));
+    headers.ieth = Some(Ieth(Rkey::new(0x0102_0304)));
+    let mut out = [0; 16];
+    assert_eq!(headers.emit(&mut out), Ok(16));
+    assert_eq!(out[12..], [1, 2, 3, 4]);
+    let (parsed, rest) = Headers::parse(&out).unwrap();
+    assert_eq!((parsed.ieth, rest.len()), (headers.ieth, 0));
+}
+
 #[test]
 fn headers_that_do_not_belong_are_noticed() {
     let opcode = Opcode::of(Service::Rc, Operation::SendOnly).unwrap();

@@ -271,3 +271,31 @@ fn what_has_left_is_complete_when_the_queue_is_flushed() {
         assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
     }
 }
+
+/// The receive of the message in progress was posted before those that wait.
+//= RC-STA-01 UC-06 type=test
+#[test]
+fn uc_receives_are_flushed_in_the_order_of_their_posting() {
+    for is_abandoned in [false, true] {
+        let mut pair = uc();
+        let dst = register(&pair, Side::B, 2 * PMTU);
+        for wr_id in 1..=3 {
+            pair.recv(Side::B, wr_id, &[dst.sge()]);
+        }
+        let full = vec![1; PMTU as usize];
+        pair.inject(Side::B, &uc_packet(Operation::SendFirst, 0, &full));
+        if is_abandoned {
+            pair.inject(Side::B, &uc_packet(Operation::SendMiddle, 9, &full));
+        }
+        assert_eq!(pair.node(Side::B).qp.receives_message(), !is_abandoned);
+        pair.modify(
+            Side::B,
+            QpState::Err,
+            QpAttrMask::empty(),
+            &QpAttr::default(),
+        );
+        pair.drain_both();
+        let expected = [1, 2, 3].map(|wr_id| (wr_id, WcStatus::WrFlushErr));
+        assert_eq!(statuses(&pair.take_completions(Side::B)), expected);
+    }
+}

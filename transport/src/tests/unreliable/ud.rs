@@ -99,6 +99,7 @@ fn anybody_may_send_a_datagram() {
     assert_eq!(received[0].imm_or_inv, ImmOrInv::Imm([4, 3, 2, 1]));
     assert_eq!(received[0].wc_flags, WcFlags::GRH | WcFlags::WITH_IMM);
     assert!(received[0].solicited);
+    assert_eq!(received[0].sl, 0xa, "an IPv4 header");
     let bytes = pair.node(Side::B).mem.all(&dst);
     assert_eq!(
         (bytes[21], bytes[28]),
