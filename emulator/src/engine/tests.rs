@@ -113,7 +113,7 @@ fn a_run_whose_data_the_kernel_copies_costs_one_call() {
         let to = unsafe { b.pd.reg_mr(va, LEN, va, access) }.expect("registered");
         let sge = Sge {
             addr,
-            len: LEN as u32,
+            len: u32::try_from(LEN).expect("small"),
             lkey: source.lkey(),
         };
         let op = SendOp::Write {
