@@ -9,6 +9,7 @@ use std::thread;
 use rocade_transport::Time;
 
 use crate::figures::{BUSY_NS, IDLE_NS};
+use crate::sys;
 
 /// How busy the system is.
 #[derive(Debug, Default)]
@@ -21,11 +22,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Fewer threads want to run than there are processors.
+    /// Returns true if no more threads want to run than there are processors. A poller asks too, so
+    /// this is no point at which a thread is cancelled.
     pub(crate) fn has_idle_processors(&mut self, now: Time) -> bool {
         if self.until.is_none_or(|until| until <= now) {
             // Those that run now, with this thread among them.
-            self.idle = self.running().is_some_and(|n| n <= self.processors);
+            let running = sys::uncancelled(|| self.running());
+            self.idle = running.is_some_and(|n| n <= self.processors);
             self.until = Some(now.plus_ns(if self.idle { IDLE_NS } else { BUSY_NS }));
         }
         self.idle

@@ -437,6 +437,23 @@ impl PollSet {
     }
 }
 
+/// Runs `f` without cancellation: nothing that it calls is a point at which pthread_cancel(3) ends
+/// the thread. `f` must not panic.
+pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
+    const DISABLE: c_int = 1;
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    }
+    let mut before = DISABLE;
+    // SAFETY: `before` is writable. Fails for unknown states only.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = f();
+    let mut disabled = DISABLE;
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, &raw mut disabled) };
+    result
+}
+
 /// Blocks all signals in the calling thread but those of memory accesses that fail, which are caught
 /// (`memory/guard`).
 pub(crate) fn block_all_signals() {

@@ -112,7 +112,7 @@ impl Programs {
         }
         let library = (self.build)("ibverbs");
         let profile_dir = library.parent().expect("the library is in a directory");
-        if std::env::var_os("ROCADE_TESTS_BUILT").is_some() {
+        if std::env::var_os("ROCADE_TEST_BUILT").is_some() {
             return profile_dir.join("rocade");
         }
         let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));

@@ -1,6 +1,7 @@
 //! XRC domains: which shared receive queues belong together (XRC-01).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 use rocade_transport::{Completion, ReceiveDomain, SharedReceives, Srqn};
@@ -35,12 +36,24 @@ pub struct XrcdInitAttr {
 }
 
 /// What all openings of a domain share.
-#[derive(Debug)]
 pub(crate) struct Domain {
     /// The device that it is of, and the file that names it.
     key: Option<(u32, FileId)>,
     srqs: RwLock<HashMap<Srqn, Arc<SrqInner>>>,
     shared: Option<Shared>,
+}
+
+/// Names the queues by number: each knows its domain.
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut srqs: Vec<Srqn> = self.srqs.read().keys().copied().collect();
+        srqs.sort_unstable();
+        f.debug_struct("Domain")
+            .field("key", &self.key)
+            .field("srqs", &srqs)
+            .field("shared", &self.shared)
+            .finish()
+    }
 }
 
 /// What is shared with other processes of a domain.

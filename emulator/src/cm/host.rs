@@ -110,12 +110,9 @@ impl CmCore {
     /// An event is handed to the program: counts it, and tells the cookie.
     pub(super) fn reported(&mut self, key: IdKey, new_id: Option<IdKey>) -> u64 {
         if let Some(new) = new_id
-            && let Some(id) = self.ids.get_mut(&new)
+            && let Some(conn) = self.ids.get(&new).and_then(|id| id.conn)
         {
-            id.request_of = None;
-            if let Some(conn) = id.conn {
-                self.cm.taken(conn);
-            }
+            self.cm.taken(conn);
         }
         let Some(id) = self.ids.get_mut(&key) else {
             return 0;
@@ -151,11 +148,6 @@ impl CmCore {
         // Requests that nobody has taken.
         for new in forgotten.into_iter().filter_map(|event| event.new_id) {
             self.end(new, now);
-        }
-        if let Some(listener) = id.request_of
-            && let Some(listener) = self.ids.get_mut(&listener)
-        {
-            listener.pending = listener.pending.saturating_sub(1);
         }
         if let Some(conn) = id.conn {
             self.by_conn.remove(&conn);

@@ -142,8 +142,6 @@ pub(super) struct IdCore {
     pub(super) backlog: usize,
     /// Requests that wait to be taken.
     pub(super) pending: usize,
-    /// The listener whose request it is, until it is taken.
-    pub(super) request_of: Option<IdKey>,
     /// Events that the program has got.
     pub(super) reported: u64,
     pub(super) qkey: Option<Qkey>,
@@ -180,7 +178,6 @@ impl IdCore {
             af_only: false,
             backlog: 0,
             pending: 0,
-            request_of: None,
             reported: 0,
             qkey: None,
             srq: false,

@@ -137,7 +137,6 @@ impl CmCore {
         id.tos = listener.tos;
         id.ack_timeout = listener.ack_timeout;
         id.qkey = listener.qkey;
-        id.request_of = Some(key);
         Some((key, id))
     }
 

@@ -11,7 +11,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-use crate::{fdpass, random, sys};
+use crate::fdpass;
+use crate::random;
+use crate::sys;
 
 /// Questions that are answered before the thread looks after its packets again.
 const AT_ONCE: usize = 16;

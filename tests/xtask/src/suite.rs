@@ -92,7 +92,7 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         });
         let tests = counting_skips(workspace, |environment| {
             // What tests would build by themselves is there.
-            let built = [("ROCADE_TESTS_BUILT".to_owned(), "1".to_owned())];
+            let built = [("ROCADE_TEST_BUILT".to_owned(), "1".to_owned())];
             programs::run(programs, &[environment, &built].concat(), release)
         });
         // Where this thread panicked, nobody knows what it has found.

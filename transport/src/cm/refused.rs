@@ -8,8 +8,11 @@ use rocade_wire::mad::Req;
 
 use crate::time::Time;
 
-/// Entries; each is overwritten by the next request of the same place.
+/// Entries.
 const LEN: usize = 1 << 16;
+/// Entries of one set, a cache line. A request is in one of the set that its fingerprint names, and
+/// a new one takes the place of the oldest. So the next seven of the same set leave it alone.
+const WAYS: usize = 8;
 /// Sooner than this no client asks again.
 const SOONEST: u64 = 8;
 /// Later than this the entry means nothing.
@@ -83,8 +86,21 @@ impl Refused {
         })
     }
 
-    fn place(print: u64) -> usize {
-        usize::try_from(print % LEN as u64).unwrap_or(0)
+    /// Where the set of a fingerprint is.
+    fn set(print: u64) -> core::ops::Range<usize> {
+        let sets = (LEN / WAYS) as u64;
+        let at = usize::try_from(print % sets).unwrap_or(0) * WAYS;
+        at..at + WAYS
+    }
+
+    /// The age of an entry in ticks.
+    const fn age(now: Time, entry: u64) -> u64 {
+        tick(now).wrapping_sub(entry) & TIME
+    }
+
+    /// Returns true if an entry is of this request, and means something still.
+    fn is_of(entry: u64, now: Time, print: u64) -> bool {
+        entry != 0 && Self::tag(entry) == Self::tag(print) && Self::age(now, entry) <= LATEST
     }
 
     const fn tag(print: u64) -> u64 {
@@ -93,23 +109,30 @@ impl Refused {
 
     /// Notes that a request found no room, or (`is_wasted`) that its place was taken away again.
     pub(super) fn note(&mut self, now: Time, print: u64, is_wasted: bool) {
-        let is_known = self.remember(now, print).is_some();
         self.last = now;
         let entries = self
             .entries
             .get_or_insert_with(|| vec![0; LEN].into_boxed_slice());
-        let entry = &mut entries[Self::place(print)];
-        if is_wasted || !is_known {
-            *entry = Self::tag(print) | u64::from(is_wasted) << TIME_BITS | tick(now);
+        let set = &mut entries[Self::set(print)];
+        let known = set.iter().position(|entry| Self::is_of(*entry, now, print));
+        if known.is_some() && !is_wasted {
+            return;
         }
+        let age = |at: &usize| match set[*at] {
+            0 => u64::MAX,
+            entry => Self::age(now, entry),
+        };
+        let oldest = (0..WAYS).max_by_key(age).unwrap_or(0);
+        set[known.unwrap_or(oldest)] =
+            Self::tag(print) | u64::from(is_wasted) << TIME_BITS | tick(now);
     }
 
     /// The age of a request's entry, and whether it has wasted a place.
     fn remember(&self, now: Time, print: u64) -> Option<(u64, bool)> {
-        let entry = *self.entries.as_ref()?.get(Self::place(print))?;
-        let age = tick(now).wrapping_sub(entry) & TIME;
-        let is_it = entry != 0 && Self::tag(entry) == Self::tag(print) && age <= LATEST;
-        is_it.then_some((age, entry & WASTED != 0))
+        let set = self.entries.as_ref()?.get(Self::set(print))?;
+        let mut entries = set.iter();
+        let entry = *entries.find(|entry| Self::is_of(**entry, now, print))?;
+        Some((Self::age(now, entry), entry & WASTED != 0))
     }
 
     /// Returns what is remembered of a request.

@@ -63,7 +63,7 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
 /// Builds `lib<name>.so` into the target directory and profile of the running test, because
 /// `cargo test` does not build a `cdylib` for its own integration tests, and returns its path.
 ///
-/// `cargo xtask test` builds everything first, and says so with `ROCADE_TESTS_BUILT`.
+/// `cargo xtask test` builds everything first, and says so with `ROCADE_TEST_BUILT`.
 ///
 /// # Panics
 /// If the test does not run from a cargo target directory, or the build fails.
@@ -75,7 +75,7 @@ pub fn built_library(name: &str) -> PathBuf {
         .nth(2)
         .expect("tests live in <target>/<profile>/deps");
     let library = profile_dir.join(format!("lib{name}.so"));
-    if env::var_os("ROCADE_TESTS_BUILT").is_some() {
+    if env::var_os("ROCADE_TEST_BUILT").is_some() {
         assert!(library.is_file(), "{} is not built", library.display());
         return library;
     }

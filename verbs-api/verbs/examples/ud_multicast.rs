@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, BrokerMode, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
-    EngineConfig, GRH_LEN, Gid, MemoryRegion, Result, SendRequest,
+    EngineConfig, GRH_LEN, Gid, MemoryRegion, ProtectionDomain, Result, SendRequest,
 };
 
 const QKEY: u32 = 0x5eed;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Member {
+    pd: ProtectionDomain,
     cq: CompletionQueue,
     memory: MemoryRegion,
     qp: DatagramQueuePair,
@@ -29,7 +30,7 @@ impl Member {
         let qp = pd.datagram_queue_pair(&cq, QKEY)?;
         qp.attach(group)?;
         qp.post_recv(1, &[memory.sge(..)?])?;
-        Ok(Self { cq, memory, qp })
+        Ok(Self { pd, cq, memory, qp })
     }
 
     fn listen(&self) -> Result<String> {
@@ -55,9 +56,8 @@ fn main() -> Result<()> {
     let [a, b, c] = members;
     let (a, b, c) = (a?, b?, c?);
 
-    let pd = list.open("a")?.protection_domain()?;
-    let speaker = pd.datagram_queue_pair(&a.cq, QKEY)?;
-    let address = pd.address(group)?;
+    let speaker = a.pd.datagram_queue_pair(&a.cq, QKEY)?;
+    let address = a.pd.address(group)?;
     let everybody = DatagramEnd::group(group, QKEY);
     speaker.post_send(
         &SendRequest::send_inline(b"hello, all"),

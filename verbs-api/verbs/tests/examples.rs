@@ -60,7 +60,7 @@ fn built() -> PathBuf {
 
 /// Builds what `cargo xtask test` has built before.
 fn cargo_build(profile: &Path, what: &[&str]) {
-    if std::env::var_os("ROCADE_TESTS_BUILT").is_some() {
+    if std::env::var_os("ROCADE_TEST_BUILT").is_some() {
         return;
     }
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
