@@ -1,11 +1,7 @@
 //! The suite as its users run it: the agent in C, which knows plain verbs only, drives the built library. It comes to the verdicts
 //! that the peer in Rust comes to; what plain verbs cannot be asked for is counted.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpStream,
-    time::Duration,
-};
+use std::time::Duration;
 
 use rocade_tests::{
     harness::{Rig, conformance_agent, free_port, start_conformance},
@@ -74,14 +70,21 @@ fn an_agent_listens_where_it_was_told() {
         let words = [&words[..], &["-d", "rocade0", "-l", &listen], told].concat();
         let mut process = rig.start_plain("agent", &words);
         process.wait_listening(port, LIMIT);
-        assert!(TcpStream::connect((elsewhere, port)).is_err(), "{told:?}");
-        let mut orders = TcpStream::connect((here, port)).expect("it listens");
-        writeln!(orders, "hello 127.4.0.5").expect("it reads");
-        let mut answer = String::new();
-        let mut answers = BufReader::new(orders);
-        answers.read_line(&mut answer).expect("it answers");
-        assert!(answer.starts_with("ok rocade0"), "{answer}");
-        drop(answers);
+        let refused = greet(&rig, elsewhere, &listen);
+        assert!(
+            refused.contains("Connection refused"),
+            "{told:?}: {refused}"
+        );
+        let answer = greet(&rig, here, &listen);
+        assert!(answer.contains("ok rocade0"), "{told:?}: {answer}");
         process.finish(LIMIT).expect_success();
     }
+}
+
+/// Greets the agent at an address and port of the rig's network. Returns its answer, or why there
+/// is none.
+fn greet(rig: &Rig, address: &str, port: &str) -> String {
+    let script = "exec 3<>/dev/tcp/$0/$1 && echo hello 127.4.0.5 >&3 && head -n 1 <&3";
+    let words = ["bash", "-c", script, address, port];
+    rig.start_plain("greeting", &words).finish(LIMIT).output
 }

@@ -82,7 +82,12 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         let release = &release;
         let rest = scope.spawn(move || {
             step::aside(Priority::Low, || {
-                let build = || step::run("release build", BUILD_LIMIT, release_build(workspace));
+                // The longest tests wait for it: it does not stand behind the others.
+                let build = || {
+                    step::aside(Priority::Normal, || {
+                        step::run("release build", BUILD_LIMIT, release_build(workspace))
+                    })
+                };
                 // The tests wait for an answer, whatever happens here.
                 let built = panic::catch_unwind(AssertUnwindSafe(build));
                 let success = built.is_ok_and(|outcome| outcome.success);
