@@ -92,7 +92,9 @@ fn passed(output: &str) -> BTreeSet<String> {
             && name.starts_with("test_")
             && let Some((class, _)) = rest.split_once(')')
         {
-            running = Some(format!("{class}.{name}"));
+            // Since Python 3.11 the name is there twice.
+            let class = class.strip_suffix(name).unwrap_or(class);
+            running = Some(format!("{}.{name}", class.trim_end_matches('.')));
         }
         if line == "ok" || line.ends_with(" ... ok") {
             passed.extend(running.take());
