@@ -56,6 +56,10 @@ mod slots;
 mod start;
 mod sys;
 #[cfg(all(test, not(loom)))]
+#[expect(
+    clippy::unwrap_used,
+    reason = "in helpers of tests a panic is the report"
+)]
 mod tests;
 mod will;
 mod words;

@@ -86,8 +86,10 @@ impl EngineInner {
     /// There is none.
     //= EVT-01
     pub(super) fn route_from(&self, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
-        // An own address is reached from each of them.
-        if self.is_simulated() || (!has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some()) {
+        // An own address is reached from each of them. What goes to a group names its interface, and
+        // needs no route.
+        let is_own = !has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some();
+        if self.is_simulated() || is_own || dst.ip().is_multicast() {
             return Ok(());
         }
         let socket = sys::udp_socket(with_port(own, 0))?;

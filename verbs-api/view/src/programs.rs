@@ -29,7 +29,7 @@ const USUAL_DIRS: [&str; 6] = [
 /// The programs themselves, each in a directory of its own, beside its script.
 const PLACE: &str = "/sys/devices/rocade/programs";
 
-/// What [`show`] needs.
+/// The programs that the view shows in place of those of the system.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     files: BTreeSet<PathBuf>,

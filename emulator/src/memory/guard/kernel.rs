@@ -101,7 +101,7 @@ pub(crate) unsafe fn write(addr: usize, src: NonNull<u8>, len: usize) -> Result<
 }
 
 /// # Safety
-/// As for [`write`], for each part; there are [`MOST_PARTS`] at most.
+/// As for [`write()`], for each part; there are [`MOST_PARTS`] at most.
 unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     let refused = REFUSES.load(Ordering::Relaxed);
     // SAFETY: the caller's promise.
