@@ -11,7 +11,7 @@ mod view;
 pub(crate) use access::Readable;
 pub(crate) use device::DeviceMemory;
 pub(crate) use guard::Fault;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use guard::kernel::CALLS as KERNEL_CALLS;
 pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
 pub(crate) use table::{Kept, MemGuard, MrTable, Region};
