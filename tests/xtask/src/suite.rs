@@ -92,7 +92,13 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
                 let built = panic::catch_unwind(AssertUnwindSafe(build));
                 let success = built.is_ok_and(|outcome| outcome.success);
                 release.set(success);
-                build_tally(success) + checks(workspace)
+                // What has build directories of its own does not wait for the rest.
+                thread::scope(|scope| {
+                    let models = || step::aside(Priority::Low, || models_and_fuzzing(workspace));
+                    let models = scope.spawn(models);
+                    let checked = checks(workspace);
+                    build_tally(success) + checked + models.join().unwrap_or(Tally::FAIL)
+                })
             })
         });
         let tests = counting_skips(workspace, |environment| {
@@ -112,8 +118,10 @@ fn checks(workspace: &Workspace) -> Tally {
         workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
     step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
         + lint::run_formatted(workspace)
-        + loom::run(workspace)
-        + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
+}
+
+fn models_and_fuzzing(workspace: &Workspace) -> Tally {
+    loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
 }
 
 /// A build counts only where it fails.
