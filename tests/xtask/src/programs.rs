@@ -27,6 +27,10 @@ const LANES: usize = 2;
 /// Programs that run the release build, of the package `rocade-tests`.
 const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
 
+/// The program that fetches kernels for its guests, of the package `rocade-tests`. It makes its
+/// namespaces by itself.
+const NEEDS_NETWORK: &str = "interop_rxe";
+
 /// Runs a command in a network namespace that has nothing but loopback.
 const ALONE: [&str; 6] = [
     "unshare",
@@ -48,6 +52,8 @@ pub(crate) struct Program {
     dir: PathBuf,
     /// Whether it runs the release build of the command and the libraries.
     needs_release: bool,
+    /// Whether it runs in the network of this process.
+    needs_network: bool,
 }
 
 impl Program {
@@ -59,17 +65,18 @@ impl Program {
         let dir = Path::new(message["manifest_path"].as_str()?).parent()?;
         let target = message["target"]["name"].as_str()?;
         let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        let is_ours = kind == "test" && dir.ends_with("tests");
         Some(Self {
             name: format!("{} ({kind} {target})", dir.file_name()?.to_string_lossy()),
             path,
             dir: dir.to_owned(),
-            needs_release: kind == "test"
-                && NEED_RELEASE.contains(&target)
-                && dir.ends_with("tests"),
+            needs_release: is_ours && NEED_RELEASE.contains(&target),
+            needs_network: is_ours && target == NEEDS_NETWORK,
         })
     }
 
     fn command(&self, wrapper: &[&str], environment: &[(String, String)]) -> Command {
+        let wrapper = if self.needs_network { &[] } else { wrapper };
         let mut words = wrapper.iter();
         let mut command = match words.next() {
             Some(first) => Command::new(first),
@@ -206,6 +213,7 @@ mod tests {
             path: "true".into(),
             dir: "/".into(),
             needs_release,
+            needs_network: false,
         }
     }
 
@@ -234,6 +242,20 @@ mod tests {
             Path::new("/r/target/debug/deps/consumers-1")
         );
         assert_eq!(programs[0].dir, Path::new("/r/tests"));
+    }
+
+    #[test]
+    fn a_program_that_fetches_kernels_has_the_network() {
+        let message = MESSAGE
+            .replace('\n', "")
+            .replace("consumers", "interop_rxe");
+        let programs = from_messages(message.as_bytes());
+        let command = programs[0].command(&ALONE, &[]);
+        assert_eq!(command.get_program(), programs[0].path);
+        let [other] = &from_messages(MESSAGE.replace('\n', "").as_bytes())[..] else {
+            panic!("one program")
+        };
+        assert_eq!(other.command(&ALONE, &[]).get_program(), ALONE[0]);
     }
 
     #[test]
