@@ -1,6 +1,6 @@
 //! Threads that poll and sleep meanwhile, and the one thread that waits for packets.
 //!
-//! Where the processors are taken, a thread that polls an empty CQ sleeps (`engine/idle_poll.rs`). It is woken
+//! A thread that polls an empty CQ sleeps if the processors are taken (`engine/idle_poll.rs`). It is woken
 //!
 //! * by packets, if it is the *watcher*: the only thread of the process that waits for sockets and channels,
 //! * by whoever adds a completion to any CQ of the process, or otherwise calls [`Sleepers::wake`].

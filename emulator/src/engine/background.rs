@@ -34,7 +34,7 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 /// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
 struct WaitSet {
     wake: Arc<OwnedFd>,
-    /// What peers of channels write to, where the thread may be the one to be woken.
+    /// The eventfd that peers of channels write to, if they may wake this thread.
     peers: Option<Arc<OwnedFd>>,
     uplinks: Vec<Arc<Uplink>>,
     frames: Vec<Arc<PacketSocket>>,
@@ -49,7 +49,7 @@ struct WaitSet {
 struct Woken {
     by_broker: bool,
     by_packets: bool,
-    /// What peers of channels write to was readable, and is not any more.
+    /// The eventfd that peers of channels write to was readable, and was cleared.
     by_peers: bool,
     by_network: bool,
     by_question: bool,

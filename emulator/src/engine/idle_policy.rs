@@ -1,4 +1,4 @@
-//! What a thread does that polls and finds nothing, as a machine without a clock.
+//! The policy of a thread that polls and finds nothing, as a machine without a clock.
 //!
 //! At first it polls on. After some microseconds it yields its processor with each further poll, and the time that a
 //! yield takes is measured: where nobody else wants the processor, it takes less than one microsecond. A yield that took

@@ -96,7 +96,7 @@ impl EngineInner {
         }
     }
 
-    /// What this thread waits for may be waiting for this processor.
+    /// Yields the processor, on which the awaited thread may want to run.
     fn yield_processor(&self) {
         let begin = self.now();
         std::thread::yield_now();
@@ -347,7 +347,7 @@ mod tests {
         });
     }
 
-    /// What is there already is not slept over, whatever woke nobody.
+    /// A poller does not sleep over a completion that is there already.
     #[test]
     fn nobody_falls_asleep_at_a_queue_that_is_not_empty() {
         let (a, b) = common::pair("127.4.0.39", "127.4.0.40", 64);

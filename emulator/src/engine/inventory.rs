@@ -1,4 +1,4 @@
-//! What the process has made of its devices, in words: for `rdma resource`.
+//! A report of the process's objects on its devices, for `rdma resource`.
 //!
 //! Queue pairs, memory regions and IDs of connections are in tables anyway. Contexts, protection
 //! domains, completion queues and shared receive queues are listed here as long as they live.

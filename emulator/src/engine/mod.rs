@@ -132,14 +132,14 @@ pub(crate) struct EngineInner {
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
-    /// What peers of channels write to, to wake the thread that waits for packets.
+    /// The eventfd by which peers of channels wake the thread that waits for packets.
     peer_bell: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
     inventory: Arc<Inventory>,
-    /// Where others ask for it, in a view.
+    /// The socket at which others ask for it, in a view.
     resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
     tap: Tap<WayOut>,

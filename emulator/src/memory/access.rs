@@ -67,7 +67,7 @@ impl<'a> Readable<'a> {
         self.span.len
     }
 
-    /// Where it is.
+    /// Returns the bytes' place in memory.
     pub(super) const fn span(self) -> Span {
         self.span
     }

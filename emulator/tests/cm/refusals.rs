@@ -1,4 +1,4 @@
-//! What fails, and who hears of it.
+//! Failures, and the program that hears of them.
 
 use super::*;
 

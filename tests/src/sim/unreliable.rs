@@ -106,9 +106,9 @@ struct Run<'p> {
     setups: [Setup; 2],
     source: Region,
     target: Region,
-    /// Where B is written to: a place for each message.
+    /// The place in B of each message.
     board: Region,
-    /// Where WRITEs fail midway.
+    /// The region in which WRITEs fail midway.
     trap: Region,
     /// A's memory that the window is bound to, and the window's key.
     lent: Region,
@@ -204,7 +204,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// What a message is, which its number decides.
+    /// The kind of a message, by its number.
     fn kind_of(&self, message: u64) -> Kind {
         if self.plan.qp_type == QpType::Ud {
             return Kind::Send;

@@ -50,9 +50,9 @@ pub(crate) struct Program {
     path: PathBuf,
     /// Directory of the package, in which its tests run.
     dir: PathBuf,
-    /// Whether it runs the release build of the command and the libraries.
+    /// True if it runs the release build of the command and the libraries.
     needs_release: bool,
-    /// Whether it runs in the network of this process.
+    /// True if it runs in the network of this process.
     needs_network: bool,
 }
 

@@ -86,7 +86,7 @@ impl Refused {
         })
     }
 
-    /// Where the set of a fingerprint is.
+    /// Returns the place of a fingerprint's set.
     fn set(print: u64) -> core::ops::Range<usize> {
         let sets = (LEN / WAYS) as u64;
         let at = usize::try_from(print % sets).unwrap_or(0) * WAYS;

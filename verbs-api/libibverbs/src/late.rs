@@ -27,7 +27,7 @@ struct Ended {
     address: usize,
     /// The descriptor was non-blocking.
     fails: bool,
-    /// What keeps others from the address.
+    /// The lock that keeps others from the address.
     memory: Option<Box<dyn Send>>,
 }
 

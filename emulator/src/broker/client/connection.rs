@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever made both ends counts as the broker: this process, which was not stopped.
+    /// Both ends are of this process, which counts as the broker and was not stopped.
     #[test]
     fn a_broker_that_was_not_stopped_has_a_minute() {
         let (ours, _theirs) = UnixStream::pair().unwrap();

@@ -18,7 +18,7 @@ use crate::sys::{bind, socket};
 
 /// How long a starting broker waits for one that listens, but may be about to end.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same for one that does not listen any more, and may not get a processor to end on.
+/// Longest wait for a broker that no longer listens and needs a processor to end on.
 const LONGEST_END: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -1,4 +1,4 @@
-//! What the targets of UC, UD, XRC and DC share: operands of an input that is a program, and packets made of them.
+//! The parts that the targets of UC, UD, XRC and DC share: operands of an input that is a program, and packets made of them.
 
 use rocade_transport::testing::{Region, TestMemory};
 use rocade_transport::{AccessFlags, PdTag, SendFlags, SendOp, SendWr, Sge};

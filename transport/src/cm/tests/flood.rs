@@ -73,7 +73,7 @@ impl Server {
         self.most = self.most.max(self.half_open());
     }
 
-    /// What costs the program a queue pair.
+    /// The connections that cost the program a queue pair.
     fn half_open(&self) -> usize {
         self.accepted.len() - self.ready.len() - self.given_up.len()
     }
@@ -102,7 +102,7 @@ impl Server {
         );
     }
 
-    /// What was sent to a client, as it hears it.
+    /// Hands a client the messages that were sent to it.
     fn tell(&mut self, client: &mut Cm, route: CmRoute) {
         for (of, mad) in core::mem::take(&mut self.sent) {
             if of == route {

@@ -1,4 +1,4 @@
-//! What the kernel's RDMA subsystem would answer, about Rocade's devices.
+//! Answers of the kernel's RDMA subsystem, about Rocade's devices.
 
 use super::abi::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLM_F_REQUEST, NLMSG_MIN_TYPE, attr, cmd, command, kind,

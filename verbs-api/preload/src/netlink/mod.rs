@@ -47,7 +47,7 @@ static DEVICES: Devices = Devices {
     bytes: UnsafeCell::new([0; PATH_MAX]),
     len: AtomicUsize::new(0),
 };
-/// Has this process made a socket that is answered here?
+/// Returns true if this process has made a socket that is answered here.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Remembers the directory: the program may change its environment later.

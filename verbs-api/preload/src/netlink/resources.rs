@@ -1,4 +1,4 @@
-//! What processes have made of their devices, as their engines report it.
+//! The objects of processes on their devices, as their engines report them.
 //!
 //! An engine listens at `rocade/resources/UID/PID-CHANCE` in the abstract namespace. Who connects
 //! gets a file in memory with a line for each object: `KIND NAME=VALUE ...`.

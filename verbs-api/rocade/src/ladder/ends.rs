@@ -1,4 +1,4 @@
-//! Who sends and who receives a packet: addresses, QPs and processes.
+//! The sender and the receiver of a packet: addresses, QPs and processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

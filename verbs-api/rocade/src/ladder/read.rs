@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) process: Option<Arc<str>>,
     pub(super) headers: Headers,
     pub(super) payload_len: usize,
-    /// What a datagram to QP 1 says.
+    /// The text of a datagram to QP 1.
     pub(super) message: Option<Box<CmMessage>>,
     /// From BTH to ICRC: packets that are the same have the same.
     pub(super) fingerprint: u64,
