@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use rocade_transport::cm::{CmError, CmRoute, private_data, refusal};
 use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, Time};
 use rocade_wire::mad::{
-    CommId, Ece, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+    CommId, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
-use rocade_wire::{Gid, Pkey, Qkey, Qpn};
+use rocade_wire::{Gid, Pkey, Qpn};
 
 use super::CmAddresses;
 use super::address::{CmAddr, PathHint};
@@ -47,7 +47,7 @@ impl From<CmError> for VerbsError {
     }
 }
 
-fn wrong_state<T>() -> Result<T, VerbsError> {
+pub(super) fn wrong_state<T>() -> Result<T, VerbsError> {
     Err(VerbsError::InvalidArgument(
         "the ID is not in a state for that",
     ))
@@ -94,7 +94,7 @@ impl CmId {
     }
 
     /// Something that no peer hears of.
-    fn with_id<R>(
+    pub(super) fn with_id<R>(
         &self,
         f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
@@ -675,93 +675,6 @@ impl CmId {
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         self.with_id(|id| id.qp_attr(state))
-    }
-
-    /// Traffic class of the path (`RDMA_OPTION_ID_TOS`).
-    ///
-    /// # Errors
-    /// The ID is gone.
-    pub fn set_tos(&self, tos: u8) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            id.tos = tos;
-            Ok(())
-        })
-    }
-
-    /// Others may have the port as well (`RDMA_OPTION_ID_REUSEADDR`).
-    ///
-    /// # Errors
-    /// The ID listens already; or it has a port, which is not taken back.
-    //= LRC-14
-    pub fn set_reuse(&self, reuse: bool) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            if id.state != IdState::Idle && (!reuse || id.state == IdState::Listen) {
-                return wrong_state();
-            }
-            id.reuse = reuse;
-            Ok(())
-        })
-    }
-
-    /// An unspecified IPv6 address does not stand for IPv4 (`RDMA_OPTION_ID_AFONLY`).
-    ///
-    /// # Errors
-    /// The ID has an address already.
-    pub fn set_af_only(&self, af_only: bool) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            if !matches!(id.state, IdState::Idle | IdState::AddrBound) {
-                return wrong_state();
-            }
-            id.af_only = af_only;
-            Ok(())
-        })
-    }
-
-    /// ACK timeout code of the queue pair, 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`).
-    ///
-    /// # Errors
-    /// [`VerbsError::InvalidArgument`] for other codes, and datagrams.
-    //= CMA-06
-    pub fn set_ack_timeout(&self, code: u8) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            if code > 31 || id.is_datagram() {
-                return Err(VerbsError::InvalidArgument("ack timeout"));
-            }
-            id.ack_timeout = (code != 0).then_some(code);
-            Ok(())
-        })
-    }
-
-    /// What is offered to the peer of enhanced establishment, in the request or the answer (`rdma_set_local_ece`).
-    ///
-    /// # Errors
-    /// The ID is gone.
-    #[doc(alias = "rdma_set_local_ece")]
-    pub fn set_local_ece(&self, ece: Ece) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            id.local_ece = ece;
-            Ok(())
-        })
-    }
-
-    /// What the peer has offered; nothing before its request or answer was there.
-    ///
-    /// # Errors
-    /// The ID is gone.
-    #[doc(alias = "rdma_get_remote_ece")]
-    pub fn remote_ece(&self) -> Result<Ece, VerbsError> {
-        self.with_id(|id| Ok(id.remote_ece))
-    }
-
-    /// Key of the datagram service.
-    ///
-    /// # Errors
-    /// The ID is gone.
-    pub fn set_qkey(&self, qkey: Qkey) -> Result<(), VerbsError> {
-        self.with_id(|id| {
-            id.qkey = Some(qkey);
-            Ok(())
-        })
     }
 
     /// Its events come to another channel from here on, those that wait too. Returns how many the program

@@ -14,6 +14,7 @@ pub(crate) mod gsi;
 mod host;
 mod id;
 mod messages;
+mod options;
 mod react;
 mod resolve;
 pub(crate) mod services;
