@@ -19,9 +19,8 @@ enum { ROWS = 1024, ROW = 1024, COLUMN = 48, WIDTH = 16, KEY_LEN = ROWS * WIDTH 
 
 static struct ibv_mr *matrix;
 
-/* The queue pair, made again: one that may change keys, and has masked atomics. And the key, which a work request fills
- * later. */
-static void renew_qp(void)
+/* Makes the queue pair, which may change keys and has masked atomics, and the key, which a work request fills later. */
+static void make_matrix_qp(void)
 {
 	struct ibv_exp_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .pd = pd,
@@ -30,9 +29,6 @@ static void renew_qp(void)
 		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS |
 			     IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG,
 	};
-	errno = ibv_destroy_qp(qp);
-	if (errno)
-		fail("destroy");
 	qp = need(ibv_exp_create_qp(context, &init), "QP with UMR");
 	struct ibv_exp_create_mr_in in = {
 		.pd = pd,
@@ -118,7 +114,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	open_device(argv[2]);
-	renew_qp();
+	make_matrix_qp();
 	connect_tcp(argv[4], argv[5]);
 	connect_qp(atoi(argv[3]));
 	if (!strcmp(argv[1], "masked")) {
