@@ -48,7 +48,7 @@ fn ask(list: &DeviceList, server: IpAddr, text: &str) -> Result<()> {
     // The receive completes after the send.
     let echo = loop {
         let completion = cq.wait(PATIENCE)?;
-        if !completion.is_send() {
+        if !completion.is_send {
             break memory.to_vec(0, completion.byte_len as usize)?;
         }
     };

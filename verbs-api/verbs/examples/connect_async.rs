@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use rocade_verbs::{BrokerMode, DeviceList, EngineConfig, Listener, PeerOptions, Result, Route};
+use rocade_verbs::{Config, DeviceList, Listener, PeerOptions, Result, Route};
 
 const CLIENTS: u8 = 4;
 
@@ -70,7 +70,7 @@ fn run(mut tasks: Vec<Pin<Box<dyn Future<Output = Result<()>>>>>) -> Result<()> 
 }
 
 fn main() -> Result<()> {
-    let config = EngineConfig::from_specs(&["a=127.0.0.92"], BrokerMode::Embedded)?;
+    let config = Config::from_specs(&["a=127.0.0.92"])?;
     let list = DeviceList::new(config)?;
     let listener = Listener::bind(&list, ([127, 0, 0, 92], 0).into())?;
     let address = listener.local_addr()?;

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, DeviceList, DynamicEnd, EngineConfig, MaskedAtomic, RemoteMemory,
-    Result, SendRequest, WcStatus,
+    AccessFlags, Config, DeviceList, DynamicEnd, MaskedAtomic, RemoteMemory, Result, SendRequest,
+    WcStatus,
 };
 
 const WORKERS: u8 = 4;
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
         .map(|n| format!("{}=127.0.71.{}", name("worker", n), n + 1))
         .chain((0..STORES).map(|n| format!("{}=127.0.72.{}", name("store", n), n + 1)))
         .collect();
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
 
     // A store: memory that may be written and counted in, and a target that lets in who has the key.
     let mut stores = Vec::new();

@@ -7,10 +7,8 @@
 
 use std::time::Duration;
 
-use rocade_verbs::{
-    AccessFlags, BrokerMode, DeviceList, EngineConfig, Error, FlowAttr, FlowKind, FlowSpec, Masked,
-    PortFields, Result, VerbsError,
-};
+use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
+use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Result, VerbsError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
@@ -63,7 +61,7 @@ fn only(spec: FlowSpec) -> FlowAttr {
 
 fn main() -> Result<()> {
     let specs = ["dev=127.0.0.116"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let pd = list.open("dev")?.protection_domain()?;
     let sends = pd.context().completion_queue(16)?;
     let receives = pd.context().completion_queue(16)?;

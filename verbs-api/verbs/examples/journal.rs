@@ -10,8 +10,7 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, Error, Result, SendRequest,
-    WcOpcode, WcStatus,
+    AccessFlags, Config, ConnectOptions, DeviceList, Error, Result, SendRequest, WcOpcode, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +21,7 @@ const ENTRY_LEN: usize = 32;
 
 fn main() -> Result<()> {
     let specs = ["writer=127.0.0.108", "keeper=127.0.0.109"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let writer = list.open("writer")?.protection_domain()?;
     let keeper = list.open("keeper")?.protection_domain()?;
     let writer_cq = writer.context().completion_queue(16)?;

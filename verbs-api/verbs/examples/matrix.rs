@@ -10,8 +10,7 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, MaskedAtomic, Result,
-    SendRequest,
+    AccessFlags, Config, ConnectOptions, DeviceList, MaskedAtomic, Result, SendRequest,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,7 +19,7 @@ const ROW: usize = ROWS * 8;
 
 fn main() -> Result<()> {
     let specs = ["here=127.0.0.95", "there=127.0.0.96"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let here = list.open("here")?.protection_domain()?;
     let there = list.open("there")?.protection_domain()?;
     let here_cq = here.context().completion_queue(16)?;

@@ -62,7 +62,7 @@ fn main() -> Result<()> {
         }
         if to_receive > 0 {
             // Completions of sends come in between.
-            while cq.wait(PATIENCE)?.is_send() {}
+            while cq.wait(PATIENCE)?.is_send {}
             let mut number = [0; 4];
             incoming.read(0, &mut number)?;
             assert_eq!(
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     // The last message is the waiting side's, and on its way until it has completed.
     while peer.is_none() {
         let completion = cq.wait(PATIENCE)?;
-        if completion.is_send() && completion.wr_id == 1 {
+        if completion.is_send && completion.wr_id == 1 {
             break;
         }
     }

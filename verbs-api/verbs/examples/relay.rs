@@ -15,9 +15,9 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions, CrossChannel,
-    DeviceList, EngineConfig, InGroup, ManagedQueue, MemoryRegion, ProtectionDomain, QueuePair,
-    Result, SendRequest, Task, post_tasks,
+    AccessFlags, Calc, CalcOp, CompletionQueue, Config, ConnectOptions, CrossChannel, DeviceList,
+    InGroup, ManagedQueue, MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, Task,
+    post_tasks,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ fn connect(from: &Member, to: &Member) -> Result<(QueuePair, QueuePair)> {
 fn main() -> Result<()> {
     let specs = (1..=NUMBERS.len()).map(|n| format!("member{n}=127.0.73.{n}"));
     let specs: Vec<String> = specs.collect();
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let members = (1..).zip(NUMBERS).map(|(n, number)| {
         let device = list.open(&format!("member{n}"))?;
         Member::new(device.protection_domain()?, number)

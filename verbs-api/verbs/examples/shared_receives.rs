@@ -8,8 +8,7 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, QueuePair, Result,
-    SendRequest,
+    AccessFlags, Config, ConnectOptions, DeviceList, QueuePair, Result, SendRequest,
 };
 
 const CONNECTIONS: u32 = 8;
@@ -21,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let specs = ["client=127.0.0.91", "server=127.0.0.92"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let client = list.open("client")?.protection_domain()?;
     let server = list.open("server")?.protection_domain()?;
     let client_cq = client.context().completion_queue(256)?;

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, Context, DeviceList, EngineConfig,
-    Gid, MemoryRegion, PathState, QueuePair, Result, SendRequest,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, Context, DeviceList, Gid, MemoryRegion,
+    PathState, QueuePair, Result, SendRequest,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ fn say(
 
 fn main() -> Result<()> {
     let specs = ["a=127.0.76.1+127.0.77.1", "b=127.0.76.2+127.0.77.2"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let (a, b) = (
         list.open("a")?.protection_domain()?,
         list.open("b")?.protection_domain()?,

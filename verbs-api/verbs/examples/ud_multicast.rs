@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
-    EngineConfig, GRH_LEN, Gid, MemoryRegion, ProtectionDomain, Result, SendRequest,
+    AccessFlags, CompletionQueue, Config, DatagramEnd, DatagramQueuePair, DeviceList, GRH_LEN, Gid,
+    MemoryRegion, ProtectionDomain, Result, SendRequest,
 };
 
 const QKEY: u32 = 0x5eed;
@@ -35,7 +35,7 @@ impl Member {
 
     fn listen(&self) -> Result<String> {
         let mut received = self.cq.wait(PATIENCE)?;
-        while received.is_send() {
+        while received.is_send {
             received = self.cq.wait(PATIENCE)?;
         }
         let len = usize::try_from(received.byte_len).unwrap_or(0) - GRH_LEN;
@@ -50,7 +50,7 @@ impl Member {
 
 fn main() -> Result<()> {
     let specs = ["a=127.0.0.86", "b=127.0.0.87", "c=127.0.0.88"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let group = Gid::from_ip([239, 0, 0, 86].into());
     let members = ["a", "b", "c"].map(|device| Member::join(&list, device, group));
     let [a, b, c] = members;

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, Error, ImmOrInv,
-    RemoteMemory, Result, SendRequest, WcStatus,
+    AccessFlags, Config, ConnectOptions, DeviceList, Error, RemoteMemory, Result, SendRequest,
+    WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const PART: usize = 1024;
 
 fn main() -> Result<()> {
     let specs = ["owner=127.0.0.93", "worker=127.0.0.94"];
-    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let list = DeviceList::new(Config::from_specs(&specs)?)?;
     let owner = list.open("owner")?.protection_domain()?;
     let worker = list.open("worker")?.protection_domain()?;
     let owner_cq = owner.context().completion_queue(16)?;
@@ -62,11 +62,7 @@ fn main() -> Result<()> {
         assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 2, "all of it is there");
 
         let answer = owner_cq.wait(PATIENCE)?;
-        assert_eq!(
-            answer.imm_or_inv,
-            ImmOrInv::Inv(lent.rkey),
-            "the key is ours again"
-        );
+        assert_eq!(answer.invalidated, Some(lent.rkey), "the key is ours again");
         println!(
             "{}",
             String::from_utf8_lossy(&memory.to_vec(begin, text.len())?)

@@ -6,6 +6,7 @@ use rocade_emulator::{AccessFlags, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpState};
 
 use crate::error::Result;
 use crate::queue_pair::{ConnectOptions, QueuePair, UnconnectedQueuePair};
+use crate::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
 
 /// What a queue pair is like; see [`QueuePair::attributes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub struct QueuePairAttributes {
     pub gid_index: u8,
     /// Its port, from 1 on.
     pub port: u8,
-    /// The most that it sends, in kilobits per second; 0 is as much as it can.
-    pub rate_limit: u32,
+    /// Limit of what it sends, or `None` without one.
+    pub rate_limit: Option<Rate>,
     /// How much its queues hold.
     pub capacity: QpCap,
 }
@@ -55,10 +56,10 @@ impl QueuePair {
             state: QpState::from_code(attr.qp_state).unwrap_or(QpState::Err),
             is_draining: attr.sq_draining,
             options: ConnectOptions {
-                timeout: attr.timeout,
+                timeout: AckTimeout::from_code(attr.timeout),
                 retry_cnt: attr.retry_cnt,
-                rnr_retry: attr.rnr_retry,
-                min_rnr_timer: attr.min_rnr_timer,
+                rnr_retry: RnrRetry::from_code(attr.rnr_retry),
+                min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
                 max_rd_atomic: attr.max_rd_atomic,
                 traffic_class: attr.ah_attr.traffic_class,
                 hop_limit: attr.ah_attr.hop_limit,
@@ -71,7 +72,7 @@ impl QueuePair {
             pkey_index: attr.pkey_index,
             gid_index: attr.ah_attr.sgid_index,
             port: attr.port_num,
-            rate_limit: attr.rate_limit,
+            rate_limit: Rate::from_kbps(attr.rate_limit),
             capacity,
         }
     }
@@ -90,15 +91,15 @@ impl QueuePair {
         change(self.raw(), &attr, QpAttrMask::ACCESS_FLAGS)
     }
 
-    /// The code of the time that the peer waits while there is no receive, 0 to 31. Of RC.
+    /// Sets the time that the peer of an RC queue pair waits while there is no receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for any other code or service, and after a failure.
+    /// [`Error::Verbs`](crate::Error::Verbs) for any other service, and after a failure.
     #[doc(alias = "ibv_modify_qp")]
     //= QPT-16
-    pub fn set_min_rnr_timer(&self, code: u8) -> Result<()> {
+    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
         let attr = QpAttr {
-            min_rnr_timer: code,
+            min_rnr_timer: timer.code(),
             ..QpAttr::default()
         };
         change(self.raw(), &attr, QpAttrMask::MIN_RNR_TIMER)

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rocade_emulator::{
-    CompChannel, Completion, Context as RawContext, Cq, CqInitAttr, VerbsError, WcStatus,
+    CompChannel, CompleteTo, Completion as RawCompletion, Context as RawContext, Cq, CqInitAttr,
+    ImmOrInv, Qpn, Rkey, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
 use crate::error::{Error, Result};
@@ -60,7 +61,7 @@ impl CompletionQueue {
     #[doc(alias = "ibv_next_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll(&self) -> Option<Completion> {
-        self.cq.poll_one()
+        self.cq.poll_one().map(Completion::from)
     }
 
     /// Takes the next completion; waits for it up to `timeout`, at first polling, then asleep.
@@ -182,6 +183,96 @@ impl CompletionQueue {
                 Err(VerbsError::WouldBlock) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+}
+
+/// The outcome of a work request.
+///
+/// The fields below `status` hold for [`WcStatus::Success`] only, except `qp_num` and
+/// `timestamp_ns`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rocade_verbs::{
+///     AccessFlags, Config, ConnectOptions, DeviceList, SendRequest, WcOpcode,
+/// };
+///
+/// let list = DeviceList::new(Config::simulated(1))?;
+/// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// let inbox = b.register(64, AccessFlags::LOCAL_WRITE)?;
+/// b_qp.post_recv(7, &[inbox.sge(..)?])?;
+/// let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// let _b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+///
+/// a_qp.post_send(&SendRequest::send_inline(b"hello").immediate(*b"tag!"))?;
+/// let received = b_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!((received.wr_id, received.opcode), (7, WcOpcode::Recv));
+/// assert_eq!((received.byte_len, received.immediate), (5, Some(*b"tag!")));
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wc")]
+#[non_exhaustive]
+pub struct Completion {
+    /// The number that the program gave to the work request.
+    pub wr_id: u64,
+    /// The outcome.
+    pub status: WcStatus,
+    /// The operation.
+    pub opcode: WcOpcode,
+    /// Bytes received, read or compared. Of a datagram, the network header counts too.
+    pub byte_len: u32,
+    /// The queue pair of this side.
+    pub qp_num: Qpn,
+    /// The queue pair that sent a datagram or a message over DC. 0 otherwise.
+    pub src_qp: Qpn,
+    /// Immediate data of the message, in the order in which the peer gave the bytes.
+    pub immediate: Option<[u8; 4]>,
+    /// The key that the message invalidated.
+    pub invalidated: Option<Rkey>,
+    /// The tag of the flow by which a raw packet came.
+    pub flow_tag: Option<u32>,
+    /// Set where a network header of [`GRH_LEN`](crate::GRH_LEN) bytes precedes the data.
+    pub has_grh: bool,
+    /// Set for a raw packet whose IP and TCP or UDP checksums are right.
+    pub checksums_are_right: bool,
+    /// Set where the peer marked the message as solicited.
+    pub is_solicited: bool,
+    /// Set for a send request, clear for a receive.
+    pub is_send: bool,
+    /// The time at which it was generated, in nanoseconds of
+    /// [`Context::clock_ns`](crate::Context::clock_ns).
+    pub timestamp_ns: u64,
+}
+
+impl From<RawCompletion> for Completion {
+    fn from(raw: RawCompletion) -> Self {
+        let (immediate, invalidated, flow_tag) = match raw.imm_or_inv {
+            ImmOrInv::None => (None, None, None),
+            ImmOrInv::Imm(data) => (Some(data), None, None),
+            ImmOrInv::Inv(key) => (None, Some(key), None),
+            ImmOrInv::FlowTag(tag) => (None, None, Some(tag)),
+        };
+        Self {
+            wr_id: raw.wr_id,
+            status: raw.status,
+            opcode: raw.opcode,
+            byte_len: raw.byte_len,
+            qp_num: raw.qp_num,
+            src_qp: raw.src_qp,
+            immediate,
+            invalidated,
+            flow_tag,
+            has_grh: raw.wc_flags.contains(WcFlags::GRH),
+            checksums_are_right: raw.wc_flags.contains(WcFlags::IP_CSUM_OK),
+            is_solicited: raw.solicited,
+            is_send: raw.to == CompleteTo::SendCq,
+            timestamp_ns: raw.timestamp_ns,
         }
     }
 }

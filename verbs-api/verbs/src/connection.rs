@@ -20,6 +20,7 @@ use rocade_emulator::{Engine, QpState, QpType, VerbsError};
 use crate::device::{Context, DeviceList};
 use crate::error::{Error, Result};
 use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
+use crate::units::RnrRetry;
 use crate::{reactor, sys};
 
 /// Requests that a listener keeps until they are taken.
@@ -149,8 +150,8 @@ pub struct PeerOptions {
     pub initiator_depth: u8,
     /// Retries after a timeout or a sequence error, on both sides, 0 to 7; 7 by default. Who accepts has no say.
     pub retry_cnt: u8,
-    /// Retries of the peer while there is no receive posted here, 0 to 6; 7, the default, retries for ever.
-    pub rnr_retry: u8,
+    /// Retries of the peer while there is no receive posted here, without limit by default.
+    pub rnr_retry: RnrRetry,
 }
 
 impl Default for PeerOptions {
@@ -160,7 +161,7 @@ impl Default for PeerOptions {
             responder_resources: 16,
             initiator_depth: 16,
             retry_cnt: 7,
-            rnr_retry: 7,
+            rnr_retry: RnrRetry::default(),
         }
     }
 }
@@ -181,7 +182,7 @@ impl PeerOptions {
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
             retry_count: self.retry_cnt,
-            rnr_retry_count: self.rnr_retry,
+            rnr_retry_count: self.rnr_retry.code(),
             srq: false,
             flow_control: false,
             qp_num: qp.endpoint().qp_num,
@@ -195,11 +196,11 @@ impl PeerOptions {
 /// use std::{thread, time::Duration};
 ///
 /// use rocade_verbs::{
-///     AccessFlags, BrokerMode, DeviceList, EngineConfig, Listener, PeerOptions, Route, SendRequest,
+///     AccessFlags, DeviceList, Config, Listener, PeerOptions, Route, SendRequest,
 /// };
 ///
 /// const LONG: Duration = Duration::from_secs(10);
-/// let list = DeviceList::new(EngineConfig::from_specs(&["a=127.0.0.91"], BrokerMode::Embedded)?)?;
+/// let list = DeviceList::new(Config::from_specs(&["a=127.0.0.91"])?)?;
 /// let listener = Listener::bind(&list, "127.0.0.91:0".parse().unwrap())?;
 /// let address = listener.local_addr()?;
 ///

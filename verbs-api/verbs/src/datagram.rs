@@ -3,11 +3,11 @@
 use std::io;
 
 use rocade_emulator::{
-    AddressVector, Ah, Completion, Counters, Datagram, Gid, Grh, Psn, Qkey, Qp, QpAttr, QpAttrMask,
-    QpCap, QpInitAttr, QpState, QpType, Qpn, Sge, VerbsError, WcFlags,
+    AddressVector, Ah, Counters, Datagram, Gid, Grh, Psn, Qkey, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, QpType, Qpn, Sge, VerbsError,
 };
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Completion, CompletionQueue};
 use crate::device::ProtectionDomain;
 use crate::error::{Error, Result};
 use crate::events::ObjectId;
@@ -28,11 +28,11 @@ const PORT: u8 = 1;
 /// use std::time::Duration;
 ///
 /// use rocade_verbs::{
-///     AccessFlags, BrokerMode, DatagramEnd, DeviceList, EngineConfig, GRH_LEN, SendRequest,
+///     AccessFlags, DatagramEnd, DeviceList, Config, GRH_LEN, SendRequest,
 /// };
 ///
 /// let specs = ["a=127.0.0.84", "b=127.0.0.85"];
-/// let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// let list = DeviceList::new(Config::from_specs(&specs)?)?;
 /// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
@@ -165,7 +165,7 @@ impl ProtectionDomain {
         (memory, offset): (&MemoryRegion, usize),
         qkey: u32,
     ) -> Result<(AddressHandle, DatagramEnd)> {
-        if !received.wc_flags.contains(WcFlags::GRH) {
+        if !received.has_grh {
             return Err(VerbsError::InvalidArgument("a completion of no datagram").into());
         }
         let mut bytes = [0; GRH_LEN];

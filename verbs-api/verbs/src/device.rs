@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{
-    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
-    EngineCounters, Gid, GidEntry, Pd as RawPd, Pkey, PortAttr, Psn,
+    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineCounters, Gid,
+    GidEntry, Pd as RawPd, Pkey, PortAttr, Psn,
 };
 
 use crate::completion::CompletionQueue;
+use crate::config::Config;
 use crate::datagram::{AddressHandle, AddressOptions, DatagramQueuePair, DatagramQueuePairBuilder};
 use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
@@ -41,16 +42,16 @@ impl DeviceList {
     /// # Errors
     /// [`Error::Config`] with a text for the user.
     pub fn from_env() -> Result<Self> {
-        Self::new(EngineConfig::from_env()?)
+        Self::new(Config::from_env()?)
     }
 
     /// The given devices.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the engine refuses the configuration.
-    pub fn new(config: EngineConfig) -> Result<Self> {
+    pub fn new(config: Config) -> Result<Self> {
         Ok(Self {
-            engine: Engine::new(config)?,
+            engine: Engine::new(config.into_engine())?,
         })
     }
 
@@ -178,7 +179,7 @@ impl Context {
     }
 
     /// The P_Key table: the partitions that queue pairs may belong to, each by its index. `ROCADE_PKEYS` or the
-    /// [configuration](crate::DeviceConfig::pkeys) makes it; by default it has one entry, 0xffff.
+    /// [configuration](Config::with_pkeys) makes it; by default it has one entry, 0xffff.
     #[must_use]
     #[doc(alias = "ibv_query_pkey")]
     #[doc(alias = "ibv_get_pkey_index")]

@@ -33,9 +33,9 @@ impl ProtectionDomain {
     /// domain and can be used together.
     ///
     /// ```
-    /// # use rocade_verbs::{AccessFlags, BrokerMode, DeviceList, EngineConfig};
+    /// # use rocade_verbs::{AccessFlags, DeviceList, Config};
     /// # let specs = ["a=127.0.0.129"];
-    /// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    /// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
     /// # let a = list.open("a")?.protection_domain()?;
     /// let of_this_thread = a.context().thread_domain()?;
     /// let parent = a.parent_domain(Some(&of_this_thread))?;

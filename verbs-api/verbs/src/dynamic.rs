@@ -48,10 +48,10 @@ pub struct DynamicTarget {
 /// ```
 /// use std::time::Duration;
 ///
-/// use rocade_verbs::{AccessFlags, BrokerMode, DeviceList, EngineConfig, SendRequest};
+/// use rocade_verbs::{AccessFlags, DeviceList, Config, SendRequest};
 ///
 /// let specs = ["a=127.0.0.78", "b=127.0.0.79"];
-/// let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// let list = DeviceList::new(Config::from_specs(&specs)?)?;
 /// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 ///
@@ -191,7 +191,7 @@ impl DynamicTarget {
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
 /// # let specs = ["a=127.0.0.127", "b=127.0.0.128"];
-/// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let receives = b.shared_receive_queue(16, 1)?;

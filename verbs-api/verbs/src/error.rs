@@ -5,6 +5,7 @@ use std::io;
 
 use rocade_emulator::cm::RejReason;
 use rocade_emulator::config::ConfigError;
+use rocade_emulator::link::fault::RuleError;
 use rocade_emulator::{VerbsError, WcStatus};
 
 /// Why a call failed, or a work request did.
@@ -15,6 +16,8 @@ pub enum Error {
     Verbs(VerbsError),
     /// The devices of this process are configured wrongly.
     Config(ConfigError),
+    /// A fault rule cannot be parsed.
+    Fault(RuleError),
     /// Input or output outside the verbs: exchanging endpoints, waiting for a descriptor.
     Io(io::Error),
     /// A range is not inside the memory region.
@@ -68,6 +71,7 @@ impl fmt::Display for Error {
         match self {
             Self::Verbs(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
+            Self::Fault(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
             Self::OutOfRange {
                 offset,
@@ -105,6 +109,7 @@ impl std::error::Error for Error {
         match self {
             Self::Verbs(error) => Some(error),
             Self::Config(error) => Some(error),
+            Self::Fault(error) => Some(error),
             Self::Io(error) => Some(error),
             _ => None,
         }
@@ -120,6 +125,12 @@ impl From<VerbsError> for Error {
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
         Self::Config(error)
+    }
+}
+
+impl From<RuleError> for Error {
+    fn from(error: RuleError) -> Self {
+        Self::Fault(error)
     }
 }
 

@@ -16,7 +16,7 @@
 //! use std::time::Duration;
 //!
 //! use rocade_verbs::{
-//!     AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, SendRequest,
+//!     AccessFlags, ConnectOptions, DeviceList, Config, SendRequest,
 //! };
 //!
 //! const SECOND: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@
 //!
 //! // Two NICs on the loopback interface; nothing has to be configured.
 //! let specs = ["a=127.0.0.82", "b=127.0.0.83"];
-//! let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+//! let list = DeviceList::new(Config::from_specs(&specs)?)?;
 //! let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 //! let (a_memory, b_memory) = (a.register(4096, access)?, b.register(4096, access)?);
 //! let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
@@ -47,6 +47,7 @@
 
 mod attributes;
 mod completion;
+mod config;
 mod connection;
 mod cross;
 mod datagram;
@@ -68,19 +69,30 @@ mod shared_receives;
 mod special;
 mod spread;
 mod sys;
+mod units;
 mod window;
 mod xrc;
 
+// Values of the protocol.
+pub use rocade_transport::{AccessFlags, QpState, Sge, WcOpcode, WcStatus};
+pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};
+// Descriptions of devices, and errors.
 pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
-    AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
-    DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, EthFields, Flow, FlowAttr, FlowKind,
-    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, Pkey,
-    PortAttr, PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
+    AsyncEventKind, Counters, DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr,
+    VerbsError,
 };
 
+/// Rules for the packets that a [`RawQueuePair`] receives.
+pub mod flow {
+    pub use rocade_emulator::{
+        EthFields, Flow, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, Masked, PortFields,
+    };
+}
+
 pub use self::attributes::{Ece, QpCap, QueuePairAttributes};
-pub use self::completion::CompletionQueue;
+pub use self::completion::{Completion, CompletionQueue};
+pub use self::config::Config;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
 pub use self::cross::{
     Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
@@ -107,5 +119,6 @@ pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
 pub use self::special::{DeviceMemory, DeviceRegion, NullRegion};
 pub use self::spread::{Spreading, SpreadingQueuePair, WorkQueue, WqState};
+pub use self::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
 pub use self::window::{MemoryWindow, SharedWindow};
 pub use self::xrc::{TargetHold, XrcDomain};

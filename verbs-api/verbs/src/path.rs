@@ -4,6 +4,7 @@ use rocade_emulator::{AddressVector, Gid, QpAttr, QpAttrMask};
 
 use crate::error::Result;
 use crate::queue_pair::QueuePair;
+use crate::units::Rate;
 
 /// Whether a queue pair could leave its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,8 @@ impl QueuePair {
     /// [`Error::Verbs`](crate::Error::Verbs) after a failure.
     //= QPS-05
     #[doc(alias = "ibv_modify_qp_rate_limit")]
-    pub fn set_rate_limit(&self, kbps: u32) -> Result<()> {
-        Ok(self.raw().set_rate_limit(kbps)?)
+    pub fn set_rate_limit(&self, limit: Option<Rate>) -> Result<()> {
+        Ok(self.raw().set_rate_limit(limit.map_or(0, Rate::kbps))?)
     }
 
     /// Names another path to the peer: from the first address of this device's `port` to `peer`, an address of the peer's

@@ -1,17 +1,18 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, Completion, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendPoster, Sge,
+    AccessFlags, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, QpType, Qpn, SendPoster, Sge,
 };
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Completion, CompletionQueue};
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::units::{AckTimeout, RnrRetry, RnrTimer};
 
 /// What a queue pair shall be like; [`build`](Self::build) makes it.
 #[derive(Debug, Clone)]
@@ -63,10 +64,10 @@ impl<'a> QueuePairBuilder<'a> {
     /// ```
     /// # use std::time::Duration;
     /// # use rocade_verbs::{
-    /// #     AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, SendRequest,
+    /// #     AccessFlags, ConnectOptions, DeviceList, Config, SendRequest,
     /// # };
     /// # let specs = ["a=127.0.0.89", "b=127.0.0.90"];
-    /// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    /// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
     /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
     /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
     /// # let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
@@ -183,16 +184,14 @@ fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
 /// How a connection behaves. The defaults suit peers on one machine or network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// Local ACK timeout: 4.096 µs times 2 to the power of this, 1 to 31; 0 waits for ever. By
-    /// default 14, that is 67 ms.
-    pub timeout: u8,
+    /// Time without an acknowledgement after which a request is sent again, 67 ms by default.
+    pub timeout: AckTimeout,
     /// Retries after a timeout or a sequence error, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries while the peer has no receive posted, 0 to 6; 7 retries for ever.
-    pub rnr_retry: u8,
-    /// Code of the time that a peer waits while this side has no receive posted, 0 to 31; 12 is
-    /// 0.64 ms.
-    pub min_rnr_timer: u8,
+    /// Retries while the peer has no receive posted, without limit by default.
+    pub rnr_retry: RnrRetry,
+    /// Time that the peer waits while this side has no receive posted, 0.64 ms by default.
+    pub min_rnr_timer: RnrTimer,
     /// READs and atomics in flight, in either direction.
     pub max_rd_atomic: u8,
     /// IPv4 TOS or IPv6 traffic class.
@@ -204,10 +203,10 @@ pub struct ConnectOptions {
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
-            timeout: 14,
+            timeout: AckTimeout::default(),
             retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
+            rnr_retry: RnrRetry::default(),
+            min_rnr_timer: RnrTimer::default(),
             max_rd_atomic: 16,
             traffic_class: 0,
             hop_limit: 0,
@@ -295,10 +294,10 @@ impl UnconnectedQueuePair {
             sq_psn: self.endpoint.psn,
             max_rd_atomic: options.max_rd_atomic,
             max_dest_rd_atomic: options.max_rd_atomic,
-            min_rnr_timer: options.min_rnr_timer,
-            timeout: options.timeout,
+            min_rnr_timer: options.min_rnr_timer.code(),
+            timeout: options.timeout.code(),
             retry_cnt: options.retry_cnt,
-            rnr_retry: options.rnr_retry,
+            rnr_retry: options.rnr_retry.code(),
             hop_limit: options.hop_limit,
             traffic_class: options.traffic_class,
             ..Connection::to(peer.gid, peer.qp_num)

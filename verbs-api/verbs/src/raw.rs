@@ -1,11 +1,11 @@
 //! Frames as they are: raw packet queue pairs, the flows that lead frames to them, and what a device does to frames.
 
 use rocade_emulator::{
-    Completion, Flow, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, Tso,
+    Flow, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags, SendOp,
+    SendWr, Sge, Tso,
 };
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 use crate::events::ObjectId;

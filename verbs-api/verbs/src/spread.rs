@@ -2,10 +2,10 @@
 
 pub use rocade_emulator::WqState;
 use rocade_emulator::{
-    Completion, Flow, FlowAttr, Qp, QpAttr, QpAttrMask, QpState, Qpn, RSS_KEY_LEN, RxHash, Sge, Wq,
+    Flow, FlowAttr, Qp, QpAttr, QpAttrMask, QpState, Qpn, RSS_KEY_LEN, RxHash, Sge, Wq,
 };
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 

@@ -10,8 +10,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, Connection, Context, DeviceList, EngineConfig, Error,
-    Listener, MemoryRegion, PeerOptions, ProtectionDomain, QpState, RejReason, Route, SendRequest,
+    AccessFlags, CompletionQueue, Config, Connection, Context, DeviceList, Error, Listener,
+    MemoryRegion, PeerOptions, ProtectionDomain, QpState, RejReason, Route, SendRequest,
     UnconnectedQueuePair, WcStatus,
 };
 
@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(30);
 
 fn devices(a: &str, b: &str) -> DeviceList {
     let specs = [format!("a={a}"), format!("b={b}")];
-    DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap()).unwrap()
+    DeviceList::new(Config::from_specs(&specs).unwrap()).unwrap()
 }
 
 fn at(ip: &str, port: u16) -> SocketAddr {

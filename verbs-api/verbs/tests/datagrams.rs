@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, AddressOptions, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
-    EngineConfig, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
+    AccessFlags, AddressOptions, CompletionQueue, Config, DatagramEnd, DatagramQueuePair,
+    DeviceList, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
 };
 
 use common::errno;
@@ -52,7 +52,7 @@ impl Node {
 }
 
 fn nodes() -> (Node, Node) {
-    let list = DeviceList::new(EngineConfig::simulated(9)).unwrap();
+    let list = DeviceList::new(Config::simulated(9)).unwrap();
     (Node::new(&list, "a"), Node::new(&list, "b"))
 }
 

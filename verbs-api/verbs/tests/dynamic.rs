@@ -7,8 +7,8 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, AddressHandle, Calc, CalcOp, CompletionQueue, ConnectOptions, CrossChannel,
-    DciStreams, DeviceList, DynamicInitiator, DynamicTarget, EngineConfig, Error, InGroup,
+    AccessFlags, AddressHandle, Calc, CalcOp, CompletionQueue, Config, ConnectOptions,
+    CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, Error, InGroup,
     ManagedQueue, MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest,
     SharedReceiveQueue, Task, WcStatus, post_tasks,
 };
@@ -49,7 +49,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let list = DeviceList::new(EngineConfig::simulated(7)).unwrap();
+        let list = DeviceList::new(Config::simulated(7)).unwrap();
         let domain = |name| list.open(name).unwrap().protection_domain().unwrap();
         let (a, b) = (domain("a"), domain("b"));
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;

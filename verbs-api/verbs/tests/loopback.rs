@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    About, AccessFlags, AsyncEventKind, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions,
-    CrossChannel, DeviceList, EngineConfig, Error, Event, ImmOrInv, InGroup, ManagedQueue,
-    MaskedAtomic, MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey,
-    SendRequest, Task, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    About, AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, CompletionQueue, Config,
+    ConnectOptions, CrossChannel, DeviceList, Error, Event, InGroup, ManagedQueue, MaskedAtomic,
+    MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task,
+    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -44,7 +44,7 @@ impl Node {
 /// Two nodes with an address each: nobody else in this test program may use them.
 fn nodes(a: &str, b: &str) -> (Node, Node) {
     let specs = [format!("a={a}"), format!("b={b}")];
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    let config = Config::from_specs(&specs).unwrap();
     let list = DeviceList::new(config).unwrap();
     (Node::new(&list, "a"), Node::new(&list, "b"))
 }
@@ -103,7 +103,7 @@ fn send_carries_data_and_immediate() {
     let received = b.cq.wait(LONG).unwrap();
     assert_eq!((received.wr_id, received.opcode), (9, WcOpcode::Recv));
     assert_eq!(received.byte_len as usize, data.len());
-    assert_eq!(received.imm_or_inv, ImmOrInv::Imm(*b"imm!"));
+    assert_eq!(received.immediate, Some(*b"imm!"));
     assert!(b_qp.owns(&received) && !a_qp.owns(&received));
     assert_eq!(b.memory.to_vec(5, data.len()).unwrap(), data);
     assert_eq!(a.cq.wait(LONG).unwrap().wr_id, 7);
@@ -198,7 +198,7 @@ fn memory_that_is_gone_is_a_failed_completion() {
 fn a_peer_that_is_gone_ends_the_retries() {
     let (a, b) = nodes("127.0.16.1", "127.0.16.2");
     let options = ConnectOptions {
-        timeout: 8,
+        timeout: AckTimeout::at_least(Duration::from_millis(1)),
         retry_cnt: 2,
         ..ConnectOptions::default()
     };
@@ -251,7 +251,7 @@ fn mistakes_are_errors() {
         "needs LOCAL_WRITE"
     );
     assert!(a.pd.context().completion_queue(0).is_err());
-    let config = EngineConfig::from_specs(&["x=127.0.18.3"], BrokerMode::Embedded).unwrap();
+    let config = Config::from_specs(&["x=127.0.18.3"]).unwrap();
     let list = DeviceList::new(config).unwrap();
     assert!(matches!(list.open("y"), Err(Error::NoDevice(name)) if name == "y"));
     assert_eq!(list.open_first().unwrap().device().name, "x");
@@ -463,10 +463,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
                 .post_send(&SendRequest::send_invalidating(&[], lent.rkey))
                 .unwrap();
             b.cq.wait(LONG).unwrap();
-            assert_eq!(
-                a.cq.wait(LONG).unwrap().imm_or_inv,
-                ImmOrInv::Inv(lent.rkey)
-            );
+            assert_eq!(a.cq.wait(LONG).unwrap().invalidated, Some(lent.rkey));
         } else {
             here.post_send(&SendRequest::invalidate(lent.rkey)).unwrap();
             assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::LocalInv);

@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, DatagramEnd, DeviceList,
-    EngineConfig, Error, MemoryRegion, PathState, ProtectionDomain, QueuePair, SendRequest,
-    WcOpcode, WcStatus,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, DatagramEnd, DeviceList, Error,
+    MemoryRegion, PathState, ProtectionDomain, QueuePair, Rate, SendRequest, WcOpcode, WcStatus,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -14,7 +13,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn domains(a: &str, b: &str) -> (ProtectionDomain, ProtectionDomain) {
     let specs = [format!("a={a}"), format!("b={b}")];
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    let config = Config::from_specs(&specs).unwrap();
     let list = DeviceList::new(config).unwrap();
     let domain = |name| list.open(name).unwrap().protection_domain().unwrap();
     (domain("a"), domain("b"))
@@ -147,7 +146,7 @@ fn a_rate_takes_its_time() {
     let there = b.register(1 << 20, rights).unwrap();
     let requester = Requester::new(&a, &b);
     // 80 Mbit/s: a MiB takes 0.1 s.
-    requester.qp.set_rate_limit(80_000).unwrap();
+    requester.qp.set_rate_limit(Rate::from_mbps(80)).unwrap();
     let sges = [requester.memory.sge(..).unwrap()];
     let begin = Instant::now();
     let wrote = requester.outcome(&SendRequest::write(&sges, there.remote()));

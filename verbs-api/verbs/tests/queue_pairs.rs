@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    About, AccessFlags, AsyncEventKind, CompletionQueue, ConnectOptions, Context, DeviceList, Ece,
-    EngineConfig, Error, Event, MemoryRegion, Pkey, ProtectionDomain, Psn, QpState, QueuePair,
-    SendRequest, UnconnectedQueuePair, WcStatus,
+    About, AccessFlags, AckTimeout, AsyncEventKind, CompletionQueue, Config, ConnectOptions,
+    Context, DeviceList, Ece, Error, Event, MemoryRegion, Pkey, ProtectionDomain, Psn, QpState,
+    QueuePair, Rate, RnrRetry, RnrTimer, SendRequest, UnconnectedQueuePair, WcStatus,
 };
 
 use common::errno;
@@ -44,7 +44,7 @@ impl Node {
     }
 }
 
-fn nodes(config: EngineConfig) -> (Node, Node) {
+fn nodes(config: Config) -> (Node, Node) {
     let list = DeviceList::new(config).unwrap();
     let node = |name| {
         let pd = list.open(name).unwrap().protection_domain().unwrap();
@@ -69,12 +69,12 @@ fn connect(a: UnconnectedQueuePair, b: UnconnectedQueuePair) -> (QueuePair, Queu
 //= QPS-06 QPT-16 type=test
 #[test]
 fn attributes_are_those_asked_for_and_change() {
-    let (a, b) = nodes(EngineConfig::simulated(1));
+    let (a, b) = nodes(Config::simulated(1));
     let options = ConnectOptions {
-        timeout: 15,
+        timeout: AckTimeout::at_least(Duration::from_millis(130)),
         retry_cnt: 3,
-        rnr_retry: 2,
-        min_rnr_timer: 9,
+        rnr_retry: RnrRetry::Times(2),
+        min_rnr_timer: RnrTimer::at_least(Duration::from_micros(240)),
         max_rd_atomic: 4,
         traffic_class: 0x20,
         hop_limit: 7,
@@ -92,14 +92,15 @@ fn attributes_are_those_asked_for_and_change() {
     assert_eq!((now.send_psn, now.recv_psn), (Psn::new(77), b_end.psn));
     assert_eq!((now.port, now.gid_index, now.pkey_index), (1, 0, 0));
     let (cap, limit) = (now.capacity, now.rate_limit);
-    assert_eq!((cap.max_send_wr, cap.max_recv_wr, limit), (5, 6, 0));
+    assert_eq!((cap.max_send_wr, cap.max_recv_wr, limit), (5, 6, None));
     assert_eq!((cap.max_send_sge, cap.max_inline_data), (2, 32));
 
-    a_qp.set_rate_limit(9000).unwrap();
-    a_qp.set_min_rnr_timer(31).unwrap();
-    assert_eq!(errno(a_qp.set_min_rnr_timer(32)), libc::EINVAL);
+    a_qp.set_rate_limit(Rate::from_mbps(9)).unwrap();
+    let slow = RnrTimer::at_least(Duration::from_millis(490));
+    a_qp.set_min_rnr_timer(slow).unwrap();
     let now = a_qp.attributes();
-    assert_eq!((now.rate_limit, now.options.min_rnr_timer), (9000, 31));
+    assert_eq!(now.rate_limit.map(Rate::kbps), Some(9000));
+    assert_eq!(now.options.min_rnr_timer, slow);
 
     // Nobody writes where that is not allowed any more.
     let write = SendRequest::write_inline(b"!", a.memory.remote());
@@ -114,7 +115,7 @@ fn attributes_are_those_asked_for_and_change() {
 //= RC-STA-06 PST-05 AEV-05 type=test
 #[test]
 fn a_paused_queue_pair_ends_what_it_has_begun() {
-    let (a, b) = nodes(EngineConfig::simulated(2));
+    let (a, b) = nodes(Config::simulated(2));
     let (a_qp, b_qp) = connect(a.queue_pair(), b.queue_pair());
     assert_eq!(errno(a_qp.resume()), 0, "RTS to RTS");
     a_qp.post_send(&SendRequest::write(
@@ -153,7 +154,7 @@ fn a_paused_queue_pair_ends_what_it_has_begun() {
 //= PST-07 type=test
 #[test]
 fn a_stopped_queue_pair_flushes() {
-    let (a, b) = nodes(EngineConfig::simulated(3));
+    let (a, b) = nodes(Config::simulated(3));
     let (a_qp, _b_qp) = connect(a.queue_pair(), b.queue_pair());
     let room = [a.memory.sge(..64).unwrap()];
     a_qp.post_recv(1, &room).unwrap();
@@ -174,7 +175,7 @@ fn a_stopped_queue_pair_flushes() {
 //= ERN-02 type=test
 #[test]
 fn there_is_nothing_to_agree_on_beside_the_standard() {
-    let (a, b) = nodes(EngineConfig::simulated(4));
+    let (a, b) = nodes(Config::simulated(4));
     let (a_qp, b_qp) = (a.queue_pair(), b.queue_pair());
     let vendor_id = a.context().attributes().vendor_id;
     assert_eq!(
@@ -205,12 +206,10 @@ fn there_is_nothing_to_agree_on_beside_the_standard() {
 //= QPT-05 type=test
 #[test]
 fn partitions_are_kept_apart() {
-    let mut config = EngineConfig::simulated(5);
     let table = vec![Pkey::DEFAULT, Pkey::new(0x8001)];
-    for device in &mut config.devices {
-        device.pkeys.clone_from(&table);
-    }
-    let (a, b) = nodes(config);
+    let config = Config::simulated(5);
+    assert!(config.clone().with_pkeys(&[]).is_err());
+    let (a, b) = nodes(config.with_pkeys(&table).unwrap());
     assert_eq!(a.context().pkeys(), table);
     let pair = |pkeys: [u16; 2]| {
         let (a_qp, b_qp) = (a.queue_pair(), b.queue_pair());
@@ -238,7 +237,7 @@ fn partitions_are_kept_apart() {
 //= SRQ-08 CQ-15 type=test
 #[test]
 fn events_name_their_objects() {
-    let (a, b) = nodes(EngineConfig::simulated(6));
+    let (a, b) = nodes(Config::simulated(6));
     let others = b.pd.shared_receive_queue(4, 1).unwrap();
     let receives = b.pd.shared_receive_queue(4, 1).unwrap();
     assert_ne!(others.id(), receives.id());
@@ -282,7 +281,7 @@ fn events_name_their_objects() {
 //= WRX-06 NOP-01 type=test
 #[test]
 fn a_batch_is_whole_or_nothing() {
-    let (a, b) = nodes(EngineConfig::simulated(8));
+    let (a, b) = nodes(Config::simulated(8));
     let a_qp = a.pd.queue_pair(&a.cq).depth(3, 1).build().unwrap();
     let (a_qp, _b_qp) = connect(a_qp, b.queue_pair());
     let write = |text, at| SendRequest::write_inline(text, b.memory.remote().at(at));

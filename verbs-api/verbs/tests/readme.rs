@@ -1,11 +1,11 @@
 //! The test that the README shows.
 
-use rocade_verbs::{AccessFlags, ConnectOptions, DeviceList, EngineConfig, SendRequest};
+use rocade_verbs::{AccessFlags, Config, ConnectOptions, DeviceList, SendRequest};
 use std::time::Duration;
 
 #[test]
 fn the_third_response_is_lost() -> Result<(), Box<dyn std::error::Error>> {
-    let config = EngineConfig::simulated(42).with_faults("drop opcode=READ_RESPONSE nth=3")?;
+    let config = Config::simulated(42).with_faults("drop opcode=READ_RESPONSE nth=3")?;
     let hcas = DeviceList::new(config)?;
     let a = hcas.open("a")?.protection_domain()?;
     let b = hcas.open("b")?.protection_domain()?;
@@ -20,7 +20,7 @@ fn the_third_response_is_lost() -> Result<(), Box<dyn std::error::Error>> {
 
     there.write(0, &[7; 8192])?;
     a_qp.post_send(&SendRequest::read(&[here.sge(..)?], there.remote()))?;
-    a_cq.wait(Duration::from_secs(60))?; // of virtual time: nobody waits
+    a_cq.wait(Duration::from_secs(60))?; // of virtual time
     assert_eq!(here.to_vec(0, 8192)?, [7; 8192]);
     assert_eq!(a_qp.counters().retransmitted_packets, 1); // the request, for the rest
     Ok(())

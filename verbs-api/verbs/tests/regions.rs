@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Advice, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error, Lkey,
+    AccessFlags, Advice, CompletionQueue, Config, ConnectOptions, DeviceList, Error, Lkey,
     MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, Sge, WcOpcode, WcStatus,
 };
 
@@ -18,7 +18,7 @@ const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 const WRITABLE: AccessFlags = LOCAL.union(AccessFlags::REMOTE_WRITE);
 
 fn domains() -> (ProtectionDomain, ProtectionDomain) {
-    let list = DeviceList::new(EngineConfig::simulated(5)).unwrap();
+    let list = DeviceList::new(Config::simulated(5)).unwrap();
     let domain = |name| list.open(name).unwrap().protection_domain().unwrap();
     (domain("a"), domain("b"))
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, Completion, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error,
+    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
     MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, WcStatus,
 };
 
@@ -16,7 +16,7 @@ struct End {
 }
 
 /// The two HCAs of a simulation, connected.
-fn pair(config: EngineConfig) -> Result<(End, End, DeviceList)> {
+fn pair(config: Config) -> Result<(End, End, DeviceList)> {
     let list = DeviceList::new(config)?;
     let access = AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_WRITE
@@ -41,7 +41,7 @@ fn pair(config: EngineConfig) -> Result<(End, End, DeviceList)> {
 }
 
 /// WRITEs, READs, SENDs and atomics; gives what the counters of both ends say in the end.
-fn work(config: EngineConfig) -> Result<String> {
+fn work(config: Config) -> Result<String> {
     let (a, b, list) = pair(config)?;
     for round in 0..20_u8 {
         let data = vec![round; 30_000];
@@ -75,19 +75,13 @@ const RULES: &str = "drop p=2%; dup p=2%; delay by=70us p=3%; reorder by=2 p=2%;
 
 #[test]
 fn a_seed_repeats_itself() -> Result<()> {
-    let run = |seed| {
-        work(
-            EngineConfig::simulated(seed)
-                .with_faults(RULES)
-                .expect("rules"),
-        )
-    };
+    let run = |seed| work(Config::simulated(seed).with_faults(RULES).expect("rules"));
     let seeds = [1, 2, 3, 0xfeed_f00d];
     let results = seeds.map(run);
     for (seed, first) in seeds.into_iter().zip(&results) {
         let first = first.as_ref().expect("it works");
         assert_eq!(*first, run(seed)?, "seed {seed}");
-        let nothing_lost = work(EngineConfig::simulated(seed))?;
+        let nothing_lost = work(Config::simulated(seed))?;
         assert_ne!(*first, nothing_lost);
     }
     assert_ne!(results[0].as_ref().ok(), results[1].as_ref().ok());
@@ -99,7 +93,7 @@ fn a_seed_repeats_itself() -> Result<()> {
 fn time_is_virtual() -> Result<()> {
     let begin = Instant::now();
     // All acknowledgements of the first 3 s are lost: the retries last longer than any test should.
-    let config = EngineConfig::simulated(5)
+    let config = Config::simulated(5)
         .with_faults("drop opcode=ACK nth=1..6")
         .expect("rules");
     let (a, b, _list) = pair(config)?;
@@ -110,9 +104,7 @@ fn time_is_virtual() -> Result<()> {
     a.cq.wait(MINUTE)?;
     assert_eq!(a.qp.counters().timeouts, 6);
     // Nobody answers: after all retries the work request fails, or the program's patience is over before.
-    let config = EngineConfig::simulated(5)
-        .with_faults("drop")
-        .expect("rules");
+    let config = Config::simulated(5).with_faults("drop").expect("rules");
     let (a, b, _list) = pair(config)?;
     a.qp.post_send(&SendRequest::write(
         &[a.memory.sge(..8)?],
@@ -142,7 +134,7 @@ fn time_is_virtual() -> Result<()> {
 /// A program that polls sees the same as one that waits.
 #[test]
 fn polling_drives_the_simulation() -> Result<()> {
-    let (a, b, _list) = pair(EngineConfig::simulated(9))?;
+    let (a, b, _list) = pair(Config::simulated(9))?;
     a.memory.write(0, b"polled")?;
     a.qp.post_send(&SendRequest::write(
         &[a.memory.sge(..6)?],
@@ -168,7 +160,7 @@ fn simulations_can_be_captured() -> Result<()> {
     std::fs::create_dir_all(&dir).expect("a directory");
     let captured = [1, 2].map(|n| {
         let file = dir.join(format!("{n}.pcapng"));
-        let config = EngineConfig::simulated(11)
+        let config = Config::simulated(11)
             .with_faults("drop nth=5")
             .expect("rules");
         work(config.with_capture(&file)).expect("it works");

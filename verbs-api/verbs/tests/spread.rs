@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rocade_verbs::{
-    AccessFlags, BrokerMode, DeviceList, EngineConfig, Error, FlowAttr, FlowKind, FlowSpec, Masked,
-    PortFields, Spreading, WcStatus, WqState,
-};
+use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
+use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Spreading, WcStatus, WqState};
 
 /// Long enough for any machine; a test that waits for so long fails.
 const LONG: Duration = Duration::from_secs(20);
@@ -45,7 +43,7 @@ fn to_port() -> FlowAttr {
 //= QPC-02 type=test
 #[test]
 fn frames_of_a_connection_stay_together() {
-    let config = EngineConfig::from_specs(&["dev=127.6.0.1"], BrokerMode::Embedded).unwrap();
+    let config = Config::from_specs(&["dev=127.6.0.1"]).unwrap();
     let list = DeviceList::new(config).unwrap();
     let pd = list.open("dev").unwrap().protection_domain().unwrap();
     let receives = pd.context().completion_queue(64).unwrap();

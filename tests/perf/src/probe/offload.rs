@@ -7,8 +7,8 @@ use std::{
 };
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, CrossChannel, DeviceList,
-    EngineConfig, InGroup, ManagedQueue, ProtectionDomain, QueuePair, SendRequest,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, CrossChannel, DeviceList, InGroup,
+    ManagedQueue, ProtectionDomain, QueuePair, SendRequest,
 };
 
 use crate::{
@@ -69,7 +69,7 @@ pub(crate) fn measure(rig: &Rig, what: What, count: u32) -> Result<f64, Failure>
 /// That process.
 pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
     let specs = ["here=127.0.81.1", "there=127.0.81.2"];
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).map_err(text)?;
+    let config = Config::from_specs(&specs).map_err(text)?;
     let list = DeviceList::new(config).map_err(text)?;
     let open = |name| list.open(name).and_then(|nic| nic.protection_domain());
     let (here, there) = (open("here").map_err(text)?, open("there").map_err(text)?);

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rocade_emulator::config::Settings;
+use rocade_emulator::config::{BrokerMode, EngineConfig, Settings};
 use rocade_verbs::{
-    AccessFlags, BrokerMode, Completion, CompletionQueue, DeviceList, EngineConfig, MemoryRegion,
-    ProtectionDomain, QueuePair, UnconnectedQueuePair,
+    AccessFlags, Completion, CompletionQueue, DeviceList, MemoryRegion, ProtectionDomain,
+    QueuePair, UnconnectedQueuePair,
 };
 
 use crate::cli::DemoArgs;
@@ -77,7 +77,7 @@ impl Side {
             faults: settings.faults().to_vec(),
             ..device.resolve_here()?
         };
-        let devices = DeviceList::new(config)?;
+        let devices = DeviceList::new(config.into())?;
         let pd = devices.open_first()?.protection_domain()?;
         let cq = pd
             .context()
@@ -115,7 +115,7 @@ impl Side {
     fn take_ping(&self, qp: &QueuePair) -> Result<(Completion, [u8; PING_LEN]), CliError> {
         loop {
             let completion = self.cq.wait(PATIENCE)?;
-            if completion.is_send() {
+            if completion.is_send {
                 continue;
             }
             let place = ping_place(usize::try_from(completion.wr_id).unwrap_or(0));
@@ -130,7 +130,7 @@ impl Side {
     fn take_receives(&self, count: usize) -> Result<(), CliError> {
         let mut received = 0;
         while received < count {
-            received += usize::from(!self.cq.wait(PATIENCE)?.is_send());
+            received += usize::from(!self.cq.wait(PATIENCE)?.is_send);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 
 use rocade_emulator::config::Settings;
-use rocade_verbs::{ConnectOptions, Endpoint, ImmOrInv, QueuePair, SendRequest};
+use rocade_verbs::{ConnectOptions, Endpoint, QueuePair, SendRequest};
 
 use super::talk::{Ask, Talk};
 use super::{BULK_COUNT, COUNTER, LAST_PING, PING_LEN, Side, pattern};
@@ -68,7 +68,7 @@ fn pong(qp: &QueuePair, side: &Side) -> Result<Option<String>, CliError> {
         if found != expected {
             problem = Some(format!("ping {number} arrived damaged"));
         }
-        if completion.imm_or_inv == ImmOrInv::Imm(LAST_PING) {
+        if completion.immediate == Some(LAST_PING) {
             break;
         }
     }
