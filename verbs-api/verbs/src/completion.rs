@@ -22,6 +22,26 @@ const SPIN: Duration = Duration::from_micros(50);
 ///
 /// Polling drives the device: a program that polls needs no other thread. While nobody polls, a
 /// background thread of the device takes over.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// # let memory = b.register(64, AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE)?;
+///
+/// assert_eq!(a_cq.poll(), None);
+/// a_qp.post_send(&SendRequest::write_inline(b"one", memory.remote()).wr_id(1))?;
+/// a_qp.post_send(&SendRequest::write_inline(b"two", memory.remote()).wr_id(2))?;
+/// let both = a_cq.wait_for(2, Duration::from_secs(1))?;
+/// assert_eq!((both[0].wr_id, both[1].wr_id), (1, 2));
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
     cq: Cq,
@@ -209,7 +229,7 @@ impl CompletionQueue {
 /// let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
 /// let _b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
 ///
-/// a_qp.post_send(&SendRequest::send_inline(b"hello").immediate(*b"tag!"))?;
+/// a_qp.post_send(&SendRequest::send_inline(b"hello").imm(*b"tag!"))?;
 /// let received = b_cq.wait(Duration::from_secs(1))?;
 /// assert_eq!((received.wr_id, received.opcode), (7, WcOpcode::Recv));
 /// assert_eq!((received.byte_len, received.immediate), (5, Some(*b"tag!")));

@@ -67,6 +67,42 @@ impl sealed::Behind for DynamicInitiator {
 impl CrossQueuePair for DynamicInitiator {}
 
 /// One of a list for [`post_tasks`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let memory = b.register(8, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+/// // The sender executes what the master releases to it.
+/// let sender = CrossChannel { managed_send: true, ..CrossChannel::default() };
+/// let role = CrossChannel { is_master: true, ..CrossChannel::default() };
+/// let sender = a.queue_pair(&a_cq).cross_channel(sender).build()?;
+/// let peer = b.queue_pair(&b_cq).build()?;
+/// let (sender_end, peer_end) = (sender.endpoint(), peer.endpoint());
+/// let sender = sender.connect(peer_end, &ConnectOptions::default())?;
+/// let _peer = peer.connect(sender_end, &ConnectOptions::default())?;
+/// let master_cq = a.context().completion_queue(16)?;
+/// let master = a.queue_pair(&master_cq).cross_channel(role).build()?;
+/// let own_end = master.endpoint();
+/// let master = master.connect(own_end, &ConnectOptions::default())?;
+///
+/// let write = SendRequest::write_inline(b"released", memory.remote());
+/// sender.post_send(&write)?;
+/// assert_eq!(a_cq.poll(), None);
+/// let release = Task::Enable {
+///     master: &master,
+///     of: &sender,
+///     which: ManagedQueue::Send,
+///     count: 1,
+///     group: InGroup::Last,
+/// };
+/// post_tasks(&[release]).map_err(|(_, error)| error)?;
+/// a_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!(memory.to_vec(0, 8)?, b"released");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "ibv_exp_task")]
 pub enum Task<'a> {

@@ -31,8 +31,7 @@ const PORT: u8 = 1;
 ///     AccessFlags, DatagramEnd, DeviceList, Config, GRH_LEN, SendRequest,
 /// };
 ///
-/// let specs = ["a=127.0.0.84", "b=127.0.0.85"];
-/// let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// let list = DeviceList::new(Config::simulated(1))?;
 /// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
@@ -96,6 +95,21 @@ pub struct AddressOptions {
 }
 
 /// The way to a device or to a multicast group. It may go before what was posted with it has left.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let options = AddressOptions {
+///     hop_limit: 3,
+///     ..AddressOptions::default()
+/// };
+/// let address = a.address_with(b.context().gids()[0].gid, &options)?;
+/// assert_eq!(address.options().hop_limit, 3);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[doc(alias = "ibv_ah")]
 pub struct AddressHandle {

@@ -29,6 +29,16 @@ pub(crate) const PORT: u8 = 1;
 ///
 /// Making it costs little: sockets and the background thread come with the first queue pair. A
 /// process may have several, for example one per emulated host in a test.
+///
+/// ```
+/// use rocade_verbs::{Config, DeviceList, Error};
+///
+/// let list = DeviceList::new(Config::simulated(1))?;
+/// let names: Vec<_> = list.devices().into_iter().map(|device| device.name).collect();
+/// assert_eq!(names, ["a", "b"]);
+/// assert!(matches!(list.open("c"), Err(Error::NoDevice(_))));
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Clone)]
 #[doc(alias = "ibv_get_device_list")]
 pub struct DeviceList {
@@ -113,6 +123,16 @@ impl fmt::Debug for DeviceList {
 }
 
 /// An opened device.
+///
+/// ```
+/// use rocade_verbs::{Config, DeviceList, Mtu};
+///
+/// let context = DeviceList::new(Config::simulated(1))?.open("a")?;
+/// assert!(context.port()?.active);
+/// assert_eq!(context.port()?.active_mtu, Mtu::Mtu1024);
+/// assert_eq!(context.gids()[0].gid.to_string(), "::ffff:10.0.0.1");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[doc(alias = "ibv_context")]
 pub struct Context {
@@ -257,6 +277,18 @@ impl Context {
 }
 
 /// Queue pairs and memory regions of one protection domain can be used together.
+///
+/// ```
+/// use rocade_verbs::{AccessFlags, Config, DeviceList};
+///
+/// let domain = DeviceList::new(Config::simulated(1))?.open("a")?.protection_domain()?;
+/// let memory = domain.register(4096, AccessFlags::LOCAL_WRITE)?;
+/// let cq = domain.context().completion_queue(16)?;
+/// let queue_pair = domain.queue_pair(&cq).depth(8, 8).build()?;
+/// assert_eq!((memory.len(), cq.entries() >= 16), (4096, true));
+/// # drop(queue_pair);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[doc(alias = "ibv_pd")]
 pub struct ProtectionDomain {

@@ -34,8 +34,7 @@ impl ProtectionDomain {
     ///
     /// ```
     /// # use rocade_verbs::{AccessFlags, DeviceList, Config};
-    /// # let specs = ["a=127.0.0.129"];
-    /// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+    /// # let list = DeviceList::new(Config::simulated(1))?;
     /// # let a = list.open("a")?.protection_domain()?;
     /// let of_this_thread = a.context().thread_domain()?;
     /// let parent = a.parent_domain(Some(&of_this_thread))?;

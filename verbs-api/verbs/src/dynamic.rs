@@ -50,8 +50,7 @@ pub struct DynamicTarget {
 ///
 /// use rocade_verbs::{AccessFlags, DeviceList, Config, SendRequest};
 ///
-/// let specs = ["a=127.0.0.78", "b=127.0.0.79"];
-/// let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// let list = DeviceList::new(Config::simulated(1))?;
 /// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 ///
@@ -190,8 +189,7 @@ impl DynamicTarget {
 /// ```
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
-/// # let specs = ["a=127.0.0.127", "b=127.0.0.128"];
-/// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// # let list = DeviceList::new(Config::simulated(1))?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let receives = b.shared_receive_queue(16, 1)?;

@@ -7,6 +7,21 @@ use rocade_emulator::{Gid, Mtu, Psn, Qpn, Rkey};
 use crate::error::{Error, Result};
 
 /// One end of a reliable connection: the peer needs it to connect to this end.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let queue_pair = a.queue_pair(&a_cq).build()?;
+/// let bytes = queue_pair.endpoint().to_bytes();
+/// // The bytes reach the peer by any way, such as a file or an environment variable.
+/// let peer = b.queue_pair(&b_cq).build()?;
+/// let peer = peer.connect(Endpoint::from_bytes(&bytes)?, &ConnectOptions::default())?;
+/// assert_eq!(peer.peer(), queue_pair.endpoint());
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// GID of the port, which on RoCE is its IP address.
@@ -66,6 +81,17 @@ impl Endpoint {
 }
 
 /// Registered memory of the peer: where it is and the key that opens it.
+///
+/// ```
+/// use rocade_verbs::{AccessFlags, Config, DeviceList, RemoteMemory};
+///
+/// let domain = DeviceList::new(Config::simulated(1))?.open("a")?.protection_domain()?;
+/// let memory = domain.register(4096, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+/// let bytes = memory.remote().to_bytes();
+/// let second_half = RemoteMemory::from_bytes(&bytes).at(2048);
+/// assert_eq!(second_half.len, 2048);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// Address as the peer's region knows it.

@@ -43,6 +43,29 @@ pub enum About {
 }
 
 /// Something that has happened.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let receives = b.shared_receive_queue(16, 1)?;
+/// receives.post_recv(1, &[])?;
+/// receives.post_recv(2, &[])?;
+/// receives.warn_below(2)?;
+/// # let (from, to) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).shared_receives(&receives).build()?);
+/// # let (from_end, to_end) = (from.endpoint(), to.endpoint());
+/// # let from = from.connect(to_end, &ConnectOptions::default())?;
+/// # let _to = to.connect(from_end, &ConnectOptions::default())?;
+/// from.post_send(&SendRequest::send_inline(b""))?;
+/// b_cq.wait(Duration::from_secs(1))?;
+///
+/// let event = b.context().poll_event()?.expect("one receive is left");
+/// assert_eq!(event.kind, AsyncEventKind::SrqLimitReached);
+/// assert_eq!(event.about, About::SharedReceiveQueue(receives.id()));
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "ibv_async_event")]
 pub struct Event {

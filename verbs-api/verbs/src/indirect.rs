@@ -14,6 +14,30 @@ use crate::request::SendRequest;
 /// The request takes effect before those behind it on the same queue pair. It completes with
 /// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where a piece is not there. A region that ends later makes accesses
 /// that touch its pieces fail.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// # let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+/// let (matrix, column) = (a.register(64, all)?, b.register(8, all)?);
+/// matrix.write(0, &std::array::from_fn::<u8, 64, _>(|index| index as u8))?;
+///
+/// // The third column of a matrix of 8 rows with 8 bytes each.
+/// let key = a.indirect_key(1, all)?;
+/// let third = key.repeated(&[(matrix.sge(2..3)?, 8)], 8)?;
+/// a_qp.post_send(&SendRequest::change_key(&third).unsignaled())?;
+/// a_qp.post_send(&SendRequest::write(&[key.sge(0, 8)], column.remote()))?;
+/// a_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!(column.to_vec(0, 8)?, [2, 10, 18, 26, 34, 42, 50, 58]);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct IndirectKey {
     mr: Mr,

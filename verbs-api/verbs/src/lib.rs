@@ -22,9 +22,8 @@
 //! const SECOND: Duration = Duration::from_secs(1);
 //! let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 //!
-//! // Two NICs on the loopback interface; nothing has to be configured.
-//! let specs = ["a=127.0.0.82", "b=127.0.0.83"];
-//! let list = DeviceList::new(Config::from_specs(&specs)?)?;
+//! // Two NICs in a simulated network: no interface, no privilege, virtual time.
+//! let list = DeviceList::new(Config::simulated(1))?;
 //! let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 //! let (a_memory, b_memory) = (a.register(4096, access)?, b.register(4096, access)?);
 //! let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);

@@ -97,6 +97,19 @@ impl Drop for Buffer {
 /// It owns its buffer, which lives until the region is dropped; work requests that still name it
 /// then complete with a protection error. Read and write it with the methods here: the other side
 /// may change it at any time, so there is no `&[u8]` to have.
+///
+/// ```
+/// use rocade_verbs::{AccessFlags, Config, DeviceList};
+///
+/// let domain = DeviceList::new(Config::simulated(1))?.open("a")?.protection_domain()?;
+/// let memory = domain.register(4096, AccessFlags::LOCAL_WRITE)?;
+/// memory.write(8, b"hello")?;
+/// assert_eq!(memory.to_vec(8, 5)?, b"hello");
+/// // A scatter/gather entry of a work request, and what a peer needs to reach the region.
+/// assert_eq!(memory.sge(8..13)?.len, 5);
+/// assert_eq!(memory.remote().at(8).len, 4088);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[doc(alias = "ibv_mr")]
 #[doc(alias = "ibv_reg_mr")]
 pub struct MemoryRegion {

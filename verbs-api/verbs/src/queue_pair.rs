@@ -15,6 +15,22 @@ use crate::shared_receives::SharedReceiveQueue;
 use crate::units::{AckTimeout, RnrRetry, RnrTimer};
 
 /// What a queue pair shall be like; [`build`](Self::build) makes it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let queue_pair = a
+///     .queue_pair(&a_cq)
+///     .depth(128, 16)
+///     .max_inline(256)
+///     .access(AccessFlags::REMOTE_READ)
+///     .build()?;
+/// assert_eq!(queue_pair.endpoint().gid, a.context().gids()[0].gid);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing exists until it is built"]
 pub struct QueuePairBuilder<'a> {
@@ -66,8 +82,7 @@ impl<'a> QueuePairBuilder<'a> {
     /// # use rocade_verbs::{
     /// #     AccessFlags, ConnectOptions, DeviceList, Config, SendRequest,
     /// # };
-    /// # let specs = ["a=127.0.0.89", "b=127.0.0.90"];
-    /// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+    /// # let list = DeviceList::new(Config::simulated(1))?;
     /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
     /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
     /// # let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
@@ -182,6 +197,20 @@ fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
 }
 
 /// How a connection behaves. The defaults suit peers on one machine or network.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rocade_verbs::{AckTimeout, ConnectOptions, RnrRetry};
+///
+/// let options = ConnectOptions {
+///     timeout: AckTimeout::at_least(Duration::from_millis(1)),
+///     rnr_retry: RnrRetry::Times(3),
+///     ..ConnectOptions::default()
+/// };
+/// assert_eq!(options.retry_cnt, 7);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Time without an acknowledgement after which a request is sent again, 67 ms by default.
@@ -215,6 +244,23 @@ impl Default for ConnectOptions {
 }
 
 /// A queue pair without a peer: it has an address, and takes receives.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let inbox = b.register(64, AccessFlags::LOCAL_WRITE)?;
+/// let (here, there) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// // A receive that is posted now is there when the first message comes.
+/// there.post_recv(1, &[inbox.sge(..)?])?;
+/// let (here_end, there_end) = (here.endpoint(), there.endpoint());
+/// let here = here.connect(there_end, &ConnectOptions::default())?;
+/// let there = there.connect(here_end, &ConnectOptions::default())?;
+/// assert_eq!(there.peer().qp_num, here.qp_num());
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
     qp: Qp,
@@ -334,6 +380,28 @@ impl UnconnectedQueuePair {
 ///
 /// Dropping it ends the connection without a word: the peer finds out when its requests are no
 /// longer answered.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// # let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+/// let (here, there) = (a.register(4096, access)?, b.register(4096, access)?);
+/// here.write(0, b"over RoCEv2")?;
+/// a_qp.post_sends(&[
+///     SendRequest::write(&[here.sge(..11)?], there.remote()).unsignaled(),
+///     SendRequest::read(&[here.sge(100..111)?], there.remote()),
+/// ])?;
+/// a_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!(here.to_vec(100, 11)?, b"over RoCEv2");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {

@@ -14,6 +14,23 @@ use crate::events::ObjectId;
 /// capability `CAP_NET_RAW`.
 ///
 /// It receives what a [flow](Self::flow) leads to it, and nothing without one.
+///
+/// ```no_run
+/// use rocade_verbs::flow::{FlowAttr, FlowKind};
+/// use rocade_verbs::{Config, DeviceList};
+///
+/// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
+/// let cq = domain.context().completion_queue(64)?;
+/// let frames = domain.raw_queue_pair(&cq, &cq)?;
+/// // Every frame that the interface receives, until the flow is dropped.
+/// let _all = frames.flow(FlowAttr {
+///     kind: FlowKind::Sniffer,
+///     priority: 0,
+///     dont_trap: false,
+///     specs: Vec::new(),
+/// })?;
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "IBV_QPT_RAW_PACKET")]
 pub struct RawQueuePair {

@@ -13,6 +13,25 @@ const FLUSH_REGION: Feth = Feth::from_raw(1 | 1 << 4);
 ///
 /// Each request is signaled, that is, it completes visibly also on success, unless
 /// [`unsignaled`](Self::unsignaled) says otherwise.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// # let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+/// let (result, counter) = (a.register(8, access)?, b.register(8, access)?);
+/// counter.store_u64(0, 40)?;
+/// a_qp.post_send(&SendRequest::fetch_add(&[result.sge(..)?], counter.remote(), 2).wr_id(9))?;
+/// assert_eq!(a_cq.wait(Duration::from_secs(1))?.wr_id, 9);
+/// assert_eq!((result.load_u64(0)?, counter.load_u64(0)?), (40, 42));
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a request does nothing until it is posted"]
 #[doc(alias = "ibv_send_wr")]

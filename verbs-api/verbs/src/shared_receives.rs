@@ -10,6 +10,31 @@ use crate::events::ObjectId;
 ///
 /// Queue pairs are built with [`QueuePairBuilder::shared_receives`](crate::QueuePairBuilder::shared_receives). The
 /// memory of its receives is that of its own protection domain, which need not be the queue pairs'.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let receives = b.shared_receive_queue(16, 1)?;
+/// let memory = b.register(128, AccessFlags::LOCAL_WRITE)?;
+/// receives.post_recv(1, &[memory.sge(..64)?])?;
+/// receives.post_recv(2, &[memory.sge(64..)?])?;
+///
+/// // Two connections take their receives from it.
+/// for text in [b"first ", b"second"] {
+///     let from = a.queue_pair(&a_cq).build()?;
+///     let to = b.queue_pair(&b_cq).shared_receives(&receives).build()?;
+///     let (from_end, to_end) = (from.endpoint(), to.endpoint());
+///     let from = from.connect(to_end, &ConnectOptions::default())?;
+///     let _to = to.connect(from_end, &ConnectOptions::default())?;
+///     from.post_send(&SendRequest::send_inline(text))?;
+///     b_cq.wait(Duration::from_secs(1))?;
+/// }
+/// assert_eq!(memory.to_vec(64, 6)?, b"second");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue {

@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 /// ```
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
-/// # let specs = ["a=127.0.0.114", "b=127.0.0.115"];
-/// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// # let list = DeviceList::new(Config::simulated(1))?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
@@ -122,8 +121,7 @@ impl DeviceRegion {
 /// ```
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
-/// # let specs = ["a=127.0.0.117", "b=127.0.0.118"];
-/// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// # let list = DeviceList::new(Config::simulated(1))?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);

@@ -100,6 +100,23 @@ impl Spreading {
 
 /// A queue pair without queues of its own: frames that [flows](Self::flow) lead to it are spread over work queues,
 /// those of one connection to the same one.
+///
+/// ```no_run
+/// use rocade_verbs::flow::{FlowAttr, FlowKind};
+/// use rocade_verbs::{Config, DeviceList, Spreading};
+///
+/// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
+/// let cq = domain.context().completion_queue(64)?;
+/// let (one, two) = (domain.work_queue(&cq, 64, 1)?, domain.work_queue(&cq, 64, 1)?);
+/// let both = domain.spreading_queue_pair(&[&one, &two], &Spreading::default())?;
+/// let _all = both.flow(FlowAttr {
+///     kind: FlowKind::Sniffer,
+///     priority: 0,
+///     dont_trap: false,
+///     specs: Vec::new(),
+/// })?;
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_rwq_ind_table")]
 pub struct SpreadingQueuePair {

@@ -17,6 +17,28 @@ use crate::request::SendRequest;
 ///
 /// The region has to be registered with [`AccessFlags::MW_BIND`]; it needs none of the remote rights, and so is
 /// closed but for what the window opens.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// let memory = a.register(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
+/// let window = a.memory_window()?;
+/// let (bind, lent) = window.lend(&memory, 1024..2048, AccessFlags::REMOTE_WRITE)?;
+/// a_qp.post_send(&bind)?;
+/// a_cq.wait(Duration::from_secs(1))?;
+///
+/// b_qp.post_send(&SendRequest::write_inline(b"inside", lent))?;
+/// b_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!(memory.to_vec(1024, 6)?, b"inside");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
 #[doc(alias = "IBV_MW_TYPE_2")]
@@ -81,6 +103,27 @@ impl Drop for MemoryWindow {
 /// to another one. Neither side takes it back by a request; an [unbind](QueuePair::unbind) does.
 ///
 /// The region has to be registered with [`AccessFlags::MW_BIND`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let list = DeviceList::new(Config::simulated(1))?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// let memory = a.register(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
+/// let window = a.shared_window()?;
+/// let lent = a_qp.bind(1, &window, (&memory, ..1024), AccessFlags::REMOTE_WRITE)?;
+/// a_cq.wait(Duration::from_secs(1))?;
+///
+/// b_qp.post_send(&SendRequest::write_inline(b"inside", lent))?;
+/// b_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!(memory.to_vec(0, 6)?, b"inside");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
 #[doc(alias = "IBV_MW_TYPE_1")]

@@ -21,8 +21,7 @@ use crate::shared_receives::SharedReceiveQueue;
 /// ```
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
-/// # let specs = ["a=127.0.0.86", "b=127.0.0.87"];
-/// # let list = DeviceList::new(Config::from_specs(&specs)?)?;
+/// # let list = DeviceList::new(Config::simulated(1))?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let cq = a.context().completion_queue(16)?;
 /// let domain = b.context().xrc_domain()?;
