@@ -1,11 +1,11 @@
-//! QP attributes and their masks, as `ibv_modify_qp` and `ibv_query_qp` know them.
+//! QP attributes and their masks, as in `ibv_modify_qp` and `ibv_query_qp`.
 
 use bitflags::bitflags;
 use rocade_wire::{Gid, Qpn};
 
 use crate::wr::AccessFlags;
 
-/// QP states; the discriminants are the `ibv_qp_state` values (QPS-01).
+/// QP states. The discriminants are the `ibv_qp_state` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_qp_state")]
@@ -39,26 +39,26 @@ impl QpState {
         Self::Err,
     ];
 
-    /// The state with this `ibv_qp_state` value.
+    /// Returns the state with this `ibv_qp_state` value.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.get(code as usize).copied()
     }
 
-    /// The `ibv_qp_state` value.
+    /// Returns the `ibv_qp_state` value.
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// Are packets taken?
+    /// Returns true if a QP in this state accepts packets.
     #[inline]
     pub(crate) const fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 }
 
-/// Transport service of a QP; the discriminants are the `ibv_qp_type` values.
+/// Transport service of a QP. The discriminants are the `ibv_qp_type` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_qp_type")]
@@ -78,7 +78,7 @@ pub enum QpType {
     /// DC initiator (`IBV_EXP_QPT_DC_INI`).
     //= XCON-08
     DcInitiator = 32,
-    /// DC target. `ibv_create_qp` does not know it: see [`QpType::from_code`].
+    /// DC target. `ibv_create_qp` cannot create one: see [`QpType::from_code`].
     DcTarget = 33,
 }
 
@@ -95,20 +95,20 @@ impl QpType {
         Self::DcTarget,
     ];
 
-    /// The type with this `ibv_qp_type` value. A DC target has none.
+    /// Returns the type with this `ibv_qp_type` value. A DC target has none.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
         let creatable = |t: &Self| *t as u32 == code && *t != Self::DcTarget;
         Self::ALL.into_iter().find(creatable)
     }
 
-    /// One of the two ends of dynamic connections.
+    /// Returns true for a DC initiator or a DC target.
     #[must_use]
     pub const fn is_dynamic(self) -> bool {
         matches!(self, Self::DcInitiator | Self::DcTarget)
     }
 
-    /// The `ibv_qp_type` value.
+    /// Returns the `ibv_qp_type` value.
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
@@ -116,7 +116,7 @@ impl QpType {
 }
 
 bitflags! {
-    /// Which attributes a call names (`ibv_qp_attr_mask`).
+    /// The attributes that a call names (`ibv_qp_attr_mask`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[doc(alias = "ibv_qp_attr_mask")]
     pub struct QpAttrMask: u32 {
@@ -164,12 +164,13 @@ bitflags! {
         const DEST_QPN = 1 << 20;
         #[allow(missing_docs, reason = "as above")]
         const RATE_LIMIT = 1 << 25;
-        /// The own key of a DC initiator; of experimental calls only (`IBV_EXP_QP_DC_KEY`, which is bit 54 there).
+        /// The access key of a DC initiator. Only experimental calls name it (`IBV_EXP_QP_DC_KEY`,
+        /// bit 54 there).
         const DC_KEY = 1 << 30;
     }
 }
 
-/// Where packets of a connected QP go (`ibv_ah_attr`).
+/// Destination of the packets of a connected QP (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[doc(alias = "ibv_ah_attr")]
 pub struct AddressVector {
@@ -177,21 +178,21 @@ pub struct AddressVector {
     pub dgid: Gid,
     /// Index of the source GID in the port's table.
     pub sgid_index: u8,
-    /// IPv6 flow label, 20 bits; 0 lets the device choose.
+    /// IPv6 flow label, 20 bits. 0 lets the device choose.
     pub flow_label: u32,
-    /// TTL or hop limit; 0 means 64 (ENC-08).
+    /// TTL or hop limit. 0 means 64.
     pub hop_limit: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
-    /// A GRH is present; must be true on RoCE (ENC-14).
+    /// A GRH is present. Must be true on RoCE.
     pub is_global: bool,
-    /// Service level, 0..=7 (QPV-01).
+    /// Service level, 0..=7.
     pub sl: u8,
-    /// Destination LID; ignored.
+    /// Destination LID. Ignored.
     pub dlid: u16,
     /// Ignored on RoCE.
     pub src_path_bits: u8,
-    /// Static rate; ignored.
+    /// Static rate. Ignored.
     pub static_rate: u8,
     /// Port, 1-based.
     pub port_num: u8,
@@ -213,28 +214,30 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// Field for field `ibv_qp_attr`, with plain integers where a caller may pass nonsense:
-/// [`crate::Qp::modify`] validates.
+/// QP attributes, field for field as `ibv_qp_attr`.
+///
+/// Fields in which a caller may pass an invalid value are plain integers. [`crate::Qp::modify`]
+/// validates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QpAttr {
     /// Next (modify) or current (query) state, an `ibv_qp_state` value.
     pub qp_state: u32,
-    /// State that the caller believes current.
+    /// The state that the caller expects the QP to be in.
     pub cur_qp_state: u32,
-    /// Path MTU code 1..=5 (MTU-01).
+    /// Path MTU code 1..=5.
     pub path_mtu: u32,
     /// Path migration state.
     pub path_mig_state: u32,
     /// Q_Key of a datagram QP.
     pub qkey: u32,
-    /// First PSN expected; the low 24 bits count.
+    /// First PSN expected. Only the low 24 bits count.
     pub rq_psn: u32,
-    /// First PSN to send; the low 24 bits count.
+    /// First PSN to send. Only the low 24 bits count.
     pub sq_psn: u32,
     /// The peer's QP number.
     pub dest_qp_num: u32,
-    /// What the peer may do.
+    /// Operations that the peer may execute.
     pub qp_access_flags: AccessFlags,
     /// Queue sizes.
     pub cap: QpCap,
@@ -244,33 +247,33 @@ pub struct QpAttr {
     pub alt_ah_attr: AddressVector,
     /// Index into the P_Key table.
     pub pkey_index: u16,
-    /// The same for the alternate path.
+    /// Index into the P_Key table for the alternate path.
     pub alt_pkey_index: u16,
-    /// Ask for an event when the send queue has drained.
+    /// Requests an event when the send queue has drained.
     pub en_sqd_async_notify: bool,
-    /// Query only: SQD entered, not drained yet.
+    /// Query only: the QP is in SQD, and its send queue has not drained yet.
     pub sq_draining: bool,
-    /// READs and atomics this side may have outstanding.
+    /// READs and atomics that this side may have outstanding.
     pub max_rd_atomic: u8,
-    /// READs and atomics the peer may have outstanding here.
+    /// READs and atomics that the peer may have outstanding at this side.
     pub max_dest_rd_atomic: u8,
-    /// RNR timer code 0..=31 put into RNR NAKs (RC-TMR-04).
+    /// RNR timer code 0..=31 put into RNR NAKs.
     pub min_rnr_timer: u8,
     /// Port, 1-based.
     pub port_num: u8,
-    /// Local ACK timeout code 0..=31 (RC-TMR-01).
+    /// Local ACK timeout code 0..=31.
     pub timeout: u8,
-    /// Retries after timeouts and sequence errors, 0..=7 (RC-REQ-18).
+    /// Retries after timeouts and sequence errors, 0..=7.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs, 0..=7, 7 without end (RC-TMR-05).
+    /// Retries after RNR NAKs, 0..=7. 7 means unlimited.
     pub rnr_retry: u8,
     /// Port of the alternate path.
     pub alt_port_num: u8,
     /// ACK timeout of the alternate path.
     pub alt_timeout: u8,
-    /// Rate limit in kbit/s; ignored.
+    /// Rate limit in kbit/s. Ignored.
     pub rate_limit: u32,
-    /// The own key of a DC initiator.
+    /// The access key of a DC initiator.
     pub dc_key: u64,
 }
 

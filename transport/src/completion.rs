@@ -5,54 +5,54 @@ use rocade_wire::{Qpn, Rkey};
 
 use crate::queue::Srqn;
 
-/// Completion status; the discriminants are the `ibv_wc_status` values (WCS-*).
+/// Completion status. The discriminants are the `ibv_wc_status` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WcStatus {
     /// Success.
     #[doc(alias = "IBV_WC_SUCCESS")]
     Success = 0,
-    /// Local length error (WCS-01).
+    /// Local length error.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocLenErr = 1,
-    /// Local QP operation error (WCS-02).
+    /// Local QP operation error.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     //= WCS-02
     LocQpOpErr = 2,
-    /// Local protection error (WCS-04).
+    /// Local protection error.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocProtErr = 4,
-    /// Flushed (WCS-05).
+    /// Flushed.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     WrFlushErr = 5,
-    /// Memory window bind failed (WCS-06).
+    /// Memory window bind failed.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MwBindErr = 6,
-    /// Unexpected response (WCS-07).
+    /// Unexpected response.
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadRespErr = 7,
-    /// Local access error (WCS-08).
+    /// Local access error.
     #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LocAccessErr = 8,
-    /// Remote invalid request (WCS-09).
+    /// Remote invalid request.
     #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
     RemInvReqErr = 9,
-    /// Remote access error (WCS-10).
+    /// Remote access error.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemAccessErr = 10,
-    /// Remote operation error (WCS-11).
+    /// Remote operation error.
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemOpErr = 11,
-    /// Transport retry counter exceeded (WCS-12).
+    /// Transport retry counter exceeded.
     #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     RetryExcErr = 12,
-    /// RNR retry counter exceeded (WCS-13).
+    /// RNR retry counter exceeded.
     #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
     RnrRetryExcErr = 13,
 }
 
 impl WcStatus {
-    /// The `ibv_wc_status` value.
+    /// Returns the `ibv_wc_status` value.
     //= WCS-00
     #[must_use]
     pub const fn code(self) -> u32 {
@@ -60,7 +60,7 @@ impl WcStatus {
     }
 }
 
-/// Completion opcode; the discriminants are the `ibv_wc_opcode` values (WCO-*).
+/// Completion opcode. The discriminants are the `ibv_wc_opcode` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WcOpcode {
@@ -88,17 +88,17 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.
     RecvRdmaWithImm = 129,
-    /// Masked compare and swap. Of what is above the lower 16 bits, plain verbs know nothing.
+    /// Masked compare and swap. Plain verbs see only the lower 16 bits.
     MaskedCompSwap = 0x1_0003,
     /// Fetch and add on several fields.
     MaskedFetchAdd = 0x1_0004,
-    /// Indirect memory key changed (UMR-16): `IBV_WC_DRIVER1`, as mlx5 has it (UMU-03).
+    /// Indirect memory key changed (UMR): `IBV_WC_DRIVER1`, as with mlx5.
     //= WCO-04
     Umr = 135,
 }
 
 impl WcOpcode {
-    /// The `ibv_wc_opcode` value; a masked atomic has that of the plain one.
+    /// Returns the `ibv_wc_opcode` value. A masked atomic has the value of the plain one.
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32 & 0xffff
@@ -106,7 +106,7 @@ impl WcOpcode {
 }
 
 bitflags! {
-    /// Completion flags (`ibv_wc_flags`, WCO-03).
+    /// Completion flags (`ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     //= WCO-03
     pub struct WcFlags: u32 {
@@ -114,14 +114,14 @@ bitflags! {
         const GRH = 1;
         /// Immediate data is valid.
         const WITH_IMM = 2;
-        /// An IP packet whose checksums are right (raw packets).
+        /// An IP packet with correct checksums (raw packets).
         const IP_CSUM_OK = 4;
         /// A key was invalidated.
         const WITH_INV = 8;
     }
 }
 
-/// Immediate data or the invalidated key: they share a field in `ibv_wc`.
+/// Immediate data or the invalidated key, which share a field in `ibv_wc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImmOrInv {
     /// Neither.
@@ -130,12 +130,12 @@ pub enum ImmOrInv {
     Imm([u8; 4]),
     /// The key that was invalidated.
     Inv(Rkey),
-    /// Neither, but the tag of the flow that a raw packet came by.
+    /// The tag of the flow that steered a raw packet here.
     FlowTag(u32),
 }
 
 impl ImmOrInv {
-    /// Immediate data, if any.
+    /// Wraps immediate data, if any.
     #[inline]
     pub(crate) const fn of(imm: Option<[u8; 4]>) -> Self {
         match imm {
@@ -144,7 +144,7 @@ impl ImmOrInv {
         }
     }
 
-    /// What [`Completion::wc_flags`] says of it.
+    /// Returns the bits of [`Completion::wc_flags`] for this value.
     #[inline]
     pub(crate) const fn flags(self) -> WcFlags {
         match self {
@@ -158,24 +158,24 @@ impl ImmOrInv {
 /// The completion queue that a completion goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompleteTo {
-    /// That of the QP's send queue.
+    /// The CQ of the QP's send queue.
     SendCq,
-    /// That of the QP's receive queue.
+    /// The CQ of the QP's receive queue.
     RecvCq,
-    /// That of the XRC SRQ whose receive it was: [`Completion::srqn`] says which (XRC-05).
+    /// The CQ of the XRC SRQ that the receive came from, which [`Completion::srqn`] names.
     SrqCq,
 }
 
 /// A work completion (CQE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The work request's id.
+    /// ID of the work request.
     pub wr_id: u64,
-    /// Outcome.
+    /// Status.
     pub status: WcStatus,
-    /// Kind of work; meaningful on success only (CQ-11).
+    /// Opcode, valid on success only.
     pub opcode: WcOpcode,
-    /// Bytes received, read or compared (WCO-01, WCO-02).
+    /// Bytes received, read or compared.
     pub byte_len: u32,
     /// The local QP.
     pub qp_num: Qpn,
@@ -185,26 +185,28 @@ pub struct Completion {
     pub imm_or_inv: ImmOrInv,
     /// Flags.
     pub wc_flags: WcFlags,
-    /// Opaque detail (CQ-12); 0.
+    /// Vendor error, always 0.
     pub vendor_err: u32,
-    /// The queue it goes to.
+    /// The CQ that the completion goes to.
     pub to: CompleteTo,
-    /// The packet had the solicited-event bit (CQ-06).
+    /// The packet had the solicited-event bit.
     pub solicited: bool,
-    /// Of a datagram: 0x8 and which network header it had, 1 for IPv6 and 2 for IPv4. That is what mlx5 says in
-    /// `sl`, and UCX relies on (UD-14 would have 0). 0 otherwise.
+    /// For a datagram, 0x8 plus the type of its network header: 1 for IPv6 and 2 for IPv4. 0
+    /// otherwise.
+    ///
+    /// mlx5 sets `sl` in the same way, and UCX relies on it.
     pub sl: u8,
-    /// The XRC SRQ whose receive it was; [`Srqn::NONE`] of any other queue.
+    /// The XRC SRQ that the receive came from. [`Srqn::NONE`] for any other queue.
     pub srqn: Srqn,
-    /// Slots of its queue that are free once the application has taken it: its own, and those of the
-    /// unsignaled work requests before it (RC-WQE-03). To be given back by [`crate::Qp::free_slots`].
+    /// WQEs of its queue that become free once the application has polled it: its own, and those of
+    /// the unsignaled work requests before it. Give them back with [`crate::Qp::free_slots`].
     pub slots: u32,
-    /// When it was generated: the transport's time in ns.
+    /// Time of its generation, in ns of the transport's time.
     pub timestamp_ns: u64,
 }
 
 impl Completion {
-    /// Is it of a send work request (else of a receive)?
+    /// Returns true for a completion of a send work request, false for a receive.
     #[inline]
     #[must_use]
     pub const fn is_send(&self) -> bool {

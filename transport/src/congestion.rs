@@ -1,35 +1,37 @@
-//! How much a QP may have in flight.
+//! Limits on how much a QP may have in flight.
 //!
-//! Two limits. The peer's receive buffer is shared by all QPs of its process and unknown to us; an
-//! overflow is a burst loss that go-back-N pays dearly. So a QP starts modestly, grows while nothing is
-//! lost and backs off when something is. Bytes in flight are counted as receive-buffer cost: a
-//! packet costs at least [`MIN_PACKET_COST`].
+//! The first limit protects the peer's receive buffer, whose size is unknown and which all QPs of
+//! the peer's process share. An overflow loses a burst of packets, which is expensive with
+//! go-back-N. So a QP starts with a small window, enlarges it while no packet is lost and reduces
+//! it after a loss. Bytes in flight are counted as receive-buffer cost: a packet costs at least
+//! [`MIN_PACKET_COST`].
 //!
-//! And a peer that is slow, or has to wait for its processor, is not dead: what is in flight has to be
-//! so little that its acknowledgement is expected in a quarter of the ACK timeout (RC-ACK-21). How much that
-//! is follows from how long acknowledgements take.
+//! The second limit protects against spurious timeouts, because a slow peer, or one that waits for
+//! its processor, is not dead. The bytes in flight are limited so that their ACK is expected within
+//! a quarter of the ACK timeout. The limit follows from the measured round-trip times.
 
-/// What the smallest packet costs the peer's receive buffer, in bytes.
+/// Receive-buffer cost of the smallest packet, in bytes.
 pub(crate) const MIN_PACKET_COST: u32 = 512;
 
 const INITIAL_WINDOW_BYTES: u32 = 128 * 1024;
 const MAX_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const MIN_WINDOW_BYTES: u32 = 16 * 1024;
-/// A window of the smallest packets is far below half of the PSN space, whatever is sent beyond it.
+/// A window of the smallest packets is far below half of the PSN space, even with what is sent
+/// beyond it.
 //= RC-PSN-03
 const _: () = assert!(MAX_WINDOW_BYTES / MIN_PACKET_COST < 1 << 20);
-/// A window of so many runs is large.
+/// Number of runs from which on a window counts as large.
 const RUNS_IN_LARGE: u64 = 8;
-/// An acknowledgement is expected in this part of the ACK timeout.
+/// An ACK is expected within this fraction of the ACK timeout.
 const TIMEOUT_PARTS: u64 = 4;
-/// A peer is taken to be as fast as this until it was measured: with the usual timeout, 67 ms,
+/// The assumed speed of a peer until it is measured. With the usual timeout of 67 ms,
 /// [`INITIAL_WINDOW_BYTES`] are acknowledged in time.
 const BYTES_PER_US: u64 = 8;
-/// Most packets without AckReq (RC-ACK-05).
+/// Most packets between two with AckReq.
 const MAX_ACK_REQ_INTERVAL: u32 = 16;
-/// A slow peer is asked for so many acknowledgements at least of what may be in flight.
+/// Least number of ACKs requested per window from a slow peer.
 const ACKS_PER_WINDOW: u32 = 4;
-/// All sizes of READ requests are multiples of this, and so of every path MTU.
+/// The sizes of all READ requests are multiples of this, and so of every path MTU.
 const READ_UNIT: u32 = 4096;
 
 /// A window in bytes with slow start and additive increase, multiplicative decrease.
@@ -37,11 +39,11 @@ const READ_UNIT: u32 = 4096;
 pub(crate) struct Window {
     bytes: u32,
     threshold: u32,
-    /// What is acknowledged in time.
+    /// Bytes that are expected to be acknowledged within `time_ns`.
     in_time: u32,
-    /// In how many nanoseconds acknowledgements have to be there, `u64::MAX` for any time.
+    /// Time in which an ACK has to arrive, in ns. `u64::MAX` without a limit.
     time_ns: u64,
-    /// How long they take: the longest, slowly forgotten. 0 if unknown.
+    /// Round-trip time in ns: the longest measured, decaying slowly. 0 if unknown.
     rtt_ns: u64,
 }
 
@@ -56,21 +58,23 @@ impl Window {
         }
     }
 
-    /// The ACK timeout is this, or there is none.
+    /// Sets the ACK timeout, `None` without one.
     pub(crate) fn set_timeout(&mut self, timeout_ns: Option<u64>) {
         self.time_ns = timeout_ns.map_or(u64::MAX, |ns| ns / TIMEOUT_PARTS);
         self.in_time = to_window(u128::from(self.time_ns) * u128::from(BYTES_PER_US) / 1000);
         self.rtt_ns = 0;
     }
 
-    /// Bytes that may be in flight.
+    /// Returns the bytes that may be in flight.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes.min(self.in_time))
     }
 
-    /// What may be in flight at the end of a run of `run` bytes at most that begins with `in_flight`. A
-    /// large window is no reason to cut the run short: a short one takes nearly as long to send. The
-    /// requests for acknowledgement inside it open the window again.
+    /// Returns the bytes that may be in flight at the end of a run of at most `run` bytes that
+    /// begins with `in_flight`.
+    ///
+    /// With a large window the run is not cut short, because a short run takes nearly as long to
+    /// send. The ACK requests inside the run open the window again.
     pub(crate) fn limit(&self, in_flight: u64, run: usize) -> u64 {
         let (bytes, run) = (self.bytes(), run as u64);
         if in_flight < bytes && bytes >= RUNS_IN_LARGE * run {
@@ -80,9 +84,10 @@ impl Window {
         }
     }
 
-    /// How much a READ request asks for at most, so that the burst of its response fits the receive
-    /// buffer of whoever asked, and comes in time. On the wire a long READ is a series of ordinary requests
-    /// with consecutive PSNs.
+    /// Returns the largest size of one READ request.
+    ///
+    /// The burst of its response has to fit the requester's receive buffer, and to arrive in time.
+    /// On the wire a long READ is a series of ordinary requests with consecutive PSNs.
     pub(crate) fn read_chunk(&self) -> u32 {
         const KIB: u32 = 1024;
         let chunk = if self.bytes >= MAX_WINDOW_BYTES {
@@ -92,7 +97,7 @@ impl Window {
         } else {
             128 * KIB
         };
-        // Nothing is known: then a READ goes out as most devices send it.
+        // The round-trip time is unknown: a READ is sent as most devices send it.
         if self.rtt_ns == 0 {
             return chunk;
         }
@@ -101,8 +106,10 @@ impl Window {
             .max(READ_UNIT)
     }
 
-    /// One in so many packets of `packet_cost` asks for an acknowledgement. As long as nothing is known of
-    /// the peer, each: if it is slow, every single one is a sign of life.
+    /// Returns how often a packet of `packet_cost` requests an ACK: every n-th packet.
+    ///
+    /// As long as no round-trip time is known, every packet does, because each ACK of a slow peer
+    /// proves that it is alive.
     pub(crate) fn ack_req_interval(&self, packet_cost: u32) -> u32 {
         if self.rtt_ns == 0 && self.time_ns != u64::MAX {
             return 1;
@@ -110,18 +117,18 @@ impl Window {
         (self.in_time / ACKS_PER_WINDOW / packet_cost).clamp(1, MAX_ACK_REQ_INTERVAL)
     }
 
-    /// How long an acknowledgement may well take, in nanoseconds.
+    /// Returns how long an ACK may take, in ns.
     pub(crate) const fn patience_ns(&self) -> u64 {
         self.rtt_ns.saturating_mul(TIMEOUT_PARTS)
     }
 
-    /// What is sent, in bits per second, as far as that is known.
+    /// Returns the throughput in bits per second, if it is known.
     pub(crate) fn bps(&self) -> Option<u64> {
         let bits = self.bytes() * 8 * 1_000_000_000;
         bits.checked_div(self.rtt_ns)
     }
 
-    /// `acked` bytes left the network in good order.
+    /// Enlarges the window after `acked` bytes were acknowledged without loss.
     pub(crate) fn on_progress(&mut self, acked: u64) {
         let acked = u32::try_from(acked)
             .unwrap_or(MAX_WINDOW_BYTES)
@@ -129,22 +136,24 @@ impl Window {
         let growth = if self.bytes < self.threshold {
             acked
         } else {
-            // About one eighth of the minimum per window's worth of acknowledgements.
+            // Grows by about one eighth of the minimum per window's worth of ACKs.
             let growth = u64::from(MIN_WINDOW_BYTES / 8) * u64::from(acked) / u64::from(self.bytes);
             u32::try_from(growth).unwrap_or(MAX_WINDOW_BYTES).max(1)
         };
         self.bytes = (self.bytes + growth).min(MAX_WINDOW_BYTES);
     }
 
-    /// Should an acknowledgement have been there after so long? Then [`Window::on_sample`] need not wait
-    /// for it.
+    /// Returns true if an ACK should have arrived after this time. Then [`Window::on_sample`] can
+    /// be called before the ACK arrives.
     #[inline]
     pub(crate) const fn is_late(&self, elapsed_ns: u64) -> bool {
         elapsed_ns > self.time_ns
     }
 
-    /// `delivered` bytes were acknowledged in `rtt_ns`, the time since a packet was sent whose
-    /// acknowledgement this is, or which is not acknowledged yet.
+    /// Records that `delivered` bytes were acknowledged in `rtt_ns`.
+    ///
+    /// `rtt_ns` is the time since the acknowledged packet was sent, or since a packet was sent that
+    /// is still unacknowledged.
     //= RC-ACK-21
     pub(crate) fn on_sample(&mut self, delivered: u64, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
@@ -154,19 +163,19 @@ impl Window {
         }
         let in_time =
             to_window(u128::from(delivered) * u128::from(self.time_ns) / u128::from(rtt_ns));
-        // Little that came back quickly says nothing against more.
+        // A small amount that was acknowledged quickly does not show that more would be too slow.
         if rtt_ns > self.time_ns || in_time > self.in_time {
             self.in_time = in_time;
         }
     }
 
-    /// A gap was reported: something in the window was lost or reordered.
+    /// Reduces the window after a reported gap: a packet was lost or reordered.
     pub(crate) fn on_loss(&mut self) {
         self.threshold = (self.bytes / 2).max(MIN_WINDOW_BYTES);
         self.bytes = self.threshold;
     }
 
-    /// Nothing came back for a whole timeout, with so much in flight.
+    /// Reduces the window after a whole timeout without an answer, with so much in flight.
     pub(crate) fn on_timeout(&mut self, in_flight: u64) {
         self.threshold = (self.bytes / 2).max(MIN_WINDOW_BYTES);
         self.bytes = MIN_PACKET_COST;
@@ -174,7 +183,7 @@ impl Window {
         self.in_time = self.in_time.min(to_window(quarter));
     }
 
-    /// Nothing was lost: it only took long.
+    /// Restores the window after a spurious timeout: no packet was lost, the ACK was only late.
     pub(crate) fn on_late_ack(&mut self) {
         self.bytes = self.threshold;
     }
@@ -203,7 +212,7 @@ mod tests {
     fn what_is_in_flight_follows_the_round_trip() {
         let mut window = window(64);
         assert_eq!(window.bytes(), 128_000);
-        // 1 MB/s: 16 KB in 16 ms.
+        // At 1 MB/s: 16 KB in 16 ms.
         window.on_sample(32_000, 32 * MS);
         assert_eq!(window.bytes(), 16_000);
         window.on_sample(1_000, 2 * MS);

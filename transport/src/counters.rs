@@ -1,56 +1,56 @@
-//! Counters: every dropped packet has a reason.
+//! Counters. Every dropped packet is counted under a reason.
 
 use alloc::boxed::Box;
 
-/// Why a packet was dropped without effect.
+/// The reason why a packet was dropped without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum DropReason {
-    /// The QP's state takes no such packet (RC-RSP-01, RC-STA-03).
+    /// The QP's state accepts no such packet.
     State = 0,
-    /// The opcode's service is not that of the QP (BTH-15).
+    /// The opcode's service is not that of the QP.
     WrongService,
-    /// Source or destination address differs from the QP's address vector (RC-LIM-05).
+    /// Source or destination address differs from the QP's address vector.
     WrongAddress,
-    /// P_Key mismatch (BTH-06).
+    /// P_Key mismatch.
     BadPkey,
-    /// Q_Key mismatch (UD-05).
+    /// Q_Key mismatch.
     BadQkey,
-    /// Behind a sequence gap that was NAKed already (RC-RSP-20, RC-RSP-21).
+    /// Behind a sequence gap that was already NAKed.
     OutOfSequence,
-    /// A duplicate that cannot be answered (RC-DUP-03…07).
+    /// A duplicate that cannot be answered.
     Duplicate,
-    /// A response to a packet that was never sent (RC-REQ-01).
+    /// A response to a packet that was never sent.
     FutureResponse,
-    /// A response to something acknowledged already (RC-REQ-02, RC-REQ-19).
+    /// A response to a packet that is already acknowledged.
     GhostResponse,
-    /// A reserved response opcode or AETH code (OPC-36, RC-REQ-15).
+    /// A reserved response opcode or AETH code.
     Reserved,
-    /// Malformed (payload rules of the opcode).
+    /// Malformed: the payload does not fit the opcode.
     Malformed,
-    /// No receive work request (UD-09, UC-07).
+    /// No receive work request.
     NoReceive,
-    /// Longer than the receive work request (UD-10, UC-09).
+    /// Longer than the receive work request.
     TooLong,
-    /// Memory that may not be written (UC-08).
+    /// The memory may not be written.
     Access,
-    /// Not the access key of the DC target (DCK-03).
+    /// The access key differs from that of the DC target.
     BadDcKey,
-    /// Of a DC session that is over, or that there never was (DCW-09).
+    /// The DC session has ended, or never existed.
     NoSession,
 }
 
 /// Number of [`DropReason`]s.
 const DROP_REASONS: usize = 16;
 
-/// Statistics of a QP; all values count from the creation of the QP.
+/// Statistics of a QP, counted from its creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets handed out for transmission.
     pub tx_packets: u64,
     /// Packets accepted for processing.
     pub rx_packets: u64,
-    /// Packets that [`Qp::handle_short`](crate::Qp::handle_short) took.
+    /// Packets that [`Qp::handle_short`](crate::Qp::handle_short) handled on the fast path.
     pub short_packets: u64,
     /// Packets sent again.
     pub retransmitted_packets: u64,
@@ -58,7 +58,7 @@ pub struct Counters {
     pub timeouts: u64,
     /// Sequence NAKs sent.
     pub seq_naks_sent: u64,
-    /// Sequence NAKs received, implied ones included.
+    /// Sequence NAKs received, including implied ones.
     pub seq_naks_received: u64,
     /// RNR NAKs sent.
     pub rnr_naks_sent: u64,
@@ -68,9 +68,9 @@ pub struct Counters {
     pub duplicate_requests: u64,
     /// Fatal NAKs sent (invalid request, access, operational).
     pub fatal_naks_sent: u64,
-    /// Acknowledge packets sent.
+    /// ACKs sent.
     pub acks_sent: u64,
-    /// Packets received that were marked on the way (ECN).
+    /// Packets received with an ECN congestion mark.
     pub marked_packets: u64,
     /// Congestion notifications sent.
     pub cnps_sent: u64,
@@ -80,43 +80,43 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Packets dropped for this reason.
+    /// Returns the number of packets dropped for this reason.
     #[must_use]
     pub const fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
 }
 
-/// Packets with a key that is not the QP's: its port counts them, whichever QP they are for.
+/// Packets whose key differs from that of the QP. The port counts them for all its QPs.
 //= BTH-06 UD-05
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
-    /// With another P_Key.
+    /// P_Key violations.
     pub pkey: u32,
-    /// With another Q_Key.
+    /// Q_Key violations.
     pub qkey: u32,
 }
 
-/// How a QP keeps its [`Counters`]: what is rare takes no room before it happens.
+/// The internal form of [`Counters`]. Rarely used counters are allocated on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) tx_packets: u64,
     pub(crate) rx_packets: u64,
     pub(crate) short_packets: u64,
     pub(crate) acks_sent: u64,
-    /// The others.
+    /// The other counters.
     rare: Option<Box<Rare>>,
 }
 
 #[derive(Debug, Default)]
 struct Rare {
     counters: Counters,
-    /// Those that the port does not know of.
+    /// Violations that were not yet reported to the port.
     violations: Violations,
 }
 
 impl Tally {
-    /// The counters that are not counted here.
+    /// Returns the rarely used counters.
     #[cold]
     pub(crate) fn rare(&mut self) -> &mut Counters {
         &mut self.rare.get_or_insert_default().counters
@@ -133,7 +133,7 @@ impl Tally {
         *violated = violated.saturating_add(1);
     }
 
-    /// The violations since the last call, where there are any.
+    /// Returns the violations since the last call, if there were any.
     #[inline]
     pub(crate) fn take_violations(&mut self) -> Option<Violations> {
         let violations = &mut self.rare.as_deref_mut()?.violations;
@@ -141,7 +141,7 @@ impl Tally {
         (new != Violations::default()).then_some(new)
     }
 
-    /// All of them.
+    /// Returns all counters.
     pub(crate) fn all(&self) -> Counters {
         let rare = self.rare.as_deref().map(|rare| rare.counters.clone());
         Counters {

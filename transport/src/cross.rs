@@ -1,8 +1,10 @@
-//! Queues that wait for each other without the application (cross-channel).
+//! Cross-channel operations: queues that wait for each other without the application.
 //!
-//! A work request can wait until a CQ has had so many completions ([`SendOp::Wait`](crate::SendOp::Wait)), or release
-//! work requests of another queue ([`SendOp::Enable`](crate::SendOp::Enable)), which executes only what was released to
-//! it: its [`Gate`]. Others compute what they send ([`Calc`]).
+//! A work request can wait until a CQ has a given number of completions
+//! ([`SendOp::Wait`](crate::SendOp::Wait)). It can also release work requests of another queue
+//! ([`SendOp::Enable`](crate::SendOp::Enable)). A managed queue executes only released work
+//! requests, as its [`Gate`] records. A work request can also send the result of a calculation
+//! ([`Calc`]).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,19 +16,21 @@ use rocade_wire::Qpn;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::wr::{LocalData, Operands};
 
-/// What a [`SendOp::Wait`](crate::SendOp::Wait) waits for.
+/// The condition that a [`SendOp::Wait`](crate::SendOp::Wait) waits for.
 pub trait Condition: fmt::Debug + Send + Sync {
-    /// Is it so? If not, the queue pair `who` has to be polled again once it is.
+    /// Returns true if the condition holds. If not, the queue pair `who` has to be polled again
+    /// once it holds.
     fn holds_for(&self, who: Qpn) -> bool;
 }
 
-/// What a [`SendOp::Enable`](crate::SendOp::Enable) does.
+/// The action of a [`SendOp::Enable`](crate::SendOp::Enable).
 pub trait Release: fmt::Debug + Send + Sync {
-    /// Does it, now.
+    /// Releases the work requests.
     fn release(&self);
 }
 
-/// How far a queue may go. Positions count work requests posted since the queue was reset, modulo 2^32.
+/// The position up to which a managed queue may execute. Positions count work requests posted since
+/// the queue was reset, modulo 2^32.
 #[derive(Debug, Default)]
 pub struct Gate {
     posted: AtomicU32,
@@ -34,35 +38,35 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Work requests posted since the queue was reset.
+    /// Returns the number of work requests posted since the queue was reset.
     #[must_use]
     pub fn posted(&self) -> u32 {
         self.posted.load(Ordering::Relaxed)
     }
 
-    /// Those before `position` may be executed, at least.
+    /// Allows at least the work requests before `position` to be executed.
     //= XCE-04
     pub fn release_to(&self, position: u32) {
         let further = |released| is_before(released, position).then_some(position);
-        // Fails where it was as far before.
+        // Fails if the position was reached before.
         let _ = self
             .released
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, further);
     }
 
-    /// May the oldest of `waiting` work requests, all of which have been posted, be executed?
+    /// Returns true if the oldest of `waiting` posted work requests may be executed.
     pub(crate) fn is_open(&self, waiting: usize) -> bool {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         let position = self.posted().wrapping_sub(waiting);
         waiting > 0 && is_before(position, self.released.load(Ordering::Acquire))
     }
 
-    /// One more was posted.
+    /// Counts one more posted work request.
     pub fn note_posted(&self) {
         self.posted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many were taken back.
+    /// Discounts work requests whose posting was undone.
     pub(crate) fn note_unposted(&self, count: u32) {
         self.posted.fetch_sub(count, Ordering::Relaxed);
     }
@@ -74,47 +78,48 @@ impl Gate {
     }
 }
 
-/// How a queue takes part in such operations.
+/// Cross-channel settings of one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Cross {
-    /// It executes only what was released to it.
+    /// The queue executes only work requests released here.
     pub(crate) gate: Option<Arc<Gate>>,
-    /// Its slots are in use until the application has taken their completions; else until they are executed, or a message has
-    /// taken them (XCH-06).
+    /// WQEs are in use until the application has polled their completions. If false, until they are
+    /// executed or, for receives, consumed by a message.
     pub(crate) counts_slots: bool,
 }
 
-/// How the queues of a queue pair take part in cross-channel operations (XCH-02, XCH-06).
+/// Cross-channel settings of the queues of a queue pair.
 #[derive(Clone, Debug, Default)]
 pub struct Managed {
-    /// The send queue executes only what is released to it.
+    /// The gate of the send queue, which executes only released work requests.
     pub send: Option<Arc<Gate>>,
-    /// The receive queue has only what is released to it.
+    /// The gate of the receive queue, of which only released work requests can be consumed.
     pub recv: Option<Arc<Gate>>,
-    /// Nobody takes the completions of the send queue: its slots are free when they are executed.
+    /// No completions of the send queue are polled: its WQEs are free once executed.
     pub sends_untaken: bool,
-    /// Likewise for the receive queue: when a message has taken them.
+    /// No completions of the receive queue are polled: its WQEs are free once consumed by a
+    /// message.
     pub receives_untaken: bool,
 }
 
-/// Is a position before another one?
+/// Returns true if a position is before another one.
 const fn is_before(position: u32, other: u32) -> bool {
     let ahead = other.wrapping_sub(position);
     ahead != 0 && ahead <= u32::MAX / 2
 }
 
-/// Has a counter modulo 2^32 reached a value?
+/// Returns true if a counter modulo 2^32 has reached a value.
 #[must_use]
 pub const fn has_reached(counter: u32, value: u32) -> bool {
     !is_before(counter, value)
 }
 
-/// What is computed of the elements that a work request names (XCC-02). Elements are big-endian (XCC-03).
+/// A calculation on the elements that a work request names. Elements are big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calc {
     /// The operation.
     pub op: CalcOp,
-    /// Elements are 16 bytes, a value and its location; 8 otherwise.
+    /// Elements are 16 bytes, a value and its location. Otherwise 8 bytes.
     pub located: bool,
 }
 
@@ -125,7 +130,7 @@ pub enum CalcOp {
     Add,
     /// Sum of doubles.
     AddFloat,
-    /// The greater one, unsigned; the first of equal ones.
+    /// The greater value, unsigned. The first of equal values.
     MaxLoc,
     /// Bitwise and.
     And,
@@ -136,14 +141,15 @@ pub enum CalcOp {
 }
 
 impl Calc {
-    /// Length of an element, and of the result, in bytes.
+    /// Returns the length of an element, and of the result, in bytes.
     //= XDEC-07
     #[must_use]
     pub const fn element_len(self) -> usize {
         if self.located { 16 } else { 8 }
     }
 
-    /// The result of all elements of `data`, `len` bytes, which are whole elements.
+    /// Returns the result over all elements of `data`. `len` is in bytes, a multiple of the element
+    /// length.
     pub(crate) fn reduce<M: Memory>(
         self,
         data: &LocalData,
@@ -161,27 +167,27 @@ impl Calc {
     }
 }
 
-/// What is computed of elements that come one after another: those that a READ brings (XCC-01).
+/// A calculation on elements that arrive one after another: those that a READ returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Reduction {
     calc: Calc,
-    /// Value and location so far.
+    /// Value and location of the result so far.
     so_far: Option<(u64, u64)>,
 }
 
 impl Reduction {
-    /// Of no elements yet.
+    /// Starts a calculation without elements.
     #[must_use]
     pub const fn new(calc: Calc) -> Self {
         Self { calc, so_far: None }
     }
 
-    /// Length of an element, and of the result, in bytes.
+    /// Returns the length of an element, and of the result, in bytes.
     pub(crate) const fn element_len(&self) -> usize {
         self.calc.element_len()
     }
 
-    /// Takes in more of them; what is no whole element at the end does not count.
+    /// Adds elements. An incomplete element at the end is ignored.
     pub(crate) fn add(&mut self, elements: &[u8]) {
         for bytes in elements.chunks_exact(self.calc.element_len()) {
             let mut element = [0; 16];
@@ -202,7 +208,7 @@ impl Reduction {
         }
     }
 
-    /// The result, of which the first [`Calc::element_len`] bytes count.
+    /// Returns the result. Its first [`Calc::element_len`] bytes count.
     //= XCC-03
     pub(crate) fn result(&self) -> [u8; 16] {
         let (value, location) = self.so_far.unwrap_or_default();
@@ -232,7 +238,8 @@ impl CalcOp {
     }
 }
 
-/// What is sent takes the place of what it is computed of: of a request with such operands, its data and their length.
+/// Replaces the data and the length of a request with a calculation by the result of that
+/// calculation.
 //= XCC-01
 //= XCC-06
 pub(crate) fn compute<M: Memory>(

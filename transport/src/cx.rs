@@ -1,4 +1,4 @@
-//! What surrounds a call.
+//! The context of a call.
 
 use rocade_wire::Qpn;
 
@@ -9,28 +9,28 @@ use crate::peer::Peer;
 use crate::queue::Srqn;
 use crate::time::Time;
 
-/// When something happens, with whom, with whose memory, and where its results go: whatever a function of
-/// the requester or the responder may need besides its subject.
+/// The context that functions of the requester and the responder share: time, peer, memory, and
+/// where results go.
 #[derive(Debug)]
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Time,
     pub(crate) peer: &'a Peer,
-    /// As whom the QP accesses memory, but for receive buffers that are not its own.
+    /// The accessor as which the QP accesses memory, except for receive buffers of a shared queue.
     pub(crate) who: Accessor,
-    /// A [`Memory`](crate::Memory); `()` where no memory is reached.
+    /// A [`Memory`](crate::Memory), or `()` if no memory is accessed.
     pub(crate) host: &'a H,
     pub(crate) out: &'a mut Outputs,
 }
 
 impl<'a, H> Cx<'a, H> {
-    /// The memory, and as whom to access it.
+    /// Returns the memory and its accessor.
     #[inline]
     pub(crate) const fn memory(&self) -> (&'a H, Accessor) {
         (self.host, self.who)
     }
 
-    /// A completion with what all have in common, for the caller to add the rest: what it says is
-    /// for the queue and the service to know.
+    /// Creates a completion with the common fields. The caller adds those that depend on the queue
+    /// and the service.
     #[inline]
     //= CQ-11 CQ-12
     pub(crate) const fn completion(

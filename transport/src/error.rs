@@ -1,29 +1,30 @@
-//! Why a call by the application was refused.
+//! Errors of calls by the application.
 
 use core::fmt;
 
-/// A work request was not accepted (PST-*).
+/// The reason why a work request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PostError {
-    /// The QP's state does not take this kind of work request (EINVAL).
+    /// The QP's state does not accept this kind of work request (EINVAL).
     InvalidState,
-    /// The queue holds `max_send_wr`/`max_recv_wr` requests already (ENOMEM).
+    /// The queue already holds `max_send_wr` or `max_recv_wr` requests (ENOMEM).
     QueueFull,
     /// More scatter/gather entries than the QP was created with (EINVAL).
     TooManySges,
-    /// Inline data longer than `max_inline_data`, or inline with an operation that takes none
-    /// (EINVAL, RC-WQE-06).
+    /// Inline data longer than `max_inline_data`, or inline with an operation that does not support
+    /// it (EINVAL).
     BadInline,
-    /// The QP takes its receives from a shared receive queue: they are posted there (EINVAL, PST-08).
+    /// The QP takes its receives from a shared receive queue, so they have to be posted there
+    /// (EINVAL).
     SharedReceives,
-    /// The operation is not defined for this QP type (EINVAL, PST-10).
+    /// The operation is not defined for this QP type (EINVAL).
     UnsupportedOpcode,
-    /// A datagram or DC request without address handle, or an address handle where there is a connection (EINVAL,
-    /// UD-03, DCU-06).
+    /// A datagram or DC request without address handle, or an address handle for a connected QP
+    /// (EINVAL).
     NoDestination,
-    /// A request to be cut into segments without header or MSS, or with too long a header (EINVAL).
+    /// A segmentation request without header or MSS, or with too long a header (EINVAL).
     BadSegmentation,
-    /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
+    /// The local buffer of an atomic is shorter than 8 bytes (EINVAL).
     AtomicBuffer,
 }
 
@@ -45,20 +46,20 @@ impl fmt::Display for PostError {
     }
 }
 
-/// `modify_qp` was refused; nothing has changed (QPS-06). All of these are EINVAL.
+/// The reason why `modify_qp` was refused. No attribute has changed. All of these are EINVAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModifyError {
-    /// The state table has no such transition for this QP type (QPS-02, QPT-31).
+    /// The state table has no such transition for this QP type.
     NoTransition,
-    /// A required attribute is missing from the mask (QPS-03).
+    /// A required attribute is missing from the mask.
     MissingAttr,
-    /// The mask names an attribute that this transition does not take (QPS-03).
+    /// The mask names an attribute that this transition does not accept.
     UnexpectedAttr,
-    /// `cur_qp_state` differs from the real state or is not a state that may be named (QPS-03).
+    /// `cur_qp_state` differs from the real state, or is a state that may not be named.
     WrongCurrentState,
-    /// An attribute's value is out of range (QPV-*); the name is that of the `ibv_qp_attr` field.
+    /// An attribute's value is out of range. The string names the `ibv_qp_attr` field.
     BadValue(&'static str),
-    /// Attributes can change in SQD only once the send queue has drained (RC-STA-06).
+    /// Attributes can change in SQD only once the send queue has drained.
     NotDrained,
 }
 

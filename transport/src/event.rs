@@ -1,25 +1,25 @@
 //! Affiliated asynchronous events of a queue pair.
 
-/// What a [`crate::Qp`] reports besides completions (AEV-*).
+/// An asynchronous event of a [`crate::Qp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpEvent {
-    /// The first valid request arrived while the QP was in RTR (RC-STA-07).
+    /// The first valid request arrived while the QP was in RTR.
     CommEst,
-    /// The send queue has drained after a move to SQD (RC-STA-06).
+    /// The send queue has drained after a move to SQD.
     SqDrained,
-    /// The responder saw an invalid request that no receive WQE can report (RC-ERR-C).
+    /// The responder saw an invalid request that no receive WQE can report.
     ReqErr,
-    /// The responder saw an access violation that no receive WQE can report (RC-ERR-C).
+    /// The responder saw an access violation that no receive WQE can report.
     AccessErr,
-    /// The QP is in ERR, and takes no more receives from its shared receive queue: the completions of those it
-    /// has taken are out (RC-STA-08).
+    /// The QP is in ERR and takes no more receives from its shared receive queue. Those that it has
+    /// taken are completed.
     LastWqeReached,
-    /// The alternate path has become the primary one (RC-APM-06).
+    /// The alternate path has become the primary one.
     PathMig,
-    /// The peer asks for a migration to the alternate path, and its packets do not fit it (RC-APM-07).
+    /// The peer requests migration to the alternate path, but its packets do not match that path.
     PathMigErr,
-    /// A completion could not be reported: the QP is in ERR (RC-STA-10).
+    /// A completion could not be reported: the QP is in ERR.
     Fatal,
-    /// Somebody used a wrong key for a DC target that was armed (DCK-04).
+    /// A packet had a wrong access key for a DC target whose event was armed.
     DctKeyViolation,
 }

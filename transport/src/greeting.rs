@@ -1,11 +1,12 @@
-//! How queue pairs find out whether the other end is Rocade: a datagram that any other device drops (docs/dc.md).
+//! Probe datagrams, by which queue pairs find out whether the peer is Rocade. Any other device
+//! drops them (docs/dc.md).
 
 use rocade_wire::{Bth, DcHello, Deth, Opcode, Operation, Packet, Psn, Qkey, Qpn, Service};
 
 use crate::peer::Peer;
 use crate::transmit::{Head, TxBuffer};
 
-/// Appends a datagram that asks who somebody is, or tells; false where there is no room.
+/// Appends a probe or its answer. Returns false if there is no room.
 pub(crate) fn push_hello(peer: &Peer, from: Qpn, hello: DcHello, tx: &mut TxBuffer) -> bool {
     let payload = hello.to_bytes();
     let mut head = Head::new(Bth {
@@ -28,7 +29,7 @@ pub(crate) fn push_hello(peer: &Peer, from: Qpn, hello: DcHello, tx: &mut TxBuff
             .is_ok()
 }
 
-/// The question or answer in a datagram, and who sends it.
+/// Returns the probe or answer in a datagram, and the QP number of its sender.
 //= DCW-18
 pub(crate) fn hello_of(packet: &Packet<'_>) -> Option<(DcHello, Qpn)> {
     let headers = packet.headers();

@@ -1,6 +1,7 @@
-//! Indirect memory keys (UMR): what looks like one range is pieces of other keys (UMR-*).
+//! Indirect memory keys (UMR): a contiguous range that is composed of pieces of other keys.
 //!
-//! As a window, such a key is a pure value: whoever keeps the keys locks it, and finds those that it lists.
+//! Like a window, such a key is a pure value. The owner of the key table locks it, and looks up the
+//! keys that it lists.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,21 +12,22 @@ use crate::memory::{AccessError, Accessor, PdTag};
 use crate::window::BindError;
 use crate::wr::AccessFlags;
 
-/// A piece of another key's memory, which may come back at a distance.
+/// A piece of another key's memory, which may be repeated at a stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The key: of a region, or an indirect one.
     pub lkey: Lkey,
-    /// Address of the first byte, as that key's addresses count (UMR-22).
+    /// Address of the first byte, in the addresses of that key.
     pub addr: u64,
-    /// Length in bytes; 0 counts for nothing (UMR-21).
+    /// Length in bytes. A block of length 0 is ignored.
     pub len: u64,
-    /// From the start of one piece to that of the next in bytes, where the layout is repeated (UMR-32).
+    /// Distance from the start of one piece to that of the next in bytes, if the layout is
+    /// repeated.
     pub stride: u64,
 }
 
 impl Block {
-    /// From the first byte of the first piece to the end of the last.
+    /// Returns the distance from the first byte of the first piece to the end of the last.
     fn span(&self, repeats: u64) -> Option<u64> {
         let last = self.stride.checked_mul(repeats.checked_sub(1)?)?;
         let len = last.checked_add(self.len)?;
@@ -33,26 +35,26 @@ impl Block {
     }
 }
 
-/// Which pieces follow each other: all blocks in order, so and so often.
+/// Sequence of pieces: all blocks in order, `repeats` times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     blocks: Box<[Block]>,
-    /// Where each block ends, within one repetition.
+    /// End of each block within one repetition.
     ends: Box<[u64]>,
     repeats: u64,
     entries: u32,
 }
 
 impl Layout {
-    /// A list of pieces, one behind the other (UMR-20).
+    /// Creates a list of pieces, one after another.
     ///
     /// # Errors
-    /// [`BindError::OutOfRange`]: it is longer than addresses are.
+    /// [`BindError::OutOfRange`]: it is longer than the address space.
     pub fn list(blocks: impl IntoIterator<Item = Block>) -> Result<Self, BindError> {
         Self::repeated(blocks, 1)
     }
 
-    /// All blocks, and each of them `repeats` times in all, in turn (UMR-31).
+    /// Creates an interleaved layout: each repetition takes the next piece of every block.
     ///
     /// # Errors
     /// [`BindError::OutOfRange`]: addresses or lengths wrap around.
@@ -86,19 +88,19 @@ impl Layout {
         })
     }
 
-    /// Entries, those of length 0 too.
+    /// Returns the number of entries, including those of length 0.
     #[must_use]
     pub const fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.period() * self.repeats
     }
 
-    /// It has no bytes.
+    /// Returns true if the layout has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -108,8 +110,8 @@ impl Layout {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Calls `f(key, address, length)` for each piece of `len` bytes from `offset`, until it fails. The range must be
-    /// inside.
+    /// Calls `f(key, address, length)` for each piece of `len` bytes from `offset`, until it fails.
+    /// The range must lie inside the layout.
     //= UMR-20
     //= UMR-22..23
     //= UMR-31..35
@@ -145,16 +147,16 @@ impl Layout {
     }
 }
 
-/// What becomes of a key's memory.
+/// Change of a key's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remap {
-    /// It stays what it is.
+    /// The memory stays as it is.
     Keep,
-    /// It is gone, and the key of no use.
+    /// The memory is removed, and the key cannot be used.
     Free,
-    /// It is this.
+    /// The memory is replaced.
     To {
-        /// What work requests and peers call its first byte (UMR-15).
+        /// The address of the first byte that work requests and peers use.
         base: u64,
         /// The pieces.
         layout: Layout,
@@ -164,26 +166,26 @@ pub enum Remap {
 /// A change of an indirect key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The key, which stays what it is (UMR-14).
+    /// The key, which does not change.
     pub key: Rkey,
-    /// It has to be free (UMU-05).
+    /// The key has to be free.
     pub if_free: bool,
-    /// New rights of it, within those that it was made with (UMR-13, XDEC-14).
+    /// New access rights, within those that the key was created with.
     pub access: Option<AccessFlags>,
     /// New memory.
     pub remap: Remap,
 }
 
-/// What a listed key stands for, as far as filling has to know.
+/// Properties of a listed key that filling an indirect key needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
-    /// Its domain.
+    /// Its protection domain.
     pub pd: PdTag,
     /// Address of its first byte, and its length in bytes.
     pub start: u64,
     #[allow(missing_docs, reason = "as above")]
     pub len: u64,
-    /// How many indirect keys are below it, itself included; 0 of a region.
+    /// Number of indirect keys on the longest path below it, including itself. 0 for a region.
     pub depth: u8,
 }
 
@@ -201,25 +203,25 @@ pub struct Indirect {
     pd: PdTag,
     key: Rkey,
     capacity: u32,
-    /// What it may ever allow.
+    /// The most rights that the key may ever grant.
     rights: AccessFlags,
-    /// What it allows.
+    /// The rights that the key grants.
     access: AccessFlags,
     mapping: Option<Mapping>,
 }
 
 impl Indirect {
-    /// Indirect keys that may be below another: a key that lists such a key that lists regions has one below it
-    /// (UMR-03).
+    /// Most levels of indirect keys below another one. A key that lists keys of regions only counts
+    /// as one level.
     pub const MAX_DEPTH: u8 = 4;
 
-    /// What of an indirect key's rights has a meaning (UMR-13).
+    /// Access rights that have a meaning for an indirect key.
     pub const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
         .union(AccessFlags::REMOTE_WRITE)
         .union(AccessFlags::REMOTE_READ)
         .union(AccessFlags::REMOTE_ATOMIC);
 
-    /// A free key with room for so many entries.
+    /// Creates a free key with room for `capacity` entries.
     //= UMR-05
     #[must_use]
     pub const fn new(pd: PdTag, key: Rkey, capacity: u32, rights: AccessFlags) -> Self {
@@ -233,7 +235,7 @@ impl Indirect {
         }
     }
 
-    /// What it looks like to a key that lists it; `None` while it is free.
+    /// Returns its properties for a key that lists it. `None` while it is free.
     #[must_use]
     pub fn listed(&self) -> Option<Listed> {
         let mapping = self.mapping.as_ref()?;
@@ -245,11 +247,13 @@ impl Indirect {
         })
     }
 
-    /// Could the key become this? `find` says what a listed key stands for. To be asked before the key is locked
-    /// against accesses, because `find` looks at others; returns how many indirect keys will be below it.
+    /// Checks a change, and returns how many levels of indirect keys will be below the key. `find`
+    /// looks up a listed key.
+    ///
+    /// The caller checks before it locks the key against accesses, because `find` reads other keys.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the change is not possible.
     //= UMR-12
     pub fn check(
         pd: PdTag,
@@ -283,7 +287,7 @@ impl Indirect {
         Ok(depth)
     }
 
-    /// Changes it; `depth` is what [`check`](Self::check) has said.
+    /// Changes the key. `depth` is the result of [`check`](Self::check).
     ///
     /// # Errors
     /// The key stays as it is.
@@ -323,17 +327,17 @@ impl Indirect {
         Ok(())
     }
 
-    /// Are these rights among those that it was made with?
+    /// Returns true if the key was created with all of these rights.
     #[must_use]
     pub fn allows(&self, access: Option<AccessFlags>) -> bool {
         let asked = access.unwrap_or_default().intersection(Self::RIGHTS);
         self.rights.contains(asked)
     }
 
-    /// Frees it because its owner or, `remotely`, the peer has said so.
+    /// Frees the key, because its owner or, `remotely`, the peer has invalidated it.
     ///
     /// # Errors
-    /// The key stays as it is (INV-02, INV-04).
+    /// The key stays as it is.
     //= INV-01
     pub fn invalidate(&mut self, who: Accessor) -> Result<(), AccessError> {
         if self.pd != who.pd {
@@ -346,7 +350,7 @@ impl Indirect {
     /// Calls `f(key, address, length)` for each piece that an access touches, until it fails.
     ///
     /// # Errors
-    /// The reason of the refusal, or what `f` says.
+    /// The reason of the refusal, or the error of `f`.
     pub fn pieces<E: From<AccessError>>(
         &self,
         who: Accessor,
@@ -374,13 +378,13 @@ impl Indirect {
         mapping.layout.pieces(offset, len, f)
     }
 
-    /// Its domain.
+    /// Returns the protection domain.
     #[must_use]
     pub const fn pd(&self) -> PdTag {
         self.pd
     }
 
-    /// The key itself.
+    /// Returns the key.
     #[must_use]
     pub const fn key(&self) -> Rkey {
         self.key

@@ -1,40 +1,42 @@
 //! The InfiniBand transport as pure state machines.
 //!
-//! A [`Qp`] holds the requester and the responder of one queue pair. It does no I/O, knows no
-//! clock, owns no thread and allocates nothing per packet: commands and packets go in, packets,
-//! completions and events come out.
+//! A [`Qp`] holds the requester and the responder of one queue pair. It does no I/O, reads no
+//! clock, owns no thread and allocates nothing per packet. Its input is commands and packets. Its
+//! output is packets, completions and events.
 //!
 //! # Call order
-//! One mutation ([`Qp::post_send`], [`Qp::post_recv`], [`Qp::modify`], [`Qp::handle_packet`],
-//! [`Qp::handle_timeout`]), then drain all outputs ([`Qp::poll_transmit`],
-//! [`Qp::poll_completion`], [`Qp::poll_event`]) until each returns nothing, then the next
-//! mutation. Several packets of one receive batch may be handled before draining: that is what
-//! coalesces acknowledgements. [`Qp::next_timeout`] says when [`Qp::handle_timeout`] is due.
+//! The caller makes one mutating call ([`Qp::post_send`], [`Qp::post_recv`], [`Qp::modify`],
+//! [`Qp::handle_packet`] or [`Qp::handle_timeout`]). Before the next one it polls all outputs
+//! ([`Qp::poll_transmit`], [`Qp::poll_completion`], [`Qp::poll_event`]) until each returns nothing.
+//! Several packets of one receive batch may be handled before the outputs are polled, which
+//! coalesces ACKs. [`Qp::next_timeout`] returns when [`Qp::handle_timeout`] is due.
 //!
-//! Registered memory is reached through the [`Memory`] trait only.
+//! Registered memory is accessed through the [`Memory`] trait only.
 //!
 //! # Inside
 //! Each line uses those below it:
 //!
 //! ```text
 //! qp                      entry points, states, modify
-//! dc                      one initiator, many targets, and back
-//! requester   responder   the two sides, which do not know each other
-//! cx                      what surrounds a call: time, peer, memory, outputs
-//! peer        outputs     who the QP talks to; completions, events and counters
-//! transmit    congestion  the caller's buffer; how much is in flight
-//! pace                    what waits a moment so that it need not leave alone
-//! raw                     frames as they are: the queues of raw packets
-//! rate                    how fast, by attribute and by congestion notifications
-//! queue                   work requests that wait for their turn
+//! dc                      dynamic connections: initiator and target
+//! requester   responder   the two sides, which do not use each other
+//! cx                      context of a call: time, peer, memory, outputs
+//! peer        outputs     the remote QP; completions, events and counters
+//! transmit    congestion  the caller's transmit buffer; the congestion window
+//! pace                    coalescing: delayed ACKs and batched posts
+//! raw                     the queues of raw packet QPs
+//! rate                    the send rate, by attribute and by congestion notifications
+//! queue                   queues of work requests
 //! attr wr memory window indirect masked completion event counters error time
 //! ```
 //!
-//! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
+//! The files of a folder use each other: they hold the methods of the type that its `mod.rs`
+//! defines.
 //!
-//! [`cm`] makes and ends connections; it stands beside the queue pairs and uses `time` alone.
+//! [`cm`] establishes and ends connections. It is independent of the queue pairs and uses `time`
+//! alone.
 //!
-//! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
+//! Outside of this crate are sockets, the ICRC, key tables, completion queues and locking.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,29 +1,31 @@
-//! Masked atomics: compare-and-swap under masks, fetch-and-add on several fields (XAT-*).
+//! Masked atomics: compare-and-swap under masks, fetch-and-add on several fields.
 
-/// An operand of up to 32 bytes: words of 8 bytes in the byte order of the host, that of the lowest address first. A shorter
-/// one is in the first words, one of 4 bytes in the lower half of the first (XAT-13, XAT-14).
+/// An operand of up to 32 bytes: words of 8 bytes in host byte order, lowest address first.
+///
+/// A shorter operand is in the first words, one of 4 bytes in the lower half of the first word.
 pub type Words = [u64; 4];
 
-/// Sizes of operands, as a mask: bit n for 2^n bytes. The longest fit into the smallest packet.
+/// Supported sizes of operands, as a mask: bit n for 2^n bytes. The largest fits into the smallest
+/// packet.
 //= XAW-05
 pub const MASKED_SIZES: u8 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
 
-/// What a masked atomic does.
+/// A masked atomic operation with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskedOp {
-    /// Where the value and `compare` agree in all bits of `compare_mask`, the bits of `swap_mask` become those of
-    /// `swap` (XAT-17).
+    /// Compares and swaps under masks. If the value and `compare` agree in all bits of
+    /// `compare_mask`, the bits of `swap_mask` are replaced by those of `swap`.
     CmpSwap {
         /// Expected value.
         compare: Words,
-        /// Bits of it that count.
+        /// Bits of `compare` that count.
         compare_mask: Words,
         /// New value.
         swap: Words,
-        /// Bits of it that count.
+        /// Bits of `swap` that count.
         swap_mask: Words,
     },
-    /// Adds, where nothing is carried out of a bit that `boundary` marks (XAT-19).
+    /// Adds field by field: no carry leaves a bit that `boundary` marks.
     FetchAdd {
         /// Addend.
         add: Words,
@@ -32,18 +34,18 @@ pub enum MaskedOp {
     },
 }
 
-/// Bytes that an operand of 2^`log_size` bytes takes in a packet (XAW-04).
+/// Returns the bytes that an operand of 2^`log_size` bytes takes in a packet.
 pub(crate) const fn wire_len(log_size: u8) -> usize {
     if log_size < 3 { 8 } else { 1 << log_size }
 }
 
-/// Is there a masked atomic on so many bytes?
+/// Returns true if masked atomics support operands of 2^`log_size` bytes.
 pub(crate) const fn is_size(log_size: u8) -> bool {
     log_size < 8 && MASKED_SIZES & 1 << log_size != 0
 }
 
 impl MaskedOp {
-    /// The value after it, for an operand of 2^`log_size` bytes that has been `old`.
+    /// Returns the new value of an operand of 2^`log_size` bytes whose old value is `old`.
     //= XAT-17
     //= XAT-18
     //= XAT-19..22
@@ -79,8 +81,9 @@ impl MaskedOp {
         new
     }
 
-    /// The operands as they are sent: swap, compare, swap mask, compare mask; or addend, boundary. Returns their
-    /// length in bytes.
+    /// Writes the operands in wire format, and returns their length in bytes.
+    ///
+    /// The order is swap, compare, swap mask, compare mask, or addend, boundary.
     //= XAW-03
     //= XAW-04
     pub(crate) fn to_wire(self, log_size: u8, out: &mut [u8; 128]) -> usize {
@@ -100,7 +103,7 @@ impl MaskedOp {
         count * len
     }
 
-    /// The operands of a packet, `None` where their length is wrong.
+    /// Returns the operands of a packet. `None` if their length is wrong.
     pub(crate) fn from_wire(swap: bool, log_size: u8, bytes: &[u8]) -> Option<Self> {
         let len = wire_len(log_size);
         let count = if swap { 4 } else { 2 };
@@ -124,7 +127,8 @@ impl MaskedOp {
     }
 }
 
-/// The sum, with nothing carried out of the bits of `boundary` and the highest of `width`.
+/// Returns the sum without carries out of the bits of `boundary` and out of the highest bit of
+/// `width`.
 //= XAT-20
 const fn add_fields(old: u64, add: u64, boundary: u64, width: u32) -> u64 {
     let all = u64::MAX >> (64 - width);
@@ -133,7 +137,7 @@ const fn add_fields(old: u64, add: u64, boundary: u64, width: u32) -> u64 {
     ((old & below) + (add & below)) ^ ((old ^ add) & ends)
 }
 
-/// Writes an operand as it is sent.
+/// Writes an operand in wire format.
 pub(crate) fn put_words(words: &Words, log_size: u8, out: &mut [u8]) {
     for (index, (word, place)) in words.iter().zip(out.chunks_exact_mut(8)).enumerate() {
         let word = if log_size < 3 && index == 0 {
@@ -145,7 +149,7 @@ pub(crate) fn put_words(words: &Words, log_size: u8, out: &mut [u8]) {
     }
 }
 
-/// Reads one.
+/// Reads an operand in wire format.
 pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
     let mut words = [0; 4];
     for (word, place) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -157,8 +161,9 @@ pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
     words
 }
 
-/// The bytes of an original value as the buffer gets them, each unit of 8 bytes (or the only one of 4) in the byte order of the
-/// host, or big-endian; returns their length.
+/// Writes an original value in the format of the local buffer, and returns its length.
+///
+/// Each unit of 8 bytes (or the only one of 4) is in host byte order, or big-endian.
 //= XAT-05
 //= XAT-25
 pub(crate) fn to_memory(

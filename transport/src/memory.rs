@@ -1,4 +1,4 @@
-//! How the transport reaches registered memory.
+//! Access to registered memory.
 
 use rocade_wire::{Lkey, Qpn, Rkey};
 
@@ -7,34 +7,34 @@ use crate::masked::{MaskedOp, Words};
 use crate::window::{Bind, BindError};
 use crate::wr::AccessFlags;
 
-/// Why an access to registered memory was refused.
+/// The reason why an access to registered memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessError {
-    /// No region has this key, or its tag is stale (KEY-02).
+    /// No region has this key, or the tag of the key is stale.
     BadKey,
-    /// The key belongs to another protection domain (PD-03).
+    /// The key belongs to another protection domain.
     WrongPd,
-    /// The key is for another QP (MW-03).
+    /// The key is for another QP.
     WrongQp,
-    /// The region lacks the right (MR-12, MR-13).
+    /// The region lacks the right.
     Permission,
-    /// Not inside the region (MR-11).
+    /// Not inside the region.
     OutOfRange,
-    /// The memory is no longer mapped, or not with these rights (ODP-04). Only an access finds that, no
-    /// check.
+    /// The memory is no longer mapped, or no longer with these rights. Only an access finds this
+    /// out, not a check.
     Fault,
 }
 
-/// What a local access does.
+/// Kind of a local access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalAccess {
-    /// Gather; always allowed (MR-03).
+    /// Gather. Always allowed.
     Read,
-    /// Scatter; needs `LOCAL_WRITE` (MR-12).
+    /// Scatter. Needs `LOCAL_WRITE`.
     Write,
 }
 
-/// The right a remote access needs (MR-13).
+/// The right that a remote access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// RDMA READ.
@@ -50,7 +50,7 @@ pub enum RemoteAccess {
 }
 
 impl RemoteAccess {
-    /// The right as an access flag.
+    /// Returns the right as an access flag.
     #[inline]
     #[must_use]
     pub const fn right(self) -> AccessFlags {
@@ -64,53 +64,55 @@ impl RemoteAccess {
     }
 }
 
-/// An atomic operation on 8 aligned bytes, interpreted in host byte order (ATM-02).
+/// An atomic operation on 8 aligned bytes, interpreted in host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Store `swap` if the value equals `compare`.
+    /// Stores `swap` if the value equals `compare`.
     CmpSwap {
         /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// Add modulo 2^64 (ATM-06).
+    /// Adds modulo 2^64.
     FetchAdd {
         /// Addend.
         add: u64,
     },
 }
 
-/// A protection domain, as whoever owns the memory numbers them.
+/// A protection domain, by the number that the owner of the memory gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdTag(pub u32);
 
-/// Who accesses memory: what a key is checked against. The domain is the QP's as a rule, and that of the
-/// receive queue where a message goes into a receive buffer (PD-01).
+/// The accessor of memory, which a key is checked against.
+///
+/// The protection domain is normally that of the QP. For a message into a receive buffer it is that
+/// of the receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accessor {
-    /// The domain that the key has to be of.
+    /// The protection domain that the key has to belong to.
     pub pd: PdTag,
-    /// The QP on whose behalf it happens: some keys are for one QP only (MW-03).
+    /// The accessing QP: some keys are for a single QP.
     pub qpn: Qpn,
 }
 
-/// What a range of registered memory is made of.
+/// Structure of a range of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// One piece that stays what it is until the caller lets go of the memory: the copy may be left for
-    /// later ([`Source`](crate::Source)).
+    /// One piece that stays valid until the caller releases the memory. The copy may be deferred
+    /// ([`Source`](crate::Source)).
     One,
-    /// Several pieces, or one that may change at any moment: to be copied by [`Memory`]'s own calls.
+    /// Several pieces, or one that may change at any time. Only calls of [`Memory`] may copy it.
     Pieces,
 }
 
 /// Registered memory.
 ///
-/// Each call looks the key up again, so a key that was invalidated or changed between two
-/// packets is noticed (MR-14). What a call names is resolved in full before its first byte moves.
-/// Zero-length accesses are never asked for (RC-SEG-02, MR-11).
-/// Copies, checks and atomics must be free of side effects but the one that they are for.
+/// Each call looks the key up again, so that a key that was invalidated or changed between two
+/// packets is noticed. A call resolves its whole range before it moves the first byte. The
+/// transport never requests an access of length zero. Copies, checks and atomics must have no other
+/// side effects.
 pub trait Memory {
     /// Checks a local buffer without touching it.
     ///
@@ -138,7 +140,7 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<Extent, AccessError>;
 
-    /// Checks a whole memory region without touching it: that the key is one's, and its rights.
+    /// Checks a whole memory region without touching it: the key and the rights.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -152,7 +154,7 @@ pub trait Memory {
     /// Copies from a local buffer.
     ///
     /// # Errors
-    /// As [`Memory::check_local`]; `dst` is then unspecified.
+    /// As [`Memory::check_local`]. `dst` is then unspecified.
     fn read_local(
         &self,
         who: Accessor,
@@ -164,8 +166,8 @@ pub trait Memory {
     /// Copies into a local buffer.
     ///
     /// # Errors
-    /// As [`Memory::check_local`]; nothing is written then, but perhaps a part after
-    /// [`AccessError::Fault`].
+    /// As [`Memory::check_local`]. Then nothing is written, except that [`AccessError::Fault`] may
+    /// leave a part written.
     fn write_local(
         &self,
         who: Accessor,
@@ -177,7 +179,7 @@ pub trait Memory {
     /// Copies from memory on the peer's behalf.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; `dst` is then unspecified.
+    /// As [`Memory::check_remote`]. `dst` is then unspecified.
     fn read_remote(
         &self,
         who: Accessor,
@@ -189,8 +191,8 @@ pub trait Memory {
     /// Copies into memory on the peer's behalf.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; nothing is written then, but perhaps a part after
-    /// [`AccessError::Fault`].
+    /// As [`Memory::check_remote`]. Then nothing is written, except that [`AccessError::Fault`] may
+    /// leave a part written.
     fn write_remote(
         &self,
         who: Accessor,
@@ -199,10 +201,10 @@ pub trait Memory {
         src: &[u8],
     ) -> Result<(), AccessError>;
 
-    /// Writes 8 bytes on the peer's behalf, so that nobody ever sees a part of them.
+    /// Writes 8 bytes on the peer's behalf, as a single store. `va` is a multiple of 8.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; `va` is a multiple of 8.
+    /// As [`Memory::check_remote`].
     fn store_remote(
         &self,
         who: Accessor,
@@ -211,10 +213,11 @@ pub trait Memory {
         bytes: [u8; 8],
     ) -> Result<(), AccessError>;
 
-    /// Executes an atomic and returns the original value, host byte order.
+    /// Executes an atomic and returns the original value in host byte order. `va` is a multiple of
+    /// 8.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; `va` is a multiple of 8.
+    /// As [`Memory::check_remote`].
     fn atomic_remote(
         &self,
         who: Accessor,
@@ -223,11 +226,13 @@ pub trait Memory {
         op: AtomicOp,
     ) -> Result<u64, AccessError>;
 
-    /// Executes a masked atomic on 2^`log_size` bytes and returns their original value: atomic with respect to all others
-    /// of this device.
+    /// Executes a masked atomic on 2^`log_size` bytes and returns their original value.
+    ///
+    /// The operation is atomic with respect to all others of this device. The size is a supported
+    /// one, and `va` is a multiple of it.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; `va` is a multiple of the size, which is one that there is.
+    /// As [`Memory::check_remote`].
     fn masked_remote(
         &self,
         who: Accessor,
@@ -237,22 +242,23 @@ pub trait Memory {
         op: &MaskedOp,
     ) -> Result<Words, AccessError>;
 
-    /// Binds a memory window, for all accesses from now on.
+    /// Binds a memory window, for all later accesses.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// The reason of the refusal. The window has not changed.
     fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError>;
 
-    /// Changes an indirect memory key, for all accesses from now on.
+    /// Changes an indirect memory key, for all later accesses.
     ///
     /// # Errors
-    /// Nothing has changed (UMR-12).
+    /// The reason of the refusal. The key has not changed.
     fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError>;
 
-    /// Makes a key invalid because the owner or, `remotely`, the peer has said so: when this returns, no access
-    /// through it is in flight, and later ones fail.
+    /// Invalidates a key, because the owner or, `remotely`, the peer requests it.
+    ///
+    /// When this returns, no access through the key is in flight, and later ones fail.
     ///
     /// # Errors
-    /// Nothing has changed (INV-01, INV-02).
+    /// The reason of the refusal. The key has not changed.
     fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError>;
 }

@@ -1,4 +1,4 @@
-//! What comes out of a QP besides packets.
+//! Outputs of a QP besides packets.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -9,19 +9,19 @@ use crate::completion::Completion;
 use crate::counters::Tally;
 use crate::event::QpEvent;
 
-/// The QP has to go to ERR; whatever caused it has been reported.
+/// An error that moves the QP to ERR. Its cause has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fatal;
 
-/// Completions, events and counters on their way out.
+/// Completions, events and counters that were not polled yet.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    /// The QP that they are of.
+    /// The QP that they belong to.
     pub(crate) qp_num: Qpn,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) events: Events,
     pub(crate) counters: Tally,
-    /// What is fatal is so for the path only: the QP goes on on the alternate one.
+    /// The error is fatal for the primary path only: the QP continues on the alternate path.
     pub(crate) path_failed: bool,
 }
 
@@ -37,7 +37,7 @@ impl Outputs {
     }
 }
 
-/// Asynchronous events in order. Most QPs never have any, and the few do not take the room of a queue in all others.
+/// Asynchronous events in order. Most QPs never have any, so the queue is allocated on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Events(Option<Box<Pending>>);
 

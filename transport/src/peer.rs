@@ -1,4 +1,4 @@
-//! The other end of a connection.
+//! The remote end of a connection.
 
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr};
@@ -9,9 +9,9 @@ use crate::attr::QpType;
 use crate::counters::DropReason;
 use crate::transmit::Head;
 
-/// The bits of an opcode that name its service (BTH-01).
+/// The bits of an opcode that encode its service.
 const OPCODE_BASE: u8 = 0xe0;
-/// No opcode has these.
+/// A value that matches no opcode.
 const NO_BASE: u8 = !OPCODE_BASE;
 
 /// Network addresses of a received packet.
@@ -19,16 +19,16 @@ const NO_BASE: u8 = !OPCODE_BASE;
 pub struct PacketMeta {
     /// Source address, IPv4 addresses unmapped.
     pub source: IpAddr,
-    /// Destination address, likewise.
+    /// Destination address, IPv4 addresses unmapped.
     pub destination: IpAddr,
-    /// IPv4 TOS or IPv6 traffic class; 0 where it is not known.
+    /// IPv4 TOS or IPv6 traffic class. 0 if unknown.
     pub traffic_class: u8,
-    /// IPv4 TTL or IPv6 hop limit; 64 where it is not known.
+    /// IPv4 TTL or IPv6 hop limit. 64 if unknown.
     pub hop_limit: u8,
 }
 
 impl PacketMeta {
-    /// The network has marked it as having met congestion.
+    /// Returns true if the network has marked the packet as having met congestion (ECN CE).
     #[inline]
     pub(crate) const fn is_marked(&self) -> bool {
         const CONGESTION_EXPERIENCED: u8 = 3;
@@ -36,7 +36,7 @@ impl PacketMeta {
     }
 }
 
-/// What makes a packet one of a transport service.
+/// Format of the packets of a transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
     /// The upper bits of its opcodes.
@@ -44,7 +44,7 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
-    /// That of a QP type, `None` where this crate has no state machine for it.
+    /// Returns the framing of a QP type. `None` if this crate has no state machine for it.
     pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
         match qp_type {
             QpType::Rc => Some(Self::of_service(Service::Rc)),
@@ -52,7 +52,7 @@ impl Framing {
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             //= XRC-02
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
-            // Its frames have none: this is nobody's.
+            // Its frames have no BTH. No packet of this service is for a QP.
             QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
             QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
         }
@@ -64,13 +64,13 @@ impl Framing {
         }
     }
 
-    /// The opcode of an operation, which is one that the service has (BTH-15).
+    /// Returns the opcode of an operation, which the service must have.
     #[inline]
     pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
         Opcode::new(self.base | operation.low_bits())
     }
 
-    /// The opcode of an operation that is not of the standard.
+    /// Returns the opcode of an operation that is not in the standard.
     //= XAW-02
     pub(crate) const fn own_opcode(self, operation: Operation) -> Option<Opcode> {
         let is_dc = self.base == Service::Dc.base();
@@ -82,19 +82,20 @@ impl Framing {
         Opcode::of(service, operation)
     }
 
-    /// Do its requests name a shared receive queue (XRC-03)?
+    /// Returns true if requests name a shared receive queue (XRC).
     #[inline]
     pub(crate) const fn names_srq(self) -> bool {
         self.base == Service::Xrc.base()
     }
 
-    /// Whether an opcode is one of the service, reserved ones included.
+    /// Returns true if an opcode belongs to the service, reserved ones included.
     #[inline]
     pub(crate) const fn owns(self, opcode: Opcode) -> bool {
         opcode.get() & OPCODE_BASE == self.base || self.owns_besides(opcode)
     }
 
-    /// Whether an opcode is one of Rocade's own for the service: masked atomics and their responses.
+    /// Returns true if an opcode is a Rocade extension of the service: masked atomics and their
+    /// responses.
     //= XAW-02
     //= XAW-06
     #[cold]
@@ -109,38 +110,38 @@ impl Framing {
     }
 }
 
-/// Path migration states; the discriminants are the `ibv_mig_state` values.
+/// Path migration states. The discriminants are the `ibv_mig_state` values.
 //= RC-APM-01
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Migration {
-    /// There is one path, or no other one is ready.
+    /// There is only one path, or no other one is ready.
     Migrated = 0,
     /// The alternate path is ready on this side.
     Rearm = 1,
-    /// And on the peer's.
+    /// The alternate path is ready on both sides.
     Armed = 2,
 }
 
-/// The path that is taken when the primary one fails.
+/// The alternate path, used when the primary one fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alternate {
     pub(crate) pkey: Pkey,
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
-    /// A packet that came over it and could not be the peer's has been reported.
+    /// A packet on the alternate path that did not match the peer has been reported.
     pub(crate) complained: bool,
 }
 
-/// What a dynamic connection adds to the packets of a peer.
+/// The additional header fields of a dynamic connection.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionTag {
     pub(crate) id: u32,
-    /// Of requests: the key of the target, who sends them, and in which of its lanes.
+    /// Request fields: access key of the target, QP number of the initiator, and its lane.
     pub(crate) key: u64,
     pub(crate) dci: Qpn,
     pub(crate) lane: u8,
-    /// The first packet, as long as it is not acknowledged.
+    /// PSN of the first packet, until it is acknowledged.
     pub(crate) start: Option<Psn>,
 }
 
@@ -166,29 +167,30 @@ impl SessionTag {
     }
 }
 
-/// Who a QP talks to, and what is the same in all their packets.
+/// The remote QP, and the fields that all packets to it share.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Its number.
+    /// The QP number of the peer.
     pub(crate) qpn: Qpn,
     pub(crate) pkey: Pkey,
     pub(crate) pmtu: Mtu,
     pub(crate) framing: Framing,
-    /// Address that packets to it leave from.
+    /// Source address of packets to the peer.
     pub(crate) local: IpAddr,
-    /// Its address.
+    /// Address of the peer.
     pub(crate) remote: IpAddr,
     pub(crate) migration: Migration,
-    /// The same in brief, for the packets that come by the million.
+    /// Copies of the above for the fast path: the migration bit, and the opcode base of its
+    /// packets.
     pub(crate) is_migrated: bool,
     pub(crate) plain_base: u8,
     pub(crate) alternate: Option<Box<Alternate>>,
-    /// Of a dynamic connection.
+    /// Only for dynamic connections.
     pub(crate) session: Option<Box<SessionTag>>,
 }
 
 impl Peer {
-    /// Nobody yet.
+    /// Creates a peer that is not set yet.
     pub(crate) const fn unknown(framing: Framing) -> Self {
         Self {
             qpn: Qpn::new(0),
@@ -205,13 +207,13 @@ impl Peer {
         }
     }
 
-    /// May a path that fails be left for the other one?
+    /// Returns true if the QP may migrate to the alternate path when the current one fails.
     //= RC-APM-05
     pub(crate) const fn may_migrate(&self) -> bool {
         matches!(self.migration, Migration::Armed) && self.alternate.is_some()
     }
 
-    /// Does the migration bit of a packet say anything new?
+    /// Returns true if the migration bit of a packet requires a change of the migration state.
     //= RC-APM-09 RXE-112
     #[inline]
     pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
@@ -222,7 +224,8 @@ impl Peer {
         }
     }
 
-    /// Is a packet this peer's beyond doubt, and says nothing of paths? Of a QP that may migrate no packet is plain.
+    /// Returns true if a packet is certainly from this peer and has no meaning for path migration.
+    /// Always false for a QP that may migrate.
     #[inline]
     pub(crate) fn is_plain(&self, meta: &PacketMeta, bth: &Bth) -> bool {
         //= BTH-15 RC-LIM-05 BTH-06
@@ -242,7 +245,7 @@ impl Peer {
         };
     }
 
-    /// Why a packet cannot be this peer's, if so (BTH-15, RC-LIM-05, BTH-06).
+    /// Returns the reason why a packet cannot be from this peer, if there is one.
     #[inline]
     pub(crate) fn reject_reason(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         //= BTH-15 RC-LIM-05 BTH-06
@@ -257,7 +260,7 @@ impl Peer {
         }
     }
 
-    /// Why a packet cannot be for a QP that anybody may write to, if so.
+    /// Returns the reason why a packet cannot be for a datagram QP, if there is one.
     pub(crate) fn reject_datagram(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         //= BTH-15 BTH-06
         if !self.framing.owns(bth.opcode) {
@@ -272,7 +275,7 @@ impl Peer {
         }
     }
 
-    /// Why a congestion notification cannot be this peer's, if so.
+    /// Returns the reason why a congestion notification cannot be from this peer, if there is one.
     //= CNP-02
     pub(crate) fn reject_notification(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         if meta.source != self.remote || meta.destination != self.local {
@@ -284,7 +287,7 @@ impl Peer {
         }
     }
 
-    /// A congestion notification to the peer.
+    /// Returns a congestion notification packet (CNP) for the peer.
     //= CNP-01 ETH-11
     pub(crate) fn notification(&self) -> Head {
         let mut head = self.bare_head(Operation::Acknowledge, Psn::new(0), 0);
@@ -299,7 +302,7 @@ impl Peer {
         self.pmtu.bytes()
     }
 
-    /// Packets of a message of `len` bytes (MTU-03, RC-SEG-02).
+    /// Returns the number of packets of a message of `len` bytes.
     //= MTU-03
     pub(crate) const fn packets(&self, len: u32) -> u32 {
         if len <= self.pmtu_bytes() {
@@ -309,7 +312,8 @@ impl Peer {
         }
     }
 
-    /// Head of a packet to the peer; extension headers are the caller's, but for that of a session.
+    /// Returns the head of a packet to the peer. The caller adds extension headers, except that of
+    /// a session.
     #[inline]
     pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
         let mut head = self.bare_head(operation, psn, payload_len);
@@ -324,13 +328,13 @@ impl Peer {
         Head::new(self.bth(operation, psn, payload_len))
     }
 
-    /// Have its packets no extension headers but those that the operation has with RC?
+    /// Returns true if packets have the same extension headers as with RC.
     #[inline]
     pub(crate) const fn adds_nothing(&self) -> bool {
         self.session.is_none() && !self.framing.names_srq()
     }
 
-    /// The BTH of a packet to the peer.
+    /// Returns the BTH of a packet to the peer.
     #[inline(always)]
     pub(crate) const fn bth(&self, operation: Operation, psn: Psn, payload_len: usize) -> Bth {
         Bth {

@@ -1,54 +1,56 @@
-//! How fast a QP may send: by attribute, and by what congestion notifications say of the path (DCQCN).
+//! Rate of a QP: the limit set by attribute, and the reaction to congestion notifications (DCQCN).
 //!
-//! Who receives marked packets notifies the sender, now and then ([`MarkWatch`]). The sender then goes slower at
-//! once, by the more the more often that happens, and comes back in steps: first half of the way to where it
-//! was, then beyond.
+//! The receiver of marked packets notifies the sender, at most once per interval ([`MarkWatch`]).
+//! The sender then reduces its rate at once, by more the more often it is notified. It recovers in
+//! steps: first halving the distance to the earlier rate, then going beyond.
 
 use crate::time::Time;
 
-/// So much may leave at once as the rate allows in this time: threads do not wake up more precisely.
+/// Burst size, as time at the current rate: threads do not wake up more precisely.
 const BURST_NS: u64 = 100_000;
-/// A mark is answered by a notification at most this often.
+/// Least interval between two notifications.
 const NOTIFY_NS: u64 = 50_000;
-/// Without notifications for so long, the estimate of congestion goes down.
+/// Time without notifications after which the congestion estimate decreases.
 const ALPHA_NS: u64 = 55_000;
-/// How often the rate goes up.
+/// Interval at which the rate increases.
 const STEP_NS: u64 = 300_000;
-/// Steps that come back, before those that go beyond.
+/// Number of recovery steps before those that go beyond the earlier rate.
 const RECOVERY_STEPS: u32 = 5;
-/// What a step beyond adds.
+/// Rate increase per step beyond the earlier rate.
 const STEP_BPS: u64 = 40_000_000;
-/// The estimate of congestion is a fraction of this.
+/// Scale of the congestion estimate, which is a fraction of this.
 const ALPHA_ONE: u64 = 1 << 10;
-/// Its weight: 1 in 2 to the power of this.
+/// Weight of a new sample in the estimate, as a negative power of two.
 const ALPHA_WEIGHT: u32 = 4;
-/// Slower never, however many notifications come.
+/// The lowest rate that notifications can cause.
 const LEAST_BPS: u64 = 10_000_000;
-/// Nor are READ responses slower than this: between two packets of 4 KiB there would be more than a third of the shortest ACK
-/// timeout, and their requester would ask again.
+/// The lowest rate of READ responses.
+///
+/// Below it, two packets of 4 KiB would be more than a third of the shortest ACK timeout apart, and
+/// the requester would retransmit.
 const LEAST_RESPONSES_BPS: u64 = 100_000_000;
-/// At this rate nothing has to be limited.
+/// The rate from which on no limit is needed.
 const LINE_BPS: u64 = 100_000_000_000;
-/// What is sent at, where nobody measures it.
+/// Assumed send rate if it was not measured.
 const UNMEASURED_BPS: u64 = 10_000_000_000;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Slower than it could.
+/// A rate limit.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// By attribute, in bits per second.
+    /// The limit by attribute, in bits per second.
     fixed_bps: Option<u64>,
-    /// Notifications make it no slower than this.
+    /// The lowest rate that notifications can cause.
     least_bps: u64,
     reaction: Option<Reaction>,
-    /// When what has been sent is through, at the rate.
+    /// Time at which the bytes sent so far have passed, at the current rate.
     free_at: Time,
-    /// Something waits until then.
+    /// Packets are waiting until this time.
     pub(crate) waits_until: Option<Time>,
 }
 
-/// What notifications have led to.
+/// The reaction to notifications.
 #[derive(Clone, Copy, Debug)]
 struct Reaction {
     current_bps: u64,
@@ -70,7 +72,7 @@ impl RateLimit {
         }
     }
 
-    /// Of READ responses.
+    /// Creates the limit of READ responses.
     const fn of_responses() -> Self {
         Self {
             least_bps: LEAST_RESPONSES_BPS,
@@ -78,17 +80,17 @@ impl RateLimit {
         }
     }
 
-    /// 0 is as fast as it can.
+    /// Sets the limit by attribute. 0 is unlimited.
     pub(crate) fn set_fixed(&mut self, kbps: u32) {
         self.fixed_bps = (kbps > 0).then_some(u64::from(kbps) * 1000);
     }
 
-    /// Nothing has to be limited.
+    /// Returns true if there is no limit.
     pub(crate) const fn is_idle(&self) -> bool {
         self.fixed_bps.is_none() && self.reaction.is_none()
     }
 
-    /// A notification; `bps` is what is sent at, as far as that is known.
+    /// Handles a notification. `bps` is the current send rate, if known.
     pub(crate) fn notified(&mut self, now: Time, bps: Option<u64>) {
         self.advance(now);
         let fresh = || {
@@ -113,7 +115,7 @@ impl RateLimit {
         both.into_iter().flatten().min().unwrap_or(LINE_BPS)
     }
 
-    /// Bytes that may leave now; 0 where none may.
+    /// Returns the bytes that may be sent now, or 0.
     pub(crate) fn budget(&mut self, now: Time) -> usize {
         self.advance(now);
         let room_ns = now.plus_ns(BURST_NS).ns_since(self.free_at.max(now));
@@ -125,14 +127,14 @@ impl RateLimit {
         usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
     }
 
-    /// So many bytes have left.
+    /// Counts bytes that were sent.
     pub(crate) fn spend(&mut self, now: Time, bytes: usize) {
         let ns = bytes as u128 * 8 * NS_PER_S / u128::from(self.bps().max(1));
         let ns = u64::try_from(ns).unwrap_or(u64::MAX / 2);
         self.free_at = self.free_at.max(now).plus_ns(ns);
     }
 
-    /// When the next ones may.
+    /// Returns when the next bytes may be sent.
     pub(crate) const fn ready_at(&self) -> Time {
         Time::from_ns(self.free_at.as_ns().saturating_sub(BURST_NS) + 1)
     }
@@ -158,7 +160,7 @@ impl Reaction {
     }
 
     fn advance(&mut self, now: Time) {
-        /// After so long at the latest nothing is left of it.
+        /// After so many steps, no reaction is left.
         const LONGEST: u64 = 10_000;
         let quiet = now.ns_since(self.alpha_at) / ALPHA_NS;
         for _ in 0..quiet.min(LONGEST) {
@@ -172,7 +174,7 @@ impl Reaction {
                 self.target_bps = (self.target_bps + STEP_BPS).min(LINE_BPS);
             }
             self.current_bps = self.current_bps.midpoint(self.target_bps);
-            // Halves never arrive.
+            // Halving alone never reaches the target.
             if self.target_bps - self.current_bps < STEP_BPS / 8 {
                 self.current_bps = self.target_bps;
             }
@@ -181,11 +183,11 @@ impl Reaction {
     }
 }
 
-/// Congestion control of a QP, but for the pace of its requests, which is their sender's.
+/// Congestion control of a QP. The rate of its requests is kept in the requester.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) watch: MarkWatch,
-    /// READ responses are requests of nobody here: they have a pace of their own.
+    /// READ responses belong to no local request, so they have a rate limit of their own.
     pub(crate) responses: RateLimit,
 }
 
@@ -198,14 +200,14 @@ impl Default for Control {
     }
 }
 
-/// Looks for marked packets.
+/// Watches for marked packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MarkWatch {
     next: Option<Time>,
 }
 
 impl MarkWatch {
-    /// A packet was marked: is it time for a notification?
+    /// Records a marked packet. Returns true if a notification is due.
     //= CNP-01
     pub(crate) fn marked(&mut self, now: Time) -> bool {
         let due = self.next.is_none_or(|next| next <= now);
@@ -230,7 +232,7 @@ mod tests {
     fn a_fixed_rate_is_kept_but_for_a_burst() {
         let mut limit = RateLimit::new();
         assert!(limit.is_idle());
-        // 8 Gbit/s: a byte per nanosecond.
+        // At 8 Gbit/s: a byte per nanosecond.
         limit.set_fixed(8_000_000);
         assert!(!limit.is_idle());
         assert_eq!(limit.budget(at(0)), 100_000);
@@ -288,7 +290,7 @@ mod tests {
         assert!(limit.bps() > slow);
     }
 
-    /// Whether anything was sent meanwhile or not.
+    /// Checks that the rate recovers, whether anything was sent meanwhile or not.
     //= CNP-03 type=test
     #[test]
     fn silence_counts_before_the_next_notification() {
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(limit.bps(), 5 * GBPS);
     }
 
-    /// A fixed rate is an upper bound: congestion makes it slower still.
+    /// Checks that a fixed rate is an upper bound: congestion reduces the rate further.
     #[test]
     fn notifications_count_at_a_fixed_rate() {
         let mut limit = RateLimit::new();
@@ -327,12 +329,13 @@ mod tests {
         }
         assert_eq!(limit.bps(), GBPS / 8);
         assert_eq!(limit.budget(at(3)), 1562, "100 µs at that rate");
-        // With silence it comes back, to the fixed one and no further.
+        // Without notifications it recovers up to the fixed rate and no further.
         limit.budget(at(1_000_000));
         assert_eq!(limit.bps(), GBPS);
     }
 
-    /// Requests may become slow, READ responses not so slow that their requester asks again.
+    /// Checks the lowest rates: that of READ responses is higher, so that the requester does not
+    /// retransmit.
     #[test]
     fn there_is_a_floor_for_requests_and_one_for_responses() {
         for (mut limit, least_bps) in [
@@ -348,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The steps that lead beyond the old rate are counted anew after each notification.
+    /// Checks that each notification restarts the count of recovery steps.
     #[test]
     fn a_notification_begins_the_way_back_anew() {
         let mut limit = RateLimit::new();
@@ -362,7 +365,7 @@ mod tests {
         assert_eq!(limit.bps(), slow.midpoint(before), "half of the way back");
     }
 
-    /// What nobody measured, or measured as far too much or too little, is within bounds at once.
+    /// Checks that an unknown rate, or one measured far too high or low, is clamped at once.
     #[test]
     fn the_first_notification_halves_a_rate_within_bounds() {
         for (measured, expected) in [

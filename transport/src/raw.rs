@@ -1,5 +1,7 @@
-//! The queues of a raw packet QP: whole frames leave and come as they are. No peer, no packet headers, no
-//! sequence: whoever drives the QP puts the frames on the link, and finishes them where that is asked for.
+//! The queues of a raw packet QP, which sends and receives whole frames unmodified.
+//!
+//! There is no peer, no packet headers and no sequence. The caller puts the frames on the link, and
+//! fills in checksums and segments on request.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,39 +16,40 @@ use crate::outputs::Fatal;
 use crate::queue::{RecvSource, RecvWqe, SendLimits};
 use crate::wr::{Destination, LocalData, SendFlags, SendOp, SendWr};
 
-/// Most bytes behind the header of a request that is to be cut into segments (`tso_caps.max_tso`).
+/// Most bytes behind the header of a segmentation request (`tso_caps.max_tso`).
 pub const MAX_TSO: u32 = 1 << 18;
-/// Longest header of one.
+/// Longest header of a segmentation request.
 pub const MAX_TSO_HEADER: u16 = 1024;
-/// A header has at least that of Ethernet.
+/// Least length of a header: that of Ethernet.
 const MIN_HEADER: usize = 14;
 
-/// How a request is cut into frames (`IBV_WR_TSO`).
+/// Segmentation of a request into frames (`IBV_WR_TSO`).
 #[derive(Clone, Copy, Debug)]
 pub struct Tso<'a> {
-    /// Headers of Ethernet, IP and TCP, as they are to be in the first frame.
+    /// Headers of Ethernet, IP and TCP, as in the first frame.
     pub header: &'a [u8],
-    /// Bytes behind the header in each frame but the last, not 0.
+    /// Bytes behind the header in each frame but the last. Not 0.
     pub mss: u16,
 }
 
-/// What is to be done to a frame before it leaves.
+/// Work that remains before a frame can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameOrder {
-    /// Cut what is behind the header of so many bytes into segments of so many: length of the header, MSS.
+    /// Length of the header and MSS: cut the data behind the header into segments of at most MSS
+    /// bytes.
     pub segments: Option<(usize, usize)>,
     /// Fill in the checksums of IP, UDP and TCP.
     pub checksums: bool,
 }
 
-/// A frame that has come.
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// From the Ethernet header to the end of the data, without FCS.
     pub bytes: &'a [u8],
-    /// It is an IP packet, and its checksums are right.
+    /// The frame is an IP packet with correct checksums.
     pub checksums_ok: bool,
-    /// The tag of the flow that it belongs to.
+    /// The tag of the flow that steered it here.
     pub flow_tag: u32,
 }
 
@@ -74,18 +77,18 @@ impl Wqe {
     }
 }
 
-/// The send queue. A request is complete when its frames have left.
+/// The send queue. A request is complete once its frames were sent.
 #[derive(Debug)]
 pub(crate) struct FrameSender {
     limits: SendLimits,
     sq: VecDeque<Wqe>,
-    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
-    /// Work requests that are complete without a completion, since the last one.
+    /// Work requests completed without a completion since the last one.
     silent: u32,
-    /// SQD: start nothing (RC-STA-06).
+    /// SQD: start no work requests.
     draining: bool,
-    /// The frames of the first request are leaving.
+    /// The frames of the first request are being sent.
     started: bool,
 }
 
@@ -109,12 +112,12 @@ impl FrameSender {
         !self.started
     }
 
-    /// Work requests that are not complete.
+    /// Returns the number of incomplete work requests.
     pub(crate) fn queued(&self) -> usize {
         self.sq.len()
     }
 
-    /// Removes the newest `count` work requests, of which none has been started.
+    /// Removes the newest `count` work requests, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
         let started = usize::from(self.started);
         let keep = self.sq.len().saturating_sub(count).max(started);
@@ -122,18 +125,19 @@ impl FrameSender {
         self.sq.truncate(keep);
     }
 
-    /// The newest one, flushed when it was posted, is taken back with its completion.
+    /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
+    /// completion.
     pub(crate) const fn unflush(&mut self, slots: u32) {
         self.used -= 1;
         self.silent = slots - 1;
     }
 
-    /// The application has taken the completions of so many slots.
+    /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_slots(&mut self, slots: u32) {
         self.used = self.used.saturating_sub(slots);
     }
 
-    /// Queues a work request (PST-09, PST-10).
+    /// Queues a work request.
     pub(crate) fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -171,8 +175,10 @@ impl FrameSender {
         Ok(())
     }
 
-    /// Puts the next request together in `frame`, and says what is to be done to it; `None` where there is
-    /// none. A frame longer than `longest` has no place on the link.
+    /// Assembles the next request in `frame`, and returns how to finish it. `None` if there is
+    /// none.
+    ///
+    /// A frame longer than `longest` does not fit the link and is an error.
     pub(crate) fn next<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -217,10 +223,10 @@ impl FrameSender {
         }))
     }
 
-    /// The frames of the request that [`Self::next`] has told have left, `count` of them.
+    /// Completes the request that [`Self::next`] has returned: its `count` frames were sent.
     pub(crate) fn left<H>(&mut self, cx: &mut Cx<'_, H>, count: u64) {
         if !core::mem::take(&mut self.started) {
-            // Flushed meanwhile.
+            // It was flushed meanwhile.
             return;
         }
         cx.out.counters.tx_packets += count;
@@ -234,7 +240,7 @@ impl FrameSender {
         }
     }
 
-    /// The first request cannot be sent: that ends the send queue.
+    /// Fails the first request, which cannot be sent. The send queue enters the error state.
     pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Result<(), Fatal> {
         self.started = false;
         if let Some(wqe) = self.sq.pop_front() {
@@ -252,7 +258,7 @@ impl FrameSender {
         cx.out.completions.push_back(completion);
     }
 
-    /// Completes all with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    /// Completes all requests with `WR_FLUSH_ERR`, including unsignaled ones.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.started = false;
         while let Some(wqe) = self.sq.pop_front() {
@@ -260,17 +266,17 @@ impl FrameSender {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.limits);
     }
 }
 
-/// The receive queue: each frame takes a receive.
+/// The receive queue: each frame consumes a receive.
 #[derive(Debug)]
 pub(crate) struct FrameReceiver {
     receives: RecvSource,
-    /// A receive that was taken for a frame that did not fit: the next one takes it.
+    /// A receive that was taken for a frame that did not fit. The next frame uses it.
     spare: Option<RecvWqe>,
 }
 
@@ -282,12 +288,12 @@ impl FrameReceiver {
         }
     }
 
-    /// Receives that are not complete.
+    /// Returns the number of incomplete receives.
     pub(crate) fn queued(&self) -> usize {
         self.receives.len() + usize::from(self.spare.is_some())
     }
 
-    /// Where its receives come from.
+    /// Returns the source of receives.
     pub(crate) const fn receives(&self) -> &RecvSource {
         &self.receives
     }
@@ -296,7 +302,7 @@ impl FrameReceiver {
         &mut self.receives
     }
 
-    /// Takes a frame, or drops it: anybody may send any, so none is a reason to end the QP.
+    /// Delivers a frame, or drops it. Any host may send any frame, so no frame moves the QP to ERR.
     pub(crate) fn take<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -335,7 +341,7 @@ impl FrameReceiver {
         Ok(())
     }
 
-    /// Completes all receives with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes all receives with `WR_FLUSH_ERR`.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
             let (to, status) = (CompleteTo::RecvCq, WcStatus::WrFlushErr);
@@ -344,7 +350,7 @@ impl FrameReceiver {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         if let Some(wqe) = self.spare.take() {
             self.receives.forget(wqe.srqn);

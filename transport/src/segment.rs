@@ -1,4 +1,4 @@
-//! How messages are cut into packets: what the sending and the receiving side of a connection agree on.
+//! Division of messages into packets: rules that the sending and the receiving side share.
 
 use alloc::boxed::Box;
 
@@ -10,10 +10,10 @@ use crate::memory::Memory;
 use crate::peer::Peer;
 use crate::wr::{Operands, SendOp};
 
-/// Longest message, and longest DMALen (RC-SEG-05).
+/// Longest message, and largest DMALen.
 pub(crate) const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
-/// The operation of one packet of a SEND or WRITE.
+/// Returns the operation of one packet of a SEND or WRITE.
 //= RC-SEG-01
 pub(crate) const fn data_operation(
     write: bool,
@@ -40,7 +40,7 @@ pub(crate) const fn data_operation(
     }
 }
 
-/// Has a request the lengths that its operation allows?
+/// Returns true if the lengths of a request are valid for its operation.
 pub(crate) fn length_ok(
     peer: &Peer,
     operation: Operation,
@@ -63,7 +63,7 @@ pub(crate) fn length_ok(
         //= ETH-12
         len == 8
     } else if operation.is_masked_atomic() {
-        // As many as its operands have, which its execution knows.
+        // The length depends on the operands, and is checked on execution.
         len > 0 && headers.bth.pad_count == 0
     } else {
         len == 0
@@ -73,14 +73,14 @@ pub(crate) fn length_ok(
         && (len > 0 || headers.bth.pad_count == 0)
         && headers
             .reth
-            // That of a FLUSH may mean nothing.
+            // The length of a FLUSH may have no meaning.
             .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN || operation == Operation::Flush)
 }
 
-/// Executes an operation that concerns this side alone.
+/// Executes a local operation.
 ///
 /// # Errors
-/// The status of its completion; nothing has changed.
+/// The status of its completion. Nothing has changed.
 pub(crate) fn execute_local<H: Memory>(
     cx: &Cx<'_, H>,
     op: SendOp,

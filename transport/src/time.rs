@@ -5,10 +5,10 @@ use core::num::NonZeroU64;
 
 /// A point in time: nanoseconds since an origin that the caller chose, 584 years at most.
 ///
-/// The transport only compares and adds; it never reads a clock.
+/// The transport only compares times and adds to them. It never reads a clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(
-    /// One more than the nanoseconds, so that a time that may be missing takes no more room: a QP has several.
+    /// Nanoseconds plus one, so that `Option<Time>` takes no more space: a QP has several.
     NonZeroU64,
 );
 
@@ -16,28 +16,28 @@ impl Time {
     /// The origin.
     pub const ZERO: Self = Self::from_ns(0);
 
-    /// `ns` nanoseconds after the origin.
+    /// Returns the time `ns` nanoseconds after the origin.
     #[inline]
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(ns))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[inline]
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0.get() - 1
     }
 
-    /// This time plus `ns` nanoseconds; stays at the end of time instead of wrapping.
+    /// Returns this time plus `ns` nanoseconds, saturating at the largest time.
     #[inline]
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
-    /// Nanoseconds from `earlier` to this time, 0 where `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this time, or 0 if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn ns_since(self, earlier: Self) -> u64 {

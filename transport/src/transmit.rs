@@ -10,10 +10,10 @@ use crate::wr::{RouteTag, Sge};
 
 /// Bytes of the ICRC, left free at the end of each segment.
 pub(crate) const ICRC_LEN: usize = 4;
-/// Length of an acknowledgement: BTH, AETH, ICRC.
+/// Length of an ACK packet: BTH, AETH, ICRC.
 pub const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 
-/// The headers of a packet to be sent, on their way to the buffer.
+/// The headers of a packet to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) bth: Bth,
@@ -25,7 +25,7 @@ impl Head {
     /// The longest combination that an opcode of any service defines.
     const MAX_EXT_LEN: usize = MAX_HEADERS_LEN - Bth::LEN;
 
-    /// A BTH without extension headers.
+    /// Creates a BTH without extension headers.
     #[inline]
     pub(crate) const fn new(bth: Bth) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Head {
         }
     }
 
-    /// Appends an extension header, in the order of the wire (OPC-35).
+    /// Appends an extension header, in wire order.
     #[inline]
     pub(crate) fn push<const N: usize>(&mut self, header: &[u8; N]) {
         self.ext[self.ext_len..][..N].copy_from_slice(header);
@@ -52,7 +52,7 @@ impl Head {
         &self.ext[..self.ext_len]
     }
 
-    /// All of a packet that has no payload; `None` where it is not as long.
+    /// Returns the whole packet, which has no payload. `None` if its length is not `N`.
     #[inline]
     pub(crate) fn alone<const N: usize>(&self) -> Option<[u8; N]> {
         let mut packet = [0; N];
@@ -65,26 +65,29 @@ impl Head {
         Some(packet)
     }
 
-    /// Length of a segment with this head and payload, pad and ICRC included.
+    /// Returns the length of a segment with this head and payload, including pad and ICRC.
     #[inline]
     pub(crate) const fn segment_len(&self, payload_len: usize) -> usize {
         self.len() + payload_len + pad_len(payload_len) + ICRC_LEN
     }
 }
 
-/// Length of a segment with these extension headers and a payload as long, pad and ICRC included.
+/// Returns the length of a segment with these extension headers and payload, including pad and
+/// ICRC.
 #[inline]
 pub(crate) const fn segment_len(ext: &[u8], payload_len: usize) -> usize {
     Bth::LEN + ext.len() + payload_len + pad_len(payload_len) + ICRC_LEN
 }
 
-/// Where in registered memory the payload of a packet is. Key, rights and range have been checked; the
-/// memory itself may be gone all the same ([`Qp::salvage`](crate::Qp::salvage)).
+/// Location of a payload in registered memory.
+///
+/// Key, rights and range have been checked. The memory itself may still become unreadable
+/// ([`Qp::salvage`](crate::Qp::salvage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A request's: a local buffer.
+    /// Payload of a request: a local buffer.
     Local(Sge),
-    /// A READ response's: `len` bytes at address `va` of the region with key `rkey`.
+    /// Payload of a READ response: `len` bytes at address `va` of the region with key `rkey`.
     Remote {
         /// Remote key.
         rkey: Rkey,
@@ -92,7 +95,7 @@ pub enum Source {
         va: u64,
         /// Length in bytes, not 0.
         len: u32,
-        /// The READ has been answered before.
+        /// The response is a replay for a duplicate READ.
         replay: bool,
     },
 }
@@ -106,7 +109,8 @@ impl Source {
         }
     }
 
-    /// As many bytes, `bytes` behind this in memory that has been checked.
+    /// Returns the source `bytes` bytes further, with the same length. That memory has been
+    /// checked.
     #[inline]
     const fn behind(self, bytes: usize) -> Self {
         let bytes = bytes as u64;
@@ -131,17 +135,17 @@ impl Source {
     }
 }
 
-/// A payload that the caller still has to put into the buffer, where `at` is its first byte.
+/// A payload that the caller still has to copy into the buffer, from index `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deferred {
     /// Index of the first byte.
     pub at: usize,
-    /// What belongs there.
+    /// Location of the payload.
     pub source: Source,
 }
 
 impl Deferred {
-    /// Where the payload belongs.
+    /// Returns the range of the payload in the buffer.
     #[inline]
     #[must_use]
     pub const fn range(&self) -> Range<usize> {
@@ -151,13 +155,15 @@ impl Deferred {
 
 /// A run of UDP payloads for one destination.
 ///
-/// All segments have [`TxBuffer::segment_len`] bytes but the last, which may be shorter, so that
-/// the run can go out in one segmented send. Each ends in 4 bytes that the caller fills with the
-/// ICRC. Long payloads may be left for the caller to copy too, because it can sum them up on the way
-/// ([`TxBuffer::defer_longer_than`]).
+/// All segments have [`TxBuffer::segment_len`] bytes except the last, which may be shorter, so that
+/// one segmented send can transmit the run. Each ends in 4 bytes that the caller fills with the
+/// ICRC.
+///
+/// The copy of long payloads may be deferred to the caller, which can compute the ICRC while
+/// copying ([`TxBuffer::defer_longer_than`]).
 #[derive(Debug)]
 pub struct TxBuffer {
-    /// The first `used` bytes count; the rest is memory that is not cleared again and again.
+    /// Only the first `used` bytes count. The rest is memory that is not cleared each time.
     bytes: Vec<u8>,
     used: usize,
     deferred: Vec<Deferred>,
@@ -172,7 +178,8 @@ pub struct TxBuffer {
 }
 
 impl TxBuffer {
-    /// A buffer for at most `max_segments` segments and `max_bytes` bytes, at least one segment.
+    /// Creates a buffer for at most `max_segments` segments and `max_bytes` bytes. At least one
+    /// segment always fits.
     #[must_use]
     pub fn new(max_bytes: usize, max_segments: usize) -> Self {
         Self {
@@ -190,20 +197,21 @@ impl TxBuffer {
         }
     }
 
-    /// Most bytes that fit.
+    /// Returns the capacity in bytes.
     #[inline]
     pub(crate) const fn max_bytes(&self) -> usize {
         self.max_bytes
     }
 
-    /// Takes no more than `max_bytes` bytes in all from now on, but for a first segment. Returns how many it took before.
+    /// Limits the run to `max_bytes` bytes from now on, except for a first segment. Returns the
+    /// previous limit.
     pub(crate) fn limit(&mut self, max_bytes: usize) -> usize {
         let before = self.max_bytes;
         self.max_bytes = before.min(max_bytes);
         before
     }
 
-    /// Takes as many as that returned.
+    /// Restores a limit that [`TxBuffer::limit`] returned.
     pub(crate) const fn set_limit(&mut self, max_bytes: usize) {
         self.max_bytes = max_bytes;
     }
@@ -218,43 +226,43 @@ impl TxBuffer {
         self.route = RouteTag::OWN;
     }
 
-    /// Which way all of it takes.
+    /// Returns the route of the run.
     #[inline]
     #[must_use]
     pub const fn route(&self) -> RouteTag {
         self.route
     }
 
-    /// May something be appended that takes this way?
+    /// Returns true if a packet for this route can be appended.
     pub(crate) fn leads_to(&self, route: RouteTag) -> bool {
         self.segments == 0 || self.route == route
     }
 
-    /// What is in it takes this way.
+    /// Sets the route of the run.
     pub(crate) const fn lead_to(&mut self, route: RouteTag) {
         self.route = route;
     }
 
-    /// Nothing in it.
+    /// Returns true if the buffer is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// All segments, one after the other. What is deferred holds anything.
+    /// Returns all segments, one after another. The bytes of deferred payloads are undefined.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// The payloads that are not there yet, in order.
+    /// Returns the deferred payloads, in order.
     #[must_use]
     pub fn deferred(&self) -> &[Deferred] {
         &self.deferred
     }
 
-    /// Calls `each` with the bytes of each segment, and with its payload if that is deferred; `at` counts
-    /// from the beginning of the segment then.
+    /// Calls `each` with the bytes of each segment, and with its payload if that is deferred. `at`
+    /// is then an index into the segment.
     #[inline]
     pub fn for_each_segment(&mut self, mut each: impl FnMut(&mut [u8], Option<Deferred>)) {
         let mut deferred = &self.deferred[..];
@@ -276,8 +284,8 @@ impl TxBuffer {
         }
     }
 
-    /// The places of the payloads that are not there yet, in order, each with what belongs there. Whoever fills them all
-    /// says so ([`TxBuffer::note_filled`]).
+    /// Returns the places of the deferred payloads in order, each with its source. A caller that
+    /// fills all of them then calls [`TxBuffer::note_filled`].
     pub fn deferred_places(&mut self) -> Vec<(Source, &mut [u8])> {
         let mut rest = &mut self.bytes[..self.used];
         let mut before = 0;
@@ -292,13 +300,13 @@ impl TxBuffer {
         places
     }
 
-    /// All payloads are there: none is deferred any more.
+    /// Notes that all payloads have been filled in: none is deferred any more.
     pub fn note_filled(&mut self) {
         self.deferred.clear();
     }
 
-    /// From now on payloads that are longer than `longest_copy` bytes, and in one piece in memory, are
-    /// left for the caller to copy.
+    /// Defers payloads longer than `longest_copy` bytes from now on, if they are contiguous in
+    /// memory.
     pub const fn defer_longer_than(&mut self, longest_copy: usize) {
         self.longest_copy = longest_copy;
     }
@@ -308,29 +316,29 @@ impl TxBuffer {
         payload_len > self.longest_copy
     }
 
-    /// Length of every segment but, possibly, the last.
+    /// Returns the length of every segment except, possibly, the last.
     #[must_use]
     pub const fn segment_len(&self) -> usize {
         self.segment_len
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     #[must_use]
     pub const fn segments(&self) -> usize {
         self.segments
     }
 
-    /// Limits the run to single segments from now on (no segmentation offload).
+    /// Sets the largest number of segments of a run. 1 is without segmentation offload.
     pub const fn set_max_segments(&mut self, max_segments: usize) {
         self.max_segments = max_segments;
     }
 
-    /// Whether nothing may be appended behind which nothing else could be.
+    /// Sets whether a shorter segment, which would end the run, is refused.
     pub(crate) const fn stay_open(&mut self, stay: bool) {
         self.stays_open = stay;
     }
 
-    /// Can a segment of `len` bytes (ICRC included) be appended?
+    /// Returns true if a segment of `len` bytes (ICRC included) can be appended.
     #[inline]
     pub(crate) const fn fits(&self, len: usize) -> bool {
         if self.segments == 0 {
@@ -342,7 +350,8 @@ impl TxBuffer {
             && self.used + len <= self.max_bytes
     }
 
-    /// How many segments of `len` bytes (ICRC included) can be appended that others may follow.
+    /// Returns how many segments of `len` bytes (ICRC included) can be appended without ending the
+    /// run.
     #[inline]
     pub(crate) fn room(&self, len: usize) -> usize {
         if self.segments > 0 && (self.closed || len != self.segment_len) {
@@ -353,8 +362,9 @@ impl TxBuffer {
     }
 
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
-    /// The caller has asked [`TxBuffer::fits`] before and set the pad count in the BTH.
-    /// If `fill` fails, the buffer is as before.
+    ///
+    /// The caller has checked [`TxBuffer::fits`] and set the pad count in the BTH. If `fill` fails,
+    /// the buffer is unchanged.
     #[inline(always)]
     pub(crate) fn push<E>(
         &mut self,
@@ -365,7 +375,8 @@ impl TxBuffer {
         self.push_parts((&head.bth, head.ext()), payload_len, fill)
     }
 
-    /// Likewise, with the BTH and what follows it: nothing has to be put together before.
+    /// Appends a packet like [`TxBuffer::push`], from the BTH and the bytes that follow it, without
+    /// assembling a [`Head`].
     #[inline(always)]
     pub(crate) fn push_parts<E>(
         &mut self,
@@ -403,7 +414,8 @@ impl TxBuffer {
         Ok(())
     }
 
-    /// Like [`TxBuffer::push`] for a payload that the caller copies. It has been checked.
+    /// Appends a packet like [`TxBuffer::push`], whose payload the caller copies. Access to the
+    /// payload has been checked.
     #[inline]
     pub(crate) fn push_deferred(&mut self, head: &Head, source: Source) {
         let at = self.used + head.len();
@@ -413,8 +425,10 @@ impl TxBuffer {
         self.deferred.push(Deferred { at, source });
     }
 
-    /// Appends `count` packets with consecutive PSNs, for which there is [`TxBuffer::room`], and whose
-    /// payloads follow `first` in memory, each as long. All are checked. `bth` completes each BTH.
+    /// Appends `count` packets with consecutive PSNs. `bth` completes each BTH.
+    ///
+    /// The caller has checked [`TxBuffer::room`]. The payloads follow `first` in memory, each of
+    /// the same length, and access to them has been checked.
     pub(crate) fn push_deferred_run(
         &mut self,
         head: &Head,
@@ -454,7 +468,7 @@ impl TxBuffer {
     }
 }
 
-/// Pad bytes after `payload_len` bytes of payload (BTH-04).
+/// Returns the number of pad bytes after `payload_len` bytes of payload.
 #[inline]
 pub(crate) const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
@@ -477,7 +491,7 @@ mod tests {
         })
     }
 
-    /// A run is what its packets are one by one, extension headers included.
+    /// Checks that a run equals its packets appended one by one, extension headers included.
     #[test]
     fn a_run_repeats_all_headers() {
         let opcode = Opcode::of(Service::Xrc, Operation::SendMiddle).unwrap();
@@ -502,7 +516,7 @@ mod tests {
         }
     }
 
-    /// No opcode defines more headers than fit.
+    /// Checks that no opcode defines more headers than fit.
     #[test]
     fn all_extension_headers_fit() {
         for opcode in 0..=u8::MAX {

@@ -1,6 +1,7 @@
-//! Memory windows: whom they let in where, and how that changes (MW-*, INV-*).
+//! Memory windows: the access that they grant, and how it changes.
 //!
-//! A window is a pure value: whoever keeps the keys locks it, and finds the region that it opens.
+//! A window is a pure value: the owner of the key table locks it, and looks up the region that it
+//! is bound to.
 
 use core::fmt;
 
@@ -9,55 +10,58 @@ use rocade_wire::{Lkey, Qpn, Rkey};
 use crate::memory::{AccessError, Accessor, PdTag, RemoteAccess};
 use crate::wr::AccessFlags;
 
-/// Kind of a window; the discriminants are the `ibv_mw_type` values.
+/// Kind of a window. The discriminants are the `ibv_mw_type` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_mw_type")]
 pub enum WindowKind {
-    /// For every QP of its domain. The device chooses its keys; it may be bound again at any time (MW-01).
+    /// For every QP of its protection domain. The device chooses its keys. It may be bound again at
+    /// any time.
     Type1 = 1,
-    /// For the QP that it is bound on, in its domain (type 2B). The program chooses the low byte of its key; it is
-    /// bound while free only, and freed by invalidation (MW-02, MW-03).
+    /// For the QP that it is bound on, in its protection domain (type 2B).
+    ///
+    /// The program chooses the low byte of its key. It can be bound only while free, and is freed
+    /// by invalidation.
     Type2 = 2,
 }
 
-/// A window's new binding.
-// Packed so that it does not make all other work requests larger.
+/// The new binding of a window.
+// Packed, so that it does not enlarge all other work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(Rust, packed(4))]
 pub struct Bind {
-    /// The key after it. Its index names the window, its low byte is the new tag.
+    /// The new key. Its index names the window, its low byte is the new tag.
     pub rkey: Rkey,
     /// The region.
     pub lkey: Lkey,
-    /// Start of the range, as the region's addresses count.
+    /// Start of the range, in the addresses of the region.
     pub va: u64,
-    /// Length in bytes; 0 unbinds a type 1 window.
+    /// Length in bytes. 0 unbinds a type 1 window.
     pub len: u64,
-    /// What peers may do: of [`Window::RIGHTS`]; `LOCAL_WRITE` is ignored.
+    /// Access of peers, out of [`Window::RIGHTS`]. `LOCAL_WRITE` is ignored.
     pub access: AccessFlags,
 }
 
-/// Why a window was not bound (MW-05).
+/// The reason why a window was not bound, or an indirect key not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BindError {
     /// The key names no window, or no indirect key.
     NoWindow,
-    /// A type 2 window has to be free (MW-02), or this indirect key (UMU-05).
+    /// A type 2 window, or this indirect key, has to be free.
     Bound,
-    /// A type 2 window cannot be unbound by a bind (MW-02).
+    /// A type 2 window cannot be unbound by a bind.
     NothingToBind,
-    /// The key names no region that has memory of its own, or an indirect key that has none now (UMR-12).
+    /// The key names no region with memory of its own, or an indirect key that is free.
     NoRegion,
-    /// Window, region and QP are not of one domain (MW-04).
+    /// Window, region and QP belong to different protection domains.
     WrongPd,
-    /// Rights that a window cannot have (MW-01, MW-04).
+    /// A window cannot have these rights.
     BadRights,
-    /// The region does not take windows, or lacks `LOCAL_WRITE` (MW-04, ODP-06).
+    /// The region does not allow windows, or lacks `LOCAL_WRITE`.
     Permission,
-    /// Not inside the region (MW-04, UMR-12), or more entries than an indirect key has room for.
+    /// The range is not inside the region, or the indirect key has no room for so many entries.
     OutOfRange,
-    /// Indirect keys of indirect keys, and so on: too many (UMR-03).
+    /// Too many levels of indirect keys.
     TooDeep,
 }
 
@@ -77,10 +81,10 @@ impl fmt::Display for BindError {
     }
 }
 
-/// What binding has to know of a region.
+/// Properties of a region that a bind needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bindable {
-    /// Its domain.
+    /// Its protection domain.
     pub pd: PdTag,
     /// Address of its first byte, and its length in bytes.
     pub iova: u64,
@@ -110,13 +114,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// What a window can grant.
+    /// The rights that a window can grant.
     pub const RIGHTS: AccessFlags = AccessFlags::REMOTE_WRITE
         .union(AccessFlags::REMOTE_READ)
         .union(AccessFlags::REMOTE_ATOMIC)
         .union(AccessFlags::ZERO_BASED);
 
-    /// A free window.
+    /// Creates a free window.
     #[must_use]
     pub const fn new(kind: WindowKind, pd: PdTag, rkey: Rkey) -> Self {
         Self {
@@ -127,26 +131,25 @@ impl Window {
         }
     }
 
-    /// The region that it is bound to.
+    /// Returns the region that it is bound to.
     #[must_use]
     pub fn region(&self) -> Option<Lkey> {
         self.binding.map(|binding| binding.lkey)
     }
 
-    /// Is it bound on this QP, and for it alone?
+    /// Returns true if it is a type 2 window bound on this QP.
     #[must_use]
     pub fn belongs_to(&self, qpn: Qpn) -> bool {
         let is_bound = |binding: &Binding| binding.qpn == qpn;
         self.kind == WindowKind::Type2 && self.binding.as_ref().is_some_and(is_bound)
     }
 
-    /// Frees it: its key is of no use any more.
+    /// Frees the window: its key is no longer valid.
     pub const fn free(&mut self) {
         self.binding = None;
     }
 
-    /// Binds it to `region`, which is the one that `bind` names. From now on only the new key counts
-    /// (MW-11).
+    /// Binds the window to `region`, which `bind` names. Only the new key is valid afterwards.
     ///
     /// # Errors
     /// The window stays as it is.
@@ -189,10 +192,10 @@ impl Window {
         Ok(())
     }
 
-    /// Frees it because its owner or, `remotely`, the peer has said so.
+    /// Frees the window, because its owner or, `remotely`, the peer has invalidated it.
     ///
     /// # Errors
-    /// The window stays as it is (INV-02, INV-04).
+    /// The window stays as it is.
     pub fn invalidate(
         &mut self,
         who: Accessor,
@@ -217,8 +220,8 @@ impl Window {
         Ok(())
     }
 
-    /// The region, and the address in it, of an access through the window; that this part of
-    /// the region is there and may be written has been seen to when the window was bound.
+    /// Returns the region, and the address in it, for an access through the window. Range and write
+    /// access were checked when the window was bound.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -255,7 +258,7 @@ impl Window {
         }
     }
 
-    /// What a key opens that has to be the window's, all its bits (KEY-02).
+    /// Returns the binding, if the key equals that of the window in all bits.
     fn binding(&self, rkey: Rkey) -> Result<&Binding, AccessError> {
         match &self.binding {
             Some(binding) if self.rkey == rkey => Ok(binding),
@@ -269,7 +272,7 @@ fn check_region(pd: PdTag, bind: &Bind, region: &Bindable) -> Result<(), BindErr
     if region.pd != pd {
         return Err(BindError::WrongPd);
     }
-    // Programs name the right of the owner too, which a window neither gives nor takes.
+    // Programs also name `LOCAL_WRITE`, which has no meaning for a window.
     let of_peers = bind.access.difference(AccessFlags::LOCAL_WRITE);
     if !Window::RIGHTS.contains(of_peers) {
         return Err(BindError::BadRights);
@@ -363,14 +366,14 @@ mod tests {
             Err(AccessError::OutOfRange)
         );
         assert_eq!(read(&window, again.rkey, 0x1040), Ok((BIND.lkey, 0x1040)));
-        // A bind that fails changes nothing.
+        // A failed bind changes nothing.
         assert_eq!(window.bind(WHO, &BIND, None), Err(BindError::NoRegion));
         assert_eq!(read(&window, again.rkey, 0x1040), Ok((BIND.lkey, 0x1040)));
         let unbind = Bind { len: 0, ..BIND };
         assert_eq!(window.bind(WHO, &unbind, None), Ok(()));
         assert_eq!(window.region(), None);
         assert_eq!(read(&window, BIND.rkey, 0x1010), Err(AccessError::BadKey));
-        // Nobody invalidates it.
+        // A type 1 window cannot be invalidated.
         for remotely in [false, true] {
             let mut window = bound(WindowKind::Type1);
             let refused = window.invalidate(WHO, BIND.rkey, remotely);

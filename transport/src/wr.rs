@@ -1,4 +1,4 @@
-//! Work requests as the application posts them, and their stored form.
+//! Work requests as posted, and their stored form.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use crate::window::Bind;
 
 bitflags! {
     //= MR-01
-    /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`, MR-01).
+    /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct AccessFlags: u32 {
         /// The device may write the region on behalf of its owner.
@@ -38,7 +38,7 @@ bitflags! {
         const FLUSH_GLOBAL = 256;
         /// FLUSH to persistence.
         const FLUSH_PERSISTENT = 512;
-        /// Writes may pass each other.
+        /// Writes may be reordered.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
@@ -47,15 +47,15 @@ bitflags! {
     /// Per-request flags (`ibv_send_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
-        /// Wait for earlier READs and atomics (RC-WQE-04).
+        /// Wait for earlier READs and atomics.
         const FENCE = 1;
-        /// Generate a completion even on success (RC-WQE-02).
+        /// Generate a completion even on success.
         const SIGNALED = 2;
-        /// Set the solicited-event bit at the message's end (RC-WQE-08).
+        /// Set the solicited-event bit in the last packet of the message.
         const SOLICITED = 4;
-        /// The data was copied at post time (RC-WQE-06).
+        /// The data was copied at post time.
         const INLINE = 8;
-        /// Checksum offload; accepted and ignored.
+        /// Checksum offload. Accepted and ignored.
         const IP_CSUM = 16;
     }
 }
@@ -65,26 +65,26 @@ bitflags! {
 pub struct Sge {
     /// Address in the region's own address space (virtual address, or offset if zero based).
     pub addr: u64,
-    /// Length in bytes; entries of length 0 are skipped (RC-WQE-11).
+    /// Length in bytes. Entries of length 0 are skipped.
     pub len: u32,
     /// Local key.
     pub lkey: Lkey,
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// SEND, with immediate data where given (network byte order, verbatim).
+    /// SEND, optionally with immediate data (network byte order, verbatim).
     Send {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
-    /// SEND that makes one of the peer's keys invalid (RC-WQE-09).
+    /// SEND that invalidates a key of the peer.
     SendInv {
-        /// The key, which is a type 2 window's or an indirect one.
+        /// The key of a type 2 window, or an indirect key.
         rkey: Rkey,
     },
-    /// RDMA WRITE, with immediate data where given.
+    /// RDMA WRITE, optionally with immediate data.
     Write {
         /// Remote address.
         va: u64,
@@ -102,7 +102,7 @@ pub enum SendOp {
     },
     /// Atomic compare and swap of 8 bytes.
     CmpSwap {
-        /// Remote address; a multiple of 8.
+        /// Remote address, a multiple of 8.
         va: u64,
         /// Remote key.
         rkey: Rkey,
@@ -113,21 +113,22 @@ pub enum SendOp {
     },
     /// Atomic fetch and add on 8 bytes, modulo 2^64.
     FetchAdd {
-        /// Remote address; a multiple of 8.
+        /// Remote address, a multiple of 8.
         va: u64,
         /// Remote key.
         rkey: Rkey,
         /// Value to add.
         add: u64,
     },
-    /// Atomic write of 8 bytes: they are there all at once, after all that was sent before.
+    /// Atomic write of 8 bytes, which become visible all at once and after all earlier writes.
     AtomicWrite {
-        /// Remote address; a multiple of 8.
+        /// Remote address, a multiple of 8.
         va: u64,
         /// Remote key.
         rkey: Rkey,
     },
-    /// FLUSH: completes when all that was written to the memory before is where `feth` says. Without data.
+    /// FLUSH: completes when all earlier writes to the memory have reached the placement of `feth`.
+    /// Without data.
     Flush {
         /// Remote address.
         va: u64,
@@ -135,58 +136,63 @@ pub enum SendOp {
         rkey: Rkey,
         /// Length in bytes, below 2^31.
         len: u32,
-        /// Placement, and whether it is all of the region.
+        /// Placement, and whether the whole region is flushed.
         feth: Feth,
     },
     /// Bind a memory window. Without data and flags other than `SIGNALED` and `FENCE`.
     Bind(Bind),
-    /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
+    /// Invalidates a local key, once everything before it is complete. Without data and flags other
+    /// than `SIGNALED` and `FENCE`.
     Invalidate {
-        /// The key, which is a type 2 window's or an indirect one.
+        /// The key of a type 2 window, or an indirect key.
         rkey: Rkey,
     },
-    /// Nothing.
+    /// No operation.
     Nop,
-    /// Start nothing that was posted later before [`Operands::Wait`] holds (XCW-01). Without data.
+    /// Starts no later work request until [`Operands::Wait`] holds. Without data.
     Wait,
-    /// Release work requests of another queue, as [`Operands::Enable`] says (XCE-04). Without data.
+    /// Releases work requests of another queue, as in [`Operands::Enable`]. Without data.
     Enable,
-    /// Masked atomic, as [`Operands::Masked`] says (XAT-10). The local buffer takes the original value. A peer that
-    /// is not known to understand it ([`Qp::set_extended`](crate::Qp::set_extended)) is asked first, and where it does not answer, the
-    /// request fails with `RETRY_EXC_ERR`.
+    /// Masked atomic, as in [`Operands::Masked`]. The local buffer receives the original value.
+    ///
+    /// A peer that is not known to support it ([`Qp::set_extended`](crate::Qp::set_extended)) is
+    /// probed first. Without an answer, the request fails with `RETRY_EXC_ERR`.
     Masked {
-        /// Remote address; a multiple of the size.
+        /// Remote address, a multiple of the size.
         va: u64,
         /// Remote key.
         rkey: Rkey,
-        /// The operand has 2 to the power of this bytes: 2 to 5.
+        /// Size of the operand: 2 to the power of this many bytes. 2 to 5.
         log_size: u8,
     },
-    /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
-    /// and `FENCE`.
+    /// Changes an indirect memory key, as in [`Operands::Fill`]. Without data and flags other than
+    /// `SIGNALED` and `FENCE`.
     Fill,
 }
 
-/// What a rare operation has besides its [`SendOp`]; see [`Qp::equip`](crate::Qp::equip).
+/// Additional operands of rarely used operations, see [`Qp::equip`](crate::Qp::equip).
 #[derive(Clone, Debug)]
 pub enum Operands {
-    /// Of [`SendOp::Wait`].
+    /// The condition of a [`SendOp::Wait`].
     Wait(Arc<dyn Condition>),
-    /// Of [`SendOp::Enable`].
+    /// The release of a [`SendOp::Enable`].
     Enable(Arc<dyn Release>),
-    /// Of a SEND or WRITE that sends what is computed of its elements, whose length its data has to be a multiple of (XCC-01).
+    /// A calculation: a SEND or WRITE sends the result over the elements of its data. The length of
+    /// the data is a multiple of the element length.
     Calc(Calc),
-    /// Of a READ whose buffers take, at their beginning, what is computed of the elements that it reads; the rest of them stays as it
-    /// is. Their length, which has to be a multiple of that of an element, says how many are read (XCC-01).
+    /// A calculation over the elements that a READ reads. The result is stored at the start of its
+    /// buffers, and the rest of them is unchanged.
+    ///
+    /// The length of the buffers is the length that is read, a multiple of the element length.
     Reduce(Reduction),
-    /// Of [`SendOp::Fill`].
+    /// The change of a [`SendOp::Fill`].
     Fill(Fill),
-    /// Of [`SendOp::Masked`].
+    /// The operation of a [`SendOp::Masked`].
     Masked(MaskedOp),
 }
 
 impl SendOp {
-    /// Executed on this side, without a packet.
+    /// Returns true for a local operation, executed without a packet.
     #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
@@ -201,7 +207,7 @@ impl SendOp {
         )
     }
 
-    /// SENDs and WRITEs, for which most questions have the same answer.
+    /// Returns true for SENDs and WRITEs, which need no special handling in many places.
     #[inline]
     pub(crate) const fn is_common(&self) -> bool {
         matches!(
@@ -210,13 +216,14 @@ impl SendOp {
         )
     }
 
-    /// Answered by a response of its own, counted by `max_rd_atomic`: READ, atomics, ATOMIC WRITE and FLUSH.
+    /// Returns true if the operation has a response of its own, counted by `max_rd_atomic`: READ,
+    /// atomics, ATOMIC WRITE and FLUSH.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {
         self.has_result() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
-    /// READ and atomics: the answer has data.
+    /// Returns true if the response has data: READ and atomics.
     #[must_use]
     pub const fn has_result(&self) -> bool {
         matches!(
@@ -225,13 +232,13 @@ impl SendOp {
         )
     }
 
-    /// Compare-and-swap or fetch-and-add, masked or not.
+    /// Returns true for compare-and-swap and fetch-and-add, masked or not.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
         self.atomic_len().is_some()
     }
 
-    /// Bytes of an atomic's operand.
+    /// Returns the length of an atomic's operand in bytes.
     pub(crate) const fn atomic_len(&self) -> Option<u32> {
         match self {
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => Some(8),
@@ -254,47 +261,49 @@ pub struct SendWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// A way that datagrams take: the caller's name for a combination of addresses, traffic class and link.
-/// What a [`TxBuffer`](crate::TxBuffer) holds takes one way.
+/// A route of datagrams: the caller's name for a combination of addresses, traffic class and link.
+/// All content of a [`TxBuffer`](crate::TxBuffer) has one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct RouteTag(pub u64);
 
 impl RouteTag {
-    /// The way to the peer that the QP is connected to.
+    /// The route to the peer that the QP is connected to.
     pub const OWN: Self = Self(0);
 }
 
-/// Where a datagram goes (`ibv_send_wr.wr.ud`).
+/// Destination of a datagram (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The way, which the address handle stands for; not [`RouteTag::OWN`].
+    /// The route of the address handle. Not [`RouteTag::OWN`].
     pub route: RouteTag,
     /// The peer's QP.
     pub dest_qp: Qpn,
-    /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
+    /// Q_Key of the peer. With the highest bit set, the sender's own is sent instead.
     pub qkey: Qkey,
 }
 
-/// Where a request of a DC initiator goes (`mlx5dv_wr_set_dc_addr`, `ibv_exp_send_wr.dc`). Requests in a row with the same destination
-/// follow each other at once; any other waits until they are acknowledged (DC-06, DC-07).
+/// Destination of a request of a DC initiator (`mlx5dv_wr_set_dc_addr`, `ibv_exp_send_wr.dc`).
+///
+/// Consecutive requests with the same destination are sent without a pause. Any other request waits
+/// until they are acknowledged.
 //= DC-07
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DcDestination {
-    /// The way, which the address handle stands for; not [`RouteTag::OWN`].
+    /// The route of the address handle. Not [`RouteTag::OWN`].
     pub route: RouteTag,
-    /// The address that the handle names.
+    /// The address in the handle.
     pub remote: IpAddr,
-    /// The own address that it is sent from.
+    /// The local source address.
     pub local: IpAddr,
-    /// Number of the target.
+    /// QP number of the target.
     pub dct: Qpn,
-    /// The access key that is sent.
+    /// The access key to send.
     pub key: u64,
-    /// The stream; an initiator that has none does not look at it (DC-40).
+    /// The stream. An initiator without streams ignores it.
     pub stream: u16,
 }
 
-/// The local side of a stored work request.
+/// Local buffers of a stored work request.
 #[derive(Debug)]
 pub(crate) enum LocalData {
     /// Up to two entries without an allocation.
@@ -307,7 +316,7 @@ pub(crate) enum LocalData {
     ShortInline { len: u8, bytes: [u8; SHORT_INLINE] },
 }
 
-/// As much as does not make [`LocalData`] larger.
+/// Largest size that does not enlarge [`LocalData`].
 const SHORT_INLINE: usize = 38;
 
 impl LocalData {
@@ -321,7 +330,7 @@ impl LocalData {
         }; 2],
     };
 
-    /// Takes over the data of a work request, `inline` where that is given; only for what is
+    /// Stores the data of a work request, `inline` if given. Only for a value that is
     /// [`LocalData::EMPTY`].
     #[inline]
     pub(crate) fn set(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) {
@@ -332,7 +341,7 @@ impl LocalData {
         }
     }
 
-    /// Takes over what a work request names; likewise.
+    /// Stores the buffers of a work request. Only for a value that is [`LocalData::EMPTY`].
     #[inline(always)]
     pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
         match (self, sges) {
@@ -344,7 +353,7 @@ impl LocalData {
         }
     }
 
-    /// Likewise, of any number.
+    /// Stores any number of buffers. Only for a value that is [`LocalData::EMPTY`].
     fn set_all(&mut self, sges: &[Sge]) {
         match (self, sges) {
             (_, []) => {}
@@ -356,7 +365,7 @@ impl LocalData {
         }
     }
 
-    /// Takes over a copy of inline data.
+    /// Stores a copy of inline data.
     pub(crate) fn set_inline(&mut self, data: &[u8]) {
         let mut bytes = [0; SHORT_INLINE];
         *self = match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
@@ -384,7 +393,7 @@ impl LocalData {
         }
     }
 
-    /// Total length in bytes; entries may add up to more than a message can hold.
+    /// Returns the total length in bytes. Entries may add up to more than a message can hold.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         match self.inline() {
@@ -393,8 +402,8 @@ impl LocalData {
         }
     }
 
-    /// Where `len` bytes from offset `offset` of the message are, if they are in the only entry: as
-    /// they nearly always are.
+    /// Returns the location of `len` bytes from offset `offset` of the message, if there is only
+    /// one entry. That is the usual case.
     #[inline]
     pub(crate) fn in_one(&self, offset: u32, len: usize) -> Option<(Lkey, u64)> {
         match self {
@@ -422,7 +431,8 @@ impl LocalData {
         self.gather_rest((mem, who), offset, dst)
     }
 
-    /// Likewise, of what is not in one entry.
+    /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`, in the general
+    /// case.
     //= RC-WQE-11
     fn gather_rest(
         &self,
@@ -458,7 +468,7 @@ impl LocalData {
         self.scatter_rest((mem, who), offset, src)
     }
 
-    /// Likewise, to what is not in one entry.
+    /// Copies `src` to offset `offset` of the message's local buffers, in the general case.
     fn scatter_rest(
         &self,
         (mem, who): (&impl Memory, Accessor),
@@ -471,7 +481,7 @@ impl LocalData {
     }
 }
 
-/// Length of a message in these buffers, which may be more than a message can have.
+/// Returns the total length of these buffers, which may be more than a message can hold.
 #[inline]
 pub(crate) fn total_len(sges: &[Sge]) -> u64 {
     match sges {

@@ -1,16 +1,19 @@
-//! Admission of requests to a listener: which the program sees now, which are held, and which are dropped.
+//! Admission control of a listener: which requests are offered to the program, which are held, and
+//! which are dropped.
 //!
-//! A connection is *half open* while its REP is not confirmed; it costs its program a queue pair and descriptors. A peer that
-//! never confirms, or a flood of requests, must not use up either. So a service has [`PLACES`] for requests that nobody has
-//! taken and connections that are half open:
+//! A connection is *half open* until the peer confirms its REP. It costs its program a queue pair
+//! and descriptors. A peer that never confirms, or a flood of requests, must not exhaust either. So
+//! a service has a backlog of [`PLACES`] entries, for requests that the program has not fetched and
+//! for half-open connections:
 //!
 //! ```text
 //! REQ ── Offered (an event) ── Taken by the program ── HalfOpen (REP sent) ── confirmed: no longer counted
-//!   └─── Held while there is no place ──┘                  └─ evicted after its grace, while others are held
+//!   └─── Held while the backlog is full ──┘              └─ evicted after its grace, while others are held
 //!   └─── dropped and remembered where too many are held
 //! ```
 //!
-//! A peer that asks again goes first and has places of its own: a client does that, a flood does not.
+//! A peer that repeats its request has priority, and backlog entries of its own. A client repeats
+//! its request, a flood does not.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -23,55 +26,58 @@ use super::refused::Memory;
 use super::{Cm, CmEvent, CmRoute};
 use crate::time::Time;
 
-/// Requests not taken and half-open connections of a service, at most.
+/// Backlog of a service: the most requests that the program has not fetched, plus half-open
+/// connections.
 pub const PLACES: usize = 256;
-/// Those of peers that have not asked again.
+/// Backlog entries that first requests may use. The others are for repeated requests.
 const FIRST_PLACES: usize = 224;
-/// Those of one address among them.
+/// Backlog entries that first requests from one address may use.
 const PLACES_OF_ONE: usize = 192;
-/// Requests that are held at most.
+/// Most requests that are held.
 const MAX_HELD: usize = 1_024;
-/// Requests in the hands of a program at most: taken, but not answered.
+/// Most requests that the program has fetched and not answered.
 const MAX_TAKEN: usize = 8_192;
-/// Held requests of other addresses that are looked at when the oldest ones' address has its share.
+/// Held requests that are examined for one from another address, when the address of the oldest has
+/// used its share.
 const LOOK_AHEAD: usize = 16;
-/// A half-open connection may be evicted when its peer was silent for its own response time, within these limits.
+/// Limits of the grace period. A half-open connection may be evicted after its peer was silent for
+/// the peer's own response time, clamped to this range.
 const GRACE_NS: core::ops::RangeInclusive<u64> = 1_000_000_000..=4_096_000_000;
 
-/// How far a request to a listener is.
+/// Progress of a request to a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is none, or does not count any more.
+    /// The connection is no request, or does not count any more.
     #[default]
     Settled,
-    /// There is no place for it yet; the program does not know of it.
+    /// The backlog has no room yet. The program has not been told.
     Held,
-    /// Its event waits for the program.
+    /// The event of the request is queued for the program.
     Offered,
-    /// The program has got the event, and has not answered.
+    /// The program has fetched the event, and has not answered.
     Taken,
-    /// The REP was sent; without an answer the connection may be evicted from then on.
+    /// The REP was sent. From this time on, an unconfirmed connection may be evicted.
     HalfOpen(Time),
 }
 
-/// A request that is held.
+/// A held request.
 #[derive(Debug)]
 struct Held {
     route: CmRoute,
     req: Box<Req>,
 }
 
-/// The requests to a service.
+/// The requests to one service.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// Those of peers that ask for the first time, in their order.
+    /// First requests, oldest first.
     held: BTreeMap<CommId, Held>,
-    /// Those of peers that have asked again.
+    /// Repeated requests, oldest first.
     held_again: BTreeMap<CommId, Held>,
     offered: BTreeSet<CommId>,
     taken: BTreeSet<CommId>,
     half_open: BTreeSet<(Time, CommId)>,
-    /// Offered and half-open ones by address.
+    /// Number of offered and half-open connections by address.
     by_peer: BTreeMap<IpAddr, usize>,
 }
 
@@ -88,7 +94,7 @@ impl Admission {
         self.held.len() + self.held_again.len()
     }
 
-    /// Requests that half-open connections keep waiting.
+    /// Returns the number of requests that half-open connections keep out of the backlog.
     fn waiting(&self) -> usize {
         let is_full = self.offered.len() + self.half_open.len() >= PLACES_OF_ONE;
         self.held() + if is_full { self.taken.len() } else { 0 }
@@ -132,7 +138,7 @@ impl Admission {
         }
     }
 
-    /// The held request whose turn it is, if there is a place for it.
+    /// Returns the next held request for which the backlog has room.
     fn next(&self, peer_of: impl Fn(CommId) -> Option<IpAddr>) -> Option<CommId> {
         let free = |id: &CommId, again| peer_of(*id).is_some_and(|peer| self.is_free(peer, again));
         let again = self.held_again.keys().next().filter(|id| free(id, true));
@@ -145,7 +151,8 @@ impl Admission {
 }
 
 impl Cm {
-    /// Decides about a new request; `true` where there is room for it, as an event or held.
+    /// Returns true if a new request can be accepted, as an event or held. A repeated request may
+    /// displace a held first request.
     pub(super) fn has_room(
         &mut self,
         now: Time,
@@ -160,7 +167,7 @@ impl Cm {
         if admission.is_free(peer, again) || admission.held() < MAX_HELD {
             return true;
         }
-        // A peer that asks again goes before one that may never do.
+        // A peer that repeats its request has priority over one that may never do so.
         let victim = admission.held.keys().next().copied().filter(|_| again);
         if let Some(victim) = victim {
             self.turn_away(now, victim);
@@ -195,7 +202,7 @@ impl Cm {
         self.events.push_back(CmEvent::Request { id, route, req });
     }
 
-    /// Offers the next held request for which there is a place; false where there is none.
+    /// Offers the next held request that the backlog has room for. Returns false if there is none.
     pub(super) fn offer_held(&mut self) -> bool {
         let next = self.pressed.iter().find_map(|service| {
             let peer = |id| Some(self.conns.get(&id)?.route.remote);
@@ -214,7 +221,7 @@ impl Cm {
         true
     }
 
-    /// The peer of a request asks again.
+    /// Notes that the peer has repeated its request.
     pub(super) fn asks_again(&mut self, id: CommId) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -228,7 +235,8 @@ impl Cm {
         }
     }
 
-    /// Forgets a request that the program does not know of, without a word; its peer will ask again.
+    /// Drops a request that the program was not told of, without an answer. Its peer will repeat
+    /// it.
     fn turn_away(&mut self, now: Time, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
             self.refused.note(now, conn.print, false);
@@ -237,7 +245,7 @@ impl Cm {
         }
     }
 
-    /// Changes how far a request is.
+    /// Changes the stage of a request.
     pub(super) fn set_stage(&mut self, id: CommId, stage: Stage) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -247,7 +255,7 @@ impl Cm {
             return;
         }
         if was == Stage::Held && stage == Stage::Settled {
-            // Nobody knows of it.
+            // The program was never told of the connection.
             conn.is_abandoned = true;
         }
         let (service, peer) = (conn.service, conn.route.remote);
@@ -263,7 +271,7 @@ impl Cm {
         }
     }
 
-    /// The stage of a connection in a new state.
+    /// Returns the stage of a connection in a new state.
     pub(super) fn stage_in(now: Time, conn: &Conn, state: State) -> Stage {
         match (state, conn.stage) {
             (State::ReqRcvd | State::MraReqSent, stage) => stage,
@@ -275,20 +283,20 @@ impl Cm {
         }
     }
 
-    /// The program has got the event of a request.
+    /// Notes that the program has fetched the event of a request.
     pub fn taken(&mut self, id: CommId) {
         if self.conns.get(&id).map(|conn| conn.stage) == Some(Stage::Offered) {
             self.set_stage(id, Stage::Taken);
         }
     }
 
-    /// Returns true if requests are held: some may be offered after [`Cm::taken`].
+    /// Returns true if requests are held. Some may be offered after [`Cm::taken`].
     #[must_use]
     pub fn holds_requests(&self) -> bool {
         !self.pressed.is_empty()
     }
 
-    /// When the next half-open connection may be evicted that keeps others waiting.
+    /// Returns when the next half-open connection that keeps requests waiting may be evicted.
     pub(super) fn next_eviction(&self) -> Option<Time> {
         let of = |service| {
             let (due, _) = self.admissions.get(service)?.half_open.first()?;
@@ -297,7 +305,7 @@ impl Cm {
         self.pressed.iter().filter_map(of).min()
     }
 
-    /// Gives up the oldest half-open connections, as many as keep others waiting.
+    /// Evicts the oldest overdue half-open connections, as many as there are requests waiting.
     //= CM-ST-07
     pub(super) fn evict(&mut self, now: Time) {
         let overdue = |admission: &Admission| {
@@ -321,7 +329,8 @@ impl Cm {
         }
     }
 
-    /// Forgets what is held for a service that nobody listens for any more: the peers ask again, and hear that.
+    /// Drops the held requests of a service that has no listener any more. The peers repeat them
+    /// and are then refused.
     pub(super) fn close_admission(&mut self, service: ServiceId) {
         let held: alloc::vec::Vec<CommId> = match self.admissions.get(&service) {
             Some(found) => found

@@ -1,4 +1,7 @@
-//! What peers have to be told where the process ends without a word: known to somebody who outlives it, as long as it lives.
+//! Connection records: which peers have to be notified when the process exits without closing its
+//! connections.
+//!
+//! A process that outlives this one keeps the records and sends the notifications.
 
 use rocade_wire::Qpn;
 use rocade_wire::mad::CommId;
@@ -6,29 +9,29 @@ use rocade_wire::mad::CommId;
 use super::conn::{Conn, End, State};
 use super::{Cm, CmRoute};
 
-/// What a peer waits for, or relies on.
+/// State of a connection that decides which message its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BondKind {
-    /// It has asked for a connection, and waits for the answer: a REJ ends that.
+    /// The peer has requested a connection and waits for the answer. A REJ ends the wait.
     Asked,
-    /// It has the connection, or is about to have it: a DREQ ends that.
+    /// The connection is established, or about to be. A DREQ ends it.
     Made,
-    /// It was sent a DREQ, and has not answered.
+    /// The peer was sent a DREQ, and has not answered.
     Parting,
 }
 
-/// A peer that would have to be told.
+/// A connection whose peer would have to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bond {
-    /// Between which ports.
+    /// The ports of the connection.
     pub route: CmRoute,
-    /// The own name of the connection.
+    /// The local communication ID.
     pub own_id: CommId,
-    /// The peer's.
+    /// The peer's communication ID.
     pub peer_id: CommId,
     /// The peer's queue pair.
     pub peer_qpn: Qpn,
-    /// What it waits for.
+    /// The message that the peer needs.
     pub kind: BondKind,
 }
 
@@ -52,8 +55,8 @@ impl Conn {
 }
 
 impl Cm {
-    /// The next connection that is in another state than when it was last asked about, and its bond, if it has one
-    /// now.
+    /// Returns the next connection whose state has changed since the last call, with its record if
+    /// it has one now.
     pub fn poll_bond(&mut self) -> Option<(CommId, Option<Bond>)> {
         let own_id = self.moved.pop_first()?;
         let bond = self.conns.get(&own_id).and_then(|conn| {

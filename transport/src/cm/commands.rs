@@ -1,4 +1,4 @@
-//! What the owner of a connection does with it.
+//! Commands that the owner of a connection gives.
 
 use rocade_wire::Qpn;
 use rocade_wire::mad::{
@@ -11,12 +11,13 @@ use super::limits::timewait_ns;
 use super::{Cm, CmError, CmRoute};
 use crate::time::Time;
 
-/// For how long the answer to a request for a service is kept: longer than its sender asks again.
+/// The time for which the answer to a service request is kept: longer than its sender repeats the
+/// request.
 const SIDR_KEPT_NS: u64 = 70_000_000_000;
-/// Answers that are kept at most; a request whose answer was dropped is a new one.
+/// Most answers that are kept. A repeated request whose answer was dropped counts as a new one.
 const MAX_SIDR_KEPT: usize = 1_024;
 
-/// Private data: at most as many bytes as the message has room for; the rest of it is 0.
+/// Returns a private data field: `data`, cut to the size of the field and padded with zeros.
 #[must_use]
 pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
     let mut field = [0; N];
@@ -36,8 +37,9 @@ impl Cm {
         }
     }
 
-    /// Asks for a connection. The communication ID and the GUID of the message are filled in.
-    /// `packet_life` is how long a packet is on its way at most.
+    /// Requests a connection. The communication ID and the GUID of the message are filled in.
+    ///
+    /// `packet_life` is the longest time that a packet spends on the wire.
     //= CM-ST-01
     pub fn connect(
         &mut self,
@@ -70,7 +72,7 @@ impl Cm {
         id
     }
 
-    /// Accepts a request; IDs and GUID of the message are filled in.
+    /// Accepts a request. IDs and GUID of the message are filled in.
     ///
     /// # Errors
     /// [`CmError`]: there is no request to accept.
@@ -91,10 +93,10 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells the peer that has accepted that the connection is made.
+    /// Confirms a connection that the peer has accepted.
     ///
     /// # Errors
-    /// [`CmError`]: nobody has accepted.
+    /// [`CmError`]: no REP was received.
     //= CM-ST-01
     pub fn ready(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         let conn = self.conn(id, &[State::RepRcvd, State::MraRepSent])?;
@@ -109,10 +111,10 @@ impl Cm {
         Ok(())
     }
 
-    /// The peer's QP has been heard of: the connection is made, though the RTU was lost.
+    /// Establishes a connection whose RTU was lost, because a packet of the peer's QP was received.
     ///
     /// # Errors
-    /// [`CmError`]: no RTU is waited for.
+    /// [`CmError`]: no RTU is expected.
     //= CM-ST-02
     //= EVT-08
     pub fn established(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
@@ -166,7 +168,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends a connection; the peer is asked to answer.
+    /// Disconnects: sends a DREQ and waits for the DREP.
     ///
     /// # Errors
     /// [`CmError`]: there is no connection.
@@ -181,10 +183,10 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers the peer that wants to disconnect.
+    /// Answers the peer's DREQ.
     ///
     /// # Errors
-    /// [`CmError`]: it does not.
+    /// [`CmError`]: no DREQ was received.
     //= CM-ST-03
     pub fn answer_disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         let conn = self.conn(id, &[State::DreqRcvd])?;
@@ -199,8 +201,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks for the QP of a service; the ID of the message is filled in. It is sent again every
-    /// `interval_ns`, so many times.
+    /// Requests the QP of a service. The ID of the message is filled in.
+    ///
+    /// The request is sent again every `interval_ns`, at most `retries` times.
     //= CM-ST-12
     pub fn request_service(
         &mut self,
@@ -223,7 +226,7 @@ impl Cm {
         id
     }
 
-    /// Answers a request for the QP of a service; ID and service of the message are filled in.
+    /// Answers a request for the QP of a service. ID and service of the message are filled in.
     ///
     /// # Errors
     /// [`CmError`]: there is no request to answer.
@@ -253,7 +256,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Drops a request that nobody has looked at, without a word: its sender will ask again.
+    /// Drops a request that the program has not fetched, without an answer. Its sender will repeat
+    /// it.
     //= LRC-15
     pub fn ignore(&mut self, now: Time, id: CommId) {
         let waits = [State::ReqRcvd, State::MraReqSent, State::SidrReqRcvd];
@@ -267,7 +271,8 @@ impl Cm {
         }
     }
 
-    /// The owner is no longer interested: ends what there is, in the way that the peer expects.
+    /// Destroys a connection that its owner no longer uses, and sends the peer the message that its
+    /// state requires.
     //= CM-ST-10
     pub fn destroy(&mut self, now: Time, id: CommId) {
         let guid = self.config.guid.get().to_be_bytes();
@@ -280,7 +285,7 @@ impl Cm {
         let (state, route, remote_id) = (conn.state, conn.route, conn.remote_id);
         let next = match state {
             State::ReqSent | State::MraReqRcvd => {
-                // Cannot fail in these states.
+                // `reject` cannot fail in these states.
                 let _ = self.reject(now, id, RejReason::Timeout, &guid, &[]);
                 State::Idle
             }
@@ -296,7 +301,7 @@ impl Cm {
                     _ => State::Idle,
                 }
             }
-            // It may have other holders, who go on receiving.
+            // Other handles may keep the XRC target open. It goes on receiving.
             State::Established if conn.end == End::XrcTarget => State::Idle,
             State::Established => {
                 let message = dreq(id, remote_id, conn.remote_qpn, &[]);
@@ -315,14 +320,15 @@ impl Cm {
                 let _ = self.reply_service(now, id, refusal(SidrStatus::Rejected));
                 State::SidrReplied
             }
-            // The peer shall learn of it all the same.
+            // The message is still repeated until the peer answers.
             State::DreqSent | State::TimeWait | State::SidrReplied => state,
             State::SidrReqSent | State::Idle => State::Idle,
         };
         self.abandon(now, id, next);
     }
 
-    /// Nobody hears of the connection any more. It is kept for as long as its peer may speak of it.
+    /// Reports no more events of the connection. Its state is kept as long as the peer may send
+    /// messages about it.
     fn abandon(&mut self, now: Time, id: CommId, next: State) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.is_abandoned = true;
@@ -342,7 +348,7 @@ fn dreq(local_id: CommId, remote_id: CommId, remote_qpn: Qpn, data: &[u8]) -> Cm
     })
 }
 
-/// A SIDR_REP that brings no QP.
+/// Returns a SIDR_REP without a QP.
 #[must_use]
 pub fn refusal(status: SidrStatus) -> SidrRep {
     SidrRep {

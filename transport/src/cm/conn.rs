@@ -1,4 +1,4 @@
-//! One connection, or request for a service.
+//! A single connection, or request for a service.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::time::Time;
 /// States, by the names of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is no connection any more, and nothing to do but to forget it.
+    /// The connection has ended. It only remains to be removed.
     Idle,
     ReqSent,
     MraReqRcvd,
@@ -28,12 +28,12 @@ pub(super) enum State {
     TimeWait,
     SidrReqSent,
     SidrReqRcvd,
-    /// The answer is kept for a while, should the question come again.
+    /// The answer is kept for a while, in case the request is repeated.
     SidrReplied,
 }
 
 impl State {
-    /// Is something sent again and again until it is answered?
+    /// Returns true in a state in which a message is repeated until it is answered.
     pub(super) const fn resends(self) -> bool {
         matches!(
             self,
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-/// What is connected.
+/// Kind of the connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// A queue pair that sends and receives.
@@ -59,7 +59,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whose queue pair a REP names.
+    /// Returns the QP number in a REP: its `qpn`, or its `eecn` for XRC.
     pub(super) const fn qpn_in(self, rep: &Rep) -> Qpn {
         match self {
             Self::Both => rep.qpn,
@@ -75,31 +75,31 @@ pub(super) struct Conn {
     pub(super) end: End,
     pub(super) state: State,
     pub(super) route: CmRoute,
-    /// What the peer calls it; 0 while unknown.
+    /// The peer's communication ID. 0 while unknown.
     pub(super) remote_id: CommId,
     pub(super) remote_guid: Guid,
     pub(super) remote_qpn: Qpn,
     pub(super) local_qpn: Qpn,
-    /// The transaction of what made it: answers carry it.
+    /// The transaction of the message that created the connection. Answers carry it.
     pub(super) tid: TransactionId,
-    /// Which service a peer's request is for.
+    /// The service that the peer's request is for.
     pub(super) service: ServiceId,
-    /// The message to send again.
+    /// The message that is sent again.
     pub(super) resend: Option<Box<[u8; Mad::LEN]>>,
     pub(super) interval_ns: u64,
     pub(super) max_retries: u8,
     pub(super) tries_left: u8,
     pub(super) timewait_ns: u64,
     pub(super) deadline: Option<Time>,
-    /// How far a peer's request is, for who decides which of them get a place.
+    /// Progress of a peer's request, for admission control.
     pub(super) stage: Stage,
     /// The fingerprint of the request.
     pub(super) print: u64,
-    /// The peer has asked more than once.
+    /// The peer has repeated its request.
     pub(super) asked_again: bool,
-    /// Its owner wants to hear nothing more.
+    /// Its owner has destroyed it: no more events are reported.
     pub(super) is_abandoned: bool,
-    /// The peer was sent a DREQ, for which nobody waits any more, and has not answered.
+    /// The peer was sent a DREQ whose answer the owner does not wait for, and has not answered.
     pub(super) is_parting: bool,
 }
 
@@ -129,22 +129,22 @@ impl Conn {
         }
     }
 
-    /// What the peer calls it.
+    /// Returns the key under which the peer knows the connection.
     pub(super) const fn remote_name(&self) -> Named<CommId> {
         (self.remote_id, self.remote_guid.get(), self.route.remote)
     }
 
-    /// What the peer calls it, where it is a request for a service.
+    /// Returns the key under which the peer knows its request for a service.
     pub(super) const fn request_name(&self) -> (CommId, IpAddr) {
         (self.remote_id, self.route.remote)
     }
 
-    /// The peer's QP.
+    /// Returns the key of the peer's QP.
     pub(super) const fn remote_qp(&self) -> Named<Qpn> {
         (self.remote_qpn, self.remote_guid.get(), self.route.remote)
     }
 
-    /// Something is due at `at`, and nothing before.
+    /// Sets the deadline of the connection, in place of an earlier one.
     pub(super) fn arm(&mut self, timers: &mut Timers, id: CommId, at: Time) {
         if let Some(old) = self.deadline.replace(at) {
             timers.remove(&(old, id));

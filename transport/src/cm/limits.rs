@@ -1,14 +1,15 @@
-//! Limits on what a peer may ask for: a field of five bits says anything from microseconds to hours.
+//! Limits on timeouts that a peer may request: a field of five bits can encode microseconds or
+//! hours.
 
 use rocade_wire::mad::CmTimeout;
 
-/// The longest response time of a peer that counts: 16 s, four times what Linux asks for.
+/// The longest response time of a peer that is honoured: 16 s, four times what Linux requests.
 const MAX_RESPONSE: CmTimeout = CmTimeout::new(22);
-/// How long a message is sent again and again at most.
+/// The longest time during which a message is repeated.
 const MAX_EXCHANGE_NS: u64 = 70_000_000_000;
-/// The longest further time that a peer can ask for in one MRA: 65 s, what Linux asks for.
+/// The longest service time that a peer can request in an MRA: 65 s, what Linux requests.
 const MAX_SERVICE: CmTimeout = CmTimeout::new(24);
-/// The longest rest of a connection that has ended: 4 s. Packets do not live longer.
+/// The longest stay in TimeWait: 4 s. Packets do not live longer.
 const MAX_TIMEWAIT: CmTimeout = CmTimeout::new(20);
 
 const fn at_most(asked: CmTimeout, most: CmTimeout) -> CmTimeout {
@@ -36,7 +37,7 @@ pub(super) const fn service_ns(asked: CmTimeout) -> u64 {
     at_most(asked, MAX_SERVICE).as_ns()
 }
 
-/// Returns how long a connection rests that has ended, in ns.
+/// Returns how long a connection stays in TimeWait, in ns.
 //= CM-ST-03
 pub(super) const fn timewait_ns(ack_timeout: CmTimeout) -> u64 {
     at_most(ack_timeout, MAX_TIMEWAIT).as_ns()
@@ -58,7 +59,7 @@ mod tests {
             }
             assert!(service_ns(asked) <= 1 << 36 && timewait_ns(asked) <= 1 << 32);
         }
-        // What Linux asks for is granted.
+        // The values that Linux requests are granted.
         let linux = CmTimeout::new(20);
         assert_eq!(resending(linux, 15), (linux.as_ns(), 15));
         assert_eq!(service_ns(CmTimeout::new(24)), CmTimeout::new(24).as_ns());

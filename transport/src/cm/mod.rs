@@ -1,9 +1,10 @@
-//! The communication manager: makes and ends connections by datagrams between the QPs 1 of two
-//! ports.
+//! The communication manager: establishes and ends connections by datagrams between the QPs 1 of
+//! two ports.
 //!
-//! A [`Cm`] holds the connections of one process. Like [`Qp`](crate::Qp) it does no I/O and knows no clock:
-//! commands and datagrams go in, datagrams ([`Cm::poll_transmit`]) and events ([`Cm::poll_event`]) come out, and
-//! [`Cm::next_timeout`] says when [`Cm::handle_timeout`] is due.
+//! A [`Cm`] holds the connections of one process. Like [`Qp`](crate::Qp) it does no I/O and reads
+//! no clock. Its input is commands and datagrams. Its output is datagrams ([`Cm::poll_transmit`])
+//! and events ([`Cm::poll_event`]). [`Cm::next_timeout`] returns when [`Cm::handle_timeout`] is
+//! due.
 //!
 //! ```text
 //! active   connect ─ ReqSent ── REP ─ RepRcvd ── ready ──┐
@@ -13,8 +14,9 @@
 //! datagram service   SidrReqSent ─ SIDR_REP ─ Idle;   SIDR_REQ ─ SidrReqRcvd ─ reply ─ SidrReplied
 //! ```
 //!
-//! Datagrams are lost and come twice: each is sent again until it is answered, and each receiver may get it
-//! again (MAD-07). What fits no connection, or not its state, is counted and changes nothing.
+//! Datagrams are lost and duplicated. The sender repeats each until it is answered, and each
+//! receiver tolerates repetitions. A datagram that matches no connection, or not its state, is
+//! counted and has no effect.
 
 mod admission;
 mod bond;
@@ -45,29 +47,30 @@ use crate::time::Time;
 use conn::{Conn, State};
 use refused::Refused;
 
-/// What a process is to the managers of others.
+/// Configuration of a communication manager.
 #[derive(Clone, Copy, Debug)]
 pub struct CmConfig {
     /// GUID of the adapter.
     pub guid: Guid,
-    /// Upper 8 bits of all communication IDs: they tell whose process the connection is. Not 0.
+    /// Upper 8 bits of all communication IDs. They identify the process that owns the connection.
+    /// Not 0.
     pub prefix: u8,
-    /// Where IDs and transactions begin: random, so that those of an earlier process do not come again.
+    /// Start of IDs and transactions: random, so that those of an earlier process are not reused.
     pub seed: u64,
 }
 
 impl CmConfig {
-    /// The transaction of a message that a connection starts.
+    /// Returns the ID of a transaction that a connection starts.
     //= MAD-05
     const fn tid(&self, id: CommId) -> TransactionId {
         TransactionId::new((self.seed >> 32) << 32 | id.get() as u64)
     }
 }
 
-/// The two ports that a datagram goes between.
+/// The two ports that a datagram is exchanged between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmRoute {
-    /// Own address.
+    /// Local address.
     pub local: IpAddr,
     /// Address of the peer.
     pub remote: IpAddr,
@@ -76,134 +79,136 @@ pub struct CmRoute {
 /// A datagram to send, from QP 1 to QP 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmTransmit {
-    /// From where to where.
+    /// Source and destination.
     pub route: CmRoute,
-    /// The peer's communication ID, 0 if it has none yet.
+    /// The peer's communication ID, 0 if unknown.
     pub to: CommId,
-    /// Its payload.
+    /// The payload.
     pub mad: Box<[u8; Mad::LEN]>,
 }
 
-/// What happened.
+/// An event of the communication manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
-    /// A peer asks for a connection, which has this ID from now on.
+    /// A peer requests a connection, which has this ID from now on.
     Request {
-        /// New.
+        /// ID of the new connection.
         id: CommId,
-        /// Where it came from.
+        /// The ports of the request.
         route: CmRoute,
-        /// What it says.
+        /// The message.
         req: Box<Req>,
     },
     /// The peer accepts.
     Reply {
-        /// Which connection.
+        /// The connection.
         id: CommId,
-        /// What it says.
+        /// The message.
         rep: Box<Rep>,
     },
-    /// The connection is made, as the passive side learns.
+    /// The connection is established. Reported on the passive side.
     Ready {
-        /// Which.
+        /// The connection.
         id: CommId,
     },
     /// The REQ was not answered.
     RequestTimeout {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
     /// The REP was not answered.
     ReplyTimeout {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
     /// The peer rejects.
     Rejected {
-        /// Which connection.
+        /// The connection.
         id: CommId,
-        /// What it says.
+        /// The message.
         rej: Box<Rej>,
     },
-    /// The peer wants to disconnect; it waits for the answer.
+    /// The peer disconnects, and waits for the answer.
     Disconnect {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
-    /// The peer has answered our DREQ.
+    /// The peer has answered the DREQ of this side.
     Disconnected {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
-    /// The peer has not answered our DREQ.
+    /// The peer has not answered the DREQ of this side.
     DisconnectTimeout {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
-    /// Packets of the connection are no longer on their way.
+    /// TimeWait has ended: no packets of the connection are on the wire any more.
     TimewaitExit {
-        /// Which connection.
+        /// The connection.
         id: CommId,
     },
-    /// A peer asks for the QP of a service.
+    /// A peer requests the QP of a service.
     ServiceRequest {
-        /// New.
+        /// ID of the new request.
         id: CommId,
-        /// Where it came from.
+        /// The ports of the request.
         route: CmRoute,
-        /// What it says.
+        /// The message.
         req: Box<SidrReq>,
     },
-    /// The answer to a request for the QP of a service, whatever it is.
+    /// The answer to a request for the QP of a service, positive or negative.
     ServiceReply {
-        /// Which request.
+        /// The request.
         id: CommId,
-        /// What it says.
+        /// The message.
         rep: Box<SidrRep>,
     },
-    /// There is none.
+    /// A request for the QP of a service was not answered.
     ServiceTimeout {
-        /// Which request.
+        /// The request.
         id: CommId,
     },
 }
 
-/// Why a command is refused.
+/// The reason why a command is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmError {
     /// There is no such connection.
     UnknownId,
-    /// Its state does not allow it.
+    /// The state of the connection does not allow the command.
     WrongState,
 }
 
-/// What was received and done.
+/// Counters of a communication manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmCounters {
     /// Messages received.
     pub rx_messages: u64,
     /// Datagrams that are no messages of the communication manager.
     pub rx_malformed: u64,
-    /// Messages that fit no connection, not its state, or came from somebody else than its peer.
+    /// Messages that match no connection, do not fit its state, or came from another address than
+    /// its peer's.
     pub rx_unsolicited: u64,
-    /// Messages that had come before.
+    /// Messages received before.
     pub rx_duplicates: u64,
-    /// Requests that were refused at once: no such service, or a connection that has not ended.
+    /// Requests that were refused at once: unknown service, or a connection that has not ended.
     pub rx_refused: u64,
-    /// Requests that were dropped without a word, because too many are held; their senders ask again.
+    /// Requests that were dropped without an answer, because too many are held. Their senders
+    /// repeat them.
     pub rx_dropped: u64,
-    /// Half-open connections that were given up, because others waited for their place.
+    /// Half-open connections that were evicted in favour of held requests.
     pub evicted: u64,
     /// Messages sent.
     pub tx_messages: u64,
-    /// Those of them that were sent again for want of an answer.
+    /// Messages that were sent again because no answer came, included in `tx_messages`.
     pub tx_retries: u64,
 }
 
-/// A peer's name for something: its number of it, adapter and address. The number comes first, because that is what tells one
-/// name from another at a glance.
+/// Key under which a peer knows an object: its number for the object, its adapter and its address.
+/// The number comes first, because it differs most often and so decides most comparisons.
 type Named<T> = (T, u64, IpAddr);
-/// What is due when.
+/// Deadlines in order.
 type Timers = BTreeSet<(Time, CommId)>;
 
 /// The communication manager of a process.
@@ -212,21 +217,22 @@ pub struct Cm {
     config: CmConfig,
     next_id: u32,
     conns: BTreeMap<CommId, Conn>,
-    /// By what peers call them; for duplicates, and rejections by who gave up.
+    /// Connections by the peer's communication ID, to detect duplicates and to match a REJ after a
+    /// timeout.
     by_remote_id: BTreeMap<Named<CommId>, CommId>,
-    /// By the peer's QP, for those that have not ended.
+    /// Connections that have not ended, by the peer's QP.
     by_remote_qp: BTreeMap<Named<Qpn>, CommId>,
-    /// Requests for services, by what peers call them.
+    /// Requests for services, by the peer's request ID.
     by_request: BTreeMap<(CommId, IpAddr), CommId>,
-    /// By the services that somebody listens for.
+    /// Admission state by service, for services that have a listener.
     admissions: BTreeMap<ServiceId, Admission>,
-    /// Services with requests that wait for a place.
+    /// Services with requests that wait for room in the backlog.
     pressed: BTreeSet<ServiceId>,
     refused: Refused,
-    /// Answered requests for services, the oldest first.
+    /// Answered requests for services, oldest first.
     replied: VecDeque<CommId>,
     timers: Timers,
-    /// Those in another state than `poll_bond` has told.
+    /// Connections whose state has changed since `poll_bond` returned them.
     moved: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
@@ -234,7 +240,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A manager without connections.
+    /// Creates a manager without connections.
     #[must_use]
     pub const fn new(config: CmConfig) -> Self {
         #[expect(
@@ -271,40 +277,41 @@ impl Cm {
         }
     }
 
-    /// Requests for this service come as events from now on.
+    /// Accepts requests for this service from now on, as events.
     pub fn listen(&mut self, service: ServiceId) {
         self.admissions.entry(service).or_default();
     }
 
-    /// They are refused from now on.
+    /// Refuses requests for this service from now on.
     pub fn unlisten(&mut self, service: ServiceId) {
         self.close_admission(service);
     }
 
-    /// What was received and done.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// How many connections and requests there are, those included that are about to be forgotten.
+    /// Returns the number of connections and requests, including those that are about to be
+    /// removed.
     #[must_use]
     pub fn len(&self) -> usize {
         self.conns.len()
     }
 
-    /// There are none.
+    /// Returns true if there are no connections and no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<CmTransmit> {
         self.out.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         if self.events.is_empty() {
             self.offer_held();
@@ -312,14 +319,15 @@ impl Cm {
         self.events.pop_front()
     }
 
-    /// When [`Cm::handle_timeout`] is due.
+    /// Returns when [`Cm::handle_timeout`] is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(at, _)| *at);
         timer.into_iter().chain(self.next_eviction()).min()
     }
 
-    /// Sends again what was not answered in time, and gives up what was not answered at all.
+    /// Repeats messages that were not answered in time, and gives up those that were repeated often
+    /// enough.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(at, id)) = self.timers.first()
             && at <= now
@@ -362,7 +370,7 @@ impl Cm {
         self.enter(now, id, state);
     }
 
-    /// Changes the state of a connection, and does what belongs to the new one.
+    /// Changes the state of a connection, and sets timers and indices accordingly.
     fn enter(&mut self, now: Time, id: CommId, state: State) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -379,13 +387,13 @@ impl Cm {
         };
         match state {
             State::TimeWait => {
-                // Nothing of it is sent again.
+                // No message is repeated in TimeWait.
                 conn.resend = None;
                 conn.arm(&mut self.timers, id, now.plus_ns(conn.timewait_ns));
             }
             State::Idle => {
                 conn.resend = None;
-                // What the peer calls it, and its QP, mean nothing any more.
+                // The peer's ID and QP number are no longer valid.
                 forget(&mut self.by_remote_id, conn.remote_name(), id);
                 forget(&mut self.by_remote_qp, conn.remote_qp(), id);
                 forget(&mut self.by_request, conn.request_name(), id);
@@ -403,7 +411,7 @@ impl Cm {
         }
     }
 
-    /// A new connection, with an ID that no other has.
+    /// Adds a connection with an ID that no other connection has.
     fn add(&mut self, make: impl Fn(CommId) -> Conn) -> CommId {
         let prefix = u32::from(self.config.prefix) << 24;
         let id = loop {
@@ -433,7 +441,7 @@ impl Cm {
         self.out.push_back(CmTransmit { route, to, mad });
     }
 
-    /// Sends a message of a connection, which is kept to be sent again.
+    /// Sends a message of a connection, and keeps it for repetition.
     fn send_and_keep(&mut self, id: CommId, tid: TransactionId, message: CmMessage) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -445,7 +453,7 @@ impl Cm {
         self.put_out(route, to, mad);
     }
 
-    /// Sends a message of a connection again and again until it is answered.
+    /// Sends a message of a connection, and repeats it until it is answered.
     fn send_until_answered(
         &mut self,
         now: Time,
@@ -460,7 +468,7 @@ impl Cm {
         self.send_and_keep(id, tid, message);
     }
 
-    /// Sends what was kept.
+    /// Repeats the kept message.
     fn send_again(&mut self, id: CommId) {
         if let Some(conn) = self.conns.get(&id)
             && let Some(mad) = conn.resend.clone()
@@ -471,13 +479,13 @@ impl Cm {
         }
     }
 
-    /// Counts something.
+    /// Increments a counter.
     fn count(&mut self, which: impl FnOnce(&mut CmCounters) -> &mut u64) {
         *which(&mut self.counters) += 1;
     }
 }
 
-/// A name means nothing any more, if it is that of this connection.
+/// Removes a key from an index if the key belongs to this connection.
 fn forget<N: Ord>(names: &mut BTreeMap<N, CommId>, name: N, id: CommId) {
     if let Entry::Occupied(named) = names.entry(name)
         && *named.get() == id

@@ -1,4 +1,4 @@
-//! What peers say.
+//! Handling of messages from peers.
 
 use alloc::boxed::Box;
 
@@ -15,12 +15,12 @@ use super::refused::Memory;
 use super::{Cm, CmCounters, CmEvent, CmRoute, Stage};
 use crate::time::Time;
 
-/// How much longer an answer may take, as an MRA says.
+/// Additional time for an answer that an MRA of this side announces.
 //= CMA-06
 const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);
 
 impl Cm {
-    /// A datagram has come to QP 1. Whatever it is, it is counted.
+    /// Handles a datagram received on QP 1. Every datagram is counted.
     //= MAD-04
     //= MAD-07
     pub fn handle_mad(&mut self, now: Time, route: CmRoute, payload: &[u8]) {
@@ -44,7 +44,8 @@ impl Cm {
         }
     }
 
-    /// The connection that a message of this peer is about; 0 as `remote_id` fits any.
+    /// Returns the connection that a message of this peer belongs to. A `remote_id` of 0 matches
+    /// any.
     fn find(&mut self, route: CmRoute, id: CommId, remote_id: CommId) -> Option<&mut Conn> {
         let conn = self.conns.get_mut(&id)?;
         let fits = conn.route.remote == route.remote
@@ -67,7 +68,7 @@ impl Cm {
         let qp = (req.qpn, req.ca_guid.get(), route.remote);
         if let Some(&old) = self.by_remote_qp.get(&qp) {
             self.refuse(route, tid, &req, RejReason::StaleConnection);
-            // Its end over there was not noticed here.
+            // This side did not notice that the peer had closed the old connection.
             let _ = self.disconnect(now, old, &[]);
             return;
         }
@@ -122,7 +123,7 @@ impl Cm {
         }
     }
 
-    /// Refuses a request of which nothing is remembered.
+    /// Refuses a request without keeping state.
     fn refuse(&mut self, route: CmRoute, tid: TransactionId, req: &Req, reason: RejReason) {
         self.count(|counters| &mut counters.rx_refused);
         let message = CmMessage::Rej(Rej {
@@ -137,7 +138,7 @@ impl Cm {
         self.send(route, tid, message);
     }
 
-    /// Tells a peer that asks again that the answer takes longer.
+    /// Sends an MRA to a peer that repeats its message: the answer takes longer.
     //= CM-ST-04
     //= CM-ST-05
     fn ask_for_time(&mut self, id: CommId, received: Rejected) {
@@ -163,7 +164,7 @@ impl Cm {
     fn on_mra(&mut self, now: Time, route: CmRoute, mra: &Mra) {
         let any = CommId::new(0);
         let remote_id = match mra.received {
-            // We do not know yet what the peer calls it.
+            // The peer's communication ID is not known yet.
             Rejected::Req => any,
             _ => mra.local_id,
         };
@@ -177,7 +178,7 @@ impl Cm {
         };
         let wait_ns = service_ns(mra.service_timeout).saturating_add(conn.interval_ns);
         if mra.received == Rejected::Rep {
-            // Somebody is there, and needs time.
+            // The MRA proves that the peer exists, and only needs time.
             self.set_stage(mra.remote_id, Stage::Settled);
         }
         self.arm(mra.remote_id, now.plus_ns(wait_ns));
@@ -199,7 +200,7 @@ impl Cm {
             }
             State::Established if is_known => {
                 self.count(|counters| &mut counters.rx_duplicates);
-                // The RTU, on the side that has sent one.
+                // Repeats the RTU, on the side that has sent one.
                 return self.send_again(id);
             }
             _ => return self.count(unsolicited),
@@ -225,7 +226,7 @@ impl Cm {
         };
         match conn.state {
             State::RepSent | State::MraRepRcvd => {
-                // A REP that comes back is nothing to answer.
+                // A repeated REP needs no answer.
                 conn.resend = None;
                 self.enter(now, id, State::Established);
                 self.raise(id, CmEvent::Ready { id });
@@ -295,7 +296,7 @@ impl Cm {
                 conn.tid = tid;
                 conn.resend = None;
                 if conn.is_abandoned {
-                    // Nobody else will answer.
+                    // No owner is left to answer.
                     self.send_drep(route, tid, dreq);
                     return self.enter(now, id, State::TimeWait);
                 }
@@ -337,7 +338,7 @@ impl Cm {
         }
     }
 
-    /// The peer knows that the connection has ended.
+    /// Notes that the peer knows that the connection has ended.
     fn parted(&mut self, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.is_parting = false;
@@ -350,7 +351,7 @@ impl Cm {
         let name = (req.request_id, route.remote);
         if let Some(&id) = self.by_request.get(&name) {
             self.count(|counters| &mut counters.rx_duplicates);
-            // The answer, if there is one.
+            // Repeats the answer, if there is one.
             return self.send_again(id);
         }
         if !self.admissions.contains_key(&req.service_id) {
@@ -385,7 +386,7 @@ impl Cm {
         }
     }
 
-    /// Alternate paths are not loaded on RoCE.
+    /// Refuses a LAP: alternate paths cannot be loaded on RoCE.
     //= CM-ST-11
     fn on_lap(&mut self, route: CmRoute, tid: TransactionId, lap: &Lap) {
         let conn = self.find(route, lap.remote_id, lap.local_id);

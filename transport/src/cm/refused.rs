@@ -1,4 +1,5 @@
-//! Memory of requests that found no room: who asks again is a client, a flood says each thing once.
+//! Memory of requests that were refused for lack of room: a client repeats its request, a flood
+//! does not.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -8,28 +9,31 @@ use rocade_wire::mad::Req;
 
 use crate::time::Time;
 
-/// Entries.
+/// Number of entries.
 const LEN: usize = 1 << 16;
-/// Entries of one set, a cache line. A request is in one of the set that its fingerprint names, and
-/// a new one takes the place of the oldest. So the next seven of the same set leave it alone.
+/// Entries of one set, which is a cache line.
+///
+/// The fingerprint of a request selects its set. A new entry replaces the oldest of the set, so an
+/// entry survives the next seven of its set.
 const WAYS: usize = 8;
-/// Sooner than this no client asks again.
+/// Least age, in ticks, at which a repetition counts. No client repeats its request sooner.
 const SOONEST: u64 = 8;
-/// Later than this the entry means nothing.
+/// Greatest age, in ticks, at which an entry is valid.
 const LATEST: u64 = 1_600;
-/// Bits of an entry that are its time; one more says that the peer has kept a place in vain.
+/// Bits of an entry that hold its time. The next bit says that the peer never confirmed a
+/// connection it was given.
 const TIME_BITS: u32 = 24;
 const WASTED: u64 = 1 << TIME_BITS;
 const TIME: u64 = WASTED - 1;
 
-/// What is remembered of a request.
+/// The record of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// Nothing.
+    /// No record.
     None,
-    /// The peer has asked before, and found no room.
+    /// The peer has sent the request before, and was refused for lack of room.
     Repeated,
-    /// The peer got an answer before, and did not confirm the connection.
+    /// The peer was answered before, and did not confirm the connection.
     Wasted,
 }
 
@@ -38,7 +42,7 @@ pub(super) enum Memory {
 pub(super) struct Refused {
     key: u64,
     entries: Option<Box<[u64]>>,
-    /// When the last one was added.
+    /// The time when the last entry was added.
     last: Time,
 }
 
@@ -49,13 +53,13 @@ const fn mix(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// 67 ms.
+/// Returns a time in ticks of 67 ms.
 const fn tick(now: Time) -> u64 {
     now.as_ns() >> 26 & TIME
 }
 
 impl Refused {
-    /// An empty table; `key` is random, so that nobody can choose what collides.
+    /// Creates an empty table. `key` is random, so that a peer cannot choose requests that collide.
     pub(super) const fn new(key: u64) -> Self {
         Self {
             key,
@@ -64,7 +68,7 @@ impl Refused {
         }
     }
 
-    /// Returns what tells a request from others.
+    /// Returns the fingerprint of a request.
     pub(super) fn print(&self, req: &Req, from: IpAddr) -> u64 {
         let address = match from {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -86,19 +90,19 @@ impl Refused {
         })
     }
 
-    /// Returns the place of a fingerprint's set.
+    /// Returns the range of a fingerprint's set.
     fn set(print: u64) -> core::ops::Range<usize> {
         let sets = (LEN / WAYS) as u64;
         let at = usize::try_from(print % sets).unwrap_or(0) * WAYS;
         at..at + WAYS
     }
 
-    /// The age of an entry in ticks.
+    /// Returns the age of an entry in ticks.
     const fn age(now: Time, entry: u64) -> u64 {
         tick(now).wrapping_sub(entry) & TIME
     }
 
-    /// Returns true if an entry is of this request, and means something still.
+    /// Returns true if an entry is of this request, and still valid.
     fn is_of(entry: u64, now: Time, print: u64) -> bool {
         entry != 0 && Self::tag(entry) == Self::tag(print) && Self::age(now, entry) <= LATEST
     }
@@ -107,7 +111,8 @@ impl Refused {
         print & !(WASTED | TIME)
     }
 
-    /// Notes that a request found no room, or (`is_wasted`) that its place was taken away again.
+    /// Notes that a request was refused for lack of room, or (`is_wasted`) that its connection was
+    /// evicted unconfirmed.
     pub(super) fn note(&mut self, now: Time, print: u64, is_wasted: bool) {
         self.last = now;
         let entries = self
@@ -127,7 +132,7 @@ impl Refused {
             Self::tag(print) | u64::from(is_wasted) << TIME_BITS | tick(now);
     }
 
-    /// The age of a request's entry, and whether it has wasted a place.
+    /// Returns the age of a request's entry, and whether its connection was evicted unconfirmed.
     fn remember(&self, now: Time, print: u64) -> Option<(u64, bool)> {
         let set = self.entries.as_ref()?.get(Self::set(print))?;
         let mut entries = set.iter();
@@ -135,7 +140,7 @@ impl Refused {
         Some((Self::age(now, entry), entry & WASTED != 0))
     }
 
-    /// Returns what is remembered of a request.
+    /// Returns the record of a request.
     pub(super) fn memory(&self, now: Time, print: u64) -> Memory {
         match self.remember(now, print) {
             Some((_, true)) => Memory::Wasted,
@@ -144,7 +149,7 @@ impl Refused {
         }
     }
 
-    /// Gives the memory back when nothing was noted for so long that all of it means nothing.
+    /// Frees the table once all its entries have expired.
     pub(super) fn tidy(&mut self, now: Time) {
         if self.entries.is_some() && now.ns_since(self.last) >> 26 > LATEST {
             self.entries = None;

@@ -1,4 +1,4 @@
-//! The initiator: whose turn it is, and to which target.
+//! The DC initiator: schedules its lanes and their targets.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -27,33 +27,34 @@ use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
 
-/// What a NAK for want of resources stands for: 1.28 ms.
+/// Timer code of a NAK for lack of resources: 1.28 ms.
 //= DCW-11
 const NO_RESOURCES_CODE: u8 = 14;
-/// Ends of sessions that wait for room; where there are more, the oldest are not told.
+/// Most DISCONNECT packets that wait for room. Where there are more, the oldest are dropped.
 const MAX_FAREWELLS: usize = 64;
-/// Addresses that are known to be those of Rocade.
+/// Most addresses that are remembered as running Rocade.
 const MAX_KNOWN: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Initiator {
     limits: SendLimits,
     attr: RequesterAttr,
-    /// Slots in use: those of all lanes, and those whose completion the application has not taken.
+    /// WQEs in use: those of all lanes, and those whose completion the application has not polled.
     used: u32,
-    /// Work requests that are complete without a completion, since the last one.
+    /// Work requests completed without a completion since the last one.
     silent: u32,
     lanes: Vec<Lane>,
-    /// Whose turn it is.
+    /// The lane that is polled next.
     turn: usize,
-    /// Whose packets are in the caller's buffer.
+    /// The lane whose packets are in the caller's buffer.
     last: usize,
-    /// Where several lanes are: the lane of each work request since the last change.
+    /// With several lanes: the lane of each work request posted since the last state change.
     recent: Vec<usize>,
     farewells: VecDeque<Farewell>,
-    /// Where somebody has shown that it is Rocade.
+    /// Addresses that have proved to run Rocade.
     known: BTreeSet<IpAddr>,
-    /// Streams in error, and how many of them are too many; 0 without streams: then one error is.
+    /// Streams in error, and how many of them move the initiator to ERR. Without streams the
+    /// maximum is 0, and a single error does.
     errored: BTreeSet<u16>,
     max_errored: usize,
     next_session: u32,
@@ -82,7 +83,8 @@ impl Initiator {
         }
     }
 
-    /// It takes part in cross-channel operations; one with streams, which have no common order, does not.
+    /// Enables cross-channel operations. An initiator with streams supports none, because streams
+    /// have no common order.
     //= XCH-02
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         debug_assert!(!self.has_streams());
@@ -95,7 +97,8 @@ impl Initiator {
         self.prepare_lanes();
     }
 
-    /// Tells the requesters what they have to know. What waits for its release does so here, not there.
+    /// Configures the requesters of the lanes. Work requests wait for their release in the
+    /// initiator, not in a requester.
     fn prepare_lanes(&mut self) {
         for Lane { requester, .. } in &mut self.lanes {
             requester.set_big_endian_results(self.big_endian_results);
@@ -112,14 +115,15 @@ impl Initiator {
         self.cross.as_ref()?.gate.as_deref()
     }
 
-    /// May the oldest of the work requests that a lane holds be started, as far as others have to release it?
+    /// Returns true if the gate allows to start the oldest work request that a lane holds.
     //= XCE-05
     fn is_released(&self, lane: &Lane) -> bool {
         self.gate().is_none_or(|gate| gate.is_open(lane.held.len()))
     }
 
-    /// Before it is used: the number of its first session, which must not have been that of an earlier initiator with the same number
-    /// (DCW-07), and whether it has streams.
+    /// Sets the number of the first session and the streams, before first use.
+    ///
+    /// The number must differ from those of an earlier initiator with the same QP number.
     //= DCW-07
     pub(crate) fn set_up(&mut self, first_session: u32, streams: Option<DciStreams>) {
         self.next_session = first_session;
@@ -132,12 +136,13 @@ impl Initiator {
         }
     }
 
-    /// Has it streams?
+    /// Returns true if the initiator has streams.
     pub(crate) const fn has_streams(&self) -> bool {
         self.max_errored > 0
     }
 
-    /// A stream that is in error takes requests again; false where it is not.
+    /// Resets a stream in error, which accepts requests again. Returns false if it was not in
+    /// error.
     //= DC-40
     pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
         self.errored.remove(&stream)
@@ -161,13 +166,13 @@ impl Initiator {
         !self.farewells.is_empty() || self.lanes.iter().any(has_work)
     }
 
-    /// The ways of everything that is not complete.
+    /// Returns the routes of everything that is not complete.
     pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
         let farewells = self.farewells.iter().map(|farewell| farewell.route);
         self.lanes.iter().flat_map(Lane::routes).chain(farewells)
     }
 
-    /// Queues a work request. Only those that concern this side alone have no destination.
+    /// Queues a work request. Only a local operation may have no destination.
     pub(crate) fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -201,7 +206,7 @@ impl Initiator {
         let lane = &mut self.lanes[index];
         //= DC-04 DC-10 PST-11
         lane.requester.post(wr, inline)?;
-        // Slots are counted here, for all lanes.
+        // WQEs are counted here, for all lanes.
         lane.requester.free_slots(1);
         self.used += 1;
         lane.idle_at = None;
@@ -225,7 +230,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The newest work request has these operands.
+    /// Sets the operands of the newest work request.
     pub(crate) fn equip(&mut self, operands: Operands) {
         let lane = &mut self.lanes[self.recent.last().copied().unwrap_or(0)];
         match lane.held.back_mut() {
@@ -234,7 +239,7 @@ impl Initiator {
         }
     }
 
-    /// Removes the newest `count` work requests; nothing has happened since they were posted.
+    /// Removes the newest `count` work requests. No other call has happened since they were posted.
     pub(crate) fn unpost(&mut self, count: usize) {
         for _ in 0..count {
             let lane = &mut self.lanes[self.recent.pop().unwrap_or(0)];
@@ -248,7 +253,8 @@ impl Initiator {
         }
     }
 
-    /// The newest one, flushed when it was posted, is taken back with its completion.
+    /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
+    /// completion.
     pub(crate) const fn unflush(&mut self, slots: u32) {
         self.used -= 1;
         self.silent = slots - 1;
@@ -271,7 +277,7 @@ impl Initiator {
         }
     }
 
-    /// Calls `f` with the requester of a lane and who that talks to.
+    /// Calls `f` with the requester of a lane and a context with the peer of the lane.
     fn with_lane<H, R>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -307,8 +313,10 @@ impl Initiator {
         }
     }
 
-    /// A lane has failed: the error is reported. Without streams that is the end of the initiator, else of
-    /// the stream, as long as there are not too many.
+    /// Handles the failure of a lane by reporting the error.
+    ///
+    /// Without streams, the initiator moves to ERR. With streams, only the stream does, until too
+    /// many streams are in error.
     //= DC-09 DC-40
     fn concede<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
         let lane = &self.lanes[index];
@@ -327,7 +335,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Lets a lane go on to the next target if it is done with the last one.
+    /// Lets a lane proceed to the next target once it has completed everything for the last one.
     fn advance<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         loop {
             if !self.is_released(&self.lanes[index]) {
@@ -396,7 +404,7 @@ impl Initiator {
         lane.open(to, cx.peer, tag);
     }
 
-    /// Appends requests of one lane, and reports what has failed meanwhile.
+    /// Appends requests of one lane, and reports requests that have failed.
     pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -420,7 +428,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// True where something was appended, or nothing can be.
+    /// Returns true if packets were appended, or if no more can be.
     fn poll_lane<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -453,7 +461,7 @@ impl Initiator {
                 self.last = index;
                 return true;
             }
-            // What concerned this side alone is done, perhaps.
+            // A local operation may have completed.
             let is_released = self.is_released(&self.lanes[index]);
             let lane = &mut self.lanes[index];
             if !lane.may_switch(is_released) {
@@ -463,7 +471,7 @@ impl Initiator {
         }
     }
 
-    /// Appends the ends of sessions; false where some are left.
+    /// Appends pending DISCONNECT packets. Returns false if some are left.
     //= DCW-12
     pub(crate) fn say_farewells(&mut self, tx: &mut TxBuffer) -> bool {
         while let Some(Farewell { route, peer, psn }) = self.farewells.front() {
@@ -517,7 +525,7 @@ impl Initiator {
         result.or_else(|Fatal| self.concede(cx, index))
     }
 
-    /// Handles a datagram to the initiator: somebody has shown that it is Rocade.
+    /// Handles a datagram to the initiator that shows that its sender runs Rocade.
     //= DCW-18
     pub(crate) fn handle_datagram<H>(
         &mut self,
@@ -555,7 +563,7 @@ impl Initiator {
                 .with_lane(cx, index, Requester::handle_timeout)
                 .and_then(|()| self.repeat_hello(cx, index));
             if result.is_err() {
-                // Perhaps somebody else is there now.
+                // Another implementation may have this address by now.
                 let session = self.lanes[index].session.as_ref();
                 if let Some(remote) = session.map(|session| session.to.remote) {
                     self.known.remove(&remote);
@@ -598,7 +606,7 @@ impl Initiator {
         }))
     }
 
-    /// The payload of a request in the last buffer cannot be read any more.
+    /// Handles the failure to read the payload of a request in the last buffer.
     pub(crate) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
         let index = self.last;
         self.with_lane(cx, index, |requester, cx| {
@@ -608,7 +616,7 @@ impl Initiator {
         .or_else(|Fatal| self.concede(cx, index))
     }
 
-    /// Ends all sessions, whatever is on its way.
+    /// Ends all sessions, including those with packets in flight.
     //= DCW-12
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         for index in 0..self.lanes.len() {
@@ -622,7 +630,7 @@ impl Initiator {
         }
     }
 
-    /// Ends the sessions where nothing is on its way: the initiator is about to be reset.
+    /// Ends the sessions without packets in flight, before the initiator is reset.
     pub(crate) fn hang_up(&mut self) {
         for index in 0..self.lanes.len() {
             if self.lanes[index].is_quiet() {
@@ -648,7 +656,7 @@ impl Initiator {
     }
 }
 
-/// A response in its session.
+/// Handles a response within its session.
 fn take_response<H: Memory>(
     requester: &mut Requester,
     cx: &mut Cx<'_, H>,
@@ -668,8 +676,8 @@ fn take_response<H: Memory>(
     }
     match code {
         //= DCW-10
-        // Where the START is acknowledged, the NAK may be a late one of before. If not, the target has lost its memory: no
-        // retry will help, and they end.
+        // If the START is acknowledged, the NAK may be a late one from before. If not, the target
+        // has lost its state, and the retries end in an error.
         Some(DcRespEth::NAK_NO_SESSION) => requester.sequence_error(cx),
         //= DCW-11
         Some(DcRespEth::NAK_NO_RESOURCES) => {

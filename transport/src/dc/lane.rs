@@ -12,11 +12,11 @@ use crate::requester::{Requester, SendWqe};
 use crate::time::Time;
 use crate::wr::{DcDestination, RouteTag};
 
-/// A work request that waits for the session before its own to end.
+/// A work request that waits for an earlier session to end.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) wqe: SendWqe,
-    /// `None` of what concerns this side alone.
+    /// `None` for a local operation.
     pub(super) to: Option<DcDestination>,
 }
 
@@ -36,7 +36,8 @@ impl Session {
         self.tag().is_some_and(|tag| tag.id == id)
     }
 
-    /// Something at or behind `una` is the oldest packet that is not acknowledged.
+    /// Notes the oldest unacknowledged PSN. The START flag is dropped once the first packet is
+    /// acknowledged.
     pub(super) fn note_una(&mut self, una: Psn) {
         if let Some(tag) = &mut self.peer.session {
             tag.start.take_if(|start| *start != una);
@@ -44,19 +45,20 @@ impl Session {
     }
 }
 
-/// The question whether there is a Rocade at an address, which has to be answered before anything else goes there.
+/// A probe whether an address runs Rocade, which has to be answered before any request is sent
+/// there.
 #[derive(Debug)]
 pub(super) struct Hello {
     pub(super) to: DcDestination,
     pub(super) peer: Peer,
-    /// It is to be sent now.
+    /// The probe has to be sent now.
     pub(super) is_due: bool,
     pub(super) again_at: Option<Time>,
     pub(super) tries_left: u8,
 }
 
-/// The last packet of a session. Nobody waits for its acknowledgement: where it is lost, the target forgets the
-/// session in its own time.
+/// The DISCONNECT packet of a session. The initiator does not wait for its ACK: if it is lost, the
+/// target drops the session after a timeout.
 //= DCW-12 DCW-13
 #[derive(Debug)]
 pub(super) struct Farewell {
@@ -66,22 +68,22 @@ pub(super) struct Farewell {
 }
 
 //= DC-03
-/// One sequence of sessions: where an initiator has streams, several go on at a time.
+/// A sequence of sessions. An initiator with streams has several lanes, which work concurrently.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) requester: Requester,
-    /// What goes to other targets than the requests before it.
+    /// Work requests whose target differs from that of the requests before them.
     pub(super) held: VecDeque<Held>,
     pub(super) session: Option<Session>,
     pub(super) hello: Option<Hello>,
-    /// When the session ends if nothing else is posted.
+    /// Time at which the session ends if no more work is posted.
     pub(super) idle_at: Option<Time>,
 }
 
 impl Lane {
     pub(super) fn new(limits: SendLimits) -> Self {
         let mut requester = Requester::new(limits);
-        // Who answers a session has shown that it is Rocade.
+        // Whatever answers a session has proved to be Rocade.
         requester.set_extended(true);
         Self {
             requester,
@@ -92,7 +94,7 @@ impl Lane {
         }
     }
 
-    /// Does a request to `to` follow those before it at once?
+    /// Returns true if a request to `to` can follow the earlier ones without a new session.
     //= DC-07
     pub(super) fn goes_on(&self, to: Option<DcDestination>) -> bool {
         let in_session = |to| {
@@ -103,13 +105,13 @@ impl Lane {
         to.is_none_or(in_session)
     }
 
-    /// Has everything that was started ended?
+    /// Returns true if every started work request has completed.
     //= DC-06
     pub(super) fn is_quiet(&self) -> bool {
         self.requester.queued() == 0
     }
 
-    /// If there is nothing more to do: the session ends before long.
+    /// Schedules the end of the session if the lane is idle.
     pub(super) fn note_idle(&mut self, now: Time) {
         if self.is_quiet() && self.held.is_empty() && self.session.is_some() {
             self.idle_at
@@ -117,7 +119,7 @@ impl Lane {
         }
     }
 
-    /// Has something to do that it holds, which is released, or not?
+    /// Returns true if the lane holds a released work request and may start it.
     pub(super) fn may_switch(&self, is_released: bool) -> bool {
         let Some(next) = self.held.front().filter(|_| is_released) else {
             return false;
@@ -137,7 +139,7 @@ impl Lane {
         all.into_iter().flatten().min()
     }
 
-    /// The ways of what is not complete.
+    /// Returns the routes of what is not complete.
     pub(super) fn routes(&self) -> impl Iterator<Item = RouteTag> {
         let held = self.held.iter().filter_map(|held| held.to);
         let session = self.session.iter().map(|session| session.to);
@@ -145,7 +147,7 @@ impl Lane {
         held.chain(session).chain(hello).map(|to| to.route)
     }
 
-    /// Ends the session, if there is one; everything of it is complete.
+    /// Ends the session, if there is one. All its requests are complete.
     pub(super) fn part(&mut self) -> Option<Farewell> {
         self.idle_at = None;
         let Session { to, peer } = self.session.take()?;
@@ -158,7 +160,7 @@ impl Lane {
         })
     }
 
-    /// Begins a session. `like` tells what all peers have in common.
+    /// Begins a session. `like` provides the fields that all peers have in common.
     //= DCW-05 DCW-08
     pub(super) fn open(&mut self, to: DcDestination, like: &Peer, tag: SessionTag) {
         let start = Some(self.requester.next_psn());
@@ -173,7 +175,7 @@ impl Lane {
     }
 }
 
-/// Who packets to a target go to, outside of sessions.
+/// Returns the peer for packets to a target outside of sessions.
 pub(super) fn peer_at(to: DcDestination, like: &Peer) -> Peer {
     Peer {
         qpn: to.dct,

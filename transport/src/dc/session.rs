@@ -1,4 +1,4 @@
-//! A session as its target sees it.
+//! A session as seen by its target.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use crate::queue::{RecvSource, SharedReceives};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
 
-/// Whose sessions follow each other.
+/// The identity of an initiator's lane: its sessions follow each other.
 //= DCW-09
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Who {
@@ -27,17 +27,18 @@ pub(super) struct Who {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// A request was refused: nothing else is taken.
+    /// A request was refused: no further request is accepted.
     Failed,
-    /// The initiator has ended it, with this packet. What comes late is acknowledged and not executed.
+    /// The initiator has ended the session with the packet of this PSN. Late packets are
+    /// acknowledged and not executed.
     Over(Psn),
 }
 
-/// What is left to do after a packet.
+/// Work that is left after a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aftermath {
     None,
-    /// The session is over: its end has to be acknowledged, the first time or again.
+    /// The session has ended: its DISCONNECT has to be acknowledged, for the first time or again.
     Acknowledge,
 }
 
@@ -48,16 +49,16 @@ pub(super) struct Session {
     pub(super) peer: Peer,
     pub(super) responder: Responder,
     state: State,
-    /// When it was heard of.
+    /// Time of the last received packet.
     pub(super) last: Time,
-    /// It waits to send something.
+    /// The session is queued to send.
     pub(super) is_listed: bool,
-    /// Part of the name of the way to the initiator.
+    /// Part of the [`RouteTag`] of the route to the initiator.
     pub(super) serial: u64,
 }
 
 impl Session {
-    /// What an acknowledgement of everything says.
+    /// Returns PSN and MSN for an ACK of everything received.
     pub(super) fn last_ack(&self) -> (Psn, Msn) {
         let (psn, msn) = self.responder.last_ack();
         match self.state {
@@ -66,7 +67,7 @@ impl Session {
         }
     }
 
-    /// One that begins with the packet whose peer this is.
+    /// Creates a session that begins with a packet of this peer.
     pub(super) fn new(
         who: Who,
         peer: Peer,
@@ -108,7 +109,7 @@ impl Session {
         self.state == State::Open
     }
 
-    /// Calls `f` with the responder and the initiator that it talks to.
+    /// Calls `f` with the responder and a context with the initiator as peer.
     pub(super) fn with<H, R>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -130,13 +131,13 @@ impl Session {
         result
     }
 
-    /// Nothing else is taken; a message that has begun ends in an error.
+    /// Refuses all further requests. A message in progress completes in error.
     pub(super) fn fail<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.state = State::Failed;
         self.with(cx, Responder::flush);
     }
 
-    /// A request of the session, or its end.
+    /// Handles a request of the session, or its DISCONNECT.
     pub(super) fn handle<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,

@@ -1,4 +1,4 @@
-//! The target: sessions of many initiators, one key, one shared receive queue.
+//! The DC target: sessions of many initiators, one access key, one shared receive queue.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -26,17 +26,18 @@ use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::RouteTag;
 
-/// Answers outside of sessions that wait to be sent; where there are more, nobody is answered.
+/// Most answers outside of sessions that wait to be sent. Further ones are dropped.
 const MAX_ERRANDS: usize = 64;
-/// How often sessions are looked for that can be forgotten.
+/// Interval at which expired sessions are looked for.
 const SWEEP_NS: u64 = SESSION_MEMORY_NS / 4;
 
-/// Names of ways: the highest bit says that it is one to an initiator, the next that it is one of an errand.
+/// Layout of a [`RouteTag`]: the highest bit marks a route to an initiator, the next one a route of
+/// an answer outside of sessions.
 const ANSWER: u64 = 1 << 63;
 const ERRAND: u64 = 1 << 62;
 const INDEX_BITS: u32 = 20;
 
-/// What is said to somebody without a session.
+/// An answer outside of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Hello,
@@ -51,7 +52,7 @@ struct Errand {
     word: Word,
 }
 
-/// Does somebody want to know of the next wrong key?
+/// State of the event for the next wrong access key.
 //= DCK-04
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alarm {
@@ -63,25 +64,26 @@ enum Alarm {
 #[derive(Debug)]
 pub(crate) struct Target {
     receives: Arc<dyn SharedReceives>,
-    /// The domain of its buffers and keys.
+    /// The protection domain of its buffers and keys.
     pd: PdTag,
     attr: ResponderAttr,
     key: u64,
     violations: u32,
     alarm: Alarm,
     is_draining: bool,
-    /// By index, which stays what it is.
+    /// Sessions by index. The index of a session never changes.
     sessions: Vec<Option<Box<Session>>>,
     by_who: BTreeMap<Who, usize>,
     free: Vec<usize>,
-    /// Those that have something to send.
+    /// Sessions with packets to send.
     ready: VecDeque<usize>,
-    /// Whose messages have completed, in the order of the completions that were not handed out.
+    /// Sessions whose messages have completed, in the order of the completions that were not handed
+    /// out.
     unreported: VecDeque<usize>,
     errands: VecDeque<Errand>,
-    /// The one in the caller's buffer.
+    /// The answer outside of sessions that is in the caller's buffer.
     spoken: Option<Errand>,
-    /// Whose responses are in the caller's buffer.
+    /// The session whose responses are in the caller's buffer.
     last: usize,
     serial: u64,
     swept: Time,
@@ -122,13 +124,13 @@ impl Target {
         self.attr.min_rnr_timer = attr.min_rnr_timer;
     }
 
-    /// The next wrong key is reported, once; those before it are not.
+    /// Requests one event for the next wrong access key.
     //= DCK-04 DCK-05
     pub(crate) const fn arm(&mut self) {
         self.alarm = Alarm::Armed;
     }
 
-    /// Takes no new sessions from now on.
+    /// Accepts no new sessions from now on.
     //= DCT-09 DCW-16
     pub(crate) const fn drain(&mut self) {
         self.is_draining = true;
@@ -149,7 +151,7 @@ impl Target {
         }
     }
 
-    /// Where what takes this way goes.
+    /// Returns the destination of packets that take this route.
     pub(crate) fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
         if route.0 & ANSWER == 0 {
             return None;
@@ -169,7 +171,8 @@ impl Target {
         })
     }
 
-    /// Handles a packet to the target. The checks come in this order: service, P_Key, address, key, session (DCW-17).
+    /// Handles a packet to the target. The order of checks is service, P_Key, address, access key,
+    /// session.
     //= DCW-17
     pub(crate) fn handle<H: Memory>(
         &mut self,
@@ -260,7 +263,7 @@ impl Target {
         }
     }
 
-    /// Somebody without a session.
+    /// Returns a peer without a session.
     fn stranger<H>(cx: &Cx<'_, H>, remote: IpAddr, dci: Qpn, session: Option<u32>) -> Peer {
         let tag = |id| {
             Box::new(SessionTag {
@@ -290,7 +293,8 @@ impl Target {
         }
     }
 
-    /// A packet of a session that is not known, or is newer than the one that is: begins it, or says why not.
+    /// Handles a packet of an unknown session, or of a newer one than the known one: begins the
+    /// session, or answers with a NAK.
     //= DCW-09
     fn begin<H: Memory>(
         &mut self,
@@ -345,7 +349,8 @@ impl Target {
         Some(index)
     }
 
-    /// Where the next session of an initiator goes: in the place of the one before, or in a free one.
+    /// Returns the index for the next session of an initiator: that of its previous session, or a
+    /// free one.
     fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, who: Who) -> Option<usize> {
         if let Some(&index) = self.by_who.get(&who) {
             self.forget(cx, index);
@@ -365,7 +370,7 @@ impl Target {
         Some(self.sessions.len() - 1)
     }
 
-    /// Forgets what has not been heard of for long.
+    /// Drops sessions without traffic for a long time.
     //= DCW-14 DCW-15
     fn sweep<H: Memory>(&mut self, cx: &mut Cx<'_, H>) {
         self.swept = cx.now;
@@ -381,13 +386,13 @@ impl Target {
         }
     }
 
-    /// Ends a session of which nothing more is expected. The place is to be used again.
+    /// Drops a session that expects no more packets, so that its index can be used again.
     fn forget<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         if let Some(mut session) = self.sessions[index].take() {
             session.with(cx, Responder::flush);
             self.by_who.remove(&session.who);
         }
-        // Its completions stay in their order; whose they were does not matter any more.
+        // The order of completions stays the same. Only the session they belong to is forgotten.
         if self.unreported.contains(&index) {
             for of in &mut self.unreported {
                 if *of == index {
@@ -450,7 +455,7 @@ impl Target {
             }
             let before = tx.segments();
             if session.with(cx, |responder, cx| responder.poll_transmit(cx, tx)) == Err(Fatal) {
-                // The NAK that takes the place of the response.
+                // Sends the NAK in place of the response.
                 session.fail(cx);
                 let sent = session.with(cx, |responder, cx| responder.poll_transmit(cx, tx));
                 debug_assert!(sent.is_ok());
@@ -470,7 +475,7 @@ impl Target {
         }
     }
 
-    /// The payload of a response in the last buffer cannot be read any more.
+    /// Handles the failure to read the payload of a response in the last buffer.
     pub(crate) fn fail_response<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, replay: bool) {
         let index = self.last;
         let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
@@ -489,7 +494,7 @@ impl Target {
         }
     }
 
-    /// The completion of the oldest message was handed out.
+    /// Notes that the completion of the oldest message was handed out.
     pub(crate) fn note_handed_out(&mut self) {
         let index = self.unreported.pop_front();
         let session = index.and_then(|index| self.sessions.get_mut(index)?.as_mut());
@@ -498,7 +503,7 @@ impl Target {
         }
     }
 
-    /// The completions of all messages so far were handed out.
+    /// Notes that the completions of all messages so far were handed out.
     pub(crate) fn note_reported(&mut self) {
         for index in self.unreported.drain(..) {
             if let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) {
@@ -507,8 +512,8 @@ impl Target {
         }
     }
 
-    /// Of the messages whose completions wait to be handed out only the first `seen` will be: no others are
-    /// acknowledged.
+    /// Keeps the first `seen` messages whose completions wait to be handed out. Later ones are
+    /// never acknowledged.
     //= RC-ERR-G
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         for (index, session) in self.sessions.iter_mut().enumerate() {
@@ -526,14 +531,14 @@ impl Target {
         }
     }
 
-    /// Ends all sessions. What they have taken and not completed completes in error.
+    /// Ends all sessions. Receives that were consumed and not completed complete in error.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         for session in self.sessions.iter_mut().flatten() {
             session.fail(cx);
         }
     }
 
-    /// Forgets everything without completions.
+    /// Drops all state without completions.
     pub(crate) fn reset(&mut self) {
         for session in self.sessions.iter_mut().flatten() {
             session.responder.reset();
@@ -549,7 +554,7 @@ impl Target {
 }
 
 impl Session {
-    /// The way to its initiator.
+    /// Returns the route to the initiator of a session.
     fn route(&self, index: usize) -> RouteTag {
         RouteTag(ANSWER | (self.serial << INDEX_BITS) & (ERRAND - 1) | index as u64)
     }
@@ -574,7 +579,7 @@ impl Errand {
     }
 }
 
-/// Is one session older than another, modulo 2^32?
+/// Returns true if a session ID is older than another, modulo 2^32.
 //= DCW-07
 const fn is_before(id: u32, other: u32) -> bool {
     id.wrapping_sub(other) > u32::MAX / 2

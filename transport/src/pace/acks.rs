@@ -1,38 +1,40 @@
-//! Acknowledgements that wait for an answer of the application.
+//! Delayed ACKs, which wait for a reply of the application.
 //!
-//! An acknowledgement costs as much as a message: a system call here, another one and perhaps an
-//! awakening there. Where the application answers each message with one of its own, the two can
-//! leave together (RC-ACK-01 lets an ACK wait). So each QP learns: after some messages in a row
-//! that were answered at once, the next ACK is held. An ACK that had to leave alone ends the habit.
+//! An ACK costs as much as a message: a system call on each host, and perhaps a wakeup. If the
+//! application replies to each message with one of its own, the ACK can share a datagram with the
+//! reply. The specification allows to delay an ACK.
+//!
+//! Each QP learns: after some messages in a row with an immediate reply, the next ACK is delayed. A
+//! delayed ACK that had to be sent alone ends the prediction.
 
 use rocade_wire::Psn;
 
 use super::{AckTiming, Cause, HOLD_NS, NEVER};
 use crate::time::Time;
 
-/// How soon an answer has to follow a message to count as one.
+/// The longest time between a message and a message of the application that counts as its reply.
 pub const ANSWER_NS: u64 = 60_000;
-/// Answers in a row that make a habit, at least.
+/// Least number of replies in a row before ACKs are delayed.
 const HABIT: u8 = 8;
-/// More answers in a row do not make a habit stronger.
+/// Upper bound of the number of replies in a row before ACKs are delayed.
 const FIRM_HABIT: u8 = 64;
-/// A QP that has held nothing for so long is not looked after any more.
+/// Time without a delayed ACK after which a QP is no longer checked for one.
 const FORGET_NS: u64 = 40 * HOLD_NS;
 
-/// What a QP knows of how the application answers.
+/// Prediction of the application's replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answers {
-    /// When the message was acknowledged that waits for its answer; [`NEVER`] for none.
+    /// Time of the ACK of the message that waits for its reply. [`NEVER`] for none.
     asked: Time,
-    /// Since when an acknowledgement is held back; [`NEVER`] for none.
+    /// Start of the current ACK delay. [`NEVER`] for none.
     held_since: Time,
-    /// When one was last held; [`NEVER`] for not lately.
+    /// Start of the last ACK delay. [`NEVER`] if there was none recently.
     last_held: Time,
-    /// The acknowledgement held back.
+    /// PSN of the delayed ACK.
     held: Psn,
-    /// Messages in a row that were answered at once.
+    /// Messages in a row with an immediate reply.
     answered: u8,
-    /// How many make a habit; more after each disappointment.
+    /// Number of replies in a row before ACKs are delayed. Each wrong prediction raises it.
     habit: u8,
 }
 
@@ -50,24 +52,25 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Is an answer expected to the message that was received?
+    /// Returns true if a reply to the received message is expected.
     pub(super) const fn expects_answer(&self) -> bool {
         self.answered >= self.habit
     }
 
-    /// When a lone acknowledgement leaves.
+    /// Returns when an ACK without other responses is sent.
     pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
         match cause {
             Cause::Received if self.expects_answer() && may_hold => AckTiming::Later,
-            // The peer waits for the answer: it has to be there before its own message is complete.
+            // The peer waits for the reply: the reply has to arrive before the peer's own message
+            // completes.
             Cause::Posted if self.answered > 0 => AckTiming::Last,
             Cause::Posted => AckTiming::Behind,
             Cause::Received | Cause::ReceivedPart | Cause::Other => AckTiming::Now,
         }
     }
 
-    /// The QP has transmitted. `acked` tells whether an acknowledgement has left, `waiting` is the
-    /// lone one that was held back.
+    /// Updates the prediction after the QP has transmitted. `acked` is true if an ACK was sent.
+    /// `waiting` is the PSN of a delayed ACK.
     pub(super) fn transmitted(
         &mut self,
         cause: Cause,
@@ -85,7 +88,7 @@ impl Answers {
         }
         match (cause, was_held, waiting) {
             (Cause::Received, None, Some(_)) => self.last_held = now,
-            // A second message before the answer to the first: that is no conversation.
+            // A second message before the reply to the first: replies do not follow messages.
             (Cause::Received, Some(held), Some(psn)) if held != psn => self.disappoint(),
             (Cause::Received, None, None) if acked => {
                 let unanswered = self.asked != NEVER;
@@ -97,7 +100,8 @@ impl Answers {
                 self.habit = self.habit.max(HABIT + 1) - 1;
             }
             (Cause::Posted, None, None) => {
-                // A quick answer may take the ACK along before who received has come to send it.
+                // With a fast reply, the ACK may be sent before the receiving thread gets to send
+                // it.
                 let asked = if acked {
                     self.asked.min(now)
                 } else {
@@ -121,7 +125,8 @@ impl Answers {
         self.answered = self.answered.saturating_add(1).min(FIRM_HABIT);
     }
 
-    /// A firm habit survives one: the application, or its peer, may have been interrupted.
+    /// Notes a wrong prediction. A long series survives one: the application, or its peer, may have
+    /// been interrupted.
     fn disappoint(&mut self) {
         self.answered /= 4;
         if self.answered < self.habit {
@@ -129,12 +134,12 @@ impl Answers {
         }
     }
 
-    /// Since when an acknowledgement has been held back.
+    /// Returns when the delayed ACK was first delayed.
     pub(super) fn held_since(&self) -> Option<Time> {
         (self.held_since != NEVER).then_some(self.held_since)
     }
 
-    /// Nothing was held for so long that nobody has to look after the QP.
+    /// Returns true if no ACK was delayed for so long that the QP need not be checked any more.
     pub(super) fn forget(&mut self, now: Time) -> bool {
         let idle = self.held_since == NEVER
             && (self.last_held == NEVER || now.ns_since(self.last_held) >= FORGET_NS);
@@ -158,7 +163,7 @@ mod tests {
             .is_some_and(|since| now.ns_since(since) >= ns)
     }
 
-    /// A message, acknowledged or held as the QP wants, at a time in µs; true where it was held.
+    /// Receives a message at a time in µs. Returns true if its ACK was delayed.
     fn message(hold: &mut Answers, psn: u32, us: u64) -> bool {
         let held = hold.timing(Cause::Received, true) == AckTiming::Later;
         hold.transmitted(Cause::Received, at(us), !held, held.then(|| Psn::new(psn)));
@@ -170,7 +175,7 @@ mod tests {
         hold.transmitted(Cause::Posted, at(us), true, None);
     }
 
-    /// A conversation of some messages, 10 µs apart; how many acknowledgements were held.
+    /// Exchanges some messages and replies, 10 µs apart. Returns how many ACKs were delayed.
     fn converse(hold: &mut Answers, from_us: u64, count: u64) -> u64 {
         let mut held = 0;
         for index in 0..count {
@@ -203,7 +208,7 @@ mod tests {
     fn an_answer_that_takes_the_acknowledgement_along_counts() {
         let mut hold = Answers::default();
         for index in 0..8 {
-            // The poster was faster than the thread that has received.
+            // The posting thread was faster than the receiving thread.
             hold.transmitted(Cause::Posted, at(10 * index), true, None);
             hold.transmitted(Cause::Received, at(10 * index + 1), false, None);
         }

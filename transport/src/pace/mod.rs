@@ -1,9 +1,10 @@
-//! The pace of a queue pair: what leaves later than it could, so that it need not leave alone.
+//! Coalescing: delays ACKs until the application's reply, and small posts until the next one, so
+//! that they share a datagram.
 //!
-//! Acknowledgements wait for the answer that the application is about to give ([`acks`]), posts for more
-//! posts ([`posts`]). Both are guesses from what the application did before. Whoever drives the QP has to see to
-//! it that what waits leaves in time: [`Pace::held_since`] and [`Pace::posts_wait_since`] say since when, and
-//! [`HOLD_NS`] and [`WAIT_NS`] how long is long enough.
+//! [`acks`] delays ACKs and [`posts`] delays posts. Both predict from what the application did
+//! before. The thread that drives the QP has to send in time what was delayed. [`Pace::held_since`]
+//! and [`Pace::posts_wait_since`] return since when, and [`HOLD_NS`] and [`WAIT_NS`] are the
+//! limits.
 
 mod acks;
 mod posts;
@@ -15,46 +16,45 @@ pub use acks::ANSWER_NS;
 use acks::Answers;
 use posts::Burst;
 
-/// How long an acknowledgement is held before it leaves alone. Well below the shortest ACK timeout that a
-/// requester of ours has.
+/// The longest delay of an ACK. Well below the shortest ACK timeout of a Rocade requester.
 //= RXE-111
 pub const HOLD_NS: u64 = 250_000;
-/// How long posts wait at most, or nearly.
+/// The longest delay of posts, approximately.
 pub const WAIT_NS: u64 = 1_000_000;
 
-/// Later than everything: what is `NEVER` has not happened.
+/// A time later than all others: the event has not happened.
 const NEVER: Time = Time::from_ns(u64::MAX);
 
-/// When positive acknowledgements leave.
+/// Position of positive ACKs among the packets to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckTiming {
-    /// With this call, before everything else.
+    /// In this call, before all other packets.
     Now,
-    /// With this call. A lone ACK leaves behind the first requests, in one run with them where the
-    /// lengths allow it: the peer's application waits for the requests (RC-ACK-01).
+    /// In this call. An ACK without other responses follows the first requests, in one run with
+    /// them if the lengths allow it. The peer's application waits for the requests.
     Behind,
-    /// With this call, or a later one: a lone ACK leaves behind all requests that can be sent now, in one
-    /// run with the last of them.
+    /// In this call or a later one. An ACK without other responses follows all requests that can be
+    /// sent now, in one run with the last of them.
     Last,
-    /// As [`AckTiming::Behind`] where there are requests to send; else a lone ACK stays, for a later
-    /// call.
+    /// Like [`AckTiming::Behind`] if there are requests to send. Else an ACK without other
+    /// responses is deferred to a later call.
     Later,
 }
 
-/// What makes a QP transmit.
+/// The reason why a QP transmits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Packets were received, up to the end of a message.
     Received,
     /// Packets were received, up to the middle of a message.
     ReceivedPart,
-    /// The application has posted sends.
+    /// The application has posted send work requests.
     Posted,
-    /// Anything else: a timer, a change of state, the end of a hold.
+    /// All other reasons: a timer, a change of state, the end of an ACK delay.
     Other,
 }
 
-/// What a QP holds back, and what it has learned about when to do so.
+/// The delayed ACK and posts of a QP, and the predictions that delay them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     answers: Answers,
@@ -62,35 +62,36 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Is an answer expected to the message that was received? Then its acknowledgement should be held.
+    /// Returns true if a reply to the received message is expected. Then its ACK should be delayed.
     #[inline]
     #[must_use]
     pub const fn expects_answer(&self) -> bool {
         self.answers.expects_answer()
     }
 
-    /// When a lone acknowledgement leaves, with this cause to transmit. `may_hold`: somebody will look after it.
+    /// Returns when an ACK without other responses is sent. `may_hold` is true if a thread will
+    /// check the QP for a delayed ACK.
     #[inline]
     #[must_use]
     pub const fn ack_timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
         self.answers.timing(cause, may_hold)
     }
 
-    /// The QP has transmitted. `acked` tells whether an acknowledgement has left, `waiting` is the
-    /// lone one that was held back.
+    /// Updates the prediction after the QP has transmitted. `acked` is true if an ACK was sent.
+    /// `waiting` is the PSN of a delayed ACK.
     #[inline]
     pub fn transmitted(&mut self, cause: Cause, now: Time, acked: bool, waiting: Option<Psn>) {
         self.answers.transmitted(cause, now, acked, waiting);
     }
 
-    /// Since when an acknowledgement has been held back.
+    /// Returns when the delayed ACK was first delayed.
     #[must_use]
     pub fn held_since(&self) -> Option<Time> {
         self.answers.held_since()
     }
 
-    /// The cause to transmit when there are receives again that the peer is to hear of: if it gets an answer soon, that will
-    /// do.
+    /// Returns the trigger for announcing new credits to the peer. A delayed ACK carries them, so
+    /// no packet of their own is needed.
     #[must_use]
     pub fn cause_of_credit(&self) -> Cause {
         match self.held_since() {
@@ -99,52 +100,52 @@ impl Pace {
         }
     }
 
-    /// Nothing was held for so long that nobody has to look after the acknowledgements of the QP, until it holds
-    /// one again.
+    /// Returns true if no ACK was delayed for so long that the QP need not be checked until it
+    /// delays one again.
     #[must_use]
     pub fn forget(&mut self, now: Time) -> bool {
         self.answers.forget(now)
     }
 
-    /// A post of `bytes` bytes: does it wait? `in_flight`: packets of the QP are on their way, and so somebody
-    /// will come by.
+    /// Returns true if a post of `bytes` bytes is delayed. `in_flight` is true if packets of the QP
+    /// are in flight, whose ACKs will cause a transmission.
     #[inline]
     pub(crate) fn post(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
         self.burst.may_wait(now, bytes, in_flight)
     }
 
-    /// The QP transmits all that it may: no post waits any more.
+    /// Notes that the QP transmits all that it may: no post is delayed any more.
     #[inline]
     pub const fn release_posts(&mut self) {
         self.burst.rung();
     }
 
-    /// Does a post wait?
+    /// Returns true if a post is delayed.
     #[must_use]
     pub const fn posts_wait(&self) -> bool {
         self.burst.waits()
     }
 
-    /// Since when the first of the posts has waited that do.
+    /// Returns when the oldest delayed post was posted.
     #[must_use]
     pub fn posts_wait_since(&self) -> Option<Time> {
         self.burst.waits_since()
     }
 
-    /// Has a post waited until its time is up? Then the application does not keep posting, and it is believed
-    /// less.
+    /// Returns true if a post was delayed for the longest time. Then the application has stopped
+    /// posting, and the next burst has to be longer before posts are delayed.
     #[must_use]
     pub fn posts_are_overdue(&mut self, now: Time) -> bool {
         self.burst.is_overdue(now)
     }
 
-    /// Each post may wait from now on, however long after the one before it comes.
+    /// Allows each post to be delayed from now on, even the first of a burst.
     #[cfg(any(test, feature = "test-utils"))]
     pub const fn do_not_hurry(&mut self) {
         self.burst.do_not_hurry();
     }
 
-    /// The QP was reset: what it held is gone, and so is what it knew of the answers.
+    /// Drops what was delayed, and the prediction of replies, when the QP is reset.
     pub(crate) fn reset(&mut self) {
         self.answers = Answers::default();
         self.burst.rung();
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_held_arrives_in_time() {
-        // The one who looks may have just looked: twice as long.
+        // The background thread may have checked just before, so the delay can be twice as long.
         const { assert!(2 * HOLD_NS < MIN_ACK_TIMEOUT_NS) };
     }
 

@@ -1,36 +1,36 @@
-//! Small posts that wait for company.
+//! Batching of small posts.
 //!
-//! A program that posts one short message after the other pays a system call for each of them, which
-//! takes ten times as long as all the rest; one call can send many. So where posts follow each other
-//! at once ([`GAP_NS`]) and packets of the QP are on their way anyway, the next posts wait until there are
-//! some of them, or until somebody looks after them. That ends a burst which was not one, and the next one has
-//! to be longer before anything waits.
+//! A program that posts one short message after another pays a system call for each, which takes
+//! ten times as long as all other work. One system call can send many messages. So if posts follow
+//! each other immediately ([`GAP_NS`]) while packets of the QP are in flight, the next posts are
+//! delayed until there are several. A thread that services the QP also sends them. If that happens
+//! the prediction was wrong, and the next burst has to be longer before posts are delayed.
 
 use super::WAIT_NS;
 use crate::time::Time;
 
-/// Posts that follow so soon after one that had to wait belong to the same burst.
+/// The longest gap to a delayed post within a burst.
 const GAP_NS: u64 = 1_000;
-/// The same after one that was transmitted, which takes a system call.
+/// The longest gap to a transmitted post within a burst. A transmission takes a system call.
 const GAP_AFTER_SEND_NS: u64 = 6_000;
-/// Posts of a burst that are transmitted at once, at least and at most.
+/// Posts of a burst that are transmitted at once, least and most.
 const AT_ONCE: u16 = 4;
 const MAX_AT_ONCE: u16 = 1 << 12;
-/// Posts and bytes that wait at most.
+/// Most posts and bytes that are delayed.
 const MAX_WAITING_POSTS: u16 = 32;
 const MAX_WAITING_BYTES: u32 = 32 << 10;
 
-/// What a QP knows of how the application posts.
+/// Prediction of the application's posts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     last_post: Time,
     since: Time,
-    /// What waits.
+    /// Delayed bytes and posts.
     bytes: u32,
     posts: u16,
     /// Posts of the burst so far.
     burst: u16,
-    /// How many of them are transmitted at once.
+    /// Number of posts of a burst that are transmitted at once.
     at_once: u16,
 }
 
@@ -48,7 +48,8 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// A post of `bytes` bytes: may it wait? `in_flight`: packets of the QP are on their way.
+    /// Returns true if a post of `bytes` bytes may be delayed. `in_flight` is true if packets of
+    /// the QP are in flight.
     #[inline]
     pub(super) fn may_wait(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
         let gap_ns = if self.posts > 0 {
@@ -74,30 +75,30 @@ impl Burst {
         waits
     }
 
-    /// Each post may wait from now on, however long after the one before it comes.
+    /// Allows each post to be delayed from now on, even the first of a burst.
     #[cfg(any(test, feature = "test-utils"))]
     pub(super) const fn do_not_hurry(&mut self) {
         self.at_once = 0;
     }
 
-    /// The QP transmits all that it may.
+    /// Notes that the QP transmits all that it may.
     #[inline]
     pub(super) const fn rung(&mut self) {
         self.posts = 0;
         self.bytes = 0;
     }
 
-    /// Does a post wait?
+    /// Returns true if a post is delayed.
     pub(super) const fn waits(&self) -> bool {
         self.posts > 0
     }
 
-    /// Since when the first of them has waited.
+    /// Returns when the oldest delayed post was posted.
     pub(super) fn waits_since(&self) -> Option<Time> {
         self.waits().then_some(self.since)
     }
 
-    /// Has one waited until its time is up? Then the application does not keep posting.
+    /// Returns true if a post was delayed too long. Then the application has stopped posting.
     pub(super) fn is_overdue(&mut self, now: Time) -> bool {
         let overdue = self.waits() && now.ns_since(self.since) >= WAIT_NS / 2;
         if overdue {
@@ -113,7 +114,8 @@ mod tests {
 
     const START_NS: u64 = 1_000_000_000;
 
-    /// Posts 64 bytes every `gap_ns`; how many of `count` posts waited, and how often all left.
+    /// Posts 64 bytes every `gap_ns`. Returns how many of `count` posts were delayed, and how often
+    /// all were transmitted.
     fn burst(posts: &mut Burst, count: u64, gap_ns: u64) -> (u64, u64) {
         let (mut waited, mut rung) = (0, 0);
         for index in 0..count {
@@ -133,7 +135,8 @@ mod tests {
         let (waited, rung) = burst(&mut Burst::default(), 4 + 10 * 32, 500);
         assert_eq!((waited, rung), (310, 14));
         assert_eq!(burst(&mut Burst::default(), 100, 7_000), (0, 100));
-        // Each that was transmitted allows for the time that takes, but then the next comes too late.
+        // After a transmission the permitted gap is longer, but after a delayed post the next one
+        // comes too late.
         let (waited, rung) = burst(&mut Burst::default(), 100, 3_000);
         assert!(waited < rung, "{waited} waited, {rung} left");
     }

@@ -1,11 +1,12 @@
-//! The attributes of a queue pair as it keeps them: what only few have takes no room in the others.
+//! Storage of the attributes of a queue pair. Rarely used attributes are allocated on first use.
 
 use alloc::boxed::Box;
 
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap};
 use crate::wr::AccessFlags;
 
-/// As in [`QpAttr`], but for what the QP knows otherwise: its state and its queue sizes.
+/// Attributes as in [`QpAttr`], without those that the QP keeps elsewhere: its state and its queue
+/// sizes.
 #[derive(Debug, Default)]
 pub(super) struct Attributes {
     pub(super) path_mtu: u32,
@@ -29,14 +30,14 @@ pub(super) struct Attributes {
     rare: Option<Box<Rare>>,
 }
 
-/// What only few QPs have.
+/// Rarely used attributes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rare {
     alternate: AlternatePath,
     dc_key: u64,
 }
 
-/// The attributes of an alternate path; where there is none, the port is 0.
+/// The attributes of an alternate path. Without one, the port is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AlternatePath {
     pub(super) ah_attr: AddressVector,
@@ -46,7 +47,7 @@ pub(super) struct AlternatePath {
 }
 
 impl Attributes {
-    /// Copies those that the mask names.
+    /// Copies the attributes that the mask names.
     //= QPS-06
     pub(super) fn store(&mut self, new: &QpAttr, mask: QpAttrMask) {
         macro_rules! take {
@@ -87,13 +88,13 @@ impl Attributes {
         }
     }
 
-    /// The alternate path.
+    /// Returns the alternate path.
     pub(super) fn alternate(&self) -> AlternatePath {
         let rare = self.rare.as_ref();
         rare.map_or_else(AlternatePath::default, |rare| rare.alternate)
     }
 
-    /// The alternate path is the primary one from now on, and there is no other.
+    /// Makes the alternate path the primary one. There is no alternate path afterwards.
     pub(super) fn take_alternate(&mut self) {
         let Some(rare) = &mut self.rare else { return };
         let alternate = core::mem::take(&mut rare.alternate);
@@ -103,7 +104,7 @@ impl Attributes {
         self.timeout = alternate.timeout;
     }
 
-    /// All of them, with what the QP knows otherwise as it is in a QP that is new.
+    /// Returns all attributes. Those that the QP keeps elsewhere have the values of a new QP.
     pub(super) fn all(&self, cap: QpCap) -> QpAttr {
         let alternate = self.alternate();
         QpAttr {

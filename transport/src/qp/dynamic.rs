@@ -1,4 +1,4 @@
-//! What only the two ends of dynamic connections have.
+//! Methods of DC initiators and DC targets.
 
 use rocade_wire::{Operation, Packet, Service};
 
@@ -15,28 +15,31 @@ use crate::transmit::TxBuffer;
 use crate::wr::{DcDestination, RouteTag, SendWr};
 
 impl Qp {
-    /// Before anything else of a DC initiator: the number of its first session, and whether it has streams. An initiator that had
-    /// the same QP number before must not have used that number, or a higher one, lately (DCW-07).
+    /// Sets the number of the first session and the streams of a DC initiator. Call it before
+    /// anything else.
+    ///
+    /// An earlier initiator with the same QP number must not have used that session number, or a
+    /// higher one, recently.
     pub fn set_up_initiator(&mut self, first_session: u32, streams: Option<DciStreams>) {
         if let SendSide::Dynamic(initiator) = &mut self.send {
             initiator.set_up(first_session, streams);
         }
     }
 
-    /// Is it a DC initiator that has streams?
+    /// Returns true for a DC initiator with streams.
     #[must_use]
     pub fn has_streams(&self) -> bool {
         matches!(&self.send, SendSide::Dynamic(initiator) if initiator.has_streams())
     }
 
-    /// Before anything else of a DC target: its access key.
+    /// Sets the access key of a DC target. Call it before anything else.
     pub fn set_up_target(&mut self, key: u64) {
         if let RecvSide::Target(target) = &mut self.recv {
             target.set_key(key);
         }
     }
 
-    /// Queues a request of a DC initiator; `inline` as for [`Qp::post_send`].
+    /// Queues a request of a DC initiator. `inline` as for [`Qp::post_send`].
     ///
     /// # Errors
     /// The request is not queued.
@@ -64,7 +67,8 @@ impl Qp {
         }
     }
 
-    /// A stream of a DC initiator takes requests again after an error; false where it is not in error.
+    /// Resets a stream in error of a DC initiator, which accepts requests again. Returns false if
+    /// it was not in error.
     //= DC-40
     pub fn reset_stream(&mut self, stream: u16) -> bool {
         match &mut self.send {
@@ -73,8 +77,10 @@ impl Qp {
         }
     }
 
-    /// An initiator is about to be reset or destroyed: tells the last target, as far as everything has been
-    /// acknowledged. What it says is transmitted like anything else.
+    /// Ends the sessions of an initiator that is about to be reset or destroyed, if everything is
+    /// acknowledged.
+    ///
+    /// The DISCONNECT packets come out of [`Qp::poll_transmit`].
     //= DCW-12
     pub fn hang_up(&mut self) {
         if let SendSide::Dynamic(initiator) = &mut self.send {
@@ -82,21 +88,21 @@ impl Qp {
         }
     }
 
-    /// The next wrong key for a DC target raises an event.
+    /// Requests an event for the next wrong access key of a DC target.
     pub fn arm(&mut self) {
         if let RecvSide::Target(target) = &mut self.recv {
             target.arm();
         }
     }
 
-    /// A DC target takes no new sessions from now on.
+    /// Makes a DC target accept no new sessions.
     pub fn drain_sessions(&mut self) {
         if let RecvSide::Target(target) = &mut self.recv {
             target.drain();
         }
     }
 
-    /// What is to be known of a DC target; `None` of any other queue pair.
+    /// Returns the status of a DC target. `None` for any other queue pair.
     #[must_use]
     pub fn target_status(&self) -> Option<DctStatus> {
         match &self.recv {
@@ -105,8 +111,11 @@ impl Qp {
         }
     }
 
-    /// Where the answers go that [`Qp::poll_transmit`] of a DC target has put into a buffer for this way: its ways
-    /// have names of their own, which the caller need not remember. `None` where it is forgotten.
+    /// Returns the destination of the answers that [`Qp::poll_transmit`] of a DC target has put
+    /// into a buffer for this route.
+    ///
+    /// A target generates the tags of its routes itself, so the caller need not keep them. `None`
+    /// if the route is unknown.
     #[must_use]
     pub fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
         match &self.recv {
@@ -153,7 +162,7 @@ impl Qp {
         self.conclude(now, result);
     }
 
-    /// An initiator in ERR has nothing to send but the ends of its sessions.
+    /// Appends pending DISCONNECT packets: an initiator in ERR sends nothing else.
     pub(super) fn say_farewells(&mut self, tx: &mut TxBuffer) {
         if let SendSide::Dynamic(initiator) = &mut self.send {
             initiator.say_farewells(tx);

@@ -1,4 +1,4 @@
-//! The entry points of raw packets: frames in, frames out.
+//! Entry points of raw packet QPs: sending and receiving frames.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,8 @@ use crate::time::Time;
 use crate::wr::SendWr;
 
 impl Qp {
-    /// Queues a request that is cut into segments, of a raw packet QP: `wr` is a SEND of what follows the header.
+    /// Queues a request of a raw packet QP that is cut into segments. `wr` is a SEND of the data
+    /// after the header.
     ///
     /// # Errors
     /// The request is not queued.
@@ -31,8 +32,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Puts the next frame together in `frame`, and says how it is to be finished; `None` where there is none to
-    /// be sent. One that is longer than `longest` ends the send queue. Then comes [`Qp::frames_left`] or
+    /// Assembles the next frame in `frame`, and returns how to finish it. `None` if there is no
+    /// frame to send.
+    ///
+    /// A frame longer than `longest` fails the send queue. Then call [`Qp::frames_left`] or
     /// [`Qp::frames_failed`].
     pub fn next_frame(
         &mut self,
@@ -53,7 +56,8 @@ impl Qp {
         next.ok().flatten()
     }
 
-    /// What [`Qp::next_frame`] has told has left, `count` frames of it; or it was lost on the way.
+    /// Notes that the frame of [`Qp::next_frame`] was sent, as `count` frames, or was lost on the
+    /// way.
     pub fn frames_left(&mut self, now: Time, count: u64) {
         if let (SendSide::Frames(sender), _, mut cx) = self.sides(now, &()) {
             sender.left(&mut cx, count);
@@ -61,7 +65,7 @@ impl Qp {
         self.note_drained();
     }
 
-    /// The link does not take it.
+    /// Notes that the link does not accept the frame.
     pub fn frames_failed(&mut self, now: Time, status: WcStatus) {
         if let (SendSide::Frames(sender), _, mut cx) = self.sides(now, &()) {
             let result = sender.fail(&mut cx, status);
@@ -69,7 +73,7 @@ impl Qp {
         }
     }
 
-    /// Handles a frame that a flow has led here.
+    /// Handles a frame that a flow rule steered to this QP.
     pub fn handle_frame(&mut self, now: Time, mem: &impl Memory, frame: &Frame<'_>) {
         if !self.state.receives() {
             self.out.counters.drop_packet(DropReason::State);

@@ -1,4 +1,4 @@
-//! Automatic path migration (RC-APM-*).
+//! Automatic path migration.
 
 use rocade_wire::Bth;
 
@@ -9,20 +9,22 @@ use crate::event::QpEvent;
 use crate::peer::{Alternate, Migration, PacketMeta};
 
 impl Qp {
-    /// It has migrated since this was asked last: [`Qp::local`], [`Qp::remote`] and the attributes of the primary
-    /// path are those that were the alternate one's. Whatever it sends from now on goes there.
+    /// Returns true if the QP has migrated since the last call. All later packets use the new path.
+    ///
+    /// [`Qp::local`], [`Qp::remote`] and the attributes of the primary path are then those of the
+    /// former alternate path.
     pub const fn take_moved(&mut self) -> bool {
         core::mem::replace(&mut self.has_moved, false)
     }
 
-    /// Has it an alternate path?
+    /// Returns true if the QP has an alternate path.
     #[must_use]
     pub const fn has_alternate(&self) -> bool {
         self.peer.alternate.is_some()
     }
 
-    /// A packet with a migration bit that says something ([`Peer::heeds`](crate::peer::Peer::heeds)). Why it
-    /// is dropped, if so.
+    /// Handles a migration bit that requires a state change
+    /// ([`Peer::heeds`](crate::peer::Peer::heeds)). Returns the reason if the packet is dropped.
     #[cold]
     pub(super) fn heed(&mut self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         if self.peer.migration == Migration::Rearm {
@@ -55,7 +57,7 @@ impl Qp {
         None
     }
 
-    /// The alternate path becomes the primary one, because that has failed or not.
+    /// Makes the alternate path the primary one. `failed` is true if the primary path has failed.
     //= RC-APM-06
     #[cold]
     pub(super) fn migrate(&mut self, failed: bool) {

@@ -54,18 +54,21 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
-    /// It has migrated, and nobody has asked yet.
+    /// The QP has migrated, and [`Qp::take_moved`] was not called yet.
     has_moved: bool,
     owes: Owed,
-    /// Where congestion is controlled: marks are answered, and notifications heeded.
+    /// Set while congestion control is on: marks are answered, and notifications reduce the rate.
     control: Option<Box<Control>>,
     out: Outputs,
     pace: Pace,
 }
 
 impl Qp {
-    /// A QP in RESET; `None` where this crate has no state machine for the type, or the type cannot take its
-    /// receives from there: an XRC target does from a domain, and nothing else does.
+    /// Creates a QP in RESET. An XRC target takes its receives from a domain, and no other type
+    /// does.
+    ///
+    /// `None` if this crate has no state machine for the type, or if `receives` does not fit the
+    /// type.
     #[must_use]
     pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
@@ -107,8 +110,9 @@ impl Qp {
         })
     }
 
-    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Those of UD have no
-    /// part in them, nor has a receive queue that is shared, nor an initiator that has streams.
+    /// Enables cross-channel operations of the queues. Call it before anything is posted.
+    ///
+    /// UD queues, shared receive queues and initiators with streams do not support them.
     //= XCH-02
     pub fn manage(&mut self, managed: Managed) {
         let cross = Cross {
@@ -129,98 +133,98 @@ impl Qp {
         }
     }
 
-    /// Its number.
+    /// Returns the QP number.
     #[must_use]
     pub const fn qp_num(&self) -> Qpn {
         self.config.qp_num
     }
 
-    /// The peer's number; meaningful from RTR on.
+    /// Returns the QP number of the peer, valid from RTR on.
     #[must_use]
     pub const fn dest_qp(&self) -> Qpn {
         self.peer.qpn
     }
 
-    /// Its state.
+    /// Returns the state.
     #[must_use]
     pub const fn state(&self) -> QpState {
         self.state
     }
 
-    /// Address that packets leave from; meaningful from RTR on.
+    /// Returns the source address of packets, valid from RTR on.
     #[must_use]
     pub const fn local(&self) -> IpAddr {
         self.peer.local
     }
 
-    /// Address that packets go to; meaningful from RTR on.
+    /// Returns the destination address of packets, valid from RTR on.
     #[must_use]
     pub const fn remote(&self) -> IpAddr {
         self.peer.remote
     }
 
-    /// The P_Key of its packets; meaningful from INIT on.
+    /// Returns the P_Key of packets, valid from INIT on.
     #[must_use]
     pub const fn pkey(&self) -> Pkey {
         self.peer.pkey
     }
 
-    /// IPv4 TOS or IPv6 traffic class of its packets.
+    /// Returns the IPv4 TOS or IPv6 traffic class of packets.
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         self.attr.ah_attr.traffic_class
     }
 
-    /// Is what it sends and receives acknowledged?
+    /// Returns true if packets are acknowledged: RC, XRC and DC.
     #[inline]
     #[must_use]
     pub const fn is_reliable(&self) -> bool {
         matches!(self.recv, RecvSide::Reliable(_)) || self.config.qp_type.is_dynamic()
     }
 
-    /// What it was created with.
+    /// Returns the configuration that the QP was created with.
     #[must_use]
     pub const fn config(&self) -> &QpConfig {
         &self.config
     }
 
-    /// Statistics.
+    /// Returns the statistics.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.out.counters.all()
     }
 
-    /// Packets with keys that are not its own, since the last call.
+    /// Returns the key violations since the last call, if there were any.
     #[inline]
     pub fn take_violations(&mut self) -> Option<Violations> {
         self.out.counters.take_violations()
     }
 
-    /// The port that it uses, from 1; meaningful from INIT on.
+    /// Returns the port number, from 1. Valid from INIT on.
     #[must_use]
     pub const fn port_num(&self) -> u8 {
         self.attr.port_num
     }
 
-    /// Of the statistics, how many Acknowledge packets were sent.
+    /// Returns the number of ACKs sent.
     #[must_use]
     pub const fn acks_sent(&self) -> u64 {
         self.out.counters.acks_sent
     }
 
-    /// Send work requests that are not complete.
+    /// Returns the number of incomplete send work requests.
     #[must_use]
     pub fn send_queue_len(&self) -> usize {
         self.send.queued()
     }
 
-    /// Receive work requests that are not complete.
+    /// Returns the number of incomplete receive work requests.
     #[must_use]
     pub fn recv_queue_len(&self) -> usize {
         self.recv.queued()
     }
 
-    /// All attributes as they are now (QPS-06).
+    /// Returns all current attributes.
     #[must_use]
     pub fn query(&self) -> QpAttr {
         let draining = self.state == QpState::Sqd && !self.send.is_drained();
@@ -232,10 +236,10 @@ impl Qp {
         }
     }
 
-    /// Changes attributes and state; all or nothing (QPS-*, QPT-*, QPV-*).
+    /// Changes attributes and state, all or nothing.
     ///
     /// # Errors
-    /// Nothing has changed then; all of them are EINVAL.
+    /// Nothing has changed. All errors are EINVAL.
     pub fn modify(
         &mut self,
         now: Time,
@@ -246,11 +250,12 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
-    /// How fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`]. What it answers is
-    /// not slowed down, and only RC is.
+    /// Sets the rate of requests in kbit/s. 0 is unlimited. [`Qp::query`] returns it.
+    ///
+    /// The rate applies to RC requests only, not to responses.
     ///
     /// # Errors
-    /// Only a QP that is connected has a rate.
+    /// Only a connected QP has a rate.
     //= QPS-05
     pub fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
         match self.state {
@@ -265,7 +270,7 @@ impl Qp {
         }
     }
 
-    /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
+    /// Queues a send work request. `inline` is its data if the caller has copied it.
     ///
     /// # Errors
     /// The request is not queued.
@@ -284,7 +289,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Likewise for a datagram.
+    /// Queues a send work request for a datagram.
     ///
     /// # Errors
     /// The request is not queued.
@@ -301,7 +306,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The ways of the datagrams and DC requests that are not complete.
+    /// Returns the routes of the datagrams and DC requests that are not complete.
     pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
         let (sender, initiator) = match &self.send {
             SendSide::Unreliable(sender) => (Some(sender), None),
@@ -330,15 +335,16 @@ impl Qp {
         }
     }
 
-    /// The peer is known to understand what is not of the standard, or is not: then it is asked before the first masked atomic
-    /// (XAW-08).
+    /// Sets whether the peer is known to support the extensions of Rocade. If not, the QP probes
+    /// the peer before the first masked atomic.
     pub const fn set_extended(&mut self, extended: bool) {
         if let SendSide::Reliable(requester) = &mut self.send {
             requester.set_extended(extended);
         }
     }
 
-    /// Is every slot of the send queue in use? Where that is not known, posting tells.
+    /// Returns true if every WQE of the send queue is in use. For QPs other than RC, only posting
+    /// finds that out.
     #[inline]
     #[must_use]
     pub const fn is_send_full(&self) -> bool {
@@ -348,11 +354,11 @@ impl Qp {
         }
     }
 
-    /// Is every slot of its own receive queue in use?
+    /// Returns true if every WQE of its own receive queue is in use.
     #[inline]
     #[must_use]
     pub const fn is_recv_full(&self) -> bool {
-        // One comparison for those that get the most.
+        // RC first: one comparison in the most frequent case.
         let receives = match &self.recv {
             RecvSide::Reliable(responder) => Some(responder.receives()),
             other => other.receives(),
@@ -363,8 +369,10 @@ impl Qp {
         }
     }
 
-    /// Original values that atomics bring are big-endian in memory, unit by unit, or of the host's byte order
-    /// (`IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`); to be said before anything is posted.
+    /// Sets the byte order of the original values that atomics return: big-endian unit by unit, or
+    /// host byte order.
+    ///
+    /// That is `IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`. Call it before anything is posted.
     //= XAT-05
     pub fn set_big_endian_results(&mut self, on: bool) {
         match &mut self.send {
@@ -374,8 +382,8 @@ impl Qp {
         }
     }
 
-    /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
-    /// them.
+    /// Sets the operands of the newest send work request, whose operation needs them. Call it
+    /// directly after posting.
     pub fn equip(&mut self, operands: Operands) {
         match &mut self.send {
             SendSide::Reliable(requester) => requester.equip(operands),
@@ -385,16 +393,19 @@ impl Qp {
         }
     }
 
-    /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
-    /// initiator names one with each request (XRC-03).
+    /// Sets the XRC SRQ of the peer that the newest send work request goes to. Call it directly
+    /// after posting.
+    ///
+    /// An XRC initiator names an SRQ with each request.
     pub fn aim(&mut self, srqn: Srqn) {
         if let SendSide::Reliable(requester) = &mut self.send {
             requester.aim(srqn);
         }
     }
 
-    /// The application has taken completions of the send or the receive queue, whose
-    /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
+    /// Returns WQEs to the send or receive queue after the application has polled completions.
+    ///
+    /// `slots` is the sum of their [`Completion::slots`], and so many more work requests fit in.
     //= RC-WQE-03
     pub fn free_slots(&mut self, is_send: bool, slots: u32) {
         if is_send {
@@ -404,8 +415,10 @@ impl Qp {
         }
     }
 
-    /// Takes back the newest `count` send work requests, since which nothing else has happened to the QP
-    /// (WRX-06). Where they were flushed at once, their completions go with them.
+    /// Removes the newest `count` send work requests. No other call has happened since they were
+    /// posted.
+    ///
+    /// If they were flushed at once, their completions are removed, too.
     pub fn unpost_send(&mut self, count: usize) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             for _ in 0..count {
@@ -419,7 +432,8 @@ impl Qp {
         }
     }
 
-    /// The application has posted `bytes` bytes: do they wait for company? If not, all is to be transmitted.
+    /// Returns true if posted requests of `bytes` bytes are delayed for batching. If not, transmit
+    /// everything.
     #[inline]
     pub fn may_wait(&mut self, now: Time, bytes: u32) -> bool {
         let in_flight = self.state == QpState::Rts
@@ -428,14 +442,14 @@ impl Qp {
         self.pace.post(now, bytes, in_flight)
     }
 
-    /// What it holds back.
+    /// Returns the coalescing state.
     #[inline]
     #[must_use]
     pub const fn pace(&self) -> &Pace {
         &self.pace
     }
 
-    /// What it holds back, to learn.
+    /// Returns the coalescing state, for updates.
     #[inline]
     pub const fn pace_mut(&mut self) -> &mut Pace {
         &mut self.pace
@@ -461,7 +475,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Has a receive been posted that the peer is to hear of? Then all is to be transmitted (RC-ACK-06).
+    /// Returns true if a receive was posted whose credit has to be sent to the peer. Then transmit.
     #[inline]
     #[must_use]
     pub const fn owes_credit(&self) -> bool {
@@ -471,22 +485,25 @@ impl Qp {
         }
     }
 
-    /// The peer is known to give credits: before it has, one message may be on its way. To be said before the first
-    /// one is posted.
+    /// Notes that the peer sends credits. Until the first credits arrive, only one message may be
+    /// in flight.
+    ///
+    /// Call it before the first message is posted.
     pub const fn expect_credits(&mut self) {
         if let (SendSide::Reliable(requester), QpType::Rc) = (&mut self.send, self.config.qp_type) {
             requester.expect_credits();
         }
     }
 
-    /// Has a part of a message come, and not all of it?
+    /// Returns true if a message has been received in part.
     #[must_use]
     pub fn receives_message(&self) -> bool {
         self.recv.is_in_message()
     }
 
-    /// Handles a packet whose DestQP is this QP and whose ICRC is right. Anything a peer can
-    /// send is taken: it is executed, NAKed or counted and dropped (BTH-14).
+    /// Handles a packet whose DestQP is this QP and whose ICRC is correct.
+    ///
+    /// Any packet is accepted: it is executed, NAKed, or counted and dropped.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -520,7 +537,7 @@ impl Qp {
             return;
         }
         if let RecvSide::None | RecvSide::Frames(_) = self.recv {
-            // An XRC initiator has no requests to answer, and raw packets come another way.
+            // An XRC initiator receives no requests, and raw packets use another entry point.
             self.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
@@ -543,7 +560,7 @@ impl Qp {
             return;
         }
         let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
-            // No other service defines one, and an XRC target has asked for nothing.
+            // No other service defines responses, and an XRC target has sent no requests.
             self.out.counters.drop_packet(DropReason::Reserved);
             return;
         };
@@ -554,7 +571,7 @@ impl Qp {
         self.note_drained();
     }
 
-    /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
+    /// Performs the checks before a packet has any effect.
     fn reject_reason(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
         if !self.state.receives() {
             //= RC-RSP-01
@@ -604,7 +621,7 @@ impl Qp {
         self.conclude_send(now, result);
     }
 
-    /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
+    /// Returns when [`Qp::handle_timeout`] has to be called next. `None` if no timer is set.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let timer = self.send.next_timeout();
@@ -618,32 +635,33 @@ impl Qp {
         }
     }
 
-    /// Has it begun anything that is not acknowledged?
+    /// Returns true if a started request is not acknowledged yet.
     #[must_use]
     pub fn awaits_acknowledgements(&self) -> bool {
         !self.send.is_drained()
     }
 
-    /// How many completions wait.
+    /// Returns the number of pending completions.
     #[inline]
     #[must_use]
     pub fn completions_waiting(&self) -> usize {
         self.out.completions.len()
     }
 
-    /// The completions that [`Qp::poll_completion`] will return, in order.
+    /// Returns the completions that [`Qp::poll_completion`] will return, in order.
     #[inline]
     pub fn pending_completions(&mut self) -> &[Completion] {
         self.out.completions.make_contiguous()
     }
 
-    /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
+    /// Removes the completions that [`Qp::pending_completions`] has returned, after they were
+    /// handed out.
     pub fn forget_completions(&mut self) {
         self.out.completions.clear();
         self.recv.note_reported();
     }
 
-    /// The next completion, in order.
+    /// Returns the next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let completion = self.out.completions.pop_front();
         if completion.as_ref().is_some_and(is_received) {
@@ -655,13 +673,15 @@ impl Qp {
         completion
     }
 
-    /// The next asynchronous event.
+    /// Returns the next asynchronous event.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.out.events.pop()
     }
 
-    /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
-    /// completions the first `seen` will be handed out all the same, and no others: only their messages are acknowledged.
+    /// Moves the QP to ERR, with an event, because a completion could not be reported.
+    ///
+    /// Of the pending completions, the first `seen` will still be handed out. Only their messages
+    /// are acknowledged.
     //= RC-STA-10 AEV-01
     pub fn set_fatal(&mut self, now: Time, seen: usize) {
         let seen = self.out.completions.iter().take(seen);
@@ -673,7 +693,7 @@ impl Qp {
         }
     }
 
-    /// The QP is being destroyed: forgets everything without a trace (CQ-13).
+    /// Drops all state and completions, before the QP is destroyed.
     pub fn abandon(&mut self) {
         modify::reset(self);
         self.send = SendSide::None;
@@ -691,7 +711,7 @@ impl Qp {
         }
     }
 
-    /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
+    /// A local error of an unreliable send queue moves the QP to SQE only.
     //= UC-11 UD-12 RC-STA-05
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
         if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
@@ -705,8 +725,8 @@ impl Qp {
         }
     }
 
-    /// Responses queued before the error still go out, the NAK that caused it among them
-    /// (RC-ERR-C, RC-STA-03).
+    /// Moves the QP to ERR. Responses queued before the error are still sent, including the NAK
+    /// that caused it.
     //= RC-STA-03
     //= XRC-09
     fn enter_error(&mut self, now: Time) {
@@ -721,7 +741,7 @@ impl Qp {
         }
     }
 
-    /// Both sides, and what surrounds a call of either.
+    /// Returns both sides and the context of a call.
     #[inline]
     const fn sides<'a, H>(
         &'a mut self,
@@ -739,7 +759,7 @@ impl Qp {
     }
 }
 
-/// Has a message arrived with it?
+/// Returns true for a successful receive completion.
 fn is_received(completion: &Completion) -> bool {
     !completion.is_send() && completion.status == WcStatus::Success
 }

@@ -1,4 +1,4 @@
-//! `modify_qp`: validation, then application (QPS-*, QPV-*).
+//! `modify_qp`: validation, then application.
 
 use alloc::boxed::Box;
 
@@ -195,8 +195,10 @@ fn check_values(
     )
 }
 
-/// Software may rearm where there is an alternate path, force the migration of what is armed, and ask
-/// for what is so already.
+/// Returns true if software may request this migration state.
+///
+/// It may rearm if there is an alternate path, force the migration of an armed path, and request
+/// the current state.
 //= RC-APM-03
 fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
     let has_alternate = mask.contains(QpAttrMask::ALT_PATH) || qp.attr.alternate().port_num != 0;
@@ -207,13 +209,15 @@ fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
     }
 }
 
-/// What holds for every address of a connected QP (QPV-01, QPV-04).
+/// Returns true if an address is valid for a connected QP.
 fn leads_somewhere(av: &AddressVector) -> bool {
     av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
 }
 
-/// The alternate path starts where there is an address of the peer's IP version, and its port takes packets as
-/// long as those of the primary path.
+/// Returns true if the alternate path is valid.
+///
+/// Its source has an address of the peer's IP version, and its port supports the path MTU of the
+/// primary path.
 //= RC-APM-08 QPV-04 ENC-12
 fn alternate_ok(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, context: &ModifyContext) -> bool {
     let path_mtu = if mask.contains(QpAttrMask::PATH_MTU) {
@@ -260,7 +264,7 @@ fn check_av(
     Ok(())
 }
 
-/// The values are valid: brings requester, responder and state into line with them.
+/// Applies valid attributes to requester, responder and state.
 fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &ModifyContext) {
     let from = qp.state;
     if mask.contains(QpAttrMask::PKEY_INDEX) {

@@ -1,5 +1,4 @@
-//! What two queue pairs tell each other besides requests and responses: that the path is congested, and that this is
-//! Rocade.
+//! Notifications besides requests and responses: congestion notifications, and probes for Rocade.
 
 use alloc::boxed::Box;
 
@@ -14,12 +13,12 @@ use crate::responder::push_plain;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 
-/// What it has to say besides requests and responses.
+/// Pending notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owed {
-    /// The peer has asked whether this is Rocade.
+    /// The peer has probed whether this is Rocade.
     hello: bool,
-    /// Packets of the peer were marked, and there are no responses to tell it with.
+    /// Packets of the peer were marked, and there are no responses that could carry BECN.
     notification: bool,
 }
 
@@ -36,9 +35,11 @@ impl Owed {
 }
 
 impl Qp {
-    /// Controls congestion (DCQCN) from now on, or not: marked packets are answered by notifications, and the
-    /// peer's slow down requests and READ responses. They are counted in any case. Of RC, XRC and UC: datagrams and dynamic
-    /// connections go on as before.
+    /// Turns congestion control (DCQCN) on or off for RC, XRC and UC. Datagrams and dynamic
+    /// connections are not affected.
+    ///
+    /// Marked packets are answered with CNPs, and CNPs of the peer slow down requests and READ
+    /// responses. Both are counted in any case.
     pub fn control_congestion(&mut self, on: bool) {
         self.control = on.then(Box::default);
     }
@@ -48,7 +49,7 @@ impl Qp {
         self.out.counters.rare().marked_packets += 1;
         let knows_peer = match self.recv {
             RecvSide::Reliable(_) | RecvSide::Connected(_) => true,
-            // The responses that an XRC initiator has asked for.
+            // An XRC initiator receives responses to its requests.
             RecvSide::None => true,
             RecvSide::Datagrams(_) | RecvSide::Frames(_) | RecvSide::Target(_) => false,
         };
@@ -64,8 +65,9 @@ impl Qp {
         }
     }
 
-    /// Takes the question of the peer whether this is Rocade, or its answer; false where the packet is something else. Who else asks is
-    /// told nothing.
+    /// Handles a probe of the peer, or the answer to one. Returns false for any other packet.
+    ///
+    /// A probe from any other sender is not answered.
     //= XAW-08
     #[cold]
     pub(super) fn heeds_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
@@ -124,7 +126,7 @@ impl Qp {
         let Some(control) = &mut self.control else {
             return;
         };
-        // Both are on the same path.
+        // Requests and responses use the same path.
         if let RecvSide::Reliable(_) = self.recv {
             control.responses.notified(now, None);
         }

@@ -1,4 +1,4 @@
-//! A run of packets whose payload cannot be read any more.
+//! Recovery of a run of packets whose payload cannot be read any more.
 
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use crate::memory::AccessError;
 use crate::time::Time;
 use crate::transmit::{Source, TxBuffer};
 
-/// What could not be read so far.
+/// Payloads that could not be read so far.
 #[derive(Default)]
 struct Lost {
     payloads: Vec<(Source, Psn)>,
-    /// No more requests may leave, and no more responses.
+    /// No more requests may be sent, and no more responses.
     requests: bool,
     responses: bool,
 }
@@ -25,7 +25,7 @@ impl Lost {
             Source::Local(_) => self.requests = true,
             Source::Remote { replay, .. } => {
                 self.responses = true;
-                // Otherwise the QP ends: after the NAK nothing else leaves.
+                // The QP enters ERR: nothing is sent after the NAK.
                 self.requests |= !replay;
             }
         }
@@ -34,11 +34,13 @@ impl Lost {
 }
 
 impl Qp {
-    /// Saves what can be saved of the run in `tx` that [`Qp::poll_transmit`] has made, when a deferred
-    /// payload turns out to be gone. Calls `read` for each of those again, with its place, and `send`
-    /// with each packet that may still leave, in order: a segment whose ICRC is missing, to be sent alone.
-    /// What comes behind a lost request is not sent but for responses, nor responses behind
-    /// a lost one. The work request fails (RC-REQ-14), or the READ does (RC-RSP-22, RC-DUP-06).
+    /// Recovers part of a run in `tx` from [`Qp::poll_transmit`], when a deferred payload can no
+    /// longer be read.
+    ///
+    /// Calls `read` again for each deferred payload, with its place. Calls `send` for each packet
+    /// that may still be sent, in order: a segment without ICRC, to be sent alone. After a lost
+    /// request only responses are sent, and no responses after a lost one. The work request, or the
+    /// READ, of a lost payload fails.
     pub fn salvage(
         &mut self,
         now: Time,
@@ -75,8 +77,8 @@ impl Qp {
 
     /// Fails the work request or the READ that the packet `psn` is part of.
     ///
-    /// The QP may have entered ERR in the same run, because a later payload was found gone first.
-    /// The requester then still needs the NAK, with the PSN of this packet.
+    /// The QP may have entered ERR in the same run, because a later payload was found unreadable
+    /// first. The requester then still needs the NAK, with the PSN of this packet.
     fn payload_lost(&mut self, now: Time, source: Source, psn: Psn) {
         if self.state == QpState::Reset {
             return;

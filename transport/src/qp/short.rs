@@ -1,4 +1,4 @@
-//! The short way for the packets that come by the million.
+//! The fast path for received packets.
 
 use rocade_wire::{Operation, ShortPacket};
 
@@ -10,8 +10,10 @@ use crate::peer::PacketMeta;
 use crate::time::Time;
 
 impl Qp {
-    /// Handles a packet as [`Qp::handle_packet`] would, if it is just what is expected. False where it is
-    /// not, or where there is anything to be said against it: then `handle_packet` has to see it.
+    /// Handles an expected packet as [`Qp::handle_packet`] would, and returns true.
+    ///
+    /// Returns false for any packet that is unexpected or invalid. The caller then passes it to
+    /// `handle_packet`.
     #[inline]
     pub fn handle_short(
         &mut self,

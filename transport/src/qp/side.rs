@@ -1,5 +1,4 @@
-//! The two sides of a queue pair: which machine sends, and which receives. Both are fixed when the queue
-//! pair is created.
+//! The sending and the receiving state machine of a queue pair, both fixed at creation.
 
 use alloc::boxed::Box;
 
@@ -22,40 +21,40 @@ use crate::transmit::{ACK_LEN, TxBuffer};
 use crate::unreliable::{Connected, Datagrams, Sender};
 use crate::wr::{Destination, SendWr, Sge};
 
-/// What sends.
+/// The sending state machine.
 #[derive(Debug)]
 pub(super) enum SendSide {
-    /// Nothing: it is the other end of an XRC connection, or about to go.
+    /// No sender: an XRC target, or a QP that is being destroyed.
     None,
-    /// Acknowledged and repeated: RC.
+    /// Acknowledged and retransmitted: RC and XRC.
     Reliable(Requester),
-    /// Likewise, to one target after another: DC.
+    /// Acknowledged and retransmitted, to one target after another: DC.
     Dynamic(Box<Initiator>),
-    /// Once: UC and UD.
+    /// Sent once: UC and UD.
     Unreliable(Sender),
-    /// Frames as they are: raw packets.
+    /// Unmodified frames: raw packets.
     Frames(FrameSender),
 }
 
-/// What receives.
+/// The receiving state machine.
 #[derive(Debug)]
 pub(super) enum RecvSide {
-    /// Nothing: it is the other end of an XRC connection, or about to go.
+    /// No receiver: an XRC or DC initiator, or a QP that is being destroyed.
     None,
-    /// Acknowledges, and answers: RC.
+    /// Acknowledges and responds to one peer: RC and XRC.
     Reliable(Responder),
-    /// Takes whole messages of its peer: UC.
+    /// Accepts whole messages of its peer: UC.
     Connected(Connected),
-    /// Takes datagrams of anybody: UD.
+    /// Accepts datagrams from any source: UD.
     Datagrams(Datagrams),
-    /// Takes frames as they are: raw packets.
+    /// Accepts unmodified frames: raw packets.
     Frames(FrameReceiver),
-    /// Acknowledges, and answers, whoever has the key: DC.
+    /// Acknowledges and responds to any initiator with the access key: DC.
     Target(Box<Target>),
 }
 
 impl SendSide {
-    /// That of a QP type, `None` where this crate has no state machine for it.
+    /// Creates the sender of a QP type. `None` if this crate has no state machine for it.
     pub(super) fn of(qp_type: QpType, limits: SendLimits) -> Option<Self> {
         match qp_type {
             //= XRC-13
@@ -70,7 +69,7 @@ impl SendSide {
         }
     }
 
-    /// Work requests that are not complete.
+    /// Returns the number of incomplete work requests.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(requester) => requester.queued(),
@@ -81,7 +80,7 @@ impl SendSide {
         }
     }
 
-    /// Everything started has ended.
+    /// Returns true if every started work request has completed.
     pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.is_drained(),
@@ -92,14 +91,14 @@ impl SendSide {
         }
     }
 
-    /// Is there anything to start, to send again or to report?
+    /// Returns true if there is anything to start, to retransmit or to report.
     #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.has_work(),
             Self::Dynamic(initiator) => initiator.has_work(),
             Self::Unreliable(sender) => sender.has_work(),
-            // Its frames are fetched by another way.
+            // Its frames are fetched by [`Qp::next_frame`].
             Self::Frames(_) | Self::None => false,
         }
     }
@@ -121,7 +120,7 @@ impl SendSide {
         }
     }
 
-    /// Queues a request that is cut into segments; only raw packets are.
+    /// Queues a request that is cut into segments. Only raw packets support it.
     pub(super) fn post_tso(
         &mut self,
         wr: &SendWr<'_>,
@@ -164,7 +163,7 @@ impl SendSide {
         }
     }
 
-    /// RTR to RTS.
+    /// Starts sending, on the transition from RTR to RTS.
     pub(super) fn start(&mut self, sq_psn: Psn) {
         match self {
             Self::Reliable(requester) => requester.start(sq_psn),
@@ -182,8 +181,9 @@ impl SendSide {
         }
     }
 
-    /// Packets take another path from now on, because the old one has failed or not. Where nothing is
-    /// acknowledged, there is nothing to learn of a path.
+    /// Changes the path of later packets. `failed` is true if the old path has failed.
+    ///
+    /// Unreliable services learn nothing about a path, so only RC has state to change.
     //= RC-APM-11
     pub(super) fn change_path(&mut self, failed: bool) {
         if let Self::Reliable(requester) = self {
@@ -228,7 +228,7 @@ impl SendSide {
         }
     }
 
-    /// Appends requests, and reports what has failed meanwhile.
+    /// Appends requests, and reports requests that have failed.
     #[inline]
     pub(super) fn poll_transmit<H: Memory>(
         &mut self,
@@ -246,7 +246,7 @@ impl SendSide {
         }
     }
 
-    /// The payload of the request with this PSN cannot be read any more.
+    /// Handles the failure to read the payload of the request with this PSN.
     pub(super) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
         match self {
             Self::Reliable(requester) => {
@@ -259,7 +259,7 @@ impl SendSide {
         }
     }
 
-    /// Completes everything with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes everything with `WR_FLUSH_ERR`.
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         match self {
             Self::Reliable(requester) => requester.flush(cx),
@@ -270,7 +270,7 @@ impl SendSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(super) fn reset(&mut self) {
         match self {
             Self::Reliable(requester) => requester.reset(),
@@ -283,7 +283,7 @@ impl SendSide {
 }
 
 impl RecvSide {
-    /// That of a QP type, `None` where this crate has no state machine for it.
+    /// Creates the receiver of a QP type. `None` if this crate has no state machine for it.
     pub(super) fn of(config: &QpConfig, receives: RecvSource) -> Option<Self> {
         match config.qp_type {
             QpType::Rc | QpType::XrcRecv => Some(Self::Reliable(Responder::new(receives))),
@@ -305,7 +305,7 @@ impl RecvSide {
         }
     }
 
-    /// Receives that are not complete.
+    /// Returns the number of incomplete receives.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(responder) => responder.queued(),
@@ -316,7 +316,7 @@ impl RecvSide {
         }
     }
 
-    /// Where receives come from; `None` where there are none.
+    /// Returns the source of receives. `None` if there is none.
     pub(super) const fn receives(&self) -> Option<&RecvSource> {
         match self {
             Self::Reliable(responder) => Some(responder.receives()),
@@ -327,7 +327,7 @@ impl RecvSide {
         }
     }
 
-    /// Has a part of a message come, and not all of it?
+    /// Returns true if a message has been received in part.
     pub(super) const fn is_in_message(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
@@ -349,7 +349,7 @@ impl RecvSide {
 
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        // One comparison for those that get the most.
+        // RC first: one comparison in the most frequent case.
         if let Self::Reliable(responder) = self {
             return responder.receives_mut().post(wr_id, sges);
         }
@@ -369,7 +369,7 @@ impl RecvSide {
         }
     }
 
-    /// INIT to RTR.
+    /// Starts receiving, on the transition from INIT to RTR.
     pub(super) const fn start(&mut self, rq_psn: Psn) {
         match self {
             Self::Reliable(responder) => responder.start(rq_psn),
@@ -419,7 +419,7 @@ impl RecvSide {
         }
     }
 
-    /// Is the response to a READ next?
+    /// Returns true if the next response is that of a READ.
     pub(super) fn is_reading(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.is_reading(),
@@ -455,7 +455,7 @@ impl RecvSide {
         }
     }
 
-    /// The payload of a READ response cannot be read any more.
+    /// Handles the failure to read the payload of a READ response.
     pub(super) fn fail_response<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -505,7 +505,7 @@ impl RecvSide {
         }
     }
 
-    /// Completes everything with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes everything with `WR_FLUSH_ERR`.
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         match self {
             Self::Reliable(responder) => responder.flush(cx),
@@ -517,7 +517,7 @@ impl RecvSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(super) fn reset(&mut self) {
         match self {
             Self::Reliable(responder) => responder.reset(),

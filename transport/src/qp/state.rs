@@ -1,14 +1,14 @@
-//! The state table of `ibv_modify_qp`: which transitions exist for which QP type, and which
-//! attributes each needs and takes (QPT-01…34).
+//! The state table of `ibv_modify_qp`: the transitions of each QP type, with their required and
+//! optional attributes.
 
 use crate::attr::{QpAttrMask, QpState, QpType};
 
 /// Attributes of one permitted transition, STATE excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitionRule {
-    /// Must be in the mask.
+    /// Attributes that must be in the mask.
     pub required: QpAttrMask,
-    /// May be in the mask.
+    /// Attributes that may be in the mask.
     pub optional: QpAttrMask,
 }
 
@@ -43,7 +43,7 @@ const fn rule(required: QpAttrMask, optional: QpAttrMask) -> Option<TransitionRu
     Some(TransitionRule { required, optional })
 }
 
-/// The rule of a transition, `None` where `ibv_modify_qp` answers EINVAL (QPT-31).
+/// Returns the rule of a transition. `None` if `ibv_modify_qp` returns EINVAL.
 ///
 /// ```text
 ///           +-------------------------------- any state --------------------------------+
@@ -220,7 +220,7 @@ const fn sqe_to_rts(qp_type: QpType) -> Option<TransitionRule> {
     }
 }
 
-/// A DC target as upstream knows it: two steps, and no way back.
+/// Returns the rule of a DC target as in upstream verbs: two transitions, and none back.
 //= DCU-03
 const fn target_rule(from: QpState, to: QpState) -> Option<TransitionRule> {
     match (from, to) {
@@ -230,7 +230,8 @@ const fn target_rule(from: QpState, to: QpState) -> Option<TransitionRule> {
     }
 }
 
-/// The rule of a transition of a DC initiator by the experimental verbs; that of [`transition_rule`] is upstream's.
+/// Returns the rule of a DC initiator for the experimental verbs. [`transition_rule`] has that of
+/// upstream verbs.
 //= DCS-09
 #[must_use]
 pub const fn experimental_rule(from: QpState, to: QpState) -> Option<TransitionRule> {

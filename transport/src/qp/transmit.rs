@@ -1,4 +1,4 @@
-//! What leaves a queue pair, and when: responses, acknowledgements that may wait, requests.
+//! Transmission of a queue pair: the order of responses, delayed ACKs and requests.
 
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Psn};
 
@@ -11,21 +11,23 @@ use crate::queue::RecvSource;
 use crate::time::Time;
 use crate::transmit::{ACK_LEN, TxBuffer};
 
-/// What an acknowledgement says besides PSN and MSN.
+/// Fields of an ACK besides PSN and MSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckTerms {
-    /// Of the service.
+    /// The ACK opcode of the service.
     pub opcode: Opcode,
     /// The migration bit.
     pub migreq: bool,
-    /// How many messages there are receives for.
+    /// Credits: the number of messages that there are receives for.
     pub credits: CreditCode,
 }
 
 impl Qp {
-    /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
-    /// destination. To be called with an empty buffer until it stays empty, with
-    /// [`AckTiming::Behind`] at most once.
+    /// Appends packets to `tx`, responses first except as [`AckTiming`] specifies. All have the
+    /// same destination.
+    ///
+    /// Call it with an empty buffer until the buffer stays empty, with [`AckTiming::Behind`] at
+    /// most once.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -41,7 +43,7 @@ impl Qp {
         if !behind {
             self.transmit_responses(now, mem, tx);
         }
-        // The last request and the ACK leave in one run.
+        // The last request and the ACK share a run.
         tx.stay_open(behind && acks == AckTiming::Last);
         self.transmit_requests(now, mem, tx);
         tx.stay_open(false);
@@ -55,7 +57,8 @@ impl Qp {
         }
     }
 
-    /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
+    /// Returns true if [`Qp::poll_transmit`] may have something to send. If false, it need not be
+    /// called.
     #[must_use]
     #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
@@ -67,8 +70,8 @@ impl Qp {
         self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes.is_any()
     }
 
-    /// In ERR there will be no requests for an acknowledgement to leave with.
-    /// And what was promised on one path is not known on the other.
+    /// In ERR there will be no requests for an ACK to follow. While paths migrate, an ACK must not
+    /// be delayed from one path to the other.
     fn timing(&self, acks: AckTiming) -> AckTiming {
         if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
             AckTiming::Now
@@ -87,7 +90,8 @@ impl Qp {
         }
     }
 
-    /// As many responses as the path takes now, where it is congested. Only those of a READ wait, and what is behind them.
+    /// Sends as many responses as the rate allows, under congestion. Only READ responses are
+    /// delayed, and the responses after them.
     //= ENC-10
     #[cold]
     fn pace_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
@@ -120,7 +124,7 @@ impl Qp {
         let result = recv.poll_transmit(&mut cx, tx);
         if result.is_err() {
             self.conclude(now, result);
-            // The NAK that took the place of the response (RC-STA-03): there is nothing else.
+            // The NAK in place of the response: nothing else is sent.
             let (_, recv, mut cx) = self.sides(now, mem);
             let result = recv.poll_transmit(&mut cx, tx);
             debug_assert!(result.is_ok());
@@ -138,32 +142,35 @@ impl Qp {
         self.note_drained();
     }
 
-    /// Has a request been sent that is not acknowledged yet?
+    /// Returns true if a request was sent that is not acknowledged yet.
     #[must_use]
     pub fn requests_in_flight(&self) -> bool {
         !self.send.is_drained()
     }
 
-    /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
+    /// Returns the PSN of the ACK if it is the only packet left to send, after
     /// [`AckTiming::Later`].
     #[must_use]
     pub fn lone_ack(&self) -> Option<Psn> {
         self.recv.lone_ack()
     }
 
-    /// The packet of [`Qp::lone_ack`], which the caller sends at once; the value of its ICRC is of no importance.
+    /// Returns the packet of [`Qp::lone_ack`], which the caller sends at once. Its ICRC field has
+    /// no defined value.
     pub fn take_lone_ack(&mut self) -> Option<[u8; ACK_LEN]> {
         self.recv.take_lone_ack(&self.peer, &mut self.out)
     }
 
-    /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
-    /// whose completions the application may have seen, so it has to leave before the QP is reset.
+    /// Returns PSN and MSN of the ACK, if that is the next response.
+    ///
+    /// The ACK covers messages whose completions the application may have polled, so it has to be
+    /// sent before the QP is reset.
     #[must_use]
     pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
         self.recv.owed_ack()
     }
 
-    /// What the acknowledgement says besides, should somebody else have to send it.
+    /// Returns the other fields of the ACK, for the case that another process has to send it.
     //= RC-APM-02 RC-CRD-01
     #[must_use]
     pub fn ack_terms(&self) -> AckTerms {

@@ -1,4 +1,4 @@
-//! XRC targets that several processes serve in turn.
+//! XRC targets that several processes share.
 
 use super::Qp;
 use super::side::RecvSide;
@@ -12,8 +12,10 @@ impl Qp {
         }
     }
 
-    /// Was the last packet for a shared receive queue of another process
-    /// ([`crate::ReceiveDomain::is_elsewhere`])? Nothing was done with it then. Tells it once.
+    /// Returns true once if the last packet was for a shared receive queue of another process
+    /// ([`crate::ReceiveDomain::is_elsewhere`]).
+    ///
+    /// Such a packet had no effect.
     #[inline]
     pub const fn take_stray(&mut self) -> bool {
         match &mut self.recv {
@@ -22,15 +24,18 @@ impl Qp {
         }
     }
 
-    /// What it knows, if it is between two messages and owes no data: then another process may go on with it.
+    /// Returns the responder state if the QP is between two messages and has no data to send. Then
+    /// another process can take over.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
         self.resumable()
             .filter(|_| self.responder().is_some_and(Responder::owes_no_data))
     }
 
-    /// What it knows, if it is between two messages: should this process die now, another one can go on with it, because the peer
-    /// asks again for what it was not sent.
+    /// Returns the responder state if the QP is between two messages.
+    ///
+    /// If this process dies now, another one can take over, because the peer repeats requests whose
+    /// responses it did not receive.
     //= XRC-11
     #[must_use]
     pub fn resumable(&self) -> Option<Progress> {
@@ -45,18 +50,18 @@ impl Qp {
         })
     }
 
-    /// Is there nothing left that it has to send or to report?
+    /// Returns true if the QP has nothing left to send or to report.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.out.completions.is_empty() && !self.recv.has_responses()
     }
 
-    /// What it can answer again, the oldest first.
+    /// Returns the operations that can be replayed for duplicates, oldest first.
     pub fn repeatable(&self) -> impl Iterator<Item = Repeatable> + Clone {
         self.responder().into_iter().flat_map(Responder::repeatable)
     }
 
-    /// Goes on where another process has stopped. The attributes have to be the same.
+    /// Restores the state of another process. The attributes have to be the same.
     pub fn resume(&mut self, progress: Progress, repeatable: impl Iterator<Item = Repeatable>) {
         self.comm_est_raised = progress.comm_est_raised;
         if let RecvSide::Reliable(responder) = &mut self.recv {

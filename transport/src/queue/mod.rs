@@ -1,4 +1,4 @@
-//! Queues of work requests that wait for their turn.
+//! Queues of work requests.
 
 mod recv;
 mod send;

@@ -9,19 +9,20 @@ use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
 
-/// A receive work request, as it waits for a message or is filled by one.
+/// A receive work request, queued or being filled by a message.
 #[derive(Debug)]
 pub struct RecvWqe {
     pub(crate) wr_id: u64,
-    /// The domain of its buffers: that of the queue it was posted to (RC-WQE-12).
+    /// The protection domain of its buffers: that of the queue it was posted to.
     pub(crate) pd: PdTag,
-    /// The XRC SRQ that it was taken from; [`Srqn::NONE`] from another queue.
+    /// The XRC SRQ that it was taken from. [`Srqn::NONE`] for any other queue.
     pub(crate) srqn: Srqn,
     pub(crate) data: LocalData,
 }
 
 impl RecvWqe {
-    /// Copies all of a message to the buffers; false where it has no room there, or they cannot be written to.
+    /// Copies a whole message to the buffers. Returns false if it does not fit or the buffers
+    /// cannot be written.
     //= RC-RSP-10
     //= RC-RSP-12
     //= RC-WQE-12
@@ -34,14 +35,14 @@ impl RecvWqe {
         self.fill_pieces((mem, who), message)
     }
 
-    /// Likewise, of any number.
+    /// Copies a whole message to any number of buffers.
     fn fill_pieces(&self, (mem, who): (&impl Memory, Accessor), message: &[u8]) -> bool {
         let has_room = message.len() as u64 <= self.data.len();
         has_room && (message.is_empty() || self.scatter((mem, who), 0, message).is_ok())
     }
 
-    /// Copies a part of a message to offset `offset` of the buffers, which are looked for in the domain of the
-    /// queue, whichever the QP's is.
+    /// Copies a part of a message to offset `offset` of the buffers. Their keys are checked against
+    /// the protection domain of the queue, not that of the QP.
     //= RC-WQE-12
     #[inline]
     pub(crate) fn scatter(
@@ -62,14 +63,14 @@ pub(crate) struct RecvLimits {
     pub(crate) max_sge: u32,
 }
 
-/// Receives in the order in which messages take them.
+/// Receives in the order in which messages consume them.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     pd: PdTag,
     limits: RecvLimits,
     wqes: VecDeque<RecvWqe>,
-    /// Slots in use: those of `wqes`, those that were taken, and those whose completion the application has not
-    /// seen.
+    /// WQEs in use: those of `wqes`, those consumed by messages, and those whose completion the
+    /// application has not polled.
     used: u32,
     cross: Option<Box<Cross>>,
 }
@@ -85,7 +86,7 @@ impl RecvQueue {
         }
     }
 
-    /// Receives that no message has taken.
+    /// Returns the number of receives that no message has consumed.
     pub(crate) fn len(&self) -> usize {
         self.wqes.len()
     }
@@ -94,23 +95,23 @@ impl RecvQueue {
         self.limits
     }
 
-    /// Changes its size to one that the slots in use fit in.
+    /// Changes the size. The WQEs in use must fit.
     pub(crate) const fn resize(&mut self, max_wr: u32) {
         self.limits.max_wr = max_wr;
     }
 
-    /// Slots in use.
+    /// Returns the number of WQEs in use.
     pub(crate) const fn used(&self) -> u32 {
         self.used
     }
 
-    /// Are all slots in use?
+    /// Returns true if all WQEs are in use.
     #[inline]
     pub(crate) const fn is_full(&self) -> bool {
         self.used >= self.limits.max_wr
     }
 
-    /// Queues a receive (PST-09).
+    /// Queues a receive.
     #[inline(always)]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
@@ -128,7 +129,7 @@ impl RecvQueue {
             gate.note_posted();
         }
         self.used += 1;
-        // Filled in where it stays, see `Requester::post`.
+        // Filled in place, see `Requester::post`.
         self.wqes.push_back(RecvWqe {
             wr_id,
             pd: self.pd,
@@ -141,18 +142,18 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// The application has taken the completions of so many slots.
+    /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_slots(&mut self, slots: u32) {
         self.used = self.used.saturating_sub(slots);
     }
 
-    /// The receive that the next message takes.
+    /// Returns the receive that the next message will consume.
     #[inline]
     pub(crate) fn front(&self) -> Option<&RecvWqe> {
         self.wqes.front().filter(|_| self.is_open())
     }
 
-    /// Takes it; its slot stays in use.
+    /// Takes that receive. Its WQE stays in use.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<RecvWqe> {
         if self.is_open() {
@@ -162,13 +163,13 @@ impl RecvQueue {
         }
     }
 
-    /// Likewise, whether a message may have it or not.
+    /// Takes the oldest receive, even if it is not released to messages.
     #[inline]
     pub(crate) fn take_any(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
     }
 
-    /// May a message have the next one?
+    /// Returns true if a message may consume the next receive.
     //= XCE-05
     #[inline]
     fn is_open(&self) -> bool {
@@ -180,18 +181,18 @@ impl RecvQueue {
         self.cross.as_ref()?.gate.as_deref()
     }
 
-    /// Does it take part in cross-channel operations?
+    /// Returns true if cross-channel operations are enabled.
     #[inline]
     pub(crate) const fn is_managed(&self) -> bool {
         self.cross.is_some()
     }
 
-    /// It takes part in cross-channel operations.
+    /// Enables cross-channel operations.
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         self.cross = Some(Box::new(cross));
     }
 
-    /// Forgets all receives.
+    /// Drops all receives.
     pub(crate) fn reset(&mut self) {
         self.wqes = VecDeque::new();
         self.used = 0;

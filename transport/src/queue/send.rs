@@ -13,7 +13,8 @@ pub(crate) struct SendLimits {
 }
 
 impl SendLimits {
-    /// The same for one of several that share a queue, whose slots are counted elsewhere.
+    /// Returns the limits for one of several lanes that share a queue, whose WQEs are counted
+    /// elsewhere.
     pub(crate) const fn unbounded(self) -> Self {
         Self {
             max_wr: u32::MAX,
@@ -21,8 +22,8 @@ impl SendLimits {
         }
     }
 
-    /// May this work request be queued, whose data is `inline` where that is given, while so many slots are in
-    /// use? Then its bytes.
+    /// Checks whether a work request can be queued while `used` WQEs are in use, and returns its
+    /// length in bytes. `inline` is its inline data, if any.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -56,7 +57,7 @@ impl SendLimits {
         Ok(total)
     }
 
-    /// The bytes of one that is no plain SEND or WRITE.
+    /// Returns the length in bytes of a work request other than a plain SEND or WRITE.
     fn length_of(&self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<u64, PostError> {
         let is_atomic_write = matches!(wr.op, SendOp::AtomicWrite { .. });
         let total = match inline {

@@ -1,4 +1,4 @@
-//! Where a queue pair takes its receives from.
+//! Source of the receives of a queue pair.
 
 use alloc::sync::Arc;
 
@@ -10,27 +10,28 @@ use crate::error::PostError;
 use crate::memory::PdTag;
 use crate::wr::Sge;
 
-/// Where a queue pair shall take its receives from.
+/// Source of receives for a new queue pair.
 #[derive(Clone, Debug)]
 pub enum Receives {
     /// A queue of its own.
     Own,
-    /// One that others take from too.
+    /// A shared receive queue.
     Shared(Arc<dyn SharedReceives>),
-    /// The one that each request names, of this domain (XRC).
+    /// The queue of this domain that each request names (XRC).
     Domain(Arc<dyn ReceiveDomain>),
 }
 
-/// Where a queue pair takes its receives from; fixed when it is created.
+/// Source of receives, fixed at creation.
 #[derive(Debug)]
 pub(crate) enum RecvSource {
     /// A queue of its own.
     Own(RecvQueue),
-    /// One that others take from too.
+    /// A shared receive queue.
     Shared(Arc<dyn SharedReceives>),
-    /// The one that each request names.
+    /// The queue that each request names.
     ByHeader(Named),
-    /// One that others take from too, whose buffers are looked for in this domain (DC-12).
+    /// A shared receive queue of a DC target, whose buffers are checked against this protection
+    /// domain.
     OfTarget(Arc<dyn SharedReceives>, PdTag),
 }
 
@@ -40,26 +41,28 @@ pub(crate) struct Named {
     domain: Arc<dyn ReceiveDomain>,
     srqn: Srqn,
     pd: PdTag,
-    /// The queue itself, from the packet that takes a receive until that is taken.
+    /// The queue itself, from the packet that needs a receive until the receive is taken.
     found: Option<Arc<dyn SharedReceives>>,
-    /// The last packet was for a queue of another process, and nothing was done with it.
+    /// The last packet was for a queue of another process, and had no effect.
     is_stray: bool,
 }
 
-/// Why a request is not for any queue of the domain.
+/// The reason why a request is not for any queue of the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotNamed {
-    /// There is none of that number in the domain, or it is gone (XRC-06).
+    /// The domain has no queue of that number.
     Unknown,
-    /// It is not the one that the message began with (XRC-03).
+    /// The number differs from that in the first packet of the message.
     Changed,
-    /// It is in another process, which has to take the message.
+    /// The queue belongs to another process, which has to handle the message.
     Elsewhere,
 }
 
 impl Named {
-    /// The queue that a packet names: sets it for the message that begins with the packet, or checks it against that of
-    /// the message. Returns the domain of the keys in the packet.
+    /// Looks up the queue that a packet names, and returns the protection domain for the keys in
+    /// the packet.
+    ///
+    /// The first packet of a message sets the queue, and later packets have to name the same.
     pub(crate) fn aim(&mut self, srqn: Srqn, begins: bool, takes: bool) -> Result<PdTag, NotNamed> {
         //= XRC-03
         if !begins && srqn != self.srqn {
@@ -75,7 +78,8 @@ impl Named {
         Ok(self.pd)
     }
 
-    /// The domain of the keys in a packet that asks again for what it may have asked of another process.
+    /// Returns the protection domain for the keys in a duplicate request, whose original may have
+    /// been handled by another process.
     pub(crate) fn look_up(&mut self, srqn: Srqn) -> Result<PdTag, NotNamed> {
         match self.domain.find(srqn) {
             Some(srq) => Ok(srq.pd()),
@@ -116,7 +120,7 @@ impl RecvSource {
         }
     }
 
-    /// Was the last packet for a queue of another process? Tells it once.
+    /// Returns true once if the last packet was for a queue of another process.
     pub(crate) const fn take_stray(&mut self) -> bool {
         match self {
             Self::ByHeader(named) => core::mem::replace(&mut named.is_stray, false),
@@ -124,7 +128,7 @@ impl RecvSource {
         }
     }
 
-    /// Receives of its own that no message has taken.
+    /// Returns the number of receives in its own queue that no message has consumed.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
@@ -132,8 +136,10 @@ impl RecvSource {
         }
     }
 
-    /// How many messages it has receives for, as the peer is told: nobody knows where others take from it too, or
-    /// where the program decides when a receive may be taken.
+    /// Returns the credits to announce to the peer: the number of receives.
+    ///
+    /// Without a meaning for a shared queue, and for one where the program decides when a receive
+    /// may be consumed.
     //= RC-CRD-01 XRC-08
     #[inline]
     pub(crate) fn credits(&self) -> CreditCode {
@@ -145,13 +151,13 @@ impl RecvSource {
         }
     }
 
-    /// Has it receives of its own?
+    /// Returns true if its own queue has receives.
     #[inline]
     pub(crate) fn has_some(&self) -> bool {
         self.len() > 0
     }
 
-    /// Do others take from it, too?
+    /// Returns true if other queue pairs take from the source, too.
     pub(crate) const fn is_shared(&self) -> bool {
         !matches!(self, Self::Own(_))
     }
@@ -168,14 +174,14 @@ impl RecvSource {
         }
     }
 
-    /// So many slots of the own queue are free.
+    /// Frees WQEs of its own queue.
     pub(crate) const fn free_slots(&mut self, slots: u32) {
         if let Self::Own(queue) = self {
             queue.free_slots(slots);
         }
     }
 
-    /// Takes the receive for a message that begins.
+    /// Takes the receive for a new message.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<RecvWqe> {
         match self {
@@ -191,7 +197,8 @@ impl RecvSource {
         }
     }
 
-    /// The next of the receives that are to be flushed when the queue pair ends: those of its own.
+    /// Takes the next receive that is flushed when the queue pair enters ERR. Only its own queue is
+    /// flushed.
     //= RC-STA-09
     pub(crate) fn take_own(&mut self) -> Option<RecvWqe> {
         match self {
@@ -200,7 +207,7 @@ impl RecvSource {
         }
     }
 
-    /// A receive that was taken, of the XRC SRQ `srqn` if it is one of these, will not complete.
+    /// Notes that a receive that was taken will not complete. `srqn` is its XRC SRQ, if it has one.
     pub(crate) fn forget(&self, srqn: Srqn) {
         match self {
             Self::Own(_) => {}
@@ -209,7 +216,7 @@ impl RecvSource {
         }
     }
 
-    /// Forgets all receives of its own.
+    /// Drops all receives of its own queue.
     pub(crate) fn reset(&mut self) {
         if let Self::Own(queue) = self {
             queue.reset();

@@ -13,40 +13,40 @@ use crate::wr::Sge;
 pub struct Srqn(u32);
 
 impl Srqn {
-    /// No SRQ has it.
+    /// The number that no SRQ has.
     pub const NONE: Self = Self(0);
 
-    /// The low 24 bits count.
+    /// Creates a number from the low 24 bits.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & 0x00ff_ffff)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 }
 
-/// What `ibv_modify_srq` changes and `ibv_query_srq` tells.
+/// Attributes of `ibv_modify_srq` and `ibv_query_srq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
-    /// Receives it has room for.
+    /// Size of the queue, in receives.
     pub max_wr: u32,
     /// Scatter/gather entries of a receive.
     pub max_sge: u32,
-    /// An event is due when fewer receives than this are left; 0 for none.
+    /// An event is raised when fewer receives than this are left. 0 for none.
     pub srq_limit: u32,
 }
 
-/// `ibv_modify_srq` was refused; nothing has changed (SRQ-02, SRQ-03).
+/// The reason why `ibv_modify_srq` was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SrqError {
     /// Fewer receives than are in use, or none (EINVAL).
     TooSmall,
-    /// The limit is above the number of receives there is room for (EINVAL).
+    /// The limit is above the size of the queue (EINVAL).
     LimitAboveSize,
 }
 
@@ -64,14 +64,15 @@ impl fmt::Display for SrqError {
 pub struct Taken {
     /// The receive.
     pub wqe: RecvWqe,
-    /// Now there are fewer left than the limit: an event is due (SRQ-04).
+    /// Fewer receives than the limit are left: an event is due.
     pub limit_reached: bool,
 }
 
-/// A shared receive queue: receives of one protection domain that several queue pairs take, each message
-/// the oldest one.
+/// A shared receive queue: receives of one protection domain that several queue pairs consume,
+/// oldest first.
 ///
-/// A slot is free when the completion of its receive has been taken, as in a queue of one's own.
+/// A WQE is free once the application has polled the completion of its receive, as in the own queue
+/// of a QP.
 #[derive(Debug)]
 pub struct Srq {
     queue: RecvQueue,
@@ -79,7 +80,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// An empty one, whose sizes were granted.
+    /// Creates an empty queue. The sizes were granted.
     #[must_use]
     pub const fn new(pd: PdTag, max_wr: u32, max_sge: u32) -> Self {
         Self {
@@ -91,13 +92,13 @@ impl Srq {
     /// Queues a receive.
     ///
     /// # Errors
-    /// It is not queued (SRQ-06).
+    /// The receive is not queued.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         self.queue.post(wr_id, sges)
     }
 
-    /// Takes the oldest receive; `None` where there is none.
+    /// Takes the oldest receive. `None` if there is none.
     //= SRQ-07
     #[inline]
     pub fn take(&mut self) -> Option<Taken> {
@@ -111,8 +112,8 @@ impl Srq {
         Some(Taken { wqe, limit_reached })
     }
 
-    /// So many slots are free: the application has taken the completions of their receives, or there will be
-    /// none.
+    /// Frees WQEs: the application has polled the completions of their receives, or the receives
+    /// will not complete.
     pub const fn free_slots(&mut self, slots: u32) {
         self.queue.free_slots(slots);
     }
@@ -138,7 +139,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Its attributes as they are now.
+    /// Returns the current attributes.
     //= SRQ-08
     #[must_use]
     pub const fn query(&self) -> SrqAttr {
@@ -150,41 +151,43 @@ impl Srq {
         }
     }
 
-    /// Receives that no message has taken.
+    /// Returns the number of receives that no message has consumed.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 }
 
-/// The shared receive queue of a queue pair, as that reaches it: whatever lock it is behind.
+/// A shared receive queue as a queue pair uses it. The implementation does the locking.
 ///
-/// Locks are taken in the order queue pair, shared receive queue, completion queue: an implementation must
-/// not call a queue pair.
+/// Locks are taken in the order queue pair, shared receive queue, completion queue. An
+/// implementation must not call a queue pair.
 pub trait SharedReceives: fmt::Debug + Send + Sync {
-    /// The domain of its receives; with XRC that of what the peer reads and writes, too (XRC-04).
+    /// Returns the protection domain of its receives. With XRC, the peer's remote accesses are
+    /// checked against it, too.
     fn pd(&self) -> PdTag;
 
-    /// Takes the receive for a message that begins; `None` where there is none.
+    /// Takes the receive for a new message. `None` if there is none.
     fn take(&self) -> Option<RecvWqe>;
 
-    /// A receive that was taken will not complete: its slot is free.
+    /// Notes that a receive that was taken will not complete: its WQE is free.
     fn forget(&self);
 }
 
 /// The shared receive queues of an XRC domain.
 pub trait ReceiveDomain: fmt::Debug + Send + Sync {
-    /// That with this number, if it is one of the domain (XRC-06).
+    /// Returns the queue with this number, if the domain has it.
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>>;
 
-    /// Is there one of that number in the domain, in another process that shares it? Asked where
-    /// [`ReceiveDomain::find`] knows none.
+    /// Returns true if another process that shares the domain has a queue of this number.
+    ///
+    /// Called if [`ReceiveDomain::find`] finds none.
     fn is_elsewhere(&self, srqn: Srqn) -> bool {
         let _ = srqn;
         false
     }
 
-    /// A receive that was taken from that queue will not complete: its slot is free.
+    /// Notes that a receive that was taken from that queue will not complete: its WQE is free.
     fn forget(&self, srqn: Srqn);
 }
 

@@ -1,4 +1,4 @@
-//! From responses to completions (RC-REQ-*).
+//! From responses to completions.
 
 use rocade_wire::{Aeth, CreditCode, Headers, Msn, NakCode, Operation, Psn, Syndrome};
 
@@ -12,12 +12,12 @@ use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::wr::{Operands, SendFlags, SendOp};
 
-/// How far an acknowledgement reached.
+/// Result of processing an ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
-    /// Everything it covers is acknowledged.
+    /// The ACK is complete: all that it covers is acknowledged.
     All,
-    /// It skips a READ or atomic whose response is missing (RC-REQ-04).
+    /// The ACK skips a READ or atomic whose response is missing.
     MissingResponse,
 }
 
@@ -90,7 +90,8 @@ impl Requester {
         }
     }
 
-    /// A response that answers nothing may be an acknowledgement that the last one has become better than it was.
+    /// Handles a response that acknowledges no packet. It may be a repetition of the last ACK with
+    /// new credits. Returns true if it is.
     #[cold]
     fn take_update(&mut self, headers: &Headers) -> bool {
         let is_last = headers.bth.psn == self.una.sub(1);
@@ -106,7 +107,7 @@ impl Requester {
         }
     }
 
-    /// Handles a positive acknowledgement; `None`, and nothing has changed, where its PSN is not in flight.
+    /// Handles a positive ACK. `None` if its PSN is not in flight: then nothing has changed.
     #[inline]
     pub(crate) fn take_ack<H>(
         &mut self,
@@ -152,8 +153,8 @@ impl Requester {
             }
         };
         let reached = match status {
-            // A fatal NAK of a READ that fails midway names a PSN inside the READ (RC-RSP-22):
-            // the WQE that contains the PSN is the one that fails.
+            // A fatal NAK of a READ that fails midway names a PSN inside the READ. The WQE that
+            // contains the PSN is the one that fails.
             Some(_) => self.skip_to(cx, psn),
             None => self.acknowledge_before(cx, psn),
         };
@@ -169,7 +170,7 @@ impl Requester {
     }
 
     /// Acknowledges everything before `target`, which lies in `una..=next_new`. Whole messages
-    /// complete, a message in the middle of which `target` lies does not (RC-ACK-08).
+    /// complete. A message that contains `target` does not.
     #[inline(never)]
     fn acknowledge_before<H>(&mut self, cx: &mut Cx<'_, H>, target: Psn) -> Reached {
         let cost_before = self.una_cost();
@@ -196,7 +197,7 @@ impl Requester {
         reached
     }
 
-    /// Acknowledges whole messages until the oldest one contains `psn` (RC-ACK-03).
+    /// Acknowledges whole messages until the oldest one contains `psn`.
     fn skip_to<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Reached {
         let cost_before = self.una_cost();
         let una_before = self.una;
@@ -269,8 +270,10 @@ impl Requester {
         Ok(())
     }
 
-    /// The oldest WQE is a READ that computes, and these are its next elements: a response has whole ones, and each arrives once. With
-    /// the last ones the result takes its place.
+    /// Adds the elements of a response to the calculation of the oldest WQE, a READ that computes.
+    ///
+    /// A response has whole elements, and each arrives once. After the last response, the result is
+    /// written to the buffers.
     //= XCC-01
     #[cold]
     fn reduce<H: Memory>(
@@ -336,7 +339,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The response with PSN `una` is in place.
+    /// Notes that the response with PSN `una` was stored.
     fn response_taken<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) {
         let cost_before = self.una_cost();
         self.on_positive_ack();
@@ -356,7 +359,7 @@ impl Requester {
     fn set_una(&mut self, una: Psn) {
         self.una = una;
         if self.cursor.diff(una) < 0 {
-            // What was to be sent again has arrived after all.
+            // The response to a packet that was to be sent again has arrived.
             self.cursor = una;
             self.current = 0;
             self.failed = None;
@@ -370,17 +373,17 @@ impl Requester {
         }
     }
 
-    /// The oldest WQE is done, and with it what was only waiting for its turn to complete.
+    /// Completes the oldest WQE, and executed WQEs directly behind it.
     #[inline(never)]
     fn complete_front<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.complete_one(cx);
         self.complete_executed(cx);
     }
 
-    /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
+    /// Removes the oldest WQE, with a completion if one is requested.
     #[inline(always)]
     pub(super) fn complete_one<H>(&mut self, cx: &mut Cx<'_, H>) {
-        // Looked at where it is: to move it elsewhere first takes longer than the rest.
+        // Read in place: moving the WQE first takes longer than everything else.
         let Some(wqe) = self.sq.front() else {
             return;
         };
@@ -400,8 +403,8 @@ impl Requester {
     }
 }
 
-/// Each response carries a full PMTU but the last of its request, and the request's end is
-/// where it should be (RC-REQ-11).
+/// Returns true if the payload length of a READ response is correct: a full PMTU except for the
+/// last response of its request.
 fn read_response_len_ok(
     peer: &Peer,
     wqe: &SendWqe,

@@ -1,9 +1,10 @@
-//! Is the peer Rocade? What is not of the standard is sent to nobody who has not shown it: kernels of some versions read out of
-//! bounds when they get an opcode that they do not know (RXE-02).
+//! Probes whether the peer is Rocade before a non-standard opcode is sent. Some kernel versions
+//! read out of bounds when they receive an unknown opcode.
 //!
-//! A request with such an opcode, when its turn comes, waits until everything before it is acknowledged. Then the peer is asked by the
-//! same datagram as a DC target (docs/dc.md), which any other device drops. The question is repeated like a request; where nobody answers,
-//! the work request fails as one does whose packets are lost.
+//! A request with such an opcode waits until everything before it is acknowledged. Then the
+//! requester sends the same probe datagram as a DC initiator (docs/dc.md), which any other device
+//! drops. The probe is repeated like a request. Without an answer, the work request fails like one
+//! whose packets are lost.
 
 use rocade_wire::DcHello;
 
@@ -12,23 +13,23 @@ use crate::cx::Cx;
 use crate::greeting::push_hello;
 use crate::transmit::TxBuffer;
 
-/// Is the peer being asked?
+/// State of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asks {
     No,
-    /// It is to be asked now.
+    /// The probe has to be sent now.
     Due,
-    /// It was asked, and the ACK timer runs.
+    /// The probe was sent, and the ACK timer runs.
     Sent,
 }
 
 impl Requester {
-    /// The peer understands what is not of the standard, or is not known to (XAW-08).
+    /// Sets whether the peer is known to support the extensions of Rocade.
     pub(crate) const fn set_extended(&mut self, extended: bool) {
         self.extended = extended;
     }
 
-    /// The next request needs a peer that is Rocade.
+    /// Schedules a probe, because the next request needs a peer that is Rocade.
     #[cold]
     pub(super) fn want_to_ask(&mut self) {
         if self.started == 0 && self.asks == Asks::No {
@@ -36,7 +37,7 @@ impl Requester {
         }
     }
 
-    /// Nobody has answered in time.
+    /// Schedules the probe again after a timeout.
     pub(super) const fn ask_again(&mut self) {
         self.asks = Asks::Due;
     }
@@ -51,7 +52,7 @@ impl Requester {
         }
     }
 
-    /// The peer has shown that it is Rocade; false where nobody has asked it.
+    /// Notes that the peer has proved to be Rocade. Returns false if it was not probed.
     pub(crate) fn met(&mut self) -> bool {
         if self.asks == Asks::No {
             return false;

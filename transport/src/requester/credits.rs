@@ -1,9 +1,12 @@
-//! End-to-end credits: how many messages the peer has receives for (RC-CRD-*).
+//! End-to-end credits: the number of messages that the peer has receives for.
 //!
-//! A message that takes a receive of the peer starts while there is room for it. Beyond that the requester may try: with the first
-//! packet of one message, when all before it is acknowledged. It does so at once where the peer says nothing of its own
-//! accord. A peer that acknowledges again when it has receives is waited for, so that it need not answer with
-//! an RNR NAK; in the end, as that acknowledgement may be lost, the packet is sent all the same.
+//! A message that consumes a receive of the peer starts while credits are left. Without credits the
+//! requester may try: it sends the first packet of one message, once everything before it is
+//! acknowledged.
+//!
+//! It tries at once if the peer never announces new credits. If the peer sends unsolicited ACKs
+//! with new credits, the requester waits for one, so that the peer need not answer with an RNR NAK.
+//! That ACK may be lost, so after a timeout the packet is sent all the same.
 
 use rocade_wire::{CreditCode, Msn};
 
@@ -11,36 +14,37 @@ use super::{Requester, SendWqe};
 use crate::time::Time;
 use crate::wr::SendOp;
 
-/// Room where the peer sets no limit. What a queue holds cannot use it up before the next acknowledgement.
+/// Credits without a limit. No queue has enough entries to use them up before the next ACK.
 const UNLIMITED: i32 = i32::MAX;
-/// The same while the peer has said nothing.
+/// Credits before the peer has announced any: also unlimited in practice.
 const UNTOLD: i32 = i32::MAX / 2;
-/// More than this is [`UNLIMITED`], less what was sent since.
+/// Any greater value is [`UNLIMITED`], less what was sent since.
 const LEAST_UNLIMITED: i32 = UNTOLD + UNTOLD / 2;
-/// More than this is at least [`UNTOLD`]; no code stands for so many.
+/// Any greater value is at least [`UNTOLD`]. No credit code encodes so many.
 const LEAST_UNTOLD: i32 = UNTOLD / 2;
 
-/// How long to wait for a peer to say that it has receives: as long as for a lost acknowledgement, but no longer than this.
+/// The longest wait for new credits. The ACK timeout applies if it is shorter.
 const LONGEST_WAIT_NS: u64 = 50_000_000;
 
-/// What to do about a message that the peer is not known to have a receive for.
+/// Policy for a message that the peer is not known to have a receive for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beyond {
-    /// Try: nobody knows whether the peer will say more.
+    /// Send: it is unknown whether the peer announces new credits.
     First,
-    /// Try: the peer has not said that it had receives when it had.
+    /// Send: the peer had receives and had not announced them.
     Try,
-    /// Wait for the peer to say so.
+    /// Wait until the peer announces credits.
     Wait,
-    /// The wait has begun.
+    /// The wait is in progress.
     Waiting,
-    /// It is over.
+    /// The wait has timed out.
     Waited,
 }
 
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Messages that may start and take a receive; below 0 so many have started beyond that.
+    /// Messages that may start and consume a receive. Negative if so many have started without
+    /// credits.
     room: i32,
     /// Requests started, as the peer counts them (SSN).
     ssn: Msn,
@@ -54,19 +58,19 @@ impl Credits {
         }
     }
 
-    /// May one more message start that takes a receive?
+    /// Returns true if one more message that consumes a receive may start.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.room > 0
     }
 
-    /// Has a message started that the peer is not known to have a receive for?
+    /// Returns true if a message has started without a credit.
     #[inline]
     pub(super) const fn is_exceeded(&self) -> bool {
         self.room < 0
     }
 
-    /// So many requests start, and take a receive or not.
+    /// Counts started requests, and a credit if they consume a receive.
     //= RC-CRD-02 RC-CRD-03
     #[inline]
     pub(super) const fn note_started(&mut self, requests: u32, takes_receive: bool) {
@@ -76,7 +80,7 @@ impl Credits {
         }
     }
 
-    /// The peer has completed `msn` messages and has so many receives.
+    /// Updates the credits: the peer has completed `msn` messages and has announced `code`.
     #[inline]
     fn told(&mut self, code: CreditCode, msn: Msn) {
         //= RC-CRD-05
@@ -93,7 +97,7 @@ impl Credits {
             self.room = UNLIMITED;
             return;
         };
-        // A peer may be wrong about how much it was sent.
+        // The MSN of a faulty peer may exceed what it was sent.
         let incomplete = self.ssn.diff(msn).max(0);
         let room = i32::try_from(credits).unwrap_or(0) - incomplete;
         self.room = if self.room > LEAST_UNTOLD {
@@ -105,7 +109,7 @@ impl Credits {
 }
 
 impl SendOp {
-    /// Does the message take a receive of the peer?
+    /// Returns true if the message consumes a receive of the peer.
     #[inline]
     const fn takes_receive(&self) -> bool {
         matches!(
@@ -121,7 +125,7 @@ impl SendWqe {
         self.op.takes_receive()
     }
 
-    /// Requests that the peer counts: one, but of a READ that is asked for in parts.
+    /// Returns the number of requests that the peer counts: one, except for a READ that is split.
     pub(super) fn requests(&self) -> u32 {
         match self.op {
             SendOp::Read { .. } if self.read_chunk > 0 => self.len.div_ceil(self.read_chunk).max(1),
@@ -131,19 +135,20 @@ impl SendWqe {
 }
 
 impl Requester {
-    /// The peer will give credits: none before it has.
+    /// Sets the credits to zero until the peer announces some.
     //= RC-CRD-02
     pub(crate) const fn expect_credits(&mut self) {
         self.credits.room = 0;
     }
 
-    /// An acknowledgement that is not older than the last says this.
+    /// Handles the credits of an ACK that is not older than the last.
     #[inline]
     pub(super) fn note_credits(&mut self, code: CreditCode, msn: Msn) {
         self.credits.told(code, msn);
     }
 
-    /// An acknowledgement of nothing new says this; true if that is news (RC-REQ-02).
+    /// Handles the credits of an ACK that acknowledges no new packet. Returns true if there are
+    /// more credits than before.
     //= RC-ACK-06 RC-REQ-02
     pub(super) fn note_update(&mut self, code: CreditCode, msn: Msn) -> bool {
         let before = self.credits.room;
@@ -161,32 +166,33 @@ impl Requester {
         is_news
     }
 
-    /// The oldest message has got its receive, or none was missing.
+    /// Notes that the oldest message has found a receive, or needs none.
     #[inline]
     pub(super) fn note_taken(&mut self) {
         match self.beyond {
             Beyond::First => self.beyond = Beyond::Wait,
-            // There was a receive, and the peer did not say so.
+            // The peer had a receive, and had not announced it.
             Beyond::Waited => self.beyond = Beyond::Try,
             Beyond::Try | Beyond::Wait | Beyond::Waiting => {}
         }
     }
 
-    /// There was none.
+    /// Notes that the oldest message has found no receive.
     pub(super) fn note_not_taken(&mut self) {
         if self.beyond == Beyond::Waited {
             self.beyond = Beyond::Wait;
         }
     }
 
-    /// The wait for anything that the peer has to have for a message is over.
+    /// Notes that the wait for credits, or an RNR wait, has ended.
     pub(super) fn note_waited(&mut self) {
         if self.beyond == Beyond::Waiting {
             self.beyond = Beyond::Waited;
         }
     }
 
-    /// May the next message start, which takes a receive that the peer is not known to have?
+    /// Returns true if the next message may start although it consumes a receive and there are no
+    /// credits.
     //= RC-CRD-04
     #[cold]
     pub(super) fn may_exceed(&mut self, now: Time) -> bool {
@@ -208,7 +214,7 @@ impl Requester {
         }
     }
 
-    /// Index of the first started message that the peer is not known to have a receive for.
+    /// Returns the index of the first started message without a credit.
     #[inline]
     pub(super) fn first_beyond(&self) -> usize {
         if self.credits.is_exceeded() {
@@ -226,8 +232,11 @@ impl Requester {
         messages.last().map_or(usize::MAX, |(index, _)| index)
     }
 
-    /// Has the current packet to wait, where the message at `beyond` is the first such one? Only the first packet of that may leave
-    /// until it is acknowledged, and when all before it is.
+    /// Returns true if the current packet has to wait. `beyond` is the index of the first message
+    /// without a credit.
+    ///
+    /// Until that message is acknowledged, only its first packet may be sent, once everything
+    /// before it is acknowledged.
     //= RC-CRD-04
     #[inline]
     pub(super) fn is_held(&self, beyond: usize) -> bool {

@@ -1,7 +1,8 @@
-//! Operations that concern this side alone: no packet, no PSN.
+//! Local operations: no packet, no PSN.
 //!
-//! They take effect when their turn comes, before any later work request starts (RC-WQE-05), and complete in
-//! order like all others. A WQE that has been executed counts as started, with no packets.
+//! A local operation takes effect when it reaches the head of the queue, before any later work
+//! request starts. It completes in order like all others. An executed WQE counts as started, with
+//! no packets.
 
 use super::Requester;
 use crate::cx::Cx;
@@ -10,8 +11,8 @@ use crate::segment::execute_local;
 use crate::wr::{Operands, SendFlags, SendOp};
 
 impl Requester {
-    /// Executes the next WQE if it is such an operation whose turn it is. Only where everything
-    /// started has been sent.
+    /// Executes the next WQE if it is a local operation that may start. Call it only when
+    /// everything started has been sent.
     pub(super) fn run_local<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if !self.may_start() {
             return false;
@@ -45,7 +46,7 @@ impl Requester {
             return false;
         }
         if let Err(status) = execute_local(cx, wqe.op, &mut wqe.operands) {
-            // Not started; `check_failed` reports it in its turn.
+            // Not started: `check_failed` reports it once the earlier WQEs are complete.
             self.failed = Some(status);
             return false;
         }
@@ -59,7 +60,7 @@ impl Requester {
         true
     }
 
-    /// Completes the oldest WQEs that were executed here.
+    /// Completes the oldest WQEs if they are executed local operations.
     #[inline]
     pub(super) fn complete_executed<H>(&mut self, cx: &mut Cx<'_, H>) {
         if self.front_is_executed() {

@@ -1,4 +1,5 @@
-//! The middle of a long message: many packets that differ in little but their PSN, made in one go.
+//! Bulk path for the middle of a long message: many packets that differ in little but their PSN,
+//! built in one loop.
 
 use rocade_wire::Operation;
 
@@ -10,12 +11,15 @@ use crate::wr::{SendOp, Sge};
 use super::Requester;
 use super::segment::request_head;
 
-/// Fewer are not worth it.
+/// Least number of packets that are worth the bulk path.
 const FEWEST: u32 = 2;
 
 impl Requester {
-    /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last
-    /// that it allows. One in `interval` asks for an acknowledgement. False, and nothing has changed, where the general way has to look at it.
+    /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, except
+    /// for the last that it allows.
+    ///
+    /// One in `interval` packets requests an ACK. Returns false, without any change, if the slow
+    /// path has to send the packets.
     #[inline]
     pub(super) fn send_middles<H: Memory>(
         &mut self,

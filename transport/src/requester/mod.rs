@@ -1,11 +1,11 @@
-//! The requester: from posted work requests to request packets, and from responses to
-//! completions.
+//! The requester: from posted work requests to request packets, and from responses to completions.
 //!
-//! The send queue is one deque: WQEs `0..started` have PSNs and wait for acknowledgement, the
-//! rest have not been started. `una <= cursor <= next_new` (modular): `una` is the oldest
-//! unacknowledged PSN, `cursor` the next to transmit, `next_new` the next never sent before.
-//! Retransmission is going back: it moves `cursor` and nothing else. Only where an ACK timeout may have been
-//! for nothing, `cursor` goes forward again (`rewind`).
+//! The send queue is one deque. WQEs `0..started` have PSNs and wait for an ACK, and the rest have
+//! not been started. `una <= cursor <= next_new` (modular): `una` is the oldest unacknowledged PSN,
+//! `cursor` the next to transmit, `next_new` the next never sent before.
+//!
+//! Retransmission moves `cursor` back and changes nothing else. After an ACK timeout that may have
+//! been spurious, `cursor` moves forward again (`rewind`).
 
 mod ack;
 mod acquaint;
@@ -40,8 +40,10 @@ use acquaint::Asks;
 use credits::{Beyond, Credits};
 use rewind::Rewound;
 
-/// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
-/// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
+/// Least local ACK timeout. Shorter ones are rounded up, because a thread cannot be scheduled
+/// faster and a spurious timeout costs a retry.
+///
+/// The specification allows up to four times the value of the attribute.
 pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
@@ -52,17 +54,17 @@ pub(crate) struct SendWqe {
     data: LocalData,
     len: u32,
     too_long: bool,
-    /// The shared receive queue that it goes to (XRC); [`Srqn::NONE`] of any other service.
+    /// The shared receive queue that it goes to (XRC). [`Srqn::NONE`] for any other service.
     srqn: Srqn,
     first_psn: Psn,
     packets: u32,
     /// Cost of everything before this WQE, and of each of its packets.
     cost_base: u64,
     packet_cost: u32,
-    /// A READ goes out in requests for so many bytes: fixed when it starts, so that a repeated request
-    /// ends where the first did (RC-DUP-03).
+    /// Length of each READ request that a READ is split into. Fixed when the READ starts, so that a
+    /// repeated request ends where the first did.
     read_chunk: u32,
-    /// What its operation has besides; few have.
+    /// Additional operands of the operation. Rarely used.
     operands: Option<Box<Operands>>,
 }
 
@@ -83,7 +85,7 @@ impl SendWqe {
         operands: None,
     };
 
-    /// What is sent takes the place of what it is computed of, where it is.
+    /// Replaces the data and length by the result of the calculation, if the WQE has one.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
         cross::compute(
             &mut self.operands,
@@ -92,12 +94,12 @@ impl SendWqe {
         )
     }
 
-    /// It has these operands.
+    /// Sets the operands.
     pub(crate) fn equip(&mut self, operands: Operands) {
         self.operands = Some(Box::new(operands));
     }
 
-    /// Packets between the start of this WQE and `psn`, modulo 2^24.
+    /// Returns the number of packets between the start of this WQE and `psn`, modulo 2^24.
     const fn offset_of(&self, psn: Psn) -> u32 {
         psn.sub(self.first_psn.get()).get()
     }
@@ -118,7 +120,7 @@ impl SendWqe {
         self.cost_base + u64::from(self.packets) * u64::from(self.packet_cost)
     }
 
-    /// End of the READ request that covers `offset`.
+    /// Returns the end of the READ request that covers `offset`.
     fn read_chunk_end(&self, offset: u32) -> u32 {
         let next = (u64::from(offset / self.read_chunk) + 1) * u64::from(self.read_chunk);
         u32::try_from(next).map_or(self.len, |next| next.min(self.len))
@@ -151,7 +153,7 @@ impl SendWqe {
     }
 }
 
-/// The attributes that steer the requester.
+/// Attributes of the requester.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequesterAttr {
     pub(crate) max_rd_atomic: u8,
@@ -168,13 +170,13 @@ impl RequesterAttr {
         timeout: AckTimeout::DISABLED,
     };
 
-    /// `None` waits forever.
+    /// Returns the ACK timeout. `None` waits forever.
     pub(crate) fn ack_timeout_ns(&self) -> Option<u64> {
         self.timeout.as_ns().map(|ns| ns.max(MIN_ACK_TIMEOUT_NS))
     }
 }
 
-/// A packet that was sent once, so far: how long its acknowledgement takes is how long the path takes.
+/// A packet whose round-trip time is measured. It was sent only once so far.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     psn: Psn,
@@ -188,19 +190,19 @@ pub(crate) struct Requester {
     limits: SendLimits,
     attr: RequesterAttr,
     sq: VecDeque<SendWqe>,
-    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
-    /// Work requests that are complete without a completion, since the last one.
+    /// Work requests completed without a completion since the last one.
     silent: u32,
     started: usize,
-    /// Index of the WQE that `cursor` is in; `started` where `cursor` is at the end.
+    /// Index of the WQE that contains `cursor`. Equal to `started` if `cursor` is at the end.
     current: usize,
     una: Psn,
     cursor: Psn,
     next_new: Psn,
     /// Cost position of the next WQE to start.
     next_cost: u64,
-    /// Ends of the READ and atomic requests on their way (RC-LIM-01).
+    /// Ends of the READ and atomic requests in flight.
     rd_pending: VecDeque<Psn>,
     /// Started READ/atomic WQEs that are not complete.
     rd_wqes: u32,
@@ -210,30 +212,30 @@ pub(crate) struct Requester {
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
-    /// Expiries of the ACK timer since something was acknowledged that was sent once.
+    /// Expiries of the ACK timer since a packet that was sent only once was acknowledged.
     timeouts_in_a_row: u8,
     rnr_until: Option<Time>,
-    /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
-    /// answered once.
+    /// The PSN at which the last sequence NAK, real or implied, moved transmission back. One loss
+    /// is handled once.
     went_back_at: Option<Psn>,
-    /// What had been sent before the ACK timeout that made us go back.
+    /// The packets that had been sent before the ACK timeout that moved transmission back.
     rewound: Option<Box<Rewound>>,
-    /// The packet whose acknowledgement is timed.
+    /// The packet whose round-trip time is measured.
     timed: Option<Timed>,
-    /// A local error stops transmission at `cursor`; reported once all earlier work requests
+    /// A local error that stops transmission at `cursor`. Reported once all earlier work requests
     /// are complete.
     failed: Option<WcStatus>,
-    /// SQD: finish what was started, start nothing (RC-STA-06).
+    /// SQD: finish what was started, start nothing.
     draining: bool,
     cross: Option<Box<Cross>>,
-    /// The peer understands what is not of the standard.
+    /// The peer supports the extensions of Rocade.
     extended: bool,
-    /// It is being asked.
+    /// State of the probe.
     asks: Asks,
     /// Results of atomics are big-endian.
     big_endian_results: bool,
     window: Window,
-    /// Where it may not send as fast as it can.
+    /// The rate limit, if there is one.
     limit: Option<Box<RateLimit>>,
 }
 
@@ -275,7 +277,7 @@ impl Requester {
         }
     }
 
-    /// RTR to RTS: the first request takes `sq_psn` (RC-PSN-04).
+    /// Starts sending, on the transition from RTR to RTS. The first request has `sq_psn`.
     //= RC-PSN-04
     pub(crate) fn start(&mut self, sq_psn: Psn) {
         self.una = sq_psn;
@@ -283,7 +285,7 @@ impl Requester {
         self.next_new = sq_psn;
     }
 
-    /// Takes over changed attributes; the counters start afresh.
+    /// Sets the attributes, and resets the retry counters.
     pub(crate) fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = attr;
         self.retry_left = attr.retry_cnt;
@@ -291,18 +293,18 @@ impl Requester {
         self.window.set_timeout(attr.ack_timeout_ns());
     }
 
-    /// How fast it shall send, in kbit/s; 0 is as fast as it can.
+    /// Sets the rate in kbit/s. 0 is unlimited.
     pub(crate) fn set_rate(&mut self, kbps: u32) {
         self.change_limit(|limit| limit.set_fixed(kbps));
     }
 
-    /// The path is congested.
+    /// Handles a congestion notification.
     pub(crate) fn notified(&mut self, now: Time) {
         let bps = self.window.bps();
         self.change_limit(|limit| limit.notified(now, bps));
     }
 
-    /// Something waits for the limit, or nothing.
+    /// Sets the time until which packets wait for the rate limit, if any do.
     fn wait_for_rate(&mut self, until: Option<Time>) {
         if let Some(limit) = &mut self.limit {
             limit.waits_until = until;
@@ -315,7 +317,7 @@ impl Requester {
         self.limit.take_if(|limit| limit.is_idle());
     }
 
-    /// Results of atomics are big-endian in memory, or of the host's byte order (XAT-05).
+    /// Sets whether results of atomics are big-endian in memory, or in host byte order.
     pub(crate) const fn set_big_endian_results(&mut self, on: bool) {
         self.big_endian_results = on;
     }
@@ -324,12 +326,12 @@ impl Requester {
         self.draining = draining;
     }
 
-    /// It takes part in cross-channel operations.
+    /// Enables cross-channel operations.
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         self.cross = Some(Box::new(cross));
     }
 
-    /// May the next WQE be started, for all that concerns its place?
+    /// Returns true if neither SQD nor the gate prevents the next WQE from starting.
     fn may_start(&self) -> bool {
         let waiting = self.sq.len() - self.started;
         let gate = self.cross.as_ref().and_then(|cross| cross.gate.as_ref());
@@ -337,17 +339,17 @@ impl Requester {
         !self.draining && gate.is_none_or(|gate| gate.is_open(waiting))
     }
 
-    /// Everything started is acknowledged.
+    /// Returns true if every started work request has completed.
     pub(crate) const fn is_drained(&self) -> bool {
         self.started == 0
     }
 
-    /// Are all slots in use?
+    /// Returns true if all WQEs are in use.
     pub(crate) const fn is_full(&self) -> bool {
         self.used >= self.limits.max_wr
     }
 
-    /// Is there anything to start, to send again or to report?
+    /// Returns true if there is anything to start, to retransmit or to report.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         if self.started == self.sq.len() && self.current == self.started {
@@ -356,7 +358,7 @@ impl Requester {
         self.has_unsent()
     }
 
-    /// Likewise, where not all is known to have been sent.
+    /// Returns the result of `has_work` if packets may be left to send.
     fn has_unsent(&self) -> bool {
         if self.started < self.sq.len() && (self.draining || self.may_start()) {
             return true;
@@ -372,12 +374,12 @@ impl Requester {
         !all_sent || self.failed.is_some()
     }
 
-    /// WQEs not completed yet.
+    /// Returns the number of incomplete WQEs.
     pub(crate) fn queued(&self) -> usize {
         self.sq.len()
     }
 
-    /// Removes the newest `count` WQEs; none of them has been started.
+    /// Removes the newest `count` WQEs, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
         debug_assert!(self.sq.len() - self.started >= count);
         let keep = self.sq.len().saturating_sub(count).max(self.started);
@@ -389,18 +391,19 @@ impl Requester {
         }
     }
 
-    /// The newest WQE, flushed when it was posted, is taken back with its completion.
+    /// Undoes the posting of the newest WQE, which was flushed when it was posted, and its
+    /// completion.
     pub(crate) const fn unflush(&mut self, slots: u32) {
         self.used -= 1;
         self.silent = slots - 1;
     }
 
-    /// The application has taken the completions of so many slots.
+    /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_slots(&mut self, slots: u32) {
         self.used = self.used.saturating_sub(slots);
     }
 
-    /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
+    /// Queues a work request. `inline` is its data if it was copied at post time.
     #[inline(always)]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         let is_common = wr.op.is_common();
@@ -422,7 +425,7 @@ impl Requester {
         let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
         let atomic_len = if is_common { None } else { wr.op.atomic_len() };
         let len = atomic_len.unwrap_or_else(total_len);
-        // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
+        // Filled in place: building it elsewhere and moving it takes longer than everything else.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
         if let Some(wqe) = self.sq.back_mut() {
@@ -439,14 +442,14 @@ impl Requester {
         Ok(())
     }
 
-    /// The newest work request goes to this shared receive queue of the peer.
+    /// Sets the shared receive queue of the peer that the newest work request goes to.
     pub(crate) fn aim(&mut self, srqn: Srqn) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.srqn = srqn;
         }
     }
 
-    /// Takes the newest work request back, which was posted just now.
+    /// Removes the newest work request, which was just posted, and returns it.
     pub(crate) fn take_newest(&mut self) -> Option<SendWqe> {
         if self.sq.len() > self.started {
             self.sq.pop_back()
@@ -455,51 +458,51 @@ impl Requester {
         }
     }
 
-    /// Queues one that was taken back.
+    /// Queues a removed work request.
     pub(crate) fn put(&mut self, wqe: SendWqe) {
         self.sq.push_back(wqe);
     }
 
-    /// The PSN of the next packet that is sent for the first time.
+    /// Returns the next PSN that was never sent.
     pub(crate) const fn next_psn(&self) -> Psn {
         self.next_new
     }
 
-    /// Leaves a PSN to somebody else; everything is acknowledged.
+    /// Skips a PSN, which a DISCONNECT packet uses. Everything is acknowledged.
     pub(crate) fn skip_psn(&mut self) {
         debug_assert_eq!(self.started, 0);
         self.start(self.next_new.next());
     }
 
-    /// The oldest PSN that is not acknowledged.
+    /// Returns the oldest unacknowledged PSN.
     pub(crate) const fn una(&self) -> Psn {
         self.una
     }
 
-    /// Has a packet been sent with this PSN that is not acknowledged?
+    /// Returns true if a packet with this PSN was sent and is not acknowledged.
     pub(crate) const fn awaits(&self, psn: Psn) -> bool {
         psn.diff(self.next_new) < 0 && psn.diff(self.una) >= 0
     }
 
-    /// Work requests that have completed without a completion since the last one: where several requesters share
-    /// a queue, they share that, too.
+    /// Returns the count of work requests completed without a completion since the last one.
+    /// Requesters that share a queue share this count.
     pub(crate) const fn silent_mut(&mut self) -> &mut u32 {
         &mut self.silent
     }
 
-    /// The oldest work request fails.
+    /// Fails the oldest work request.
     pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         self.fail_front(cx, status)
     }
 
-    /// The newest work request has these operands.
+    /// Sets the operands of the newest work request.
     pub(crate) fn equip(&mut self, operands: Operands) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.equip(operands);
         }
     }
 
-    /// When [`Requester::handle_timeout`] is due.
+    /// Returns when [`Requester::handle_timeout`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let timer = self.rnr_until.or(self.ack_deadline);
         match self.limit.as_ref().and_then(|limit| limit.waits_until) {
@@ -508,7 +511,7 @@ impl Requester {
         }
     }
 
-    /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    /// Completes every WQE with `WR_FLUSH_ERR`, including unsignaled ones.
     //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
@@ -517,7 +520,7 @@ impl Requester {
         self.stop();
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         let cross = self.cross.take();
         *self = Self {
@@ -548,7 +551,7 @@ impl Requester {
         self.cursor = self.next_new;
     }
 
-    /// Completes the oldest WQE in error; the QP goes to ERR.
+    /// Completes the oldest WQE in error. The QP goes to ERR.
     fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
             self.report(cx, (wqe.wr_id, wqe.wc_opcode()), status, 0);
@@ -556,7 +559,7 @@ impl Requester {
         Fatal
     }
 
-    /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
+    /// Reports the completion of a WQE, which also frees the WQEs before it that had none.
     #[inline]
     fn report<H>(
         &mut self,
@@ -575,7 +578,7 @@ impl Requester {
         cx.out.completions.push_back(completion);
     }
 
-    /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
+    /// Reports a local error once all earlier work requests are complete.
     //= RC-WQE-01
     pub(crate) fn check_failed<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self.failed {

@@ -1,4 +1,4 @@
-//! Retries: timers, going back, counters (RC-TMR-*, RC-REQ-16…19).
+//! Retries: timers, retransmission, counters.
 
 use rocade_wire::{Psn, RnrTimer};
 
@@ -10,11 +10,11 @@ use crate::cx::Cx;
 use crate::outputs::Fatal;
 use crate::time::Time;
 
-/// The ACK timer may wait for so many ACK timeouts (RC-TMR-01).
+/// The longest ACK timer, as a multiple of the ACK timeout.
 const MAX_TIMEOUTS: u64 = 4;
 
 impl Requester {
-    /// Starts the ACK timer if it is not running (RC-TMR-02).
+    /// Starts the ACK timer if it is not running.
     #[inline]
     pub(super) fn arm_ack_timer(&mut self, now: Time) {
         if self.ack_deadline.is_none() {
@@ -25,10 +25,12 @@ impl Requester {
         }
     }
 
-    /// How long to wait for an acknowledgement. Each expiry doubles the wait until the path has been measured
-    /// again, a peer that takes long is given the time, and the last wait is the longest, up to the
-    /// four times that RC-TMR-01 allows: a peer that stalls, or a path that is congested, gets the most
-    /// time that the attributes grant.
+    /// Returns how long to wait for an ACK.
+    ///
+    /// Each expiry doubles the wait until the round-trip time has been measured again. A large
+    /// round-trip time extends it. The last wait is the longest, four times the timeout, as far as
+    /// the specification allows. So a stalled peer or a congested path gets the most time that the
+    /// attributes grant.
     fn wait_ns(&self, timeout_ns: u64) -> u64 {
         let longest = timeout_ns.saturating_mul(MAX_TIMEOUTS);
         if self.retry_left == 0 {
@@ -38,8 +40,8 @@ impl Requester {
         doubled.max(self.window.patience_ns()).min(longest)
     }
 
-    /// Times the acknowledgement of `psn`, unless that of another packet is timed; to be called when it is
-    /// sent for the first time.
+    /// Measures the round-trip time of `psn`, unless another packet is being measured. Call it when
+    /// the packet is sent for the first time.
     #[inline]
     pub(super) fn time(&mut self, now: Time, psn: Psn, una_cost: u64) {
         if self.timed.is_none() {
@@ -51,13 +53,14 @@ impl Requester {
         }
     }
 
-    /// Packets before `cursor` were sent again: it would not be known which copy is acknowledged.
+    /// Stops measuring a packet before `cursor` that is sent again: it would not be known which
+    /// copy is acknowledged.
     #[inline]
     pub(super) fn forget_time(&mut self) {
         self.timed.take_if(|timed| timed.psn.diff(self.cursor) < 0);
     }
 
-    /// After progress: full counters again, the timer from now or off (RC-REQ-17, RC-TMR-02).
+    /// Resets the retry counter and the ACK timer after progress.
     pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
         //= RC-REQ-17
         self.retry_left = self.attr.retry_cnt;
@@ -86,7 +89,7 @@ impl Requester {
         }
     }
 
-    /// Transmission continues at `psn`, which is not acknowledged.
+    /// Continues transmission at `psn`, which is not acknowledged.
     //= RC-REQ-16
     pub(super) fn go_back(&mut self, psn: Psn) {
         self.cursor = psn;
@@ -100,16 +103,16 @@ impl Requester {
         if self.asks == Asks::Sent {
             self.ask_again();
         }
-        // A local error further on will be found again when transmission gets there.
+        // A later local error will be found again when transmission reaches it.
         self.failed = None;
     }
 
-    /// The data of the request at `psn`, which has been taken for sent, could not be read: transmission stops
-    /// before it, and its work request fails when all before it are complete (RC-REQ-14).
+    /// Handles the failure to read the data of the request at `psn`, which counted as sent.
+    /// Transmission stops before it, and its work request fails once all before it are complete.
     pub(crate) fn fail_request(&mut self, now: Time, psn: Psn) {
         self.go_back(psn);
         if self.current == self.started {
-            // Flushed meanwhile.
+            // It was flushed meanwhile.
             return;
         }
         self.failed = Some(WcStatus::LocProtErr);
@@ -118,7 +121,7 @@ impl Requester {
         }
     }
 
-    /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
+    /// Consumes one retry. Without retries left, the oldest WQE fails.
     fn consume_retry<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if self.retry_left == 0 {
             if cx.peer.may_migrate() {
@@ -132,8 +135,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Goes on on another path, of which nothing is known yet; where the old one has failed, with all that is
-    /// not acknowledged.
+    /// Continues on another path, whose properties are unknown. If the old path has failed, all
+    /// unacknowledged packets are sent again.
     //= RC-APM-08
     pub(crate) fn change_path(&mut self, failed: bool) {
         self.window = Window::new();
@@ -146,8 +149,8 @@ impl Requester {
         }
     }
 
-    /// Something at `una` was lost: a sequence NAK, or responses that skip a READ or atomic
-    /// (RC-REQ-04, RC-REQ-05, RC-REQ-12). Repeated reports of the same loss count once.
+    /// Handles a loss at `una`: a sequence NAK, or responses that skip a READ or atomic. Repeated
+    /// reports of the same loss count once.
     pub(crate) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         let psn = self.una;
         //= RC-REQ-19
@@ -162,16 +165,18 @@ impl Requester {
         Ok(())
     }
 
-    /// A responder may repeat a sequence NAK (RC-DUP-08): once the packet it names has been sent
-    /// again, that is a new loss. Responses that merely skip something are no such sign: those on
-    /// their way when transmission went back all do.
+    /// Notes a sequence NAK, which a responder may repeat.
+    ///
+    /// Once the packet that the NAK names has been sent again, the NAK reports a new loss.
+    /// Responses that merely skip something do not, because the responses in flight when
+    /// transmission moved back all skip it.
     pub(super) fn note_explicit_nak(&mut self) {
         if self.cursor != self.una {
             self.went_back_at = None;
         }
     }
 
-    /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
+    /// Handles an RNR NAK: the responder has no receive WQE for the message at `una`.
     //= RC-REQ-06
     pub(crate) fn receiver_not_ready<H>(
         &mut self,
@@ -192,8 +197,8 @@ impl Requester {
             }
             self.rnr_left -= 1;
         }
-        // The request arrived, so the path works. Without this, losses spread over a long series
-        // of RNR NAKs would add up to RETRY_EXC_ERR.
+        // The request arrived, so the path works. Otherwise, losses spread over a long series of
+        // RNR NAKs would add up to RETRY_EXC_ERR.
         self.retry_left = self.attr.retry_cnt;
         self.timeouts_in_a_row = 0;
         self.go_back(self.una);
@@ -202,7 +207,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Fires whatever is due.
+    /// Handles all timers that are due.
     pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if let Some(limit) = &mut self.limit {
             limit.waits_until.take_if(|until| *until <= cx.now);
@@ -232,8 +237,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A positive acknowledgement reloads the RNR counter and ends an RNR wait that it
-    /// overtakes (RC-REQ-17, RC-REQ-19).
+    /// Handles a positive ACK: resets the RNR counter and ends an RNR wait.
     pub(super) fn on_positive_ack(&mut self) {
         self.note_taken();
         self.rnr_left = self.attr.rnr_retry;

@@ -1,10 +1,10 @@
-//! After an ACK timeout: was anything lost?
+//! Retransmission after an ACK timeout, which may have been spurious.
 //!
-//! The oldest packets are sent again, few ([`RESEND_BYTES`]), and no others before an acknowledgement. That may
-//! be the answer to the first copies, from a peer that is only slow: to send everything again would make it
-//! slower still. So the next to be sent again is the last request. Where something was lost before it, the
-//! peer reports the gap, and transmission goes back there; else the acknowledgements of all the others are
-//! on their way.
+//! First only the oldest packets are sent again, at most [`RESEND_BYTES`], until an ACK arrives.
+//! That ACK may answer the first copies, from a peer that is only slow, and sending everything
+//! again would slow it down further. So the next packet that is sent again is the last request. If
+//! a packet before it was lost, the peer reports the gap, and transmission moves back there.
+//! Otherwise the ACKs of all the others are in flight.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,23 +14,23 @@ use rocade_wire::Psn;
 use super::Requester;
 use crate::congestion::MIN_PACKET_COST;
 
-/// What is sent again at once, as the window counts it: but for longer packets, four of them.
+/// Bytes that are sent again at once, in the units of the window: four of the smallest packets.
 pub(super) const RESEND_BYTES: u64 = 4 * MIN_PACKET_COST as u64;
 
-/// What had been sent when the timer expired.
+/// The packets that had been sent when the timer expired.
 #[derive(Debug)]
 pub(super) struct Rewound {
-    /// The end of it.
+    /// The PSN after the last of them.
     end: Psn,
-    /// Ends of the READ and atomic requests in it.
+    /// Ends of the READ and atomic requests among them.
     rd_ends: Vec<Psn>,
 }
 
 impl Requester {
-    /// Goes back to the oldest packet after a timeout.
+    /// Moves transmission back to the oldest packet after a timeout.
     pub(super) fn rewind(&mut self) {
         let mut rd_ends: Vec<Psn> = self.rd_pending.iter().copied().collect();
-        // The second timeout in a row: most of it has not been sent again.
+        // The second timeout in a row: most packets have not been sent again.
         if let Some(before) = self.rewound.take() {
             let known = rd_ends.last().copied().unwrap_or(self.una);
             rd_ends.extend(before.rd_ends.iter().filter(|end| end.diff(known) > 0));
@@ -42,7 +42,7 @@ impl Requester {
         }));
     }
 
-    /// Something is acknowledged after the timeout: goes on with the last request before it.
+    /// Continues with the last request before the timeout, once an ACK has arrived.
     pub(super) fn resume(&mut self) {
         let una = self.una;
         let Some(before) = self.rewound.take_if(|rewound| rewound.end.diff(una) > 0) else {
@@ -54,8 +54,9 @@ impl Requester {
         };
         let mut rd_ends = before.rd_ends;
         rd_ends.retain(|end| end.diff(una) > 0);
-        // A READ as a whole, although its last packet would tell: there are responders that then know no more of it than
-        // that packet, and keep silent when the rest turns out to be missing (RXE-53).
+        // A READ is repeated as a whole, although its last packet would be enough to detect a loss.
+        // Some responders then remember only that packet, and do not answer when the rest turns out
+        // to be missing.
         let start = if wqe.op.needs_response_data() {
             rd_ends.pop();
             let end_before = rd_ends.last().copied().unwrap_or(una);
@@ -70,12 +71,12 @@ impl Requester {
         self.current = last;
         self.rd_pending.clear();
         self.rd_pending.extend(rd_ends);
-        // It may leave although it exceeds the window: without it nobody might answer.
+        // The packet may exceed the window: without it, no ACK might arrive.
         self.packets_since_ack_req = 1;
         self.window.on_late_ack();
     }
 
-    /// Index of the WQE that contains a PSN, or `started`.
+    /// Returns the index of the WQE that contains a PSN, or `started`.
     pub(super) fn index_of(&self, psn: Psn) -> usize {
         self.sq
             .iter()

@@ -1,4 +1,4 @@
-//! From work requests to request packets (RC-SEG-*, RC-PSN-05).
+//! From work requests to request packets.
 
 use rocade_wire::{AtomicEth, Bth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
 
@@ -15,7 +15,7 @@ use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer, segment_len};
 use crate::wr::{Operands, SendFlags, SendOp, Sge};
 
-/// Which packet of a SEND or WRITE.
+/// Position of a packet in a SEND or WRITE.
 #[derive(Clone, Copy)]
 struct Part {
     psn: Psn,
@@ -30,7 +30,7 @@ struct Step {
     /// Offset of the payload in the message, and its length.
     offset: u32,
     payload_len: u32,
-    /// PSNs it takes; more than one for a READ.
+    /// Number of PSNs that it uses: more than one for a READ.
     psns: u32,
     cost: u64,
 }
@@ -84,7 +84,7 @@ impl Requester {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
-            // Where the window has shrunk, the last packet may have asked for no acknowledgement.
+            // If the window has shrunk, the last packet may not have requested an ACK.
             if in_flight > 0 && in_flight + step.cost > limit && self.packets_since_ack_req == 0 {
                 break;
             }
@@ -92,7 +92,7 @@ impl Requester {
                 break;
             }
             let last_in_window = in_flight + step.cost + full_packet > limit;
-            // With an answer to the first packet, a retry fails only if that one is lost.
+            // An ACK of the first packet makes a retry fail only if that packet is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
             //= RC-ACK-05
             //= RC-CRD-04
@@ -116,7 +116,8 @@ impl Requester {
         }
     }
 
-    /// Sends what can go the short way, if everything that was started has been sent. True where that was all.
+    /// Sends WQEs on the fast path if everything started has been sent. Returns true if no WQEs are
+    /// left.
     #[inline]
     fn send_all_short<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) -> bool {
         if self.failed.is_some() || self.cursor != self.next_new || self.current != self.started {
@@ -127,8 +128,10 @@ impl Requester {
         self.started == self.sq.len()
     }
 
-    /// Sends WQEs the short way, one after the other, until one cannot go it or `room` bytes are taken. True where there was one.
-    /// Only where everything started has been sent.
+    /// Sends WQEs on the fast path, until one needs the slow path or `room` bytes are used. Returns
+    /// true if any was sent.
+    ///
+    /// Call it only when everything started has been sent.
     #[inline(never)]
     fn send_shorts<H: Memory>(
         &mut self,
@@ -146,7 +149,7 @@ impl Requester {
         self.started != started
     }
 
-    /// So many bytes have left, where there is a limit.
+    /// Counts sent bytes against the rate limit, if there is one.
     #[cold]
     fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
         let waits = bytes >= budget && self.has_work();
@@ -158,7 +161,7 @@ impl Requester {
         self.limit.take_if(|limit| limit.is_idle());
     }
 
-    /// Bytes in flight, as the window counts them.
+    /// Returns the bytes in flight, in the units of the window.
     pub(super) fn in_flight(&self, una_cost: u64) -> u64 {
         let next = match self.sq.get(self.current) {
             Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
@@ -167,7 +170,7 @@ impl Requester {
         next - una_cost
     }
 
-    /// Appends the packet; its payload is copied, or left to the caller.
+    /// Appends the packet. Its payload is copied, or deferred to the caller.
     #[inline]
     fn push(
         (mem, who): (&impl Memory, Accessor),
@@ -203,9 +206,11 @@ impl Requester {
         })
     }
 
-    /// Starts and sends the next WQE if it is a SEND or WRITE of one packet that nothing holds up:
-    /// small messages come in long runs. False, and nothing has changed, where there is none or the general way has
-    /// to look at it. Only where everything started has been sent.
+    /// Starts and sends the next WQE on the fast path: a SEND or WRITE of one packet that need not
+    /// wait. Small messages come in long runs.
+    ///
+    /// Returns false, without any change, if there is none or the slow path has to handle it. Call
+    /// it only when everything started has been sent.
     #[inline(always)]
     fn send_short<H: Memory>(
         &mut self,
@@ -290,7 +295,7 @@ impl Requester {
         true
     }
 
-    /// Gives the next WQE its PSNs; false where none may start now.
+    /// Assigns PSNs to the next WQE. Returns false if none may start now.
     fn start_next<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if !self.may_start() {
             return false;
@@ -343,7 +348,8 @@ impl Requester {
             None
         };
         if error.is_some() {
-            // Not started: it takes no PSN; `check_failed` reports it in its turn.
+            // Not started: it uses no PSN. `check_failed` reports it once the earlier WQEs are
+            // complete.
             self.failed = error;
             return false;
         }
@@ -354,7 +360,7 @@ impl Requester {
         true
     }
 
-    /// The packet at `cursor`, `None` where `max_rd_atomic` forbids it.
+    /// Returns the packet at `cursor`. `None` if `max_rd_atomic` does not allow it.
     #[inline]
     fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<Step> {
         let index = wqe.offset_of(self.cursor);
@@ -452,7 +458,7 @@ impl Requester {
         })
     }
 
-    /// An ATOMIC WRITE, or with a `feth` a FLUSH.
+    /// Returns the packet of an ATOMIC WRITE, or with a `feth` of a FLUSH.
     //= OPC-25 OPC-26 OPC-35
     fn single_step(
         &self,
@@ -478,7 +484,8 @@ impl Requester {
         }
     }
 
-    /// A masked atomic; its operands are the payload, which [`Self::push`] makes.
+    /// Returns the packet of a masked atomic. Its operands are the payload, which [`Self::push`]
+    /// generates.
     //= XAW-02
     //= XAW-03
     fn masked_step(
@@ -534,7 +541,7 @@ impl Requester {
         }
     }
 
-    /// One packet of a SEND (`reth` is `None`) or WRITE.
+    /// Returns one packet of a SEND (`reth` is `None`) or WRITE.
     #[inline]
     fn data_step(
         &self,
@@ -588,7 +595,7 @@ impl Requester {
     }
 }
 
-/// What a masked atomic does.
+/// Returns the operation of a masked atomic.
 #[inline]
 fn masked_op(wqe: &SendWqe) -> Option<&MaskedOp> {
     match wqe.operands.as_deref() {
@@ -608,7 +615,8 @@ fn len_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// READ and atomic results must be writable when the work request starts (RC-REQ-13).
+/// Returns true if the result buffers of a READ or atomic are writable when the work request
+/// starts.
 fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> bool {
     let mut left = u64::from(wqe.len);
     for sge in wqe.data.sges() {
@@ -625,7 +633,7 @@ fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> boo
     true
 }
 
-/// Head of a request; further extension headers are the caller's.
+/// Returns the head of a request. The caller adds further extension headers.
 #[inline]
 pub(super) fn request_head(
     peer: &Peer,
@@ -646,7 +654,8 @@ pub(super) fn request_head(
     head
 }
 
-/// Head of one packet of a SEND (`reth` is `None`) or WRITE. What the caller knows of the packet decides most of it.
+/// Returns the head of one packet of a SEND (`reth` is `None`) or WRITE. Inlined, so that constant
+/// arguments remove most branches.
 #[inline(always)]
 fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
     let operation = data_operation(reth.is_some(), part.first, part.last, tail);

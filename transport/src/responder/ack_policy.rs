@@ -1,4 +1,4 @@
-//! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
+//! Responses: queued in PSN order, coalesced, turned into packets.
 
 use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
@@ -10,27 +10,27 @@ use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::transmit::{ACK_LEN, Head, Source, TxBuffer};
 
-/// Responses waiting for transmission at most; more would mean that duplicates are repeated
-/// faster than they can be answered.
+/// Most responses that wait for transmission. More would mean that duplicates arrive faster than
+/// they can be answered.
 const MAX_QUEUED_REPLAYS: usize = 512;
 
-/// A response on its way out.
+/// A response to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Response {
     /// Positive acknowledgement up to and including `psn`.
     Ack { psn: Psn, msn: Msn },
     /// A congestion notification.
     Notification,
-    /// Any NAK.
+    /// A NAK of any kind.
     Nak {
         psn: Psn,
         msn: Msn,
         syndrome: Syndrome,
     },
-    /// The rest of a READ: `left` bytes from `va`, the next packet has `psn`.
+    /// The rest of a READ: `left` bytes from `va`. The next packet has `psn`.
     Read {
         psn: Psn,
-        /// The domain of the key.
+        /// Protection domain of the key.
         pd: PdTag,
         rkey: Rkey,
         va: u64,
@@ -70,7 +70,8 @@ impl Response {
         )
     }
 
-    /// That to an atomic; to an ATOMIC WRITE and a FLUSH that of a READ of nothing.
+    /// Creates the response to an atomic. An ATOMIC WRITE and a FLUSH are answered like a READ of
+    /// length 0.
     //= ETH-12 ETH-13
     pub(super) const fn of_atomic(
         psn: Psn,
@@ -99,7 +100,7 @@ impl Response {
         }
     }
 
-    /// PSN after the last packet of a READ response.
+    /// Returns the PSN after the last packet of a READ response.
     pub(super) const fn read_end(&self, peer: &Peer) -> Option<Psn> {
         match *self {
             Self::Read { psn, left, .. } => Some(psn.add(peer.packets(left))),
@@ -109,8 +110,7 @@ impl Response {
 }
 
 impl Responder {
-    /// Schedules an acknowledgement; a waiting one is replaced, as one ACK covers all before it
-    /// (RC-ACK-02).
+    /// Schedules an ACK. It replaces a queued one, because one ACK covers all before it.
     //= RC-PSN-07
     pub(super) fn schedule_ack(&mut self, psn: Psn) {
         let msn = self.msn;
@@ -133,7 +133,7 @@ impl Responder {
             Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,
             Syndrome::RnrNak(_) => {
                 out.counters.rare().rnr_naks_sent += 1;
-                // Who was refused tries again without being told.
+                // A requester that received a NAK retries without an announcement of credits.
                 self.told_none = false;
             }
             _ => out.counters.rare().fatal_naks_sent += 1,
@@ -147,7 +147,7 @@ impl Responder {
         });
     }
 
-    /// Tells the peer that its packets were marked.
+    /// Schedules a congestion notification: packets of the peer were marked.
     pub(crate) fn notify(&mut self) {
         self.queue.push_back(Response::Notification);
     }
@@ -156,14 +156,14 @@ impl Responder {
         self.queue.push_back(response);
     }
 
-    /// The positive acknowledgement that is all there is to send.
+    /// Returns the PSN of the positive ACK if that is the only queued response.
     pub(crate) fn lone_ack(&self) -> Option<Psn> {
         self.owed_ack()
             .filter(|_| self.queue.len() == 1)
             .map(|(psn, _)| psn)
     }
 
-    /// The positive acknowledgement that is the next response to be sent.
+    /// Returns the positive ACK if that is the next response.
     pub(crate) fn owed_ack(&self) -> Option<(Psn, Msn)> {
         match self.queue.front() {
             Some(&Response::Ack { psn, msn }) => Some((psn, msn)),
@@ -171,7 +171,7 @@ impl Responder {
         }
     }
 
-    /// The packet of [`Responder::lone_ack`], which is not waiting any more then.
+    /// Removes the ACK of [`Responder::lone_ack`] from the queue, and returns its packet.
     pub(crate) fn take_lone_ack(
         &mut self,
         peer: &Peer,
@@ -188,14 +188,14 @@ impl Responder {
         Some(packet)
     }
 
-    /// An acknowledgement has left that says this.
+    /// Notes the credits of an ACK that was sent.
     #[inline]
     const fn note_told(&mut self, credits: CreditCode) {
         self.told_none = credits.code() == 0;
         self.owes_credit = false;
     }
 
-    /// Is the response to a READ next?
+    /// Returns true if the next response is that of a READ.
     pub(crate) fn is_reading(&self) -> bool {
         matches!(self.queue.front(), Some(Response::Read { .. }))
     }
@@ -205,13 +205,13 @@ impl Responder {
         !self.queue.is_empty()
     }
 
-    /// Room for one more replay?
+    /// Returns true if there is room for one more replay.
     pub(super) fn may_replay(&self) -> bool {
         self.queue.len() < MAX_QUEUED_REPLAYS
     }
 
-    /// Appends response packets to `tx` while they fit. A READ whose memory has become
-    /// inaccessible ends in a NAK and is fatal (RC-RSP-22, MR-14).
+    /// Appends response packets to `tx` while they fit. A READ whose memory has become inaccessible
+    /// is NAKed, and the error is fatal.
     pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -280,8 +280,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Fails the READ whose response `psn`, taken for sent, could not be read from memory.
-    /// `has_failed`: the QP is in ERR already.
+    /// Fails the READ whose response `psn`, which counted as sent, could not be read from memory.
+    /// `has_failed` is true if the QP is already in ERR.
     pub(crate) fn fail_response(
         &mut self,
         psn: Psn,
@@ -289,14 +289,14 @@ impl Responder {
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         if !replay && has_failed && self.nak_outstanding {
-            // The event has been raised; the NAK of the earlier packet takes the place of the later one.
+            // The event was raised. The NAK of the earlier packet replaces that of the later one.
             return Err(self.refuse_read(psn, out));
         }
         if !replay {
             return Err(self.fail_read(psn, out));
         }
         //= RC-DUP-06
-        // The rest of that READ goes with it.
+        // The rest of that READ is dropped, too.
         if let Some(&Response::Read {
             psn: next,
             first: false,
@@ -310,15 +310,15 @@ impl Responder {
         Ok(())
     }
 
-    /// Refuses a READ and raises the event that says so.
+    /// Refuses a READ and raises the event for it.
     fn fail_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
         //= RC-ERR-C
         out.events.push(crate::event::QpEvent::AccessErr);
         self.refuse_read(psn, out)
     }
 
-    /// Schedules the NAK, which takes the PSN of the response that it replaces (RC-RSP-22), in place of all
-    /// other responses.
+    /// Schedules the NAK in place of all other responses. It has the PSN of the response that it
+    /// replaces.
     fn refuse_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
         self.queue.clear();
         self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
@@ -406,13 +406,13 @@ fn push_wide_ack(
 }
 
 enum ReadPush {
-    /// The buffer takes no more.
+    /// The buffer is full.
     Full,
-    /// That was the last packet.
+    /// The last packet was appended.
     Done,
-    /// So many packets are in; this is what remains.
+    /// So many packets were appended, and this response remains.
     More { rest: Response, packets: u64 },
-    /// Memory refused.
+    /// The memory access failed.
     Failed { replay: bool },
 }
 
@@ -459,7 +459,7 @@ fn push_read<H: Memory>(
         len: payload_len,
         replay,
     };
-    // Behind the middles is a last packet, which carries an AETH and perhaps less.
+    // After the middle packets follows a last packet, which carries an AETH and may be shorter.
     let middles = if first || last {
         1
     } else {
@@ -484,8 +484,10 @@ fn push_read<H: Memory>(
     }
 }
 
-/// Appends READ responses with the same head, for the first of which there is room, whose payloads follow
-/// each other in memory: up to `most`. Returns how many.
+/// Appends at most `most` READ responses with the same head and consecutive payloads in memory.
+/// Returns how many.
+///
+/// There is room for the first.
 #[inline]
 fn push_read_data<H: Memory>(
     cx: &Cx<'_, H>,

@@ -1,4 +1,4 @@
-//! Execution of a request that passed the checks (RC-RSP-08…12, RC-RSP-24).
+//! Execution of a request that passed the checks.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -16,9 +16,9 @@ use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
 use crate::segment::MAX_MESSAGE_LEN;
 
-/// What execution leads to besides memory effects.
+/// Results of execution besides memory effects.
 struct Executed {
-    /// PSNs the request takes (RC-PSN-05).
+    /// Number of PSNs that the request uses.
     psns: u32,
     /// A receive WQE that is now complete.
     received: Option<(RecvWqe, RecvDetail)>,
@@ -66,7 +66,7 @@ impl Responder {
             Err((refusal, wqe)) => return Err(self.refuse(cx, psn, refusal, wqe)),
         };
         //= RC-RSP-24
-        // READ and atomic requests are `only` packets too.
+        // READ and atomic requests also count as `only` packets.
         if operation.is_last() || operation.is_only() {
             self.msn = self.msn.next();
         }
@@ -174,7 +174,7 @@ impl Responder {
             return Err((Refusal::INVALID_REQUEST, wqe));
         }
         //= MR-14
-        // In memory before any later request is looked at.
+        // The data is in memory before any later request is handled.
         //= ORD-05
         let at = va.wrapping_add(u64::from(received));
         if len > 0 && mem.write_remote(who, rkey, at, payload).is_err() {
@@ -280,7 +280,8 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
-    /// What was written before is in memory: to be visible to all it needs a fence, and no more.
+    /// Executes a FLUSH. Earlier writes are already in memory, so a fence is enough to make them
+    /// globally visible.
     //= ORD-06
     //= ETH-13 RC-RSP-25
     fn execute_flush(
@@ -311,7 +312,7 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
-    /// Executed, and answered without data.
+    /// Saves a request that was executed and is answered without data.
     //= RC-DUP-04
     fn save_done(&mut self, headers: &Headers, operation: Operation) {
         self.save(Saved::Atomic {
@@ -428,7 +429,7 @@ fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail
     }
 }
 
-/// A packet's payload is shorter than 64 KiB.
+/// Returns the length of a payload, which is less than 64 KiB.
 pub(super) fn len_u32(payload: &[u8]) -> u32 {
     u32::try_from(payload.len()).unwrap_or(u32::MAX)
 }

@@ -21,7 +21,7 @@ pub(crate) use ack_policy::{push_ack, push_plain};
 use resources::Saved;
 pub use travel::{Progress, Repeatable};
 
-/// The message whose first packet was taken and whose last was not (RC-SEQ-*).
+/// The message in progress: its first packet was accepted and its last was not.
 #[derive(Debug)]
 enum InProgress {
     None,
@@ -37,7 +37,7 @@ enum InProgress {
     },
 }
 
-/// What the completion of a receive says of the message that ended in it.
+/// Message fields for the completion of a receive.
 #[derive(Clone, Copy, Debug)]
 struct RecvDetail {
     opcode: WcOpcode,
@@ -66,7 +66,7 @@ fn complete_recv<H>(cx: &mut Cx<'_, H>, wqe: &RecvWqe, detail: RecvDetail) {
     cx.out.completions.push_back(completion);
 }
 
-/// Completes a receive in error: only the status counts (CQ-11).
+/// Completes a receive in error. Only the status counts.
 fn fail_recv<H>(cx: &mut Cx<'_, H>, wqe: &RecvWqe, status: WcStatus) {
     let completion = Completion {
         srqn: wqe.srqn,
@@ -83,7 +83,7 @@ const fn complete_to(wqe: &RecvWqe) -> CompleteTo {
     }
 }
 
-/// The attributes that steer the responder.
+/// Attributes of the responder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponderAttr {
     pub(crate) access: AccessFlags,
@@ -106,21 +106,20 @@ pub(crate) struct Responder {
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
-    /// A NAK for `epsn` was sent; no other until a request with that PSN comes
-    /// (RC-RSP-20, RC-RSP-21).
+    /// A NAK for `epsn` was sent. No other is sent until a request with that PSN arrives.
     nak_outstanding: bool,
-    /// The last response said that there are no receives.
+    /// The last response announced zero credits.
     told_none: bool,
-    /// The next acknowledgement says that there are some again.
+    /// The next ACK announces that there are receives again.
     owes_credit: bool,
     current: InProgress,
-    /// READs and atomics that can be answered again (RC-DUP-05).
+    /// READs and atomics that can be replayed.
     saved: VecDeque<Saved>,
     /// Responses not sent yet, in order.
     queue: VecDeque<Response>,
-    /// What acknowledges the messages whose completions were handed out.
+    /// PSN and MSN of an ACK for the messages whose completions were handed out.
     reported: Option<(Psn, Msn)>,
-    /// What acknowledges each of the messages whose receive completions wait to be handed out.
+    /// PSN and MSN of an ACK for each message whose receive completion was not handed out yet.
     received: VecDeque<(Psn, Msn)>,
 }
 
@@ -142,7 +141,8 @@ impl Responder {
         }
     }
 
-    /// INIT to RTR: the first request expected has `rq_psn` (RC-PSN-04).
+    /// Starts receiving, on the transition from INIT to RTR. The first request expected has
+    /// `rq_psn`.
     //= RC-PSN-04
     pub(crate) const fn start(&mut self, rq_psn: Psn) {
         self.epsn = rq_psn;
@@ -152,7 +152,7 @@ impl Responder {
         self.attr = attr;
     }
 
-    /// Receives not completed yet, the one in progress included.
+    /// Returns the number of incomplete receives, including the one in progress.
     pub(crate) fn queued(&self) -> usize {
         self.receives.len() + usize::from(matches!(self.current, InProgress::Send { .. }))
     }
@@ -161,7 +161,7 @@ impl Responder {
         !matches!(self.current, InProgress::None)
     }
 
-    /// Receives have been posted: tells a peer that was told of none.
+    /// Notes that receives were posted: schedules an ACK if the peer was told "zero credits".
     //= RC-ACK-06
     #[inline]
     pub(crate) fn note_posted(&mut self) {
@@ -172,28 +172,29 @@ impl Responder {
         }
     }
 
-    /// Does an acknowledgement wait to be sent that says that there are receives again?
+    /// Returns true if an ACK that announces new receives is queued.
     #[inline]
     pub(crate) const fn owes_credit(&self) -> bool {
         self.owes_credit
     }
 
-    /// What acknowledges everything so far.
+    /// Returns PSN and MSN of an ACK for everything received.
     pub(crate) const fn last_ack(&self) -> (Psn, Msn) {
         (self.epsn.sub(1), self.msn)
     }
 
-    /// The next new PSN expected.
+    /// Returns the expected PSN of the next new request.
     pub(crate) const fn epsn(&self) -> Psn {
         self.epsn
     }
 
-    /// Messages that have used up a receive, and whose completions were not handed out.
+    /// Returns the number of messages that have consumed a receive, and whose completions were not
+    /// handed out.
     pub(crate) fn unreported(&self) -> usize {
         self.received.len()
     }
 
-    /// Where its receives come from.
+    /// Returns the source of receives.
     pub(crate) const fn receives(&self) -> &RecvSource {
         &self.receives
     }
@@ -202,7 +203,7 @@ impl Responder {
         &mut self.receives
     }
 
-    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR`.
     //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
@@ -218,8 +219,8 @@ impl Responder {
         }
     }
 
-    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03), but for
-    /// the acknowledgement of messages whose completions it may have seen.
+    /// Drops responses that were not sent, when the application has moved the QP to ERR. The ACK of
+    /// messages whose completions it may have polled is kept.
     pub(crate) fn discard_responses(&mut self) {
         let owed = self.queue.pop_front().filter(Response::is_ack);
         self.queue.clear();
@@ -227,8 +228,10 @@ impl Responder {
         self.saved.clear();
     }
 
-    /// Likewise, where of the receives that have succeeded and were not handed out yet only the first `seen` will
-    /// be: the messages of the others must not be acknowledged (RC-ERR-G).
+    /// Drops responses that were not sent, when only the first `seen` receive completions will
+    /// still be handed out.
+    ///
+    /// The messages of the other completions must not be acknowledged.
     //= RC-ERR-G RC-ACK-20
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
@@ -237,26 +240,26 @@ impl Responder {
         self.queue.clear();
         self.saved.clear();
         if let (Some(owed), Some(seen)) = (owed, seen) {
-            // Not past a response that waits behind it.
+            // The ACK must not cover a response that is queued behind it.
             let (psn, msn) = if seen.0.diff(owed.0) < 0 { seen } else { owed };
             self.queue.push_back(Response::Ack { psn, msn });
         }
     }
 
-    /// A message is complete that has used up a receive work request.
+    /// Notes that a message that consumed a receive is complete.
     #[inline]
     fn note_received(&mut self, psn: Psn) {
         self.received.push_back((psn, self.msn));
     }
 
-    /// The completion of the oldest such message was handed out.
+    /// Notes that the completion of the oldest such message was handed out.
     pub(crate) fn note_handed_out(&mut self) {
         if let Some(handed_out) = self.received.pop_front() {
             self.reported = Some(handed_out);
         }
     }
 
-    /// The completions of all messages so far were handed out.
+    /// Notes that the completions of all messages so far were handed out.
     pub(crate) fn note_reported(&mut self) {
         self.received.clear();
         if let Some(owed) = self.owed_ack() {
@@ -264,7 +267,7 @@ impl Responder {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         if let InProgress::Send { wqe, .. } = &self.current {
             self.receives.forget(wqe.srqn);

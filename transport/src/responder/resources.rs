@@ -1,4 +1,4 @@
-//! Saved READs and atomics, to answer duplicates (RC-DUP-03…05).
+//! Saved READs and atomics, to answer duplicates.
 
 use rocade_wire::{Operation, Psn, Reth, Rkey};
 
@@ -14,7 +14,7 @@ pub(super) enum Saved {
     Read {
         psn: Psn,
         packets: u32,
-        /// `None` where another process has executed it.
+        /// `None` if another process has executed it.
         pd: Option<PdTag>,
         rkey: Rkey,
         va: u64,
@@ -35,12 +35,12 @@ pub(super) enum Saved {
 }
 
 impl Responder {
-    /// Remembers; the newest evicts the oldest (RC-DUP-05).
+    /// Saves a request. The newest evicts the oldest.
     //= RC-DUP-05
     pub(super) fn save(&mut self, saved: Saved) {
         let limit = usize::from(self.attr.max_dest_rd_atomic);
         if limit == 0 {
-            // The request was refused (RC-RSP-05).
+            // The request was refused.
             return;
         }
         while self.saved.len() >= limit {
@@ -49,7 +49,7 @@ impl Responder {
         self.saved.push_back(saved);
     }
 
-    /// READs and atomics whose responses are not all sent yet (RC-RSP-05).
+    /// Returns the number of READs and atomics whose responses are not all sent yet.
     pub(super) fn outstanding_resources(&self) -> usize {
         self.queue
             .iter()
@@ -57,9 +57,10 @@ impl Responder {
             .count()
     }
 
-    /// How far a duplicate SEND or WRITE packet may be acknowledged: everything executed, but
-    /// not past a READ or atomic that follows it, whose response the requester cannot have taken
-    /// yet (RC-DUP-01, RC-DUP-02).
+    /// Returns the PSN up to which a duplicate SEND or WRITE packet may be acknowledged.
+    ///
+    /// That is everything executed, up to a READ or atomic that follows the packet. The requester
+    /// cannot have received its response yet.
     //= RC-DUP-02
     pub(super) fn acknowledge_duplicate(&self, duplicate: Psn) -> Psn {
         let last = self.epsn.sub(1);
@@ -78,8 +79,8 @@ impl Responder {
             )
     }
 
-    /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03). `named` is the domain
-    /// of the XRC SRQ in the request.
+    /// Returns the response to a duplicate READ, if it repeats a saved one or its tail. `named` is
+    /// the protection domain of the XRC SRQ in the request.
     //= RC-DUP-03
     pub(super) fn replay_read(
         &self,
@@ -127,8 +128,8 @@ impl Responder {
         })
     }
 
-    /// The response to a duplicate atomic: the saved value, never a second execution
-    /// (RC-DUP-04).
+    /// Returns the response to a duplicate atomic: the saved value. The atomic is never executed a
+    /// second time.
     //= RC-DUP-04
     pub(super) fn replay_atomic(&self, psn: Psn, operation: Operation) -> Option<Response> {
         // The newest first: after 2^24 packets an old one may have the same PSN.

@@ -1,5 +1,6 @@
-//! The order of checks for a request: PSN, opcode sequence, rights, resources, receive WQE,
-//! length (RC-RSP-01…07), and duplicates (RC-DUP-*).
+//! The order of checks for a request, and the handling of duplicates.
+//!
+//! The order is PSN, opcode sequence, rights, resources, receive WQE, length.
 
 use rocade_wire::{Headers, NakCode, Operation, Placement, Psn, Selectivity, Syndrome};
 
@@ -14,11 +15,11 @@ use crate::queue::{NotNamed, RecvSource, RecvWqe, Srqn};
 use crate::segment::{MAX_MESSAGE_LEN, length_ok};
 use crate::wr::AccessFlags;
 
-/// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
+/// The reason why a request is refused, and its NAK code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) nak: NakCode,
-    /// Status of the receive WQE that the message holds.
+    /// Status of the receive WQE that the message has consumed.
     pub(super) status: WcStatus,
 }
 
@@ -31,7 +32,7 @@ impl Refusal {
         nak: NakCode::RemoteAccess,
         status: WcStatus::RemAccessErr,
     };
-    /// Of a request that names no shared receive queue that it may.
+    /// Returns the refusal of a request whose shared receive queue is not valid.
     const fn of_srqn(why: NotNamed) -> Self {
         match why {
             //= XRC-06
@@ -89,7 +90,7 @@ impl Responder {
             match named.aim(srqn, begins, takes) {
                 //= XRC-04
                 Ok(pd) => cx.who.pd = pd,
-                // Whoever has it gets the packet too: here it has not been.
+                // The process that owns the queue receives the packet, too. Here it had no effect.
                 Err(NotNamed::Elsewhere) => return Ok(()),
                 Err(why) => return Err(self.refuse(cx, psn, Refusal::of_srqn(why), None)),
             }
@@ -115,7 +116,7 @@ impl Responder {
         self.execute(cx, operation, headers, payload, wqe)
     }
 
-    /// Opcode sequence, the QP's access flags, READ/atomic resources (RC-RSP-03…05).
+    /// Checks the opcode sequence, the QP's access flags, and READ and atomic resources.
     fn check(&self, headers: &Headers) -> Result<Operation, Refusal> {
         //= OPC-36
         let operation = headers
@@ -151,7 +152,7 @@ impl Responder {
         Ok(operation)
     }
 
-    /// RC-SEQ-01…03.
+    /// Returns true if the operation may follow the previous packet.
     //= RC-RSP-03 RC-SEQ-01..03
     fn sequence_ok(&self, operation: Operation) -> bool {
         let continues = operation.is_middle() || operation.is_last();
@@ -213,8 +214,8 @@ impl Responder {
         }
     }
 
-    /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
-    /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
+    /// Refuses a request with a NAK and reports the error: by the receive WQE that the message has
+    /// consumed, else by an event. The QP goes to ERR.
     //= RC-ERR-A
     pub(super) fn refuse<H>(
         &mut self,
@@ -242,7 +243,8 @@ impl Responder {
     }
 }
 
-/// SEND First/Only and whatever ends a WRITE with immediate take a receive WQE.
+/// Returns true for packets that consume a receive WQE: SEND First or Only, and the last packet of
+/// a WRITE with immediate.
 const fn needs_receive(operation: Operation) -> bool {
     matches!(
         operation,
@@ -266,7 +268,8 @@ const fn is_resource(operation: Operation) -> bool {
     ) || operation.is_masked_atomic()
 }
 
-/// The rights that a FLUSH needs, of the QP and of the region; `None` where it is none that is defined.
+/// Returns the rights that a FLUSH needs, of the QP and of the region. `None` if the FLUSH is not a
+/// defined one.
 //= ETH-09 ETH-13
 fn flush_rights(headers: &Headers) -> Option<AccessFlags> {
     let (feth, reth) = (headers.feth?, headers.reth?);

@@ -1,6 +1,6 @@
-//! The common requests without detours: a SEND or WRITE of one packet, and the middle of a message.
+//! The fast path of the responder: a SEND or WRITE of one packet, and the middle of a message.
 //!
-//! Anything unusual about one of them is left to the general way.
+//! Any unusual packet is left to the slow path.
 
 use rocade_wire::{Bth, Operation, Reth, ShortPacket};
 
@@ -14,8 +14,10 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
 
 impl Responder {
-    /// Executes a SEND or WRITE Only, or a SEND or WRITE Middle, without pad. False where it is not what is expected
-    /// next, or has to be refused: then nothing has changed but, perhaps, a receive buffer.
+    /// Executes a SEND or WRITE Only, or a SEND or WRITE Middle, without pad.
+    ///
+    /// Returns false if the packet is not expected next, or has to be refused. Then nothing has
+    /// changed, except perhaps the content of a receive buffer.
     #[inline]
     pub(crate) fn take_short<H: Memory>(
         &mut self,

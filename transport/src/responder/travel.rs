@@ -1,7 +1,8 @@
-//! A responder that goes on in another process: what it takes along.
+//! State of a responder that another process takes over.
 //!
-//! The target of a shared XRC domain serves receive queues of several processes. Between two messages, with nothing
-//! left to send, its state is a few numbers, and what it has to answer duplicates with.
+//! The target of a shared XRC domain serves receive queues of several processes. Between two
+//! messages, with nothing left to send, its state is a few numbers and the saved requests for
+//! answering duplicates.
 
 use rocade_wire::{Msn, Operation, Psn, Rkey};
 
@@ -9,51 +10,51 @@ use super::resources::Saved;
 use super::{InProgress, Responder};
 use crate::masked::Words;
 
-/// What a target knows between two messages, but for what it must be able to repeat.
+/// State of a responder between two messages, without the saved requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Expected PSN of the next request.
     pub epsn: Psn,
-    /// Messages completed.
+    /// Number of completed messages.
     pub msn: Msn,
-    /// The event that the first packet raises has been raised.
+    /// The event for the first packet has been raised.
     pub comm_est_raised: bool,
 }
 
-/// A request that was executed, has an answer of its own, and may come again (RC-DUP-05).
+/// A saved request: executed, with a response of its own, and possibly repeated by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeatable {
     /// A READ.
     Read {
         /// PSN of the first response.
         psn: Psn,
-        /// Responses.
+        /// Number of responses.
         packets: u32,
-        /// Of the memory that was read.
+        /// Key of the memory that was read.
         rkey: Rkey,
-        /// Where it was read from.
+        /// Address of the memory that was read.
         va: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
     /// An atomic on up to 8 bytes, FLUSH or ATOMIC WRITE.
     Atomic {
-        /// Its PSN.
+        /// PSN of the request.
         psn: Psn,
-        /// Which of them.
+        /// The operation.
         operation: Operation,
-        /// What was there before; 0 where that is not told.
+        /// The original value, or 0 if the response has none.
         original: u64,
     },
     /// A masked atomic on more than 8 bytes.
     Wide {
-        /// Its PSN.
+        /// PSN of the request.
         psn: Psn,
-        /// Which of them.
+        /// The operation.
         operation: Operation,
-        /// It was on 2 to the power of this many bytes.
+        /// Size of the operand: 2 to the power of this many bytes.
         log_size: u8,
-        /// What was there before.
+        /// The original value.
         original: Words,
     },
 }
@@ -139,12 +140,13 @@ impl Repeatable {
 }
 
 impl Responder {
-    /// Is no message in the middle?
+    /// Returns true if no message is in progress.
     pub(crate) const fn is_between_messages(&self) -> bool {
         matches!(self.current, InProgress::None)
     }
 
-    /// Has it sent all results of READs and atomics? What it has to send then is an acknowledgement at most.
+    /// Returns true if all responses of READs and atomics were sent. Then at most an ACK is left to
+    /// send.
     pub(crate) fn owes_no_data(&self) -> bool {
         self.outstanding_resources() == 0
     }
@@ -157,7 +159,7 @@ impl Responder {
         self.saved.iter().map(Repeatable::of)
     }
 
-    /// Goes on where another one has stopped.
+    /// Restores the state of another responder.
     pub(crate) fn resume(
         &mut self,
         progress: Progress,

@@ -97,7 +97,7 @@ fn marked_packets_are_answered_by_notifications() {
     let mut expected = notification(Qpn::new(0x11), Pkey::DEFAULT);
     expected.truncate(28);
     assert_eq!((traced.bytes.len(), &traced.bytes[..28]), (32, &*expected));
-    // Neither acknowledged nor counted as a request (CNP-03).
+    // Neither acknowledged nor counted as a request.
     assert_eq!(counters(&pair, Side::A).cnps_received, 2);
 }
 

@@ -187,7 +187,7 @@ fn a_bad_receive_buffer_is_the_responders_fault() {
         let receives = vec![(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
         let request = Request::new(SendOnly, 0).payload(&[1]);
         assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
-        // Nobody is answered any more (RC-STA-03), new receives are flushed.
+        // Nobody is answered any more, new receives are flushed.
         assert_eq!(answer(&mut pair, &request), [""; 0]);
         assert_eq!(
             pair.node(Side::B).qp.counters().dropped(DropReason::State),

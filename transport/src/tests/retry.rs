@@ -404,7 +404,7 @@ fn late_and_early_responses_are_dropped() {
     }
     let node = pair.node(Side::A);
     assert_eq!(node.qp.state(), QpState::Rts);
-    // The first says that the peer sets no limit (RC-REQ-02).
+    // The first says that the peer sets no limit.
     assert_eq!(node.qp.counters().dropped(DropReason::GhostResponse), 5);
     assert_eq!(node.qp.counters().dropped(DropReason::FutureResponse), 6);
     pair.inject(Side::A, &response(Operation::Acknowledge, 1, 0x1f));

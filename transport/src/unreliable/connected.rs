@@ -1,4 +1,4 @@
-//! The receive side of UC: a message whose packets come one after the other, or none at all.
+//! The receive side of UC: a message is received in whole, or dropped.
 
 use rocade_wire::{Headers, Operation, Psn, Reth, Rkey};
 
@@ -11,7 +11,7 @@ use crate::queue::{RecvSource, RecvWqe};
 use crate::segment::{MAX_MESSAGE_LEN, length_ok};
 use crate::wr::AccessFlags;
 
-/// The message whose first packet was taken and whose last was not.
+/// The message in progress: its first packet was accepted and its last was not.
 #[derive(Debug)]
 enum InProgress {
     None,
@@ -27,18 +27,18 @@ enum InProgress {
     },
 }
 
-/// Why a packet is not taken.
+/// The reason why a packet is not accepted.
 enum Refusal {
-    /// It and its message are dropped (UC-07, UC-08, UC-09).
+    /// The packet and its message are dropped.
     Drop(DropReason),
-    /// A receive was completed in error (UC-10).
+    /// A receive was completed in error.
     Fatal,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connected {
     receives: RecvSource,
-    /// A receive whose message was abandoned: the next SEND takes it (UC-06).
+    /// A receive whose message was dropped. The next SEND uses it.
     spare: Option<RecvWqe>,
     access: AccessFlags,
     epsn: Psn,
@@ -56,7 +56,8 @@ impl Connected {
         }
     }
 
-    /// INIT to RTR: the first packet expected has `rq_psn`.
+    /// Starts receiving, on the transition from INIT to RTR. The first packet expected has
+    /// `rq_psn`.
     pub(crate) const fn start(&mut self, rq_psn: Psn) {
         self.epsn = rq_psn;
     }
@@ -65,7 +66,7 @@ impl Connected {
         self.access = access;
     }
 
-    /// Receives that are not complete.
+    /// Returns the number of incomplete receives.
     pub(crate) fn queued(&self) -> usize {
         let in_use = matches!(self.current, InProgress::Send { .. });
         self.receives.len() + usize::from(in_use) + usize::from(self.spare.is_some())
@@ -75,7 +76,7 @@ impl Connected {
         !matches!(self.current, InProgress::None)
     }
 
-    /// Where its receives come from.
+    /// Returns the source of receives.
     pub(crate) const fn receives(&self) -> &RecvSource {
         &self.receives
     }
@@ -84,7 +85,7 @@ impl Connected {
         &mut self.receives
     }
 
-    /// Takes a packet of the peer, or drops it with its message: nobody is told.
+    /// Handles a packet of the peer, or drops it and its message. The peer is not notified.
     pub(crate) fn handle<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -112,7 +113,7 @@ impl Connected {
         }
     }
 
-    /// The message in progress will not be completed. Its receive is for the next one.
+    /// Drops the message in progress. Its receive is used for the next one.
     //= UC-06
     fn abandon(&mut self) {
         if let InProgress::Send { wqe, .. } =
@@ -261,7 +262,7 @@ impl Connected {
         Ok(())
     }
 
-    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR`.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.abandon();
         while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
@@ -271,7 +272,7 @@ impl Connected {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         self.abandon();
         if let Some(wqe) = self.spare.take() {
@@ -283,7 +284,7 @@ impl Connected {
     }
 }
 
-/// Completes a receive with what its message was.
+/// Completes a receive with the fields of its message.
 fn complete<H>(
     cx: &mut Cx<'_, H>,
     wqe: &RecvWqe,

@@ -11,11 +11,11 @@ use crate::outputs::Fatal;
 use crate::peer::PacketMeta;
 use crate::queue::{RecvSource, RecvWqe};
 
-/// Takes datagrams from whoever knows the Q_Key.
+/// Receives datagrams from any sender with the right Q_Key.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     receives: RecvSource,
-    /// A receive that was taken for a message that did not fit: the next message takes it.
+    /// A receive that was taken for a message that did not fit. The next message uses it.
     spare: Option<RecvWqe>,
     qkey: Qkey,
 }
@@ -33,12 +33,12 @@ impl Datagrams {
         self.qkey = qkey;
     }
 
-    /// Receives that are not complete.
+    /// Returns the number of incomplete receives.
     pub(crate) fn queued(&self) -> usize {
         self.receives.len() + usize::from(self.spare.is_some())
     }
 
-    /// Where its receives come from.
+    /// Returns the source of receives.
     pub(crate) const fn receives(&self) -> &RecvSource {
         &self.receives
     }
@@ -47,7 +47,7 @@ impl Datagrams {
         &mut self.receives
     }
 
-    /// Takes a packet, or drops it: nobody is told (UD-05, UD-09, UD-10).
+    /// Delivers a packet, or drops it. The sender is not notified.
     pub(crate) fn handle<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -128,7 +128,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Completes all receives with `WR_FLUSH_ERR` (RC-STA-01).
+    /// Completes all receives with `WR_FLUSH_ERR`.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
             let (to, status) = (CompleteTo::RecvCq, WcStatus::WrFlushErr);
@@ -137,7 +137,7 @@ impl Datagrams {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         if let Some(wqe) = self.spare.take() {
             self.receives.forget(wqe.srqn);
@@ -150,7 +150,7 @@ impl Datagrams {
 const GRH_LEN_U32: u32 = 40;
 const _: () = assert!(GRH_LEN_U32 as usize == GRH_LEN);
 
-/// What is written in front of the data: the network header that the packet had (GRH-02, GRH-03).
+/// Returns the bytes in front of the data: the network header of the packet.
 fn grh(meta: &PacketMeta, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     Datagram {
         src: meta.source,

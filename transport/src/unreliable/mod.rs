@@ -1,4 +1,4 @@
-//! Messages that nobody acknowledges: the send side of UC and UD, and a receive side for each.
+//! Unacknowledged messages: a send side for UC and UD, and a receive side for each.
 
 mod connected;
 mod datagram;

@@ -1,8 +1,8 @@
-//! The send side of UC and UD: what has left is complete.
+//! The send side of UC and UD: a work request is complete once its packets were sent.
 //!
-//! The send queue is one deque. The first [`Sender::sent`] work requests are in the caller's buffer with
-//! all their packets; they are complete as soon as the caller comes back with an empty one, because then
-//! it has passed on, or given up, what was in it. Of the next one `packets` packets are.
+//! The send queue is one deque. The caller's buffer holds all packets of the first [`Sender::sent`]
+//! work requests, and the first `packets` packets of the next one. The former are complete as soon
+//! as the caller returns with an empty buffer, because then it has sent or dropped the content.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{Destination, LocalData, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
-/// The bit of a Q_Key that says that it is for the QP's own to be sent (UD-04).
+/// The bit of a Q_Key that selects the QP's own Q_Key.
 const CONTROLLED: u32 = 1 << 31;
 
 #[derive(Debug)]
@@ -37,9 +37,9 @@ struct Wqe {
     too_long: bool,
     first_psn: Psn,
     packets: u32,
-    /// Of a datagram.
+    /// Destination of a datagram.
     to: Option<Destination>,
-    /// What its operation has besides; few have.
+    /// Additional operands of the operation. Rarely used.
     operands: Option<Box<Operands>>,
 }
 
@@ -57,7 +57,7 @@ impl Wqe {
         operands: None,
     };
 
-    /// What is sent takes the place of what it is computed of.
+    /// Replaces the data by the result of the calculation, if the work request has one.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
         cross::compute(
             &mut self.operands,
@@ -75,7 +75,7 @@ impl Wqe {
         }
     }
 
-    /// Which way its packets take.
+    /// Returns the route of its packets.
     fn route(&self) -> RouteTag {
         self.to.map_or(RouteTag::OWN, |to| to.route)
     }
@@ -98,25 +98,25 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct Sender {
     limits: SendLimits,
-    /// A datagram sender: single packets, each to a destination of its own.
+    /// The QP is UD: single packets, each with its own destination.
     datagrams: bool,
     sq: VecDeque<Wqe>,
-    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
-    /// Work requests that are complete without a completion, since the last one.
+    /// Work requests completed without a completion since the last one.
     silent: u32,
     /// Work requests whose packets are all in the caller's buffer.
     sent: usize,
-    /// Packets of the next one that are, or have left before.
+    /// Packets of the next work request that are in the buffer, or were sent before.
     packets: u32,
-    /// Of the next packet.
+    /// PSN of the next packet.
     psn: Psn,
-    /// Its own Q_Key (UD-04).
+    /// Its own Q_Key.
     qkey: Qkey,
-    /// SQD: finish what was started, start nothing (RC-STA-06).
+    /// SQD: finish what was started, start nothing.
     draining: bool,
     cross: Option<Box<Cross>>,
-    /// Where it may not send as fast as it can.
+    /// The rate limit, if there is one.
     limit: Option<Box<RateLimit>>,
 }
 
@@ -138,25 +138,25 @@ impl Sender {
         }
     }
 
-    /// The path is congested.
+    /// Handles a congestion notification.
     pub(crate) fn notified(&mut self, now: Time) {
         let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
         limit.notified(now, None);
     }
 
-    /// When [`Sender::handle_timeout`] is due.
+    /// Returns when [`Sender::handle_timeout`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.limit.as_ref()?.waits_until
     }
 
-    /// What waited may be sent, if it is time.
+    /// Ends the wait for the rate limit, if it is due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if let Some(limit) = &mut self.limit {
             limit.waits_until.take_if(|until| *until <= now);
         }
     }
 
-    /// It takes part in cross-channel operations.
+    /// Enables cross-channel operations.
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         self.cross = Some(Box::new(cross));
     }
@@ -165,21 +165,21 @@ impl Sender {
         self.cross.as_ref()?.gate.as_deref()
     }
 
-    /// May the next work request be started, for all that concerns its place?
+    /// Returns true if neither SQD nor the gate prevents the next work request from starting.
     fn may_start(&self) -> bool {
         let waiting = self.sq.len() - self.sent;
         //= XCE-05
         !self.draining && self.gate().is_none_or(|gate| gate.is_open(waiting))
     }
 
-    /// The newest work request has these operands.
+    /// Sets the operands of the newest work request.
     pub(crate) fn equip(&mut self, operands: Operands) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.operands = Some(Box::new(operands));
         }
     }
 
-    /// RTR to RTS: the first packet has `sq_psn`.
+    /// Starts sending, on the transition from RTR to RTS. The first packet has `sq_psn`.
     pub(crate) const fn start(&mut self, sq_psn: Psn) {
         self.psn = sq_psn;
     }
@@ -192,28 +192,28 @@ impl Sender {
         self.draining = draining;
     }
 
-    /// Nothing has been started that is not complete.
+    /// Returns true if every started work request has completed.
     pub(crate) const fn is_drained(&self) -> bool {
         self.sent == 0 && self.packets == 0
     }
 
-    /// Is there anything to send, or to complete?
+    /// Returns true if there is anything to send, or to complete.
     pub(crate) fn has_work(&self) -> bool {
         let may_start = self.sent < self.sq.len() && (self.packets > 0 || self.may_start());
         self.sent > 0 || may_start
     }
 
-    /// Work requests that are not complete.
+    /// Returns the number of incomplete work requests.
     pub(crate) fn queued(&self) -> usize {
         self.sq.len()
     }
 
-    /// The ways of the work requests that are not complete.
+    /// Returns the routes of the incomplete work requests.
     pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
         self.sq.iter().map(Wqe::route)
     }
 
-    /// Removes the newest `count` work requests, of which none has been started.
+    /// Removes the newest `count` work requests, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
         let started = self.sent + usize::from(self.packets > 0);
         let keep = self.sq.len().saturating_sub(count).max(started);
@@ -225,18 +225,19 @@ impl Sender {
         }
     }
 
-    /// The newest one, flushed when it was posted, is taken back with its completion.
+    /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
+    /// completion.
     pub(crate) const fn unflush(&mut self, slots: u32) {
         self.used -= 1;
         self.silent = slots - 1;
     }
 
-    /// The application has taken the completions of so many slots.
+    /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_slots(&mut self, slots: u32) {
         self.used = self.used.saturating_sub(slots);
     }
 
-    /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
+    /// Queues a work request. `inline` is its data if it was copied at post time.
     pub(crate) fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -285,8 +286,10 @@ impl Sender {
         Ok(())
     }
 
-    /// Appends packets to `tx` while they fit and lead to the same place. What was in it before is complete
-    /// where it is empty now. A local error ends the send queue (UC-11, UD-12).
+    /// Appends packets to `tx` while they fit and have the same route. A local error fails the send
+    /// queue.
+    ///
+    /// If the buffer is empty, its previous content was sent, and the work requests are complete.
     pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -308,7 +311,7 @@ impl Sender {
         }
     }
 
-    /// So many bytes have left, where there is a limit.
+    /// Counts sent bytes against the rate limit, if there is one.
     #[cold]
     fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
         let waits = bytes >= budget && self.sent < self.sq.len();
@@ -320,7 +323,7 @@ impl Sender {
         self.limit.take_if(|limit| limit.is_idle());
     }
 
-    /// Likewise, until there are `budget` bytes more in it.
+    /// Appends packets until they use `budget` bytes.
     fn append<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -396,13 +399,14 @@ impl Sender {
             }
         }
         if tx.is_empty() {
-            // What takes no packet.
+            // Completes work requests without packets.
             self.complete_sent(cx);
         }
         Ok(())
     }
 
-    /// The payload of a packet in the caller's buffer cannot be read any more: those before it have left.
+    /// Handles the failure to read the payload of a packet in the caller's buffer. The packets
+    /// before it have been sent.
     pub(crate) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
         let started = self.sent + usize::from(self.packets > 0);
         let Some(lost) = self
@@ -411,7 +415,7 @@ impl Sender {
             .take(started)
             .position(|wqe| wqe.contains(psn))
         else {
-            // Flushed meanwhile.
+            // It was flushed meanwhile.
             return Ok(());
         };
         self.sent = lost;
@@ -419,7 +423,8 @@ impl Sender {
         self.fail_front(cx, WcStatus::LocProtErr)
     }
 
-    /// A local error of the next work request. Those before it leave first, where they are in the buffer.
+    /// Reports a local error of the next work request. Packets before it in the buffer are sent
+    /// first.
     fn fail<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -456,7 +461,7 @@ impl Sender {
         }
     }
 
-    /// The completion of a work request, which stands for those before it that have none (RC-WQE-03).
+    /// Reports the completion of a work request, which also frees the WQEs before it that had none.
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
         let slots = core::mem::take(&mut self.silent) + 1;
         let completion = Completion {
@@ -466,7 +471,7 @@ impl Sender {
         cx.out.completions.push_back(completion);
     }
 
-    /// Completes what has left, and the rest with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    /// Completes what was sent, and the rest with `WR_FLUSH_ERR`, including unsignaled ones.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.complete_sent(cx);
         self.packets = 0;
@@ -478,7 +483,7 @@ impl Sender {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
+    /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
         let cross = self.cross.take();
         if let Some(gate) = cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
@@ -500,7 +505,8 @@ impl Sender {
     }
 }
 
-/// Head of one packet; `own` is the sender's Q_Key and number, which a datagram tells.
+/// Returns the head of one packet. `own` is the sender's Q_Key and QP number, which a datagram
+/// carries.
 fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
     let (reth, imm) = match wqe.op {
         SendOp::Write { va, rkey, imm } => {
@@ -543,7 +549,7 @@ fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
     head
 }
 
-/// Appends a packet; its payload is copied, or left to the caller.
+/// Appends a packet. Its payload is copied, or deferred to the caller.
 fn push(
     (mem, who): (&impl Memory, Accessor),
     wqe: &Wqe,
