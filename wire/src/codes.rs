@@ -1,4 +1,4 @@
-//! Quantities that packets and attributes carry as small codes: MTU, timers, credits.
+//! Quantities that packets and attributes encode in a few bits: MTU, timers, credits.
 
 /// Path MTU: payload bytes of a full packet, headers not counted.
 //= MTU-01
@@ -59,7 +59,8 @@ impl Mtu {
         128 << self.code()
     }
 
-    /// The largest MTU that fits an interface whose IP MTU is `mtu_bytes`; none below 352.
+    /// Returns the largest MTU that fits an interface whose IP MTU is `mtu_bytes`. None fits below
+    /// 352.
     #[must_use]
     pub fn largest_for_netdev(mtu_bytes: u32) -> Option<Self> {
         //= MTU-02
@@ -77,12 +78,12 @@ const RNR_TIMER_US: [u32; 32] = [
     40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680, 491_520,
 ];
 
-/// How long a requester waits after an RNR NAK: a code of 5 bits (`min_rnr_timer`).
+/// Delay of a requester after an RNR NAK: a code of 5 bits (`min_rnr_timer`).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// Code 0, the largest value (RNR-04).
+    /// Code 0, the largest value.
     pub const LONGEST: Self = Self(0);
 
     /// The timer with this code, `0..=31`.
@@ -117,7 +118,7 @@ impl RnrTimer {
 pub struct AckTimeout(u8);
 
 impl AckTimeout {
-    /// Code 0: the timer never expires (RC-TMR-01).
+    /// Code 0: the timer never expires.
     pub const DISABLED: Self = Self(0);
 
     /// The timeout with this code, `0..=31`.
@@ -134,7 +135,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// The timeout; `None` where it is disabled (code 0).
+    /// The timeout. `None` if it is disabled (code 0).
     #[must_use]
     pub const fn as_ns(self) -> Option<u64> {
         if self.0 == 0 {
@@ -153,12 +154,12 @@ const CREDITS: [u16; 31] = [
     32_768,
 ];
 
-/// End-to-end credits of a positive acknowledgement: a code of 5 bits.
+/// End-to-end credits of a positive ACK: a code of 5 bits.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CreditCode(u8);
 
 impl CreditCode {
-    /// No credits given: the requester runs without limit.
+    /// No credits announced: the requester sends without limit.
     //= AETH-11
     pub const INVALID: Self = Self(31);
 
@@ -175,7 +176,7 @@ impl CreditCode {
         Self(byte & 0x1f)
     }
 
-    /// The code of the largest number of credits that is not above `credits`.
+    /// Returns the code of the largest number of credits that is not above `credits`.
     #[inline]
     #[must_use]
     pub const fn from_credits(credits: u32) -> Self {
@@ -184,7 +185,8 @@ impl CreditCode {
             0 => Self(0),
             1 => Self(1),
             2..=0xffff => {
-                // Two codes for each power of two: that, and one and a half times as many.
+                // There are two codes for each power of two: for the power itself, and for one and
+                // a half times as many.
                 let log = credits.ilog2();
                 let upper = (credits >> (log - 1)) & 1;
                 let [code, ..] = (2 * log + upper).to_le_bytes();
@@ -201,7 +203,7 @@ impl CreditCode {
         self.0
     }
 
-    /// The number of credits; `None` for [`CreditCode::INVALID`].
+    /// Returns the number of credits. `None` for [`CreditCode::INVALID`].
     #[must_use]
     pub fn credits(self) -> Option<u32> {
         CREDITS.get(usize::from(self.0)).copied().map(u32::from)

@@ -1,14 +1,15 @@
-//! CRC-32 of Ethernet, the arithmetic under the ICRC.
+//! CRC-32 of Ethernet, the arithmetic of the ICRC.
 //!
-//! It runs over every byte that is sent and received, so it decides how fast packets of a kilobyte are. There are several
-//! ways to compute it, each of which copies on the way where asked to; [`Way`] says which. The best that the processor
-//! has is found out at run time with the feature `std`, without it at compile time.
+//! It is computed over every byte that is sent and received, so it limits the throughput of packets
+//! of a kilobyte and more. There are several backends ([`Way`]), each of which can copy the data in
+//! the same pass. The best backend for the processor is selected at run time with the feature
+//! `std`, without it at compile time.
 //!
 //! | | |
 //! |---|---|
-//! | `fold` | by carry-less multiplication, for registers of any width |
+//! | `fold` | carry-less multiplication, for registers of any width |
 //! | `x86`, `arm` | the registers |
-//! | `table` | by tables |
+//! | `table` | lookup tables |
 
 use core::error::Error;
 use core::fmt;
@@ -43,26 +44,28 @@ pub(crate) const fn times_x(a: u32) -> u32 {
     (a >> 1) ^ if a & 1 != 0 { POLYNOMIAL } else { 0 }
 }
 
-/// Continues `crc` over `bytes`. The CRC of nothing is 0.
+/// Continues `crc` over `bytes`. The CRC of an empty input is 0.
 #[inline]
 #[must_use]
 pub fn update(crc: u32, bytes: &[u8]) -> u32 {
     Way::current().update(crc, bytes)
 }
 
-/// Copies `dst.len()` bytes from `src` and continues `crc` over `head` and them. The source is read once:
-/// what has been summed up is what `dst` holds, even if somebody writes to the source meanwhile.
+/// Copies `dst.len()` bytes from `src` and continues `crc` over `head` and the copied bytes.
+///
+/// The source is read once: the result is the CRC of what `dst` holds, even if the source is
+/// written concurrently.
 ///
 /// # Safety
 /// `dst.len()` bytes must be readable at `src`, and not overlap `dst`.
 #[inline]
 #[must_use]
 pub unsafe fn copy(crc: u32, head: &[u8], src: *const u8, dst: &mut [u8]) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `src` is readable and does not overlap `dst`.
     unsafe { Way::current().copy(crc, head, src, dst) }
 }
 
-/// A way to compute the CRC which this processor has.
+/// A backend for the CRC that this processor supports.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Way(Kind);
 
@@ -86,20 +89,20 @@ const KINDS: [Kind; 6] = [
     Kind::Table,
 ];
 
-/// Why there is no [`Way`] of a name.
+/// The reason why there is no [`Way`] with a name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NoWay {
-    /// Nothing is called so.
+    /// The name is unknown.
     Unknown,
-    /// This processor does not have what it takes.
+    /// The processor does not support this backend.
     Unavailable,
 }
 
-/// The place of the current way in [`KINDS`], counted from 1; 0 before it has been chosen.
+/// The current backend: its index in [`KINDS`], counted from 1. 0 before it has been chosen.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 impl Way {
-    /// All that this processor has, the best first.
+    /// Returns all backends that this processor supports, the best first.
     pub fn available() -> impl Iterator<Item = Self> {
         KINDS
             .into_iter()
@@ -107,18 +110,18 @@ impl Way {
             .map(Self)
     }
 
-    /// All names, also of what this processor does not have.
+    /// Returns all names, including those of backends that this processor does not support.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.into_iter().map(Kind::name)
     }
 
-    /// Its name: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32` or `table`.
+    /// Returns the name: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32` or `table`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.0.name()
     }
 
-    /// What [`update`] and [`copy`] use: the best, unless something else has been selected.
+    /// Returns the backend of [`update`] and [`copy`]: the best, unless another has been selected.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
@@ -131,7 +134,7 @@ impl Way {
     #[cold]
     fn choose() -> Self {
         let best = Self::available().next().unwrap_or(Self(Kind::Table));
-        // A selection may have come first.
+        // Another thread may have selected a backend meanwhile.
         let place = best.place();
         match CURRENT.compare_exchange(0, place, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => best,
@@ -139,7 +142,8 @@ impl Way {
         }
     }
 
-    /// Makes [`update`] and [`copy`] use it from now on, in the whole process. All ways give the same results.
+    /// Selects this backend for [`update`] and [`copy`] in the whole process. All backends give the
+    /// same results.
     pub fn select(self) {
         CURRENT.store(self.place(), Ordering::Relaxed);
     }
@@ -149,12 +153,12 @@ impl Way {
         before.map_or(0, |(place, _)| place)
     }
 
-    /// As [`update`](self::update()), this way.
+    /// Continues the CRC like [`update`](self::update()), with this backend.
     #[inline]
     #[must_use]
     pub fn update(self, crc: u32, bytes: &[u8]) -> u32 {
         let (words, rest) = bytes.split_at(bytes.len() & !3);
-        // SAFETY: `words` is readable, nothing is written.
+        // SAFETY: `words` is readable, and nothing is written.
         let crc = unsafe { self.words::<false>(crc, &[], words.as_ptr(), null_mut(), words.len()) };
         if rest.is_empty() {
             crc
@@ -163,7 +167,7 @@ impl Way {
         }
     }
 
-    /// As [`copy`](self::copy()), this way.
+    /// Copies and continues the CRC like [`copy`](self::copy()), with this backend.
     ///
     /// # Safety
     /// As for [`copy`](self::copy()).
@@ -171,19 +175,20 @@ impl Way {
     #[must_use]
     pub unsafe fn copy(self, crc: u32, head: &[u8], src: *const u8, dst: &mut [u8]) -> u32 {
         let (words, rest) = dst.split_at_mut(dst.len() & !3);
-        // Where the lanes of the data begin with it, the head costs next to nothing.
+        // If the data starts on a lane boundary, including the head costs almost nothing.
         let full = !words.is_empty() && words.len().is_multiple_of(fold::LANE);
         let (crc, head) = if full && head.len().is_multiple_of(4) {
             (crc, head)
         } else {
             (self.update(crc, head), &[][..])
         };
-        // SAFETY: the caller promises the source, `words` is ours. The head is as it has to be.
+        // SAFETY: the caller guarantees the source, and `words` is a part of `dst`. The lengths of
+        // head and data are as required.
         let crc = unsafe { self.words::<true>(crc, head, src, words.as_mut_ptr(), words.len()) };
         if rest.is_empty() {
             return crc;
         }
-        // SAFETY: the bytes behind the words, by the same promise.
+        // SAFETY: the caller guarantees the source, which includes the bytes behind the words.
         unsafe {
             let src = src.add(words.len());
             ptr::copy_nonoverlapping(src, rest.as_mut_ptr(), rest.len());
@@ -191,11 +196,15 @@ impl Way {
         table::update(crc, rest)
     }
 
-    /// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if asked to. `len` is a
-    /// multiple of 4. Where there is a head, its length is a multiple of 4, and `len` one of [`fold::LANE`] and not 0.
+    /// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if
+    /// `COPY` is set.
+    ///
+    /// `len` is a multiple of 4. If `head` is not empty, its length is a multiple of 4, and `len`
+    /// is a multiple of [`fold::LANE`] and not 0.
     ///
     /// # Safety
-    /// `len` bytes must be readable at `src`, and writable at `dst` if they are copied; they must not overlap.
+    /// `len` bytes must be readable at `src`. If they are copied, `len` bytes must be writable at
+    /// `dst`, and not overlap the source.
     #[inline]
     unsafe fn words<const COPY: bool>(
         self,
@@ -209,7 +218,8 @@ impl Way {
             return crc;
         }
         match self.0 {
-            // SAFETY: a `Way` exists only where the processor has the features; the rest is the caller's promise.
+            // SAFETY: a `Way` exists only if the processor has the features. The caller guarantees
+            // the memory.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { x86::avx512::<COPY>(crc, head, src, dst, len) },
             // SAFETY: as above.
@@ -224,13 +234,13 @@ impl Way {
             // SAFETY: as above.
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             Kind::Crc32 => unsafe { arm::words::<COPY>(crc, head, src, dst, len) },
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the memory.
             _ => unsafe { by_table::<COPY>(crc, head, src, dst, len) },
         }
     }
 }
 
-/// As [`Way::words`].
+/// Continues the CRC like [`Way::words`], by tables.
 ///
 /// # Safety
 /// As for [`Way::words`].
@@ -242,13 +252,14 @@ unsafe fn by_table<const COPY: bool>(
     len: usize,
 ) -> u32 {
     let from = if COPY {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees both ranges, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(src, dst, len) };
         dst.cast_const()
     } else {
         src
     };
-    // SAFETY: the caller's promise; a copy has just been written, and what is not copied comes from a slice.
+    // SAFETY: the caller guarantees that the bytes are readable. A copy has just been written.
+    // Without a copy, the source is a slice.
     let bytes = unsafe { slice::from_raw_parts(from, len) };
     table::update(table::update(crc, head), bytes)
 }
@@ -262,7 +273,7 @@ impl fmt::Display for Way {
 impl FromStr for Way {
     type Err = NoWay;
 
-    /// The way with this name.
+    /// Returns the backend with this name.
     fn from_str(name: &str) -> Result<Self, NoWay> {
         let kind = KINDS.into_iter().find(|kind| kind.name() == name);
         let kind = kind.ok_or(NoWay::Unknown)?;
@@ -283,7 +294,7 @@ impl fmt::Display for NoWay {
 
 impl Error for NoWay {}
 
-/// Whether the processor has all these features.
+/// Tests whether the processor has all these features.
 macro_rules! has {
     ($detect:ident, $($feature:tt),+) => {{
         #[cfg(any(feature = "std", test))]
@@ -306,7 +317,8 @@ impl Kind {
         }
     }
 
-    /// Whether this processor has the features that the function of this name in `x86` or `arm` is compiled for.
+    /// Returns true if this processor has the features that the function of this name in `x86` or
+    /// `arm` is compiled for.
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -327,7 +339,7 @@ impl Kind {
             ),
             #[cfg(target_arch = "x86_64")]
             Self::Pclmul128 => has!(is_x86_feature_detected, "pclmulqdq", "sse4.1"),
-            // The feature "aes" is AES and PMULL.
+            // The feature "aes" covers AES and PMULL.
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             Self::Pmull => has!(is_aarch64_feature_detected, "neon", "aes", "crc"),
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]

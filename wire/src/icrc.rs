@@ -1,19 +1,21 @@
 //! The invariant CRC at the end of every packet.
 //!
-//! It is the CRC-32 of Ethernet over eight bytes 0xFF, the IP and UDP headers and the packet, with
-//! the fields that routers change set to ones. A UDP socket shows neither the IPv4 Identification
-//! of a received packet nor does it let the sender choose it, yet the CRC covers it. Therefore
-//! [`IcrcFlow`] takes the Identification as an argument when it computes, and finds it by algebra when
-//! it checks: a CRC is linear, so the difference between the CRC received and the one computed with
-//! a guessed Identification is the image of the difference of the two Identifications under a
-//! map that can be inverted. One wrong packet in 2^16 passes that test. IPv6 has no such field.
+//! It is the CRC-32 of Ethernet over eight bytes 0xFF, the IP and UDP headers and the packet. The
+//! fields that routers change count as ones.
+//!
+//! The CRC also covers the IPv4 Identification. A UDP socket neither shows that of a received
+//! packet nor lets the sender choose it. Therefore [`IcrcFlow`] takes the Identification as an
+//! argument when it computes, and solves for it when it checks. A CRC is linear. So the difference
+//! between the received CRC and one computed with a guessed Identification is an invertible
+//! function of the difference of the two Identifications. One corrupted packet in 2^16 passes that
+//! test. IPv6 has no such field.
 //!
 //! # Arithmetic
 //!
 //! Registers are polynomials over GF(2) modulo the CRC's, bit 31 the coefficient of x^0. Feeding n
-//! zero bytes multiplies the register by x^8n, and bytes are added to the register's low end before
-//! they are shifted through. A difference of the bytes (d0, d1) that end k bytes before the end of the
-//! data hence changes the CRC by (d0 | d1 << 8) · x^(8(k + 2)).
+//! zero bytes multiplies the register by x^8n. Bytes are added to the register's low end before
+//! they are shifted through. Let two bytes end k bytes before the end of the data. A difference
+//! (d0, d1) of these bytes changes the CRC by (d0 | d1 << 8) · x^(8(k + 2)).
 
 use core::net::IpAddr;
 use core::ops::Range;
@@ -31,7 +33,7 @@ const fn over_x(a: u32) -> u32 {
     }
 }
 
-/// The product of two polynomials.
+/// Returns the product of two polynomials.
 const fn product(mut a: u32, mut b: u32) -> u32 {
     let mut sum = 0;
     while a != 0 {
@@ -44,7 +46,7 @@ const fn product(mut a: u32, mut b: u32) -> u32 {
     sum
 }
 
-/// `X_BACK[k]` is x^(-8 · 2^k): what takes back 2^k bytes.
+/// `X_BACK[k]` is x^(-8 · 2^k), which undoes 2^k bytes.
 const X_BACK: [u32; 17] = {
     let mut powers = [0; 17];
     let mut power = ONE;
@@ -62,7 +64,7 @@ const X_BACK: [u32; 17] = {
     powers
 };
 
-/// Multiplies `a` by x^(-8 · `byte_count`); `byte_count` below 2^17.
+/// Multiplies `a` by x^(-8 · `byte_count`), for a `byte_count` below 2^17.
 fn back(mut a: u32, byte_count: usize) -> u32 {
     for (k, &power) in X_BACK.iter().enumerate() {
         if byte_count >> k & 1 != 0 {
@@ -76,7 +78,8 @@ fn back(mut a: u32, byte_count: usize) -> u32 {
 /// the lowest digit first.
 type FieldTable = [[u32; 16]; 4];
 
-/// The table of a big-endian 16-bit field that ends `bytes_behind` bytes before the end of the data.
+/// Returns the table of a big-endian 16-bit field that ends `bytes_behind` bytes before the end of
+/// the data.
 const fn field_table(bytes_behind: usize) -> FieldTable {
     let mut table = [[0; 16]; 4];
     let mut digit = 0;
@@ -84,7 +87,7 @@ const fn field_table(bytes_behind: usize) -> FieldTable {
         let mut value = 0u32;
         while value < 16 {
             let field = value << (4 * digit);
-            // The first byte on the wire is the high one, and the first enters at the low end.
+            // The first byte on the wire is the high one, and enters at the low end.
             let mut register = (field & 0xff) << 8 | field >> 8;
             let mut bits = 8 * (bytes_behind + 2);
             while bits > 0 {
@@ -108,7 +111,7 @@ fn look_up(table: &FieldTable, field: u16) -> u32 {
         ^ table[3][usize::from(high >> 4)]
 }
 
-/// Bytes of the prefix behind the Identification: 14 of the IPv4 header, 8 of UDP.
+/// Bytes of the prefix after the Identification: 14 of the IPv4 header, 8 of UDP.
 const BEHIND_ID: usize = 14 + ip::UDP_HEADER_LEN;
 
 static UDP_LENGTH: FieldTable = field_table(2);
@@ -119,20 +122,20 @@ static IPV6_PAYLOAD_LENGTH: FieldTable = field_table(34 + ip::UDP_HEADER_LEN);
 /// Result of [`IcrcFlow::check`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum IcrcCheck {
-    /// The ICRC is right.
+    /// The ICRC is correct.
     Ok {
         /// The packet's IPv4 Identification, predicted or solved for. For IPv6, the prediction.
         ip_id: u16,
     },
-    /// The ICRC is wrong; the packet has to be dropped.
+    /// The ICRC is wrong. The packet has to be dropped.
     //= ICRC-11
     Bad,
 }
 
-/// One direction between two addresses with a fixed source port: what the ICRC depends on, except for
+/// One direction between two addresses with a fixed source port: the inputs of the ICRC, except for
 /// length, Identification and contents.
 ///
-/// The IPv4 header is taken to have no options and DF set.
+/// The IPv4 header is assumed to have no options and DF set.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct IcrcFlow {
     /// CRC of the prefix (ones, IP and UDP header) with lengths and Identification 0.
@@ -141,8 +144,9 @@ pub struct IcrcFlow {
 }
 
 impl IcrcFlow {
-    /// Prepares the flow from `src`:`src_port` to port 4791 of `dst`. IPv4-mapped IPv6 addresses
-    /// count as IPv4. `None` where the addresses are of different families.
+    /// Prepares the flow from `src`:`src_port` to port 4791 of `dst`.
+    ///
+    /// IPv4-mapped IPv6 addresses count as IPv4. `None` if the addresses are of different families.
     #[must_use]
     pub fn new(src: IpAddr, dst: IpAddr, src_port: u16) -> Option<Self> {
         let mut prefix = Prefix::new();
@@ -186,18 +190,20 @@ impl IcrcFlow {
         })
     }
 
-    /// The ICRC of a packet whose IPv4 Identification is `ip_id` (ignored for IPv6). `covered` is the
-    /// UDP payload without the ICRC, at least 12 bytes. `to_le_bytes` of the result goes on the wire.
+    /// Returns the ICRC of a packet whose IPv4 Identification is `ip_id` (ignored for IPv6).
+    ///
+    /// `covered` is the UDP payload without the ICRC, at least 12 bytes. `to_le_bytes` of the
+    /// result goes on the wire.
     #[inline]
     #[must_use]
     pub fn compute(&self, ip_id: u16, covered: &[u8]) -> u32 {
         self.of_len(covered.len()).compute(ip_id, covered)
     }
 
-    /// Whether `icrc` is that of a packet, `covered` being the UDP payload without it.
+    /// Checks whether `icrc` is that of a packet. `covered` is the UDP payload without the ICRC.
     ///
-    /// `predicted_id` is what the caller expects as the IPv4 Identification; a right guess saves time,
-    /// a wrong one costs nothing else.
+    /// `predicted_id` is the expected IPv4 Identification. A correct prediction saves time, and a
+    /// wrong one has no other effect.
     #[inline]
     #[must_use]
     pub fn check(&self, predicted_id: u16, covered: &[u8], icrc: [u8; ICRC_LEN]) -> IcrcCheck {
@@ -205,13 +211,13 @@ impl IcrcFlow {
             .check(predicted_id, covered, icrc)
     }
 
-    /// The flow's packets of one length: `covered_len` bytes without the ICRC. Packets come in runs
-    /// of equal length.
+    /// Prepares the flow for packets of one length: `covered_len` bytes without the ICRC. Packets
+    /// come in runs of equal length.
     #[inline]
     #[must_use]
     pub fn of_len(&self, covered_len: usize) -> IcrcOfLen {
         //= ICRC-07
-        // A packet of 64 KiB or more does not exist; the value for one means nothing.
+        // No packet has 64 KiB or more. The value for such a length has no meaning.
         let udp_len = (covered_len + ICRC_LEN + ip::UDP_HEADER_LEN) & 0xffff;
         let udp_len = u16::try_from(udp_len).unwrap_or(u16::MAX);
         let mut crc = self.prefix_crc ^ look_up(&UDP_LENGTH, udp_len);
@@ -241,14 +247,14 @@ pub struct IcrcOfLen {
 }
 
 impl IcrcOfLen {
-    /// The length that it is for, without the ICRC.
+    /// Returns the length of its packets, without the ICRC.
     #[inline]
     #[must_use]
     pub const fn covered_len(&self) -> usize {
         self.covered_len
     }
 
-    /// As [`IcrcFlow::compute`]; `covered` must have the length that this is for.
+    /// Computes the ICRC like [`IcrcFlow::compute`]. `covered` must have the prepared length.
     #[inline]
     #[must_use]
     pub fn compute(&self, ip_id: u16, covered: &[u8]) -> u32 {
@@ -256,8 +262,11 @@ impl IcrcOfLen {
         crc_of_packet(self.before_packet(ip_id), covered)
     }
 
-    /// As [`IcrcOfLen::compute`] for a packet whose bytes in `payload`, a range behind the BTH, `fill` has
-    /// to put there first: it gets a CRC and what is before them, and returns the CRC continued over both.
+    /// Computes the ICRC like [`IcrcOfLen::compute`], of a packet into which `fill` first copies
+    /// the payload.
+    ///
+    /// `payload` is a range after the BTH. `fill` receives a CRC, the bytes before the payload, and
+    /// the payload's place. It returns the CRC continued over both.
     #[inline]
     #[must_use]
     pub fn compute_filling(
@@ -287,7 +296,7 @@ impl IcrcOfLen {
         }
     }
 
-    /// As [`IcrcFlow::check`]; `covered` must have the length that this is for.
+    /// Checks the ICRC like [`IcrcFlow::check`]. `covered` must have the prepared length.
     #[inline]
     #[must_use]
     pub fn check(&self, predicted_id: u16, covered: &[u8], icrc: [u8; ICRC_LEN]) -> IcrcCheck {
@@ -311,27 +320,27 @@ impl IcrcOfLen {
     }
 }
 
-/// The difference of Identifications that makes a `difference` of ICRCs, if there is one.
+/// Returns the difference of Identifications that causes a `difference` of ICRCs, if there is one.
 #[cold]
 fn solve_id(difference: u32, covered_len: usize) -> Option<u16> {
     if covered_len > usize::from(u16::MAX) {
         return None;
     }
-    // Taken back to where the Identification enters, only its own 16 bits may differ.
+    // Moved back to the position of the Identification, the difference may affect only its 16 bits.
     let entered = back(difference, covered_len + BEHIND_ID + 2);
     u16::try_from(entered).ok().map(u16::swap_bytes)
 }
 
-/// Where the byte of the BTH is that counts as ones.
+/// Index of the BTH byte that counts as ones.
 const MASKED_AT: usize = 4;
 
-/// What the register has to differ by before a packet, so that the packet with this value in the
-/// masked byte yields the CRC of the one with ones in its place.
+/// Difference of the register before a packet that replaces the masked byte, with this value, by
+/// ones.
 static MASK: [u32; 256] = {
     let mut table = [0; 256];
     let mut value = 0u32;
     while value < 256 {
-        // Four bytes before the masked one.
+        // The masked byte has four bytes before it.
         table[value as usize] = product(value ^ 0xff, X_BACK[2]);
         value += 1;
     }
@@ -341,20 +350,22 @@ static MASK: [u32; 256] = {
 /// Continues a CRC over the packet, with the fifth byte of its BTH masked.
 #[inline]
 fn crc_of_packet(crc: u32, covered: &[u8]) -> u32 {
-    // One pass over the packet as it is: short packets cost by the pass.
+    // One pass over the unmodified packet: for short packets, each pass is expensive.
     crc::update(crc ^ mask(covered), covered)
 }
 
-/// What the register has to differ by before a packet, at least its BTH.
+/// Returns the difference of the register before a packet that replaces its masked byte by ones.
+/// The packet has at least a BTH.
 #[inline]
 fn mask(packet: &[u8]) -> u32 {
     //= ICRC-06
     packet.get(MASKED_AT).map_or(0, |&b| MASK[usize::from(b)])
 }
 
-/// The ICRC of a datagram from its IP header on, ICRC included, with all fields as they are in it.
+/// Computes the ICRC of a datagram that begins with its IP header and includes the ICRC. All fields
+/// are taken from it.
 ///
-/// `None` where it is no UDP datagram that could hold a packet. IPv4 options are not supported.
+/// `None` if it is no UDP datagram that could hold a packet. IPv4 options are not supported.
 #[must_use]
 pub fn datagram(ip_datagram: &[u8]) -> Option<u32> {
     //= ICRC-02
@@ -401,14 +412,14 @@ pub fn datagram(ip_datagram: &[u8]) -> Option<u32> {
     Some(crc_of_packet(prefix.crc(), covered))
 }
 
-/// What the CRC sees before the BTH.
+/// The data that the CRC covers before the BTH.
 struct Prefix {
     bytes: [u8; Self::MAX_LEN],
     len: usize,
 }
 
 impl Prefix {
-    /// A dummy LRH of the bare InfiniBand packet.
+    /// A dummy LRH, as in an InfiniBand packet.
     //= ICRC-02 ICRC-09
     const ONES_LEN: usize = 8;
     const MAX_LEN: usize = Self::ONES_LEN + ip::IPV6_HEADER_LEN + ip::UDP_HEADER_LEN;
@@ -420,7 +431,7 @@ impl Prefix {
         }
     }
 
-    /// Appends; the callers' parts fit by construction.
+    /// Appends a part, which fits by construction.
     fn push(&mut self, part: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + part.len()) {
             room.copy_from_slice(part);

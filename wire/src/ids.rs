@@ -1,5 +1,5 @@
-//! Identifiers carried in packets. Each is a newtype, so that a key is never taken for a number
-//! of a queue pair.
+//! Identifiers carried in packets. Each is a newtype, so that a key is never mistaken for a QP
+//! number.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -11,14 +11,14 @@ macro_rules! identifier {
         pub struct $name($repr);
 
         impl $name {
-            /// Takes the bits of `value` that the field has; higher ones are dropped.
+            /// Creates a value from the bits that the field has. Higher bits are dropped.
             #[inline]
             #[must_use]
             pub const fn new(value: $repr) -> Self {
                 Self(value & $mask)
             }
 
-            /// The value, in host byte order.
+            /// Returns the value in host byte order.
             #[inline]
             #[must_use]
             pub const fn get(self) -> $repr {
@@ -71,7 +71,7 @@ identifier! {
 }
 
 identifier! {
-    /// Globally unique identifier (EUI-64) of a node or port.
+    /// Globally unique identifier (`EUI-64`) of a node or port.
     Guid(u64), mask u64::MAX, width 18
 }
 
@@ -81,7 +81,7 @@ identifier! {
 pub struct Msn(u32);
 
 impl Rkey {
-    /// The same index with the next tag (`ibv_inc_rkey`, KEY-04).
+    /// Returns the key with the same index and the next tag (`ibv_inc_rkey`).
     #[must_use]
     pub const fn with_next_tag(self) -> Self {
         Self(self.0 & !0xff | self.0.wrapping_add(1) & 0xff)
@@ -143,7 +143,7 @@ impl Pkey {
 
     const FULL_MEMBER: u16 = 0x8000;
 
-    /// The key with these 16 bits, valid or not.
+    /// Creates a key with these 16 bits, valid or not.
     #[inline]
     #[must_use]
     pub const fn new(value: u16) -> Self {
@@ -157,29 +157,30 @@ impl Pkey {
         self.0
     }
 
-    /// Whether the partition number is one: zero is not.
+    /// Returns true if the partition number is not zero.
     #[inline]
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.0 & !Self::FULL_MEMBER != 0
     }
 
-    /// Whether the holder is a full member of the partition.
+    /// Returns true if the holder is a full member of the partition.
     #[inline]
     #[must_use]
     pub const fn is_full_member(self) -> bool {
         self.0 & Self::FULL_MEMBER != 0
     }
 
-    /// Whether both are the same valid key of full members: then they match, as nearly all do.
+    /// Returns true if both are the same valid key of full members, which therefore match. That is
+    /// the usual case.
     #[inline]
     #[must_use]
     pub const fn is_same_full(self, other: Self) -> bool {
         self.0 == other.0 && self.0 > Self::FULL_MEMBER
     }
 
-    /// Whether a packet with the key `other` may reach a holder of this key: same valid partition,
-    /// and not both limited members.
+    /// Returns true if a packet with the key `other` may reach a holder of this key: same valid
+    /// partition, and not both limited members.
     #[inline]
     #[must_use]
     pub const fn matches(self, other: Self) -> bool {
@@ -214,14 +215,14 @@ impl fmt::Display for Pkey {
 pub struct Gid([u8; 16]);
 
 impl Gid {
-    /// The GID with these 16 bytes.
+    /// Creates the GID with these 16 bytes.
     #[inline]
     #[must_use]
     pub const fn new(octets: [u8; 16]) -> Self {
         Self(octets)
     }
 
-    /// The GID of an IP address.
+    /// Creates the GID of an IP address.
     #[must_use]
     pub const fn from_ip(ip: IpAddr) -> Self {
         //= ENC-11
@@ -231,8 +232,8 @@ impl Gid {
         }
     }
 
-    /// The IP address: IPv4 where the GID is v4-mapped, else IPv6. This also decides which of the
-    /// two protocols carries the packets.
+    /// Returns the IP address: IPv4 if the GID is v4-mapped, else IPv6. The IP version of the
+    /// packets follows from it.
     #[must_use]
     pub const fn to_ip(self) -> IpAddr {
         //= ENC-11
@@ -246,13 +247,13 @@ impl Gid {
         self.0
     }
 
-    /// Whether all bytes are zero: an unused entry of a GID table.
+    /// Returns true if all bytes are zero: an unused entry of a GID table.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// Whether the address is a multicast group, of IPv4 or IPv6.
+    /// Returns true if the address is a multicast group, of IPv4 or IPv6.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.to_ip().is_multicast()
@@ -271,7 +272,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// IPv6 notation, `::ffff:10.0.0.1` for IPv4.
+/// Prints IPv6 notation, `::ffff:10.0.0.1` for IPv4.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ipv6Addr::from_bits(u128::from_be_bytes(self.0)).fmt(f)

@@ -1,4 +1,4 @@
-//! As much of IPv4, IPv6 and UDP as RoCEv2 needs.
+//! The parts of IPv4, IPv6 and UDP that RoCEv2 needs.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ pub(crate) const PROTOCOL_UDP: u8 = 17;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Why bytes are no datagram that could carry RoCEv2.
+/// The reason why bytes are no datagram that could carry RoCEv2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum IpError {
     /// Shorter than its headers or than its own length field.
@@ -36,7 +36,7 @@ pub enum IpError {
     Fragment,
     /// Wrong checksum of the IPv4 header.
     HeaderChecksum,
-    /// Not UDP; for IPv6 that includes extension headers.
+    /// Not UDP. For IPv6 that includes extension headers.
     //= ENC-09
     Protocol(u8),
     /// The length fields of IP and UDP disagree.
@@ -59,7 +59,7 @@ impl fmt::Display for IpError {
 
 impl core::error::Error for IpError {}
 
-/// A UDP datagram with its IP header: view of the payload, values of the rest.
+/// A UDP datagram with its IP header: a view of the payload, and the values of the header fields.
 ///
 /// `parse` and [`Datagram::emit`] are inverse, for the bytes that the IP length covers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,11 +69,11 @@ pub struct Datagram<'a> {
     pub src: IpAddr,
     /// Destination address, of the same family.
     pub dst: IpAddr,
-    /// IPv4 Identification; 0 for IPv6.
+    /// IPv4 Identification. 0 for IPv6.
     pub ip_id: u16,
-    /// IPv4 DF flag; true for IPv6.
+    /// IPv4 DF flag. True for IPv6.
     pub dont_fragment: bool,
-    /// IPv6 flow label, 20 bits; 0 for IPv4.
+    /// IPv6 flow label, 20 bits. 0 for IPv4.
     pub flow_label: u32,
     /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0.
     //= ENC-08
@@ -87,16 +87,16 @@ pub struct Datagram<'a> {
     /// UDP checksum as on the wire, 0 = none. Not verified by `parse`, see
     /// [`Datagram::udp_checksum_is_valid`].
     pub udp_checksum: u16,
-    /// What UDP carries.
+    /// Payload of UDP.
     pub udp_payload: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// Reads a datagram from its IP header on. Bytes behind the IP length (Ethernet padding) are
-    /// ignored.
+    /// Reads a datagram that begins with its IP header. Bytes after the IP length (Ethernet
+    /// padding) are ignored.
     ///
     /// # Errors
-    /// [`IpError`] says why it cannot be RoCEv2.
+    /// [`IpError`]: the reason why it cannot be RoCEv2.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, IpError> {
         match bytes.first().ok_or(IpError::Truncated)? >> 4 {
             4 => Self::parse_ipv4(bytes),
@@ -209,20 +209,20 @@ impl<'a> Datagram<'a> {
         Ok(self)
     }
 
-    /// Whether the destination port is that of RoCEv2.
+    /// Returns true if the destination port is that of RoCEv2.
     #[must_use]
     pub const fn is_roce(&self) -> bool {
         //= ENC-02
         self.dst_port == ROCE_UDP_PORT
     }
 
-    /// Bytes of the whole datagram.
+    /// Returns the length of the whole datagram.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ip_header_len() + UDP_HEADER_LEN + self.udp_payload.len()
     }
 
-    /// Whether UDP carries nothing.
+    /// Returns true if the UDP payload is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.udp_payload.is_empty()
@@ -235,19 +235,21 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Length field of UDP. A payload too long for a datagram saturates; `emit` refuses it.
+    /// Returns the UDP length field. A payload that is too long for a datagram saturates it, and
+    /// `emit` refuses it.
     fn udp_len(&self) -> u16 {
         u16::try_from(self.udp_payload.len())
             .unwrap_or(u16::MAX)
             .saturating_add(UDP_HEADER_LEN_U16)
     }
 
-    /// Writes the datagram to the start of `out`, with a fresh IPv4 header checksum and the UDP
-    /// checksum of the field, and returns its length.
+    /// Writes the datagram to the start of `out` and returns its length.
+    ///
+    /// The IPv4 header checksum is computed. The UDP checksum is that of the field.
     ///
     /// # Errors
-    /// [`EmitError`] where `out` is too short, the addresses are of different families, or the
-    /// payload does not fit a datagram.
+    /// [`EmitError`] if `out` is too short, the addresses are of different families, or the payload
+    /// does not fit a datagram.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let (needed_len, actual_len) = (self.len(), out.len());
         if needed_len - self.ip_header_len() > usize::from(u16::MAX)
@@ -315,7 +317,8 @@ impl<'a> Datagram<'a> {
         [s0, s1, d0, d1, l0, l1, c0, c1]
     }
 
-    /// The UDP checksum of this datagram, never 0; 0 where the addresses are of different families.
+    /// Computes the UDP checksum of this datagram, never 0. Returns 0 if the addresses are of
+    /// different families.
     #[must_use]
     pub fn compute_udp_checksum(&self) -> u16 {
         let mut sum = u64::from(self.udp_len()) + u64::from(PROTOCOL_UDP);
@@ -335,15 +338,17 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Whether the UDP checksum is absent or right.
+    /// Returns true if the UDP checksum is absent or correct.
     #[must_use]
     pub fn udp_checksum_is_valid(&self) -> bool {
         //= ENC-06
         self.udp_checksum == 0 || self.udp_checksum == self.compute_udp_checksum()
     }
 
-    /// The 40 bytes that a UD queue pair puts before the received payload: zeros and the IPv4 header,
-    /// or the IPv6 header. All zero where the addresses are of different families.
+    /// Returns the 40 bytes that a UD queue pair puts before the received payload.
+    ///
+    /// They are zeros and the IPv4 header, or the IPv6 header. All are zero if the addresses are of
+    /// different families.
     #[must_use]
     //= GRH-04
     pub fn grh(&self) -> [u8; GRH_LEN] {
@@ -361,7 +366,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// Why a datagram cannot be written.
+/// The reason why a datagram cannot be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EmitError {
     /// The buffer is too short.
@@ -394,7 +399,8 @@ pub const fn source_port_of_flow_label(flow_label: u32) -> u16 {
     0xc000 | u16::from_le_bytes([low, high])
 }
 
-/// The flow label that Linux gives a connection without one: the same in both directions.
+/// The flow label that Linux assigns to a connection without one. It is the same in both
+/// directions.
 #[must_use]
 pub const fn flow_label_of_qpns(one: Qpn, other: Qpn) -> u32 {
     //= ENC-05
@@ -405,8 +411,10 @@ pub const fn flow_label_of_qpns(one: Qpn, other: Qpn) -> u32 {
     u32::from_le_bytes([b0, b1, b2 & 0x0f, 0])
 }
 
-/// The internet checksum: of a header with its checksum field zero, the value for that field; of
-/// a header with its checksum, 0.
+/// Computes the internet checksum.
+///
+/// For a header with its checksum field zero, that is the value of the field. For a header with its
+/// checksum, it is 0.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
     !fold(sum_be16(bytes))

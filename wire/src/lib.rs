@@ -1,5 +1,5 @@
-//! Packet formats of RoCEv2: the headers of the InfiniBand transport, the IP/UDP encapsulation
-//! and the invariant CRC (ICRC).
+//! Packet formats of RoCEv2: the headers of the InfiniBand transport, the IP/UDP encapsulation and
+//! the invariant CRC (ICRC).
 //!
 //! The crate turns bytes into headers and headers into bytes and holds no state: no queue pairs, no
 //! timers, no sockets. It neither allocates nor panics, whatever a peer sends.
@@ -12,9 +12,9 @@
 //! | packets | [`packet`], [`pretty`] | [`Packet`]: a view that is length-checked once |
 //! | encapsulation | [`ip`], [`icrc`], [`crc`] | [`ip::Datagram`], [`icrc::IcrcFlow`] |
 //!
-//! Everything that is decided here about a packet depends on that packet alone. Rules that need
-//! the state of a queue pair (path MTU, expected PSN, access rights) belong to `rocade-transport`.
-//! Comments such as `//= BTH-04` name the rule of the specification that the line enforces.
+//! All decisions of this crate about a packet depend on that packet alone. Rules that need the
+//! state of a queue pair (path MTU, expected PSN, access rights) belong to `rocade-transport`.
+//! Comments of the form `//= RULE` name the rule of the specification that the line enforces.
 //!
 //! # Example
 //!

@@ -1,5 +1,5 @@
-//! Operation codes: one const table from the byte to its service, operation, extension headers and
-//! payload rule.
+//! Opcodes: one const table from the byte to its service, operation, extension headers and payload
+//! rule.
 
 mod operation;
 
@@ -8,7 +8,7 @@ use core::fmt;
 use operation::full_name;
 pub use operation::{Operation, PayloadRule};
 
-/// Transport service: bits 7:5 of the operation code.
+/// Transport service: bits 7:5 of the opcode.
 //= BTH-01
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Service {
@@ -24,15 +24,15 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection, 0xA0–0xBF.
     Xrc,
-    /// Dynamically connected, 0xC0–0xDF: Rocade's own encoding, in the range of the manufacturers. Only for peers that
-    /// have shown that they are Rocade.
+    /// Dynamically connected, 0xC0–0xDF: an encoding specific to Rocade, in the manufacturer range.
+    /// Only for peers that have proved to be Rocade.
     Dc,
-    /// Manufacturer specific, 0xE0–0xFF; among them are codes of Rocade's own.
+    /// Manufacturer specific, 0xE0–0xFF. Some of the codes are extensions of Rocade.
     Manufacturer,
 }
 
 impl Service {
-    /// The service of an operation code.
+    /// Returns the service of an opcode.
     #[inline]
     #[must_use]
     pub const fn of_opcode(opcode: u8) -> Self {
@@ -48,7 +48,7 @@ impl Service {
         }
     }
 
-    /// The operation code of the service's operation 0: what all its codes have in their upper bits.
+    /// Returns the opcode of the service's operation 0, with the upper bits of all its opcodes.
     #[must_use]
     pub const fn base(self) -> u8 {
         match self {
@@ -94,13 +94,13 @@ bitflags::bitflags! {
         const AETH = 1 << 10;
         /// Result of an atomic request.
         const ATOMIC_ACK_ETH = 1 << 11;
-        /// Place and size of a masked atomic; its operands are the payload.
+        /// Address and size of a masked atomic. Its operands are the payload.
         const MASKED_ETH = 1 << 12;
     }
 }
 
 impl ExtHeaders {
-    /// Bytes of these headers, the BTH not counted.
+    /// Returns the length of these headers, without the BTH.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
         const LEN: [usize; 13] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8, 16];
@@ -124,7 +124,7 @@ struct Entry {
     name: &'static str,
 }
 
-/// RESYNC exists in RD only, hence in no [`Operation`]; its headers are known nevertheless.
+/// RESYNC exists in RD only, hence in no [`Operation`]. Its headers are still known.
 //= OPC-21
 const RD_RESYNC: u8 = 0x55;
 
@@ -178,7 +178,7 @@ const fn entry(opcode: u8) -> Entry {
     }
 }
 
-/// An operation code: any byte, defined or not.
+/// An opcode: any byte, defined or not.
 //= BTH-01
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct Opcode(u8);
@@ -202,7 +202,7 @@ impl Opcode {
         self.0
     }
 
-    /// The code of an operation in a service; `None` where the service does not define it.
+    /// Returns the opcode of an operation in a service. `None` if the service does not define it.
     #[inline]
     #[must_use]
     pub const fn of(service: Service, operation: Operation) -> Option<Self> {
@@ -213,36 +213,36 @@ impl Opcode {
         }
     }
 
-    /// The transport service; every code belongs to one.
+    /// Returns the transport service. Every opcode belongs to one.
     #[inline]
     #[must_use]
     pub const fn service(self) -> Service {
         Service::of_opcode(self.0)
     }
 
-    /// The operation; `None` where the code is reserved.
+    /// Returns the operation. `None` if the opcode is reserved.
     #[inline]
     #[must_use]
     pub fn operation(self) -> Option<Operation> {
         self.entry().operation
     }
 
-    /// The extension headers; `None` where the code is reserved and nothing is known about what
-    /// follows the BTH.
+    /// Returns the extension headers. `None` if the opcode is reserved, so that the content after
+    /// the BTH is unknown.
     #[inline]
     #[must_use]
     pub fn ext(self) -> Option<ExtHeaders> {
         self.entry().ext
     }
 
-    /// The allowed payload lengths; `None` where the code is reserved.
+    /// Returns the allowed payload lengths. `None` if the opcode is reserved.
     #[inline]
     #[must_use]
     pub fn payload_rule(self) -> Option<PayloadRule> {
         self.operation().map(Operation::payload_rule)
     }
 
-    /// Service and operation, e.g. `RC SEND_ONLY_IMM`.
+    /// Returns service and operation, e.g. `RC SEND_ONLY_IMM`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.entry().name

@@ -7,7 +7,7 @@ use crate::{Bth, CNP_BODY_LEN, Headers, Operation};
 /// Bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// Why bytes are no packet. All of these are dropped without an answer.
+/// The reason why bytes are no packet. All of these are dropped without an answer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum PacketError {
     /// Shorter than a BTH and an ICRC.
@@ -39,9 +39,9 @@ impl core::error::Error for PacketError {}
 
 /// A view of a packet: headers by value, payload in place.
 ///
-/// The lengths are consistent and TVer is 0. Nothing else is known: the operation code may be
-/// reserved (then there are no extension headers), the payload may break the rules of the operation
-/// code (OPC-37, OPC-38, [`crate::PayloadRule`]), the ICRC may be wrong. Those are for the queue pair.
+/// The lengths are consistent and TVer is 0. No other rule has been checked. The opcode may be
+/// reserved (then there are no extension headers). The payload may violate the
+/// [`crate::PayloadRule`] of the opcode. The ICRC may be wrong. The queue pair checks those.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     headers: Headers,
@@ -56,10 +56,10 @@ impl<'a> Packet<'a> {
     //= ENC-16
     pub const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
 
-    /// Checks the lengths of a UDP payload, ICRC included.
+    /// Checks the lengths of a UDP payload, including the ICRC.
     ///
     /// # Errors
-    /// [`PacketError`] says why the packet has to be dropped.
+    /// [`PacketError`]: the reason why the packet has to be dropped.
     #[inline(always)]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, PacketError> {
         //= ENC-16
@@ -94,11 +94,12 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Like [`Packet::parse`], for a packet in memory that somebody else may change meanwhile.
+    /// Parses a packet like [`Packet::parse`], in memory that another process may change at the
+    /// same time.
     ///
     /// `head` is a copy of its first bytes: at least [`crate::MAX_HEADERS_LEN`], or all of them.
-    /// Everything that is known of the packet comes from there; of `udp_payload` only the length is
-    /// used, and [`Packet::payload`] is a part of it. There is no ICRC to check: the bytes are 0.
+    /// All header fields come from the copy. Of `udp_payload` only the length is used, and
+    /// [`Packet::payload`] is a part of it. There is no ICRC to check: the bytes are 0.
     ///
     /// # Errors
     /// As [`Packet::parse`].
@@ -174,7 +175,7 @@ impl<'a> Packet<'a> {
         self.icrc
     }
 
-    /// Everything before the ICRC: what [`crate::icrc::IcrcFlow`] wants.
+    /// Returns everything before the ICRC: the input of [`crate::icrc::IcrcFlow`].
     #[inline]
     #[must_use]
     pub fn covered(&self) -> &'a [u8] {

@@ -138,8 +138,8 @@ impl fmt::Display for Headers {
     }
 }
 
-/// E.g. `RC SEND_ONLY_IMM qp=0x000011 psn=0x000123 A imm=0x00000001 len=64`. What a datagram to QP 1 says
-/// follows.
+/// Prints a packet, e.g. `RC SEND_ONLY_IMM qp=0x000011 psn=0x000123 A imm=0x00000001 len=64`. The
+/// message in a datagram to QP 1 follows.
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.headers().fmt(f)?;
@@ -156,7 +156,7 @@ impl fmt::Display for Packet<'_> {
     }
 }
 
-/// The addresses and, where the payload is one, the packet.
+/// Prints the addresses and, if the payload is a packet, the packet.
 impl fmt::Display for Datagram<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:#06x} > {}", self.src, self.src_port, self.dst)?;
@@ -176,8 +176,8 @@ impl fmt::Display for Datagram<'_> {
     }
 }
 
-/// Prints bytes from an IP header on, whatever they are, in one line: addresses, packet, and
-/// whether the ICRC is right.
+/// A one-line printer of arbitrary bytes that begin with an IP header: addresses, packet, and
+/// whether the ICRC is correct.
 #[derive(Clone, Copy, Debug)]
 pub struct PrettyDatagram<'a>(pub &'a [u8]);
 

@@ -10,7 +10,7 @@ use core::fmt;
 pub struct Psn(u32);
 
 impl Psn {
-    /// Largest value; its successor is 0.
+    /// Largest value. Its successor is 0.
     pub const MAX: Self = Self(Self::MASK);
 
     /// Number of significant bits.
@@ -18,7 +18,7 @@ impl Psn {
 
     const MASK: u32 = (1 << Self::BITS) - 1;
 
-    /// The number `value` modulo 2^24.
+    /// Creates the number `value` modulo 2^24.
     #[inline]
     #[must_use]
     pub const fn new(value: u32) -> Self {
@@ -32,34 +32,35 @@ impl Psn {
         self.0
     }
 
-    /// The number `count` packets later.
+    /// Returns the number `count` packets later.
     #[inline]
     #[must_use]
     pub const fn add(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// The number `count` packets earlier.
+    /// Returns the number `count` packets earlier.
     #[inline]
     #[must_use]
     pub const fn sub(self, count: u32) -> Self {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// The number of the following packet.
+    /// Returns the number of the following packet.
     #[inline]
     #[must_use]
     pub const fn next(self) -> Self {
         self.add(1)
     }
 
-    /// The signed distance `self - other`, in `-2^23 .. 2^23`: negative where `self` lies before
-    /// `other`. The opposite point of the circle counts as behind.
+    /// Returns the signed distance `self - other`, in `-2^23 .. 2^23`: negative if `self` is before
+    /// `other`. A distance of 2^23 counts as before.
     #[inline]
     #[must_use]
     //= RC-PSN-01
     pub const fn diff(self, other: Self) -> i32 {
-        // The difference moved to the top of the word: the arithmetic shift back extends its sign.
+        // The difference is moved to the top of the word. The arithmetic shift back extends its
+        // sign.
         let top = self.0.wrapping_sub(other.0) << (u32::BITS - Self::BITS);
         top.cast_signed() >> (u32::BITS - Self::BITS)
     }

@@ -1,15 +1,19 @@
-//! The packets that come by the million, and have hardly any headers: a short way to read them.
+//! The fast path for parsing the most frequent packets, which have few headers.
 
 use crate::{Aeth, Bth, CreditCode, ExtHeaders, ICRC_LEN, Msn, Operation, Packet, Reth};
 
-/// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
+/// Length of the bytes that the fast path reads: BTH, and the syndrome after it. No packet is
+/// shorter.
 const HEAD_LEN: usize = Packet::MIN_LEN;
 
-/// A SEND or WRITE Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge, of a service that adds
-/// no headers of its own to it. TVer is 0. Nothing else is known of it, the service included.
+/// A packet on the fast path: a SEND or WRITE Only, a SEND or WRITE Middle, all without pad, or a
+/// positive Acknowledge.
+///
+/// Its service adds no headers of its own to it. TVer is 0. No other field has been checked, not
+/// even the service.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortPacket<'a> {
-    /// As they are: who looks at a field takes it from here, and most look at few.
+    /// The unparsed bytes: fields are decoded on access, and most callers access few.
     head: [u8; HEAD_LEN],
     operation: Operation,
     bytes: &'a [u8],
@@ -21,23 +25,24 @@ impl<'a> ShortPacket<'a> {
     /// Length of BTH and RETH.
     const WRITE_HEAD_LEN: usize = Bth::LEN + Reth::LEN;
 
-    /// `None` where the UDP payload is something else, which [`Packet::parse`] has to look at.
+    /// Parses a UDP payload. `None` if it needs [`Packet::parse`].
     #[inline]
     #[must_use]
     pub fn parse(udp_payload: &'a [u8]) -> Option<Self> {
         Self::read(udp_payload.first_chunk()?, udp_payload, true)
     }
 
-    /// Likewise for a packet in memory that somebody else may change meanwhile: `head` is a copy of its
-    /// first bytes, and of `udp_payload` only the length is used. A WRITE Only is something else then: its RETH is not
-    /// in the copy.
+    /// Parses a packet in memory that another process may change at the same time.
+    ///
+    /// `head` is a copy of its first bytes, and of `udp_payload` only the length is used. `None`
+    /// for a WRITE Only, too, because its RETH is not in the copy.
     #[inline(always)]
     #[must_use]
     pub fn parse_in_place(head: &[u8; HEAD_LEN], udp_payload: &'a [u8]) -> Option<Self> {
         Self::read(head, udp_payload, false)
     }
 
-    // Everything but the few facts that its caller looks at goes away where it is part of it.
+    // Inlined: only the code for the fields that the caller uses is left.
     #[inline(always)]
     fn read(head: &[u8; HEAD_LEN], udp_payload: &'a [u8], stays: bool) -> Option<Self> {
         let bth = bth_of(head);
@@ -78,14 +83,14 @@ impl<'a> ShortPacket<'a> {
         bth_of(&self.head)
     }
 
-    /// Which of them it is.
+    /// Returns the operation.
     #[inline]
     #[must_use]
     pub const fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// What a positive Acknowledge says of receives and completed messages; of another packet it means nothing.
+    /// Returns the credits and the MSN of a positive Acknowledge. Undefined for any other packet.
     #[inline]
     #[must_use]
     pub const fn credits(&self) -> (CreditCode, Msn) {
@@ -94,7 +99,7 @@ impl<'a> ShortPacket<'a> {
         (CreditCode::from_low_bits(syndrome), msn)
     }
 
-    /// Where a WRITE Only goes.
+    /// Returns the RETH of a WRITE Only.
     #[inline]
     #[must_use]
     pub fn reth(&self) -> Option<Reth> {
@@ -103,7 +108,7 @@ impl<'a> ShortPacket<'a> {
         of_write.then(|| Reth::from_bytes(reth))
     }
 
-    /// The payload, or the AETH of an Acknowledge.
+    /// Returns the payload, or the AETH of an Acknowledge.
     #[inline]
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
@@ -115,14 +120,14 @@ impl<'a> ShortPacket<'a> {
         &self.covered()[head_len..]
     }
 
-    /// Everything before the ICRC.
+    /// Returns everything before the ICRC.
     #[inline]
     #[must_use]
     pub fn covered(&self) -> &'a [u8] {
         &self.bytes[..self.bytes.len() - ICRC_LEN]
     }
 
-    /// The ICRC as received.
+    /// Returns the ICRC as received.
     #[inline]
     #[must_use]
     pub fn icrc_bytes(&self) -> [u8; ICRC_LEN] {
@@ -147,7 +152,7 @@ mod tests {
     use crate::{Opcode, Service, Syndrome};
 
     proptest! {
-        /// It says the same as the long way, or nothing.
+        /// Checks that it returns the same as the slow path, or `None`.
         #[test]
         fn reads_what_packet_reads(
             mut bytes in prop::collection::vec(any::<u8>(), 0..60),
@@ -205,8 +210,9 @@ mod tests {
         }
     }
 
-    /// Of the other services only those packets are taken that look the same: the header that XRC, UD or RD
-    /// has behind the BTH is no payload.
+    /// Checks that packets of other services are parsed only if their layout is the same.
+    ///
+    /// The extension header of XRC, UD or RD after the BTH is no payload.
     //= OPC-32 OPC-35 type=test
     #[test]
     fn headers_of_other_services_are_no_payload() {

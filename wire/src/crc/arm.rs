@@ -1,4 +1,4 @@
-//! AArch64: PMULL, and the instructions that compute this very CRC eight bytes at a time.
+//! AArch64: PMULL, and the instructions that compute this CRC eight bytes at a time.
 
 use core::arch::aarch64::{
     __crc32d, __crc32w, uint64x2_t, vcombine_u64, vcreate_u64, veorq_u64, vgetq_lane_u64, vld1q_u8,
@@ -8,13 +8,13 @@ use core::arch::aarch64::{
 
 use super::fold::{self, Lane, Register};
 
-/// Up to here it is faster to take one word after the other than to fold and to divide.
+/// Up to this length, one word after another is faster than folding and dividing.
 const SHORT: usize = 64;
 
-/// As [`fold::sum`].
+/// Continues the CRC like [`fold::sum`], with PMULL.
 ///
 /// # Safety
-/// As [`fold::sum`]; the processor must have these features.
+/// As [`fold::sum`]. The processor must have these features.
 #[target_feature(enable = "neon,aes,crc")]
 pub(super) unsafe fn pmull<const COPY: bool>(
     crc: u32,
@@ -24,17 +24,17 @@ pub(super) unsafe fn pmull<const COPY: bool>(
     len: usize,
 ) -> u32 {
     if head.len() + len <= SHORT {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the memory and the features.
         return unsafe { words::<COPY>(crc, head, src, dst, len) };
     }
-    // SAFETY: the caller's promise; the registers need the features of this function.
+    // SAFETY: the caller guarantees the memory. The registers need the features of this function.
     unsafe { fold::sum::<uint64x2_t, 8, COPY>(crc, head, src, dst, len) }
 }
 
-/// As [`fold::sum`], for processors that have no PMULL.
+/// Continues the CRC like [`fold::sum`], for processors without PMULL.
 ///
 /// # Safety
-/// As [`fold::sum`]; the processor must have this feature.
+/// As [`fold::sum`]. The processor must have this feature.
 #[target_feature(enable = "crc")]
 pub(super) unsafe fn words<const COPY: bool>(
     crc: u32,
@@ -50,20 +50,20 @@ pub(super) unsafe fn words<const COPY: bool>(
     }
     let mut at = 0;
     while at + 8 <= len {
-        // SAFETY: 8 of the `len` bytes that the caller promises.
+        // SAFETY: these 8 bytes are among the `len` bytes that the caller guarantees.
         let word = unsafe { src.add(at).cast::<u64>().read_unaligned() };
         if COPY {
-            // SAFETY: likewise.
+            // SAFETY: these 8 bytes are among the `len` bytes that the caller guarantees.
             unsafe { dst.add(at).cast::<u64>().write_unaligned(word) };
         }
         register = __crc32d(register, word);
         at += 8;
     }
     if at < len {
-        // SAFETY: `len` is a multiple of 4.
+        // SAFETY: `len` is a multiple of 4, so 4 bytes are left.
         let word = unsafe { src.add(at).cast::<u32>().read_unaligned() };
         if COPY {
-            // SAFETY: likewise.
+            // SAFETY: `len` is a multiple of 4, so 4 bytes are left.
             unsafe { dst.add(at).cast::<u32>().write_unaligned(word) };
         }
         register = __crc32w(register, word);
@@ -78,14 +78,14 @@ impl Register for uint64x2_t {
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are readable.
         vreinterpretq_u64_u8(unsafe { vld1q_u8(src) })
     }
 
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn store(self, dst: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are writable.
         unsafe { vst1q_u8(dst, vreinterpretq_u8_u64(self)) };
     }
 

@@ -1,15 +1,18 @@
-//! The CRC by carry-less multiplication, for registers of any width; `x86` and `arm` have the registers.
+//! The CRC by carry-less multiplication, for registers of any width. `x86` and `arm` implement the
+//! registers.
 //!
-//! Sixteen bytes of the data, a lane, are a polynomial with the first bit of the data as the highest
-//! coefficient. To fold a lane by n bits is to multiply it by x^n, modulo the CRC's polynomial, and to add it
-//! to the lane that follows n bits later: its lower half, whose coefficients are 64 higher, times x^(n + 32)
-//! and its upper half times x^(n - 32) (32 less than one would think and one more, because products of
-//! reflected numbers come out shifted). A register of several lanes is folded lane by lane at once, and
-//! several registers are under way at a time, since a product takes longer than to begin the next one.
-//! What is left at the end is one lane, which [`Lane::remainder`] divides by the polynomial.
+//! Sixteen bytes of the data, a lane, are a polynomial with the first bit of the data as the
+//! highest coefficient. Folding a lane by n bits multiplies it by x^n, modulo the CRC's polynomial,
+//! and adds it to the lane that follows n bits later. The lower half of a lane, whose coefficients
+//! are 64 higher, is multiplied by x^(n + 32), and the upper half by x^(n - 32). Both exponents
+//! include a correction by 32 and by one, because products of reflected numbers come out shifted.
 //!
-//! Words of 4 bytes are the unit: a first lane that is not full is one whose beginning is 0, which
-//! changes nothing.
+//! A register of several lanes folds them all at once. Several registers are in progress at a time,
+//! because a product takes longer than starting the next one. In the end one lane is left, which
+//! [`Lane::remainder`] divides by the polynomial.
+//!
+//! The unit is a word of 4 bytes. A first lane that is not full begins with zeros, which do not
+//! change the result.
 
 use core::ptr::null_mut;
 
@@ -29,7 +32,7 @@ pub(super) const fn factor(n: usize) -> u64 {
     (power as u64) << 1
 }
 
-/// `FACTORS[n]` fold a lane by n lanes, the one of its lower half first.
+/// `FACTORS[n]` fold a lane by n lanes. The factor of its lower half comes first.
 pub(super) const FACTORS: [[u64; 2]; 17] = {
     let mut factors = [[0; 2]; 17];
     let mut n = 1;
@@ -43,22 +46,26 @@ pub(super) const FACTORS: [[u64; 2]; 17] = {
 
 /// A register that holds lanes.
 ///
-/// All its functions are unsafe because they need the processor to have the register's instructions.
+/// All its functions are unsafe, because the processor needs to have the register's instructions.
 pub(super) trait Register: Copy {
     /// A register of one lane.
     type Lane: Lane;
     /// Bytes that it holds.
     const LEN: usize;
 
+    /// Loads a register.
+    ///
     /// # Safety
     /// The processor must have the instructions, and `LEN` bytes must be readable at `src`.
     unsafe fn load(src: *const u8) -> Self;
 
+    /// Stores a register.
+    ///
     /// # Safety
     /// The processor must have the instructions, and `LEN` bytes must be writable at `dst`.
     unsafe fn store(self, dst: *mut u8);
 
-    /// A lane, then zeros.
+    /// Returns a register with a lane followed by zeros.
     ///
     /// # Safety
     /// The processor must have the instructions.
@@ -79,20 +86,20 @@ pub(super) trait Register: Copy {
 
 /// A register of one lane.
 pub(super) trait Lane: Register<Lane = Self> {
-    /// The lane with these bytes, the first one lowest.
+    /// Creates a lane of these bytes, the first one lowest.
     ///
     /// # Safety
     /// The processor must have the instructions.
     unsafe fn new(bytes: u128) -> Self;
 
-    /// The CRC's register behind the data that this lane stands for.
+    /// Returns the CRC's register after the data that this lane represents.
     ///
     /// # Safety
     /// The processor must have the instructions.
     unsafe fn remainder(self) -> u32;
 }
 
-/// Where data comes from, and where it goes if it is copied.
+/// Source of the data, and destination if it is copied.
 struct Data<const COPY: bool> {
     src: *const u8,
     dst: *mut u8,
@@ -100,40 +107,40 @@ struct Data<const COPY: bool> {
 }
 
 impl<const COPY: bool> Data<COPY> {
-    /// The next register full.
+    /// Reads the next full register.
     ///
     /// # Safety
-    /// The processor must have the register's instructions; `R::LEN` bytes must be left, readable, and
-    /// writable if they are copied.
+    /// The processor must have the register's instructions. `R::LEN` bytes must be left and
+    /// readable, and writable if they are copied.
     #[inline(always)]
     unsafe fn next<R: Register>(&mut self) -> R {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are readable.
         let register = unsafe { R::load(self.src) };
         if COPY {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the bytes are writable.
             unsafe { register.store(self.dst) };
         }
         self.advance(R::LEN);
         register
     }
 
-    /// The next `len` bytes, 4, 8, 12 or 16, behind zeros.
+    /// Reads the next `len` bytes, 4, 8, 12 or 16, into a lane that begins with zeros.
     ///
     /// # Safety
-    /// So many bytes must be left, readable, and writable if they are copied.
+    /// `len` bytes must be left and readable, and writable if they are copied.
     #[inline(always)]
     unsafe fn part(&mut self, len: usize) -> u128 {
         debug_assert!(matches!(len, 4 | 8 | 12 | 16));
         let mut lane = 0;
         let mut len = len;
-        // The order is that of memory: what comes later is higher.
+        // The order is that of memory: later bytes are higher.
         if len & 4 != 0 {
-            // SAFETY: 4 of the `len` bytes.
+            // SAFETY: these are 4 of the `len` bytes that the caller guarantees.
             lane = u128::from(unsafe { self.word::<u32>() }.to_le()) << 96;
             len -= 4;
         }
         while len != 0 {
-            // SAFETY: 8 of the `len` bytes.
+            // SAFETY: these are 8 of the `len` bytes that the caller guarantees.
             let word = unsafe { self.word::<u64>() }.to_le();
             lane = lane >> 64 | u128::from(word) << 64;
             len -= 8;
@@ -141,16 +148,17 @@ impl<const COPY: bool> Data<COPY> {
         lane
     }
 
-    /// The next word.
+    /// Reads the next word.
     ///
     /// # Safety
-    /// So many bytes must be left, readable, and writable if they are copied.
+    /// The bytes of the word must be left and readable, and writable if they are copied.
     #[inline(always)]
     unsafe fn word<T: Copy>(&mut self) -> T {
-        // SAFETY: the caller's promise; `T` is an integer, for which any bytes are valid.
+        // SAFETY: the caller guarantees the memory. `T` is an integer, for which any bytes are
+        // valid.
         let word = unsafe { self.src.cast::<T>().read_unaligned() };
         if COPY {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the bytes are writable.
             unsafe { self.dst.cast::<T>().write_unaligned(word) };
         }
         self.advance(size_of::<T>());
@@ -167,15 +175,17 @@ impl<const COPY: bool> Data<COPY> {
     }
 }
 
-/// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if asked to, with
-/// `AHEAD` registers under way. `len` is a multiple of 4 and not 0. Where there is a head, its length is a
-/// multiple of 4, and `len` one of [`LANE`].
+/// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if `COPY`
+/// is set. `AHEAD` registers are in progress at a time.
 ///
-/// It has no instructions of its own, and becomes part of a function that has.
+/// `len` is a multiple of 4 and not 0. If `head` is not empty, its length is a multiple of 4, and
+/// `len` is a multiple of [`LANE`].
+///
+/// The function uses no target features of its own, and is inlined into a function that does.
 ///
 /// # Safety
-/// The processor must have the register's instructions. `len` bytes must be readable at `src`, and writable at
-/// `dst` if they are copied; they must not overlap.
+/// The processor must have the register's instructions. `len` bytes must be readable at `src`. If
+/// they are copied, `len` bytes must be writable at `dst`, and not overlap the source.
 #[inline(always)]
 pub(super) unsafe fn sum<R: Register, const AHEAD: usize, const COPY: bool>(
     crc: u32,
@@ -204,64 +214,65 @@ pub(super) unsafe fn sum<R: Register, const AHEAD: usize, const COPY: bool>(
         // SAFETY: `len` is not 0, and so at least `part`.
         unsafe { data.part(part) }
     } else {
-        // SAFETY: likewise the head's length, `len` being full lanes.
+        // SAFETY: the head is not empty, and so at least `part` long. `len` is a multiple of full
+        // lanes.
         unsafe { head.part(part) }
     };
-    // The register before the data is added to its first word.
+    // The register before the data is added to the first word of the data.
     let first = first ^ u128::from(!crc) << (8 * (LANE - part));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instructions.
     let mut lane = unsafe { R::Lane::new(first) };
     while head.left > 0 {
-        // SAFETY: the caller's promise; what is left are full lanes.
+        // SAFETY: the caller guarantees the instructions. Only full lanes are left.
         lane = unsafe { lane.fold(FACTORS[1], head.next()) };
     }
     if data.left >= R::LEN {
-        // SAFETY: the caller's promise; a register is left.
+        // SAFETY: the caller guarantees the instructions and the memory. A full register is left.
         lane = unsafe { registers::<R, AHEAD, COPY>(lane, &mut data) };
     }
     while data.left > 0 {
-        // SAFETY: the caller's promise; what is left are full lanes.
+        // SAFETY: the caller guarantees the instructions and the memory. Only full lanes are left.
         lane = unsafe { lane.fold(FACTORS[1], data.next()) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instructions.
     !unsafe { lane.remainder() }
 }
 
-/// Folds `lane` and all full registers of the data behind it into one lane.
+/// Folds `lane` and all full registers of the data after it into one lane.
 ///
 /// # Safety
-/// The processor must have the register's instructions. At least one register must be left; what is left must
-/// be readable, and writable if it is copied.
+/// The processor must have the register's instructions. At least one register must be left. The
+/// data left must be readable, and writable if it is copied.
 #[inline(always)]
 unsafe fn registers<R: Register, const AHEAD: usize, const COPY: bool>(
     lane: R::Lane,
     data: &mut Data<COPY>,
 ) -> R::Lane {
     let lanes = const { R::LEN / LANE };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instructions and the memory. At least one register is left.
     let mut last = unsafe { R::starting_with(lane).fold(FACTORS[1], data.next()) };
     if data.left >= (AHEAD - 1) * R::LEN {
         let mut ahead = [last; AHEAD];
         for register in &mut ahead[1..] {
-            // SAFETY: so many are left.
+            // SAFETY: the condition above has checked that enough registers are left.
             *register = unsafe { data.next() };
         }
         while data.left >= AHEAD * R::LEN {
             for register in &mut ahead {
-                // SAFETY: so many are left.
+                // SAFETY: the loop condition has checked that enough registers are left.
                 *register = unsafe { register.fold(FACTORS[AHEAD * lanes], data.next()) };
             }
         }
         last = ahead[AHEAD - 1];
         for (n, register) in ahead[..AHEAD - 1].iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the instructions.
             last = unsafe { register.fold(FACTORS[(AHEAD - 1 - n) * lanes], last) };
         }
     }
     while data.left >= R::LEN {
-        // SAFETY: one is left.
+        // SAFETY: the loop condition has checked that a register is left.
         last = unsafe { last.fold(FACTORS[lanes], data.next()) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instructions.
     unsafe { last.last_lane() }
 }

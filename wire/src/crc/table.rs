@@ -1,8 +1,8 @@
-//! The CRC by tables: for what a processor without suitable instructions has to do, and for odd bytes.
+//! The CRC by tables: for processors without suitable instructions, and for odd bytes.
 
 use super::times_x;
 
-/// `TABLES[n][b]` is what byte b makes of the register when n bytes of zeros follow it.
+/// `TABLES[n][b]` is the register after byte b and n zero bytes.
 static TABLES: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;
@@ -29,7 +29,7 @@ pub(super) fn update(crc: u32, bytes: &[u8]) -> u32 {
     let mut register = !crc;
     let (blocks, rest) = bytes.as_chunks::<8>();
     for block in blocks {
-        // The register is added to the first four bytes; then all eight are taken at once.
+        // The register is added to the first four bytes. Then all eight are looked up at once.
         let [a, b, c, d, ..] = *block;
         let first = (register ^ u32::from_le_bytes([a, b, c, d])).to_le_bytes();
         let block = first.iter().chain(&block[4..]);

@@ -1,4 +1,5 @@
-//! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ. Few bytes have a way of their own ([`short`]).
+//! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ. Short inputs have a
+//! function of their own ([`short`]).
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
@@ -15,10 +16,10 @@ use core::ops::RangeInclusive;
 use super::POLYNOMIAL;
 use super::fold::{self, FACTORS, LANE, Lane, Register, factor};
 
-/// As [`fold::sum`], with 512 bits.
+/// Continues the CRC like [`fold::sum`], with 512 bits.
 ///
 /// # Safety
-/// As [`fold::sum`]; the processor must have these features.
+/// As [`fold::sum`]. The processor must have these features.
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
 pub(super) unsafe fn avx512<const COPY: bool>(
     crc: u32,
@@ -28,17 +29,17 @@ pub(super) unsafe fn avx512<const COPY: bool>(
     len: usize,
 ) -> u32 {
     if !COPY && head.is_empty() && SHORT.contains(&len) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the memory and the features.
         return unsafe { short(crc, src, len) };
     }
-    // SAFETY: the caller's promise; the registers need the features of this function.
+    // SAFETY: the caller guarantees the memory. The registers need the features of this function.
     unsafe { fold::sum::<__m512i, 4, COPY>(crc, head, src, dst, len) }
 }
 
-/// As [`fold::sum`], with 256 bits.
+/// Continues the CRC like [`fold::sum`], with 256 bits.
 ///
 /// # Safety
-/// As [`fold::sum`]; the processor must have these features.
+/// As [`fold::sum`]. The processor must have these features.
 #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.1")]
 pub(super) unsafe fn vpclmul256<const COPY: bool>(
     crc: u32,
@@ -48,17 +49,17 @@ pub(super) unsafe fn vpclmul256<const COPY: bool>(
     len: usize,
 ) -> u32 {
     if !COPY && head.is_empty() && SHORT.contains(&len) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the memory and the features.
         return unsafe { short(crc, src, len) };
     }
-    // SAFETY: the caller's promise; the registers need the features of this function.
+    // SAFETY: the caller guarantees the memory. The registers need the features of this function.
     unsafe { fold::sum::<__m256i, 4, COPY>(crc, head, src, dst, len) }
 }
 
-/// As [`fold::sum`], with 128 bits.
+/// Continues the CRC like [`fold::sum`], with 128 bits.
 ///
 /// # Safety
-/// As [`fold::sum`]; the processor must have these features.
+/// As [`fold::sum`]. The processor must have these features.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 pub(super) unsafe fn pclmul128<const COPY: bool>(
     crc: u32,
@@ -68,18 +69,21 @@ pub(super) unsafe fn pclmul128<const COPY: bool>(
     len: usize,
 ) -> u32 {
     if !COPY && head.is_empty() && SHORT.contains(&len) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the memory and the features.
         return unsafe { short(crc, src, len) };
     }
-    // SAFETY: the caller's promise; the registers need the features of this function.
+    // SAFETY: the caller guarantees the memory. The registers need the features of this function.
     unsafe { fold::sum::<__m128i, 4, COPY>(crc, head, src, dst, len) }
 }
 
-/// The lengths that [`short`] is for: what begins with a full lane that can be read, and has lanes that are
-/// multiplied faster one by one than they are loaded into wider registers and taken out of them.
+/// The lengths that [`short`] handles.
+///
+/// They begin with a full lane that can be read. Multiplying their lanes one by one is faster than
+/// moving them into wider registers and out again.
 const SHORT: RangeInclusive<usize> = LANE..=LANE * TO_96.len();
 
-/// `TO_96[n]` fold a lane that has n lanes behind it by so many lanes and 64 bits: 96 bits are left.
+/// `TO_96[n]` fold a lane that is followed by n lanes to the end of the data and by 64 bits more:
+/// 96 bits are left.
 static TO_96: [[u64; 2]; 8] = {
     let mut factors = [[0; 2]; 8];
     let mut n = 0;
@@ -91,7 +95,7 @@ static TO_96: [[u64; 2]; 8] = {
     factors
 };
 
-/// Read from its n-th byte on, it moves the first n bytes of a lane behind zeros.
+/// A shuffle mask. Loaded from its n-th byte on, it moves the first n bytes of a lane behind zeros.
 static BEHIND_ZEROS: [u8; 2 * LANE] = {
     let mut from = [0x80; 2 * LANE];
     let (mut at, mut byte) = (LANE, 0);
@@ -102,44 +106,48 @@ static BEHIND_ZEROS: [u8; 2 * LANE] = {
     from
 };
 
-/// Continues the CRC over few bytes. A product takes several times as long as to begin the next one, so no lane
-/// is folded into the next: each is multiplied by what it has to be at the end, and all products are added.
+/// Continues the CRC over a short input.
+///
+/// A product takes several times as long as starting the next one, so no lane is folded into the
+/// next. Instead each lane is multiplied by the factor for its distance to the end, and all
+/// products are added.
 ///
 /// # Safety
-/// `len` bytes must be readable at `src`; it is a multiple of 4, and in [`SHORT`]. The processor must have these
-/// features.
+/// `len` bytes must be readable at `src`. `len` is a multiple of 4, and in [`SHORT`]. The processor
+/// must have these features.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 #[inline]
 unsafe fn short(crc: u32, src: *const u8, len: usize) -> u32 {
     debug_assert!(len.is_multiple_of(4) && SHORT.contains(&len));
     let (first, mut behind) = ((len - 1) % LANE + 1, (len - 1) / LANE);
-    // SAFETY: there is a lane from each of the first 16 bytes of the table on.
+    // SAFETY: a whole lane can be read from each of the first 16 bytes of the table on.
     let behind_zeros = unsafe { __m128i::load(BEHIND_ZEROS.as_ptr().add(first)) };
-    // SAFETY: `len` is not less than a lane. The register before the data is added to its first word.
+    // SAFETY: `len` is at least a lane. The register before the data is added to its first word.
     let begin = _mm_xor_si128(
         unsafe { __m128i::load(src) },
         _mm_cvtsi32_si128(!crc.cast_signed()),
     );
-    // SAFETY: the features, and `behind` is less than 8 for all lengths in `SHORT`.
+    // SAFETY: the caller guarantees the features, and `behind` is less than 8 for all lengths in
+    // `SHORT`.
     let mut sum = unsafe { to_96(_mm_shuffle_epi8(begin, behind_zeros), behind) };
     let mut at = src.wrapping_add(first);
     while behind > 0 {
         behind -= 1;
-        // SAFETY: as above; the lanes behind the first part are full.
+        // SAFETY: as above. The lanes after the first part are full.
         sum = _mm_xor_si128(sum, unsafe { to_96(__m128i::load(at), behind) });
         at = at.wrapping_add(LANE);
     }
     !remainder_of_96(sum)
 }
 
-/// The 96 bits that a lane with so many lanes behind it stands for.
+/// Returns the 96 bits for a lane that is followed by `behind` lanes.
 ///
 /// # Safety
 /// `behind` must be less than 8, and the processor must have these features.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 #[inline]
 unsafe fn to_96(lane: __m128i, behind: usize) -> __m128i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `behind` is an index into the table.
     let by = unsafe { __m128i::load(TO_96.as_ptr().wrapping_add(behind).cast()) };
     _mm_xor_si128(
         _mm_clmulepi64_si128::<0x00>(lane, by),
@@ -147,18 +155,18 @@ unsafe fn to_96(lane: __m128i, behind: usize) -> __m128i {
     )
 }
 
-/// The CRC's register behind the data that these 96 bits stand for.
+/// Returns the CRC's register after the data that these 96 bits represent.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 #[inline]
 fn remainder_of_96(bits: __m128i) -> u32 {
     let by = _mm_set_epi64x(const { factor(64).cast_signed() }, 0);
     let low_word = _mm_set_epi32(0, 0, 0, -1);
-    // 96 bits to 64.
+    // Reduces 96 bits to 64.
     let lane = _mm_xor_si128(
         _mm_srli_si128::<4>(bits),
         _mm_clmulepi64_si128::<0x10>(_mm_and_si128(bits, low_word), by),
     );
-    // Barrett: the quotient by x^64 / P, then minus the quotient times P.
+    // Barrett reduction: the quotient by x^64 / P, then minus the quotient times P.
     let barrett = _mm_set_epi64x(QUOTIENT, (POLYNOMIAL as i64) << 1 | 1);
     let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), barrett);
     let multiple = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low_word), barrett);
@@ -172,14 +180,14 @@ impl Register for __m512i {
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are readable.
         unsafe { _mm512_loadu_si512(src.cast()) }
     }
 
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn store(self, dst: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are writable.
         unsafe { _mm512_storeu_si512(dst.cast(), self) };
     }
 
@@ -194,7 +202,7 @@ impl Register for __m512i {
     unsafe fn fold(self, factors: [u64; 2], next: Self) -> Self {
         let [low, high] = factors.map(u64::cast_signed);
         let by = _mm512_set_epi64(high, low, high, low, high, low, high, low);
-        // 0x96 is the exclusive or of three.
+        // 0x96 is the exclusive or of three operands.
         _mm512_ternarylogic_epi64::<0x96>(
             _mm512_clmulepi64_epi128::<0x00>(self, by),
             _mm512_clmulepi64_epi128::<0x11>(self, by),
@@ -212,7 +220,7 @@ impl Register for __m512i {
             _mm512_clmulepi64_epi128::<0x00>(self, by),
             _mm512_clmulepi64_epi128::<0x11>(self, by),
         );
-        // The last lane is where it has to be.
+        // The last lane already has its final position.
         let lanes = _mm512_mask_mov_epi64(folded, 0b1100_0000, self);
         let halves = _mm256_xor_si256(
             _mm512_castsi512_si256(lanes),
@@ -232,14 +240,14 @@ impl Register for __m256i {
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are readable.
         unsafe { _mm256_loadu_si256(src.cast()) }
     }
 
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn store(self, dst: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are writable.
         unsafe { _mm256_storeu_si256(dst.cast(), self) };
     }
 
@@ -279,14 +287,14 @@ impl Register for __m128i {
     #[target_feature(enable = "sse4.1")]
     #[inline]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are readable.
         unsafe { _mm_loadu_si128(src.cast()) }
     }
 
     #[target_feature(enable = "sse4.1")]
     #[inline]
     unsafe fn store(self, dst: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes are writable.
         unsafe { _mm_storeu_si128(dst.cast(), self) };
     }
 
@@ -335,7 +343,7 @@ impl Lane for __m128i {
 
 /// x^64 divided by the CRC's polynomial, reflected, 33 bits.
 const QUOTIENT: i64 = {
-    // Long division: the remainder's highest coefficient is bit 0 of `rest` at every step.
+    // Long division: at every step, the remainder's highest coefficient is bit 0 of `rest`.
     let divisor = (POLYNOMIAL as u64) << 1 | 1;
     let mut rest = 1u64;
     let (mut quotient, mut i) = (0, 0);

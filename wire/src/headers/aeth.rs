@@ -3,13 +3,13 @@
 use super::eth::be64;
 use crate::{CreditCode, Msn, RnrTimer};
 
-/// Why a responder refuses a request: bits 4:0 of a NAK syndrome.
+/// The reason why a responder refuses a request: bits 4:0 of a NAK syndrome.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum NakCode {
     /// A packet is missing.
     //= AETH-04
     PsnSequence,
-    /// The request is not possible here.
+    /// The request is not valid for the responder.
     //= AETH-05
     InvalidRequest,
     /// Key, range or rights do not allow the access.
@@ -27,7 +27,7 @@ pub enum NakCode {
 }
 
 impl NakCode {
-    /// The meaning of bits 4:0 of `code`; higher bits are ignored.
+    /// Decodes bits 4:0 of `code`. Higher bits are ignored.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
@@ -67,13 +67,13 @@ pub enum Syndrome {
     RnrNak(RnrTimer),
     /// Negative acknowledgement.
     Nak(NakCode),
-    /// The whole byte of a reserved class; the requester ignores such a packet.
+    /// The whole byte of a reserved class. The requester ignores such a packet.
     //= AETH-03 AETH-10
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// The meaning of a syndrome byte.
+    /// Decodes a syndrome byte.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Self {

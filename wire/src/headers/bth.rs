@@ -7,7 +7,7 @@ use crate::{Opcode, Pkey, Psn, Qpn};
 pub struct Bth {
     /// Operation code.
     pub opcode: Opcode,
-    /// SE: the receiver shall raise a solicited event. Only at the end of a message.
+    /// SE: the receiver raises a solicited event. Only in the last packet of a message.
     //= BTH-02
     pub solicited: bool,
     /// M: the sender's path migration state is MIGRATED.
@@ -16,16 +16,16 @@ pub struct Bth {
     /// Bytes of pad between payload and ICRC, `0..=3`.
     //= BTH-04
     pub pad_count: u8,
-    /// Version of the transport headers, `0..=15`; 0 is the only one.
+    /// Version of the transport headers, `0..=15`. Only 0 is defined.
     //= BTH-05
     pub tver: u8,
     /// Partition key.
     //= BTH-06
     pub pkey: Pkey,
-    /// Forward congestion notification; unused on RoCEv2.
+    /// Forward congestion notification. Unused on RoCEv2.
     //= BTH-07
     pub fecn: bool,
-    /// Backward congestion notification; set in a CNP.
+    /// Backward congestion notification. Set in a CNP.
     //= BTH-08
     pub becn: bool,
     /// Six reserved bits, sent as 0.
@@ -34,7 +34,7 @@ pub struct Bth {
     /// Number of the destination queue pair.
     //= BTH-10
     pub dest_qp: Qpn,
-    /// A: the requester wants an acknowledgement.
+    /// A: the requester requests an ACK.
     //= BTH-11
     pub ack_req: bool,
     /// Seven reserved bits, sent as 0.
@@ -55,7 +55,7 @@ impl Bth {
     const BECN: u8 = 0x40;
     const ACK_REQ: u8 = 0x80;
 
-    /// A header with the default P_Key, M set, and everything else zero.
+    /// Creates a header with the default P_Key, M set, and everything else zero.
     #[inline]
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
@@ -76,7 +76,7 @@ impl Bth {
         }
     }
 
-    /// The pad that a payload of `payload_len` bytes needs, `0..=3`.
+    /// Returns the number of pad bytes for a payload of `payload_len` bytes, `0..=3`.
     #[inline]
     #[must_use]
     pub const fn pad_for(payload_len: usize) -> u8 {
@@ -106,7 +106,7 @@ impl Bth {
     }
 
     /// Writes the header. Bits that do not fit their field are dropped.
-    // Where most fields are known, little of it is left.
+    // Inlined: with constant fields, little code is left.
     #[inline(always)]
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -118,7 +118,7 @@ impl Bth {
             | if self.becn { Self::BECN } else { 0 }
             | self.resv6 & 0x3f;
         let ack = if self.ack_req { Self::ACK_REQ } else { 0 } | self.resv7 & 0x7f;
-        // In words: bytes one by one would be gathered slowly.
+        // Assembled in words: assembling single bytes is slow.
         let words = (self.opcode.get() as u128) << 120
             | (flags as u128) << 112
             | (self.pkey.get() as u128) << 96

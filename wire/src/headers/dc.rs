@@ -1,23 +1,24 @@
-//! Headers of the dynamically connected transport, which is an encoding of Rocade's own (docs/dc.md).
+//! Headers of the dynamically connected transport, in an encoding that is specific to Rocade
+//! (docs/dc.md).
 
 use super::eth::be64;
 use crate::Qpn;
 
-/// DC extended transport header: follows the BTH of every DC request, and says which session it is of.
+/// DC extended transport header: follows the BTH of every DC request, and names its session.
 //= DCW-04
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct DcEth {
     /// The access key of the target.
     pub key: u64,
-    /// The first packet of the session.
+    /// The packet is the first of the session.
     pub start: bool,
-    /// Code of the path MTU, 1 to 5; 3 bits.
+    /// Code of the path MTU, 1 to 5. 3 bits.
     pub pmtu: u8,
-    /// Which of the initiator's concurrent sessions, 0 where there is only one; 4 bits.
+    /// Index among the initiator's concurrent sessions, 0 if there is only one. 4 bits.
     pub lane: u8,
-    /// Number of the initiator, where responses go.
+    /// QP number of the initiator, to which responses go.
     pub dci: Qpn,
-    /// The session, counted by the initiator modulo 2^32.
+    /// Number of the session, counted by the initiator modulo 2^32.
     pub session: u32,
 }
 
@@ -55,7 +56,7 @@ impl DcEth {
 /// DC response header: follows the BTH of every DC response.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct DcRespEth {
-    /// The session of the request.
+    /// Number of the session of the request.
     pub session: u32,
 }
 
@@ -80,15 +81,16 @@ impl DcRespEth {
     }
 }
 
-/// What a process asks before it sends the first DC packet to an address, and what answers it: a payload of an
-/// ordinary datagram (UD SEND Only) between the two queue pairs, which any other device than Rocade drops, because no queue pair has
-/// the Q_Key.
+/// Probe that a process sends before the first DC packet to an address, and its answer.
+///
+/// Both are the payload of an ordinary datagram (UD SEND Only) between the two queue pairs. Any
+/// device other than Rocade drops it, because no queue pair has the Q_Key.
 //= DCW-18
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum DcHello {
-    /// Are you Rocade?
+    /// Asks whether the receiver is Rocade.
     Ask,
-    /// I am.
+    /// Confirms that the sender is Rocade.
     Answer,
 }
 
@@ -96,12 +98,13 @@ impl DcHello {
     /// Bytes of the payload.
     pub const LEN: usize = 8;
 
-    /// The Q_Key of the datagrams. Its highest bit is set, so that no ordinary program can have it.
+    /// The Q_Key of the datagrams. Its highest bit is set, so that no unprivileged program can use
+    /// it.
     pub const QKEY: u32 = 0xdc52_6f63;
 
     const MAGIC: [u8; 6] = *b"RocDC\x01";
 
-    /// Reads the payload; `None` where it is something else.
+    /// Reads the payload. `None` if it is anything else.
     #[must_use]
     pub fn from_payload(payload: &[u8]) -> Option<Self> {
         let (magic, [kind, 0]) = payload.split_first_chunk::<6>()? else {
@@ -125,10 +128,10 @@ impl DcHello {
 }
 
 impl DcRespEth {
-    /// The code of a NAK that says: no such session, and the packet does not start one.
+    /// Code of a NAK: the session does not exist, and the packet does not start one.
     //= DCW-11
     pub const NAK_NO_SESSION: u8 = 0x1e;
 
-    /// That of a NAK that says: no room for another session.
+    /// Code of a NAK: there is no room for another session.
     pub const NAK_NO_RESOURCES: u8 = 0x1d;
 }

@@ -4,19 +4,19 @@
 
 use crate::{Qkey, Qpn, Rkey};
 
-/// Big-endian `u32` at `at`; the callers' offsets are constants inside the array.
+/// Reads a big-endian `u32` at `at`. The callers' offsets are constants inside the array.
 #[inline]
 const fn be32<const N: usize>(b: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// Big-endian `u64` at `at`.
+/// Reads a big-endian `u64` at `at`.
 #[inline]
 pub(super) const fn be64<const N: usize>(b: &[u8; N], at: usize) -> u64 {
     (be32(b, at) as u64) << 32 | be32(b, at + 4) as u64
 }
 
-/// RDMA extended transport header: what a WRITE, READ, FLUSH or ATOMIC WRITE addresses.
+/// RDMA extended transport header: the memory that a WRITE, READ, FLUSH or ATOMIC WRITE addresses.
 //= ETH-01
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Reth {
@@ -65,7 +65,7 @@ pub struct AtomicEth {
     pub rkey: Rkey,
     /// New value (CmpSwap) or addend (FetchAdd).
     pub swap_add: u64,
-    /// Value to compare with (CmpSwap); sent as 0 and ignored in FetchAdd.
+    /// Value to compare with (CmpSwap). Sent as 0 and ignored in FetchAdd.
     pub compare: u64,
 }
 
@@ -98,7 +98,8 @@ impl AtomicEth {
     }
 }
 
-/// Place and size of a masked atomic. Its operands follow: words of 8 bytes, that of the lowest address first.
+/// Address and size of a masked atomic. Its operands follow: words of 8 bytes, lowest address
+/// first.
 //= XAW-03
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct MaskedEth {
@@ -106,7 +107,7 @@ pub struct MaskedEth {
     pub va: u64,
     /// The region's remote key.
     pub rkey: Rkey,
-    /// The operand has 2 to the power of this bytes.
+    /// Size of the operand: 2 to the power of this many bytes.
     pub log_size: u8,
     /// Sent as zeros, ignored.
     pub resv: [u8; 3],
@@ -176,14 +177,14 @@ impl Deth {
     }
 }
 
-/// A reserved byte and a number of 24 bits, the layout that XRCETH and RDETH share.
+/// Encodes a reserved byte and a number of 24 bits, the layout that XRCETH and RDETH share.
 #[inline]
 const fn resv_and_24_bits(resv: u8, number: u32) -> [u8; 4] {
     let [_, n0, n1, n2] = number.to_be_bytes();
     [resv, n0, n1, n2]
 }
 
-/// XRC extended transport header: the shared receive queue that takes the message.
+/// XRC extended transport header: the shared receive queue of the message.
 //= ETH-08
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct XrcEth {
@@ -248,7 +249,7 @@ impl Rdeth {
 }
 
 bitflags::bitflags! {
-    /// What a FLUSH guarantees. Bits 2 and 3 are reserved and kept as received.
+    /// The guarantees of a FLUSH. Bits 2 and 3 are reserved and kept as received.
     #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
     pub struct Placement: u8 {
         /// Visible to all accesses at the responder.
@@ -259,12 +260,12 @@ bitflags::bitflags! {
     }
 }
 
-/// What a FLUSH covers.
+/// The memory that a FLUSH covers.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Selectivity {
     /// The range of the RETH.
     Range,
-    /// The whole memory region; address and length are ignored.
+    /// The whole memory region. Address and length are ignored.
     MemoryRegion,
     /// A reserved value, 2 or 3.
     Reserved(u8),
@@ -279,7 +280,7 @@ impl Feth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// The header for a placement and a selectivity, reserved bits zero.
+    /// Creates a header for a placement and a selectivity, reserved bits zero.
     #[must_use]
     pub const fn new(placement: Placement, selectivity: Selectivity) -> Self {
         let sel = match selectivity {
@@ -290,7 +291,7 @@ impl Feth {
         Self((sel as u32) << 4 | placement.bits() as u32 & 0x0f)
     }
 
-    /// The header with these 32 bits (host order).
+    /// Creates a header with these 32 bits (host order).
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
@@ -335,7 +336,7 @@ impl Feth {
     }
 }
 
-/// Immediate data: four bytes handed over as they are, in network order.
+/// Immediate data: four bytes that are delivered unchanged, in network order.
 //= ETH-06
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ImmDt(pub [u8; 4]);

@@ -1,5 +1,7 @@
-//! The transport headers, each a plain struct with `from_bytes` and `to_bytes`, and all headers of
-//! a packet together: [`Headers`].
+//! The transport headers.
+//!
+//! Each header is a plain struct with `from_bytes` and `to_bytes`. [`Headers`] holds all headers of
+//! a packet.
 
 mod aeth;
 mod bth;
@@ -21,15 +23,15 @@ use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
 //= ETH-11
 pub const CNP_BODY_LEN: usize = 16;
 
-/// Bytes of the longest combination of headers that an operation code defines (DC atomics).
+/// Bytes of the longest combination of headers that an opcode defines (DC atomics).
 pub const MAX_HEADERS_LEN: usize = Bth::LEN + DcEth::LEN + AtomicEth::LEN;
 
-/// A buffer ends before the headers do.
+/// Error: a buffer ends before the headers do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Truncated {
-    /// Bytes that are needed.
+    /// Number of bytes needed.
     pub needed_len: usize,
-    /// Bytes that are there.
+    /// Number of bytes present.
     pub actual_len: usize,
 }
 
@@ -47,8 +49,8 @@ impl core::error::Error for Truncated {}
 
 /// All headers of a packet.
 ///
-/// [`Headers::emit`] writes those that are set; whether they are the ones that the operation code
-/// asks for is told by [`Headers::agrees_with_opcode`].
+/// [`Headers::emit`] writes those that are set. [`Headers::agrees_with_opcode`] checks that they
+/// are the ones that the opcode requires.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Headers {
     /// Base transport header.
@@ -59,9 +61,9 @@ pub struct Headers {
     pub xrceth: Option<XrcEth>,
     /// Datagram header.
     pub deth: Option<Deth>,
-    /// Session of a DC request.
+    /// Session header of a DC request.
     pub dceth: Option<DcEth>,
-    /// Session of a DC response.
+    /// Session header of a DC response.
     pub dcreth: Option<DcRespEth>,
     /// FLUSH header.
     pub feth: Option<Feth>,
@@ -73,16 +75,16 @@ pub struct Headers {
     pub imm: Option<ImmDt>,
     /// Key to invalidate.
     pub ieth: Option<Ieth>,
-    /// Acknowledgement.
+    /// ACK or NAK.
     pub aeth: Option<Aeth>,
     /// Result of an atomic request.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// Place and size of a masked atomic.
+    /// Address and size of a masked atomic.
     pub masked: Option<MaskedEth>,
 }
 
 impl Headers {
-    /// A BTH without extension headers.
+    /// Creates a BTH without extension headers.
     #[inline]
     #[must_use]
     pub const fn new(bth: Bth) -> Self {
@@ -104,7 +106,8 @@ impl Headers {
         }
     }
 
-    /// The header of a congestion notification to `dest_qp`; [`CNP_BODY_LEN`] zero bytes follow.
+    /// Creates the header of a congestion notification to `dest_qp`. [`CNP_BODY_LEN`] zero bytes
+    /// follow.
     #[must_use]
     pub const fn cnp(dest_qp: Qpn, pkey: Pkey) -> Self {
         //= CNP-01
@@ -115,7 +118,7 @@ impl Headers {
         Self::new(bth)
     }
 
-    /// Which extension headers are set.
+    /// Returns the set of present extension headers.
     #[inline]
     #[must_use]
     pub const fn ext(&self) -> ExtHeaders {
@@ -139,14 +142,14 @@ impl Headers {
         )
     }
 
-    /// Whether the extension headers that are set are those of the operation code; a reserved code
-    /// has none.
+    /// Returns true if the extension headers that are set are those of the opcode. A reserved
+    /// opcode has none.
     #[must_use]
     pub fn agrees_with_opcode(&self) -> bool {
         self.ext() == self.bth.opcode.ext().unwrap_or(ExtHeaders::empty())
     }
 
-    /// Bytes of all headers that are set, BTH included.
+    /// Returns the length of all headers that are set, including the BTH.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is always a BTH")]
@@ -154,11 +157,13 @@ impl Headers {
         Bth::LEN + self.ext().len_bytes()
     }
 
-    /// Reads the BTH and the extension headers that its operation code defines, and returns the
-    /// rest of `bytes` as well. A reserved code has no extension headers.
+    /// Reads the BTH and the extension headers that its opcode defines. Returns them and the rest
+    /// of `bytes`.
+    ///
+    /// A reserved opcode has no extension headers.
     ///
     /// # Errors
-    /// [`Truncated`] where `bytes` ends before the headers do.
+    /// [`Truncated`] if `bytes` ends before the headers do.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
         let mut cursor = Reader {
@@ -218,7 +223,7 @@ impl Headers {
     /// Writes the headers that are set to the start of `out` and returns their length.
     ///
     /// # Errors
-    /// [`Truncated`] where `out` is shorter than [`Headers::len`]; its contents are then undefined.
+    /// [`Truncated`] if `out` is shorter than [`Headers::len`]. Its contents are then undefined.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Truncated> {
         let actual_len = out.len();
@@ -250,7 +255,7 @@ impl Headers {
     }
 }
 
-/// Stores `bytes` at the start of `out` and returns what is left.
+/// Stores `bytes` at the start of `out` and returns the rest.
 #[inline]
 fn put<const N: usize>(out: &mut [u8], bytes: [u8; N]) -> Option<&mut [u8]> {
     let (head, rest) = out.split_first_chunk_mut::<N>()?;

@@ -2,8 +2,7 @@
 
 use super::Mad;
 
-/// Reads fields; offsets count from the start of the MAD, and are all constants of this module's
-/// callers, so that none can be outside.
+/// Reads fields. Offsets count from the start of the MAD, and are all constants inside it.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a>(pub(super) &'a [u8; Mad::LEN]);
 

@@ -1,17 +1,17 @@
 //! The messages of the communication manager.
 //!
-//! Private data are whole fields: what a sender does not use is 0, and a receiver cannot tell how
-//! long they were.
+//! Private data are whole fields. The sender fills unused bytes with 0, and the receiver cannot
+//! determine the original length.
 
 use super::bytes::{Bytes, put, put24};
 use super::codes::{ApStatus, CmTimeout, Failover, RejReason, Rejected, SidrStatus};
 use super::{CommId, Mad, ServiceId};
 use crate::{Gid, Guid, Pkey, Psn, Qkey, Qpn};
 
-/// Where the data of a MAD begin.
+/// Offset of the data of a MAD.
 const D: usize = Mad::HEADER_LEN;
 
-/// The transport service that a REQ asks for.
+/// The transport service that a REQ requests.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum TransportType {
     /// Reliable connection.
@@ -22,7 +22,7 @@ pub enum TransportType {
     Rd,
     /// Extended reliable connection.
     Xrc,
-    /// An extended type that is reserved.
+    /// A reserved extended type.
     Other(u8),
 }
 
@@ -48,13 +48,13 @@ impl TransportType {
     }
 }
 
-/// A path as REQ and LAP describe it, from the side of the sender.
+/// A path in a REQ or LAP, as seen by the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmPath {
-    /// LID of the sender's port; 0 or 0xFFFF on RoCE, and not to be looked at.
+    /// LID of the sender's port. 0 or 0xFFFF on RoCE, and to be ignored.
     //= CMA-08
     pub local_lid: u16,
-    /// LID of the receiver's port, likewise.
+    /// LID of the receiver's port. 0 or 0xFFFF on RoCE, and to be ignored.
     pub remote_lid: u16,
     /// GID of the sender's port.
     pub local_gid: Gid,
@@ -77,7 +77,7 @@ pub struct CmPath {
 }
 
 impl CmPath {
-    /// No path: the alternate one of a REQ that has none.
+    /// No path: the alternate path of a REQ without one.
     //= CM-FLD-07
     pub const NONE: Self = Self {
         local_lid: 0,
@@ -93,7 +93,7 @@ impl CmPath {
         ack_timeout: CmTimeout::new(0),
     };
 
-    /// As in a REQ; `at` is where the path begins.
+    /// Reads the layout of a REQ. `at` is the offset of the path.
     fn parse_req(b: Bytes<'_>, at: usize) -> Self {
         Self {
             local_lid: b.u16(at),
@@ -120,7 +120,7 @@ impl CmPath {
         mad[at + 43] = self.ack_timeout.code() << 3;
     }
 
-    /// As in a LAP, where the fields behind the flow label are in another order.
+    /// Reads the layout of a LAP, where the fields after the flow label have another order.
     fn parse_lap(b: Bytes<'_>, at: usize) -> Self {
         Self {
             traffic_class: b.u8(at + 39),
@@ -145,17 +145,18 @@ impl CmPath {
     }
 }
 
-/// Enhanced connection establishment: what a vendor's adapters agree on, beside the standard.
+/// Enhanced connection establishment: options that adapters of one vendor negotiate beside the
+/// standard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Whose options they are, 24 bits; 0 for none.
+    /// Vendor of the options, 24 bits. 0 for none.
     pub vendor_id: u32,
-    /// What they mean is the vendor's affair. They are the attribute modifier of the MAD.
+    /// Options with a meaning defined by the vendor. They are the attribute modifier of the MAD.
     pub options: u32,
 }
 
 impl Ece {
-    /// Nothing to agree on.
+    /// No options.
     pub const NONE: Self = Self {
         vendor_id: 0,
         options: 0,
@@ -284,14 +285,14 @@ impl Req {
     }
 }
 
-/// Message receipt acknowledgement: the answer takes longer.
+/// Message receipt acknowledgement: announces that the answer takes longer.
 //= CM-MRA
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields of the message, by their names")]
 pub struct Mra {
     pub local_id: CommId,
     pub remote_id: CommId,
-    /// What was received.
+    /// The message that was received.
     pub received: Rejected,
     pub service_timeout: CmTimeout,
     pub private_data: [u8; Self::PRIVATE_LEN],
@@ -311,7 +312,7 @@ pub struct Rej {
     pub remote_id: CommId,
     pub rejected: Rejected,
     pub reason: RejReason,
-    /// How much of the additional information is valid, up to 72 bytes; 7 bits.
+    /// Number of valid bytes of the additional information, up to 72. 7 bits.
     pub info_len: u8,
     pub info: [u8; Self::INFO_LEN],
     pub private_data: [u8; Self::PRIVATE_LEN],
@@ -323,7 +324,7 @@ impl Rej {
     /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 148;
 
-    /// The GUID that a REJ because of a timeout carries.
+    /// Returns the GUID in a REJ because of a timeout.
     #[must_use]
     pub fn timeout_guid(&self) -> Option<Guid> {
         let (guid, _) = self.info.split_first_chunk()?;
@@ -409,7 +410,7 @@ impl Rep {
     }
 }
 
-/// Ready to use: the last message of a connection's making.
+/// Ready to use: the last message of connection establishment.
 //= CM-RTU
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields of the message, by their names")]
@@ -558,7 +559,7 @@ fn put_ids(mad: &mut [u8; Mad::LEN], local: CommId, remote: CommId) {
 }
 
 impl CmMessage {
-    /// The attribute ID that stands for it.
+    /// Returns the attribute ID of the message.
     #[must_use]
     pub const fn attribute(&self) -> u16 {
         match self {
@@ -576,8 +577,8 @@ impl CmMessage {
         }
     }
 
-    /// The communication ID that the receiver of the message has given out; 0 where it does not know the
-    /// sender yet. What it is addressed to.
+    /// Returns the communication ID that the receiver of the message has assigned. 0 if it does not
+    /// know the sender yet.
     #[must_use]
     pub const fn receiver_id(&self) -> CommId {
         match self {
@@ -670,7 +671,7 @@ impl CmMessage {
         })
     }
 
-    /// Writes the data of a MAD that are not 0.
+    /// Writes the nonzero data of a MAD.
     pub(super) fn emit(&self, mad: &mut [u8; Mad::LEN]) {
         match self {
             Self::Req(req) => req.emit(mad),

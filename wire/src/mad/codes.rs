@@ -8,7 +8,7 @@ use core::fmt;
 pub struct CmTimeout(u8);
 
 impl CmTimeout {
-    /// The time with this code, of which the low 5 bits count.
+    /// Creates the time with this code, of which only the low 5 bits count.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 31)
@@ -20,13 +20,14 @@ impl CmTimeout {
         self.0
     }
 
-    /// The time as peers reckon it: whole milliseconds, 2 to the power of the code less 8, at least 1.
+    /// Returns the time in the approximation of Linux: whole milliseconds, 2 to the power of the
+    /// code less 8, at least 1.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         1_000_000 << self.0.saturating_sub(8)
     }
 
-    /// The ACK timeout for a path: twice the life of a packet and the delay of the adapter.
+    /// Returns the ACK timeout for a path: twice the packet lifetime plus the delay of the adapter.
     //= CM-FLD-05
     #[must_use]
     pub const fn ack_timeout(packet_life: Self, ack_delay: Self) -> Self {
@@ -55,7 +56,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// The meaning of a code.
+            /// Decodes a code.
             #[must_use]
             pub const fn from_code(code: $repr) -> Self {
                 match code {
@@ -86,17 +87,17 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Why a connection is rejected.
+    /// The reason why a connection is rejected.
     //= CM-REJ-A
     //= CM-REJ-B
     RejReason(u16) {
-        /// No QP to be had.
+        /// No QP is available.
         NoQp = 1,
-        /// No end-to-end context to be had.
+        /// No end-to-end context is available.
         NoEec = 2,
         /// No resources.
         NoResources = 3,
-        /// The sender gave up waiting; the additional information is the GUID of its adapter.
+        /// The sender gave up waiting. The additional information is the GUID of its adapter.
         Timeout = 4,
         /// The request is not supported.
         Unsupported = 5,
@@ -104,11 +105,12 @@ codes! {
         InvalidCommId = 6,
         /// No such instance.
         InvalidCommInstance = 7,
-        /// Nobody offers the service.
+        /// The service has no listener.
         InvalidServiceId = 8,
         /// The transport service is not offered.
         InvalidTransportType = 9,
-        /// The connection that the sender believes in is gone, or is one that has not ended here.
+        /// The sender's connection does not exist any more, or one that uses the same QP has not
+        /// ended.
         StaleConnection = 10,
         /// No RD channel.
         NoRdc = 11,
@@ -136,21 +138,21 @@ codes! {
         InvalidAltHopLimit = 22,
         /// The packet rate of the alternate path is not accepted.
         InvalidAltPacketRate = 23,
-        /// Ask another manager.
+        /// Redirected to another communication manager.
         CmRedirect = 24,
-        /// Use another port.
+        /// Redirected to another port.
         PortRedirect = 25,
         /// The MTU is not accepted.
         InvalidMtu = 26,
         /// Too few responder resources.
         InsufficientResponderResources = 27,
-        /// The program said no.
+        /// The program has rejected it.
         Consumer = 28,
         /// The RNR retry count is not accepted.
         RnrRetryCount = 29,
         /// The communication ID is in use for another connection.
         DuplicateCommId = 30,
-        /// The version of the class is not spoken.
+        /// The class version is not supported.
         InvalidClassVersion = 31,
         /// The flow label is not accepted.
         InvalidFlowLabel = 32,
@@ -162,26 +164,26 @@ codes! {
 }
 
 codes! {
-    /// What became of a SIDR_REQ.
+    /// Result of a SIDR_REQ.
     //= CM-SIDR-S
     SidrStatus(u8) {
         /// The QP number and Q_Key are valid.
         Success = 0,
-        /// Nobody offers the service.
+        /// The service has no listener.
         ServiceIdNotSupported = 1,
-        /// The program said no.
+        /// The program has rejected it.
         Rejected = 2,
         /// No QP.
         NoQp = 3,
-        /// Ask another manager.
+        /// Redirected to another communication manager.
         Redirect = 4,
-        /// The version of the class is not spoken.
+        /// The class version is not supported.
         VersionNotSupported = 5,
     }
 }
 
 codes! {
-    /// What became of a LAP.
+    /// Result of a LAP.
     //= CM-APR-S
     ApStatus(u8) {
         /// The path is loaded.
@@ -190,13 +192,13 @@ codes! {
         InvalidCommId = 1,
         /// No automatic path migration.
         NotSupported = 2,
-        /// The program said no.
+        /// The program has rejected it.
         Rejected = 3,
-        /// Ask another manager.
+        /// Redirected to another communication manager.
         Redirect = 4,
-        /// It is the primary path already.
+        /// The path is the primary path already.
         IsPrimary = 5,
-        /// The QP number is another.
+        /// The QP number does not match.
         QpnMismatch = 6,
         /// The LID is not accepted.
         InvalidLid = 7,
@@ -216,25 +218,25 @@ codes! {
 }
 
 codes! {
-    /// Which message an MRA or a REJ is about, 2 bits.
+    /// The message that an MRA or a REJ refers to, 2 bits.
     Rejected(u8) {
         /// A REQ.
         Req = 0,
         /// A REP.
         Rep = 1,
-        /// A LAP in an MRA; another message, or none, in a REJ.
+        /// A LAP in an MRA. Another message, or none, in a REJ.
         LapOrOther = 2,
     }
 }
 
 codes! {
-    /// What a REP says of the alternate path, 2 bits.
+    /// Answer of a REP about the alternate path, 2 bits.
     Failover(u8) {
-        /// It is accepted.
+        /// The alternate path is accepted.
         Accepted = 0,
-        /// There is no automatic path migration.
+        /// Automatic path migration is not supported.
         NotSupported = 1,
-        /// It is not accepted.
+        /// The alternate path is not accepted.
         Rejected = 2,
     }
 }

@@ -1,9 +1,10 @@
-//! What `rdma_cm` puts before the private data of a REQ and SIDR_REQ: the addresses of both ends.
+//! The header that `rdma_cm` puts before the private data of a REQ and SIDR_REQ: the addresses of
+//! both ends.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why private data does not begin with such a header.
+/// The reason why private data does not begin with such a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpCmError {
     /// Too short.

@@ -1,11 +1,11 @@
-//! Where each field of each message is: one is changed at a time, and just its bits follow.
+//! Tests of the layout of each message: one field is changed at a time, and only its bits change.
 
 use std::vec::Vec;
 
 use super::*;
 use crate::{Gid, Guid, Pkey, Psn, Qkey, Qpn};
 
-/// A message all of whose fields are 0.
+/// Returns a message with all fields 0.
 fn zero(attribute: u8) -> CmMessage {
     let mut mad = [0; Mad::LEN];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -13,7 +13,7 @@ fn zero(attribute: u8) -> CmMessage {
     Mad::parse(&mad).expect("a message").message
 }
 
-/// The bytes of the data that are not 0, as (place, value).
+/// Returns the nonzero bytes of the data, as (offset, value).
 fn bytes(message: CmMessage) -> Vec<(usize, u8)> {
     let mad = Mad::new(TransactionId::new(0), message).to_bytes();
     let data = mad[Mad::HEADER_LEN..].iter().enumerate();
@@ -22,12 +22,12 @@ fn bytes(message: CmMessage) -> Vec<(usize, u8)> {
         .collect()
 }
 
-/// The bytes of a number that begin at a place.
+/// Returns the bytes of a number at an offset, as (offset, value).
 fn at<const N: usize>(place: usize, value: [u8; N]) -> Vec<(usize, u8)> {
     (place..).zip(value).collect()
 }
 
-/// Each change of a message, and what of it is to be seen.
+/// Applies each change to a message, and checks the bytes that change.
 macro_rules! fields {
     ($attribute:literal $kind:ident: $( $($field:ident).+ = $value:expr => $expected:expr; )+) => { $( {
         let CmMessage::$kind(mut m) = zero($attribute) else { panic!("another message") };
@@ -251,7 +251,8 @@ fn alternate_paths() {
     assert_eq!(ApStatus::NotSupported.code(), 2);
 }
 
-/// Options of enhanced establishment are in the header, of the three messages that have them.
+/// Checks that options of enhanced establishment are in the header, for the three messages that
+/// have them.
 //= MAD-02 type=test
 #[test]
 fn options_are_the_modifier() {
@@ -271,7 +272,7 @@ fn options_are_the_modifier() {
     }
 }
 
-/// What newer standards have besides is no message.
+/// Checks that messages of newer standards are not parsed.
 //= CM-SAP type=test
 #[test]
 fn suggestions_are_not_understood() {

@@ -1,7 +1,8 @@
 //! Management datagrams (MADs) of the general services interface, QP 1, and the messages of the
 //! communication manager that they carry.
 //!
-//! A MAD has [`Mad::LEN`] bytes, always: a header of 24 and 232 of data. All integers are big-endian.
+//! A MAD always has [`Mad::LEN`] bytes: a header of 24 and 232 of data. All integers are
+//! big-endian.
 
 mod bytes;
 pub mod cm;
@@ -28,13 +29,13 @@ macro_rules! number {
         pub struct $name($repr);
 
         impl $name {
-            /// The identifier with this value, host byte order.
+            /// Creates the identifier with this value, in host byte order.
             #[must_use]
             pub const fn new(value: $repr) -> Self {
                 Self(value)
             }
 
-            /// The value, host byte order.
+            /// Returns the value in host byte order.
             #[must_use]
             pub const fn get(self) -> $repr {
                 self.0
@@ -56,24 +57,25 @@ macro_rules! number {
 }
 
 number! {
-    /// Communication ID: names one end of a connection, or a request for service. 0 is none.
+    /// Communication ID: names one end of a connection, or a request for a service. 0 is none.
     //= CM-FLD-01
     CommId(u32), 10
 }
 
 number! {
-    /// What a REQ or SIDR_REQ asks for.
+    /// The service that a REQ or SIDR_REQ requests.
     ServiceId(u64), 18
 }
 
 number! {
-    /// Transaction of a MAD. An answer repeats that of its question; nobody has to look at it.
+    /// Transaction of a MAD. An answer repeats the transaction of its request, but receivers need
+    /// not check it.
     //= MAD-05
     TransactionId(u64), 18
 }
 
 impl ServiceId {
-    /// The service at a port of an `rdma_cm` port space.
+    /// Returns the service at a port of an `rdma_cm` port space.
     //= CMA-01
     #[must_use]
     pub const fn of_port(port_space: u16, port: u16) -> Self {
@@ -85,7 +87,7 @@ impl ServiceId {
 //= MAD-01
 pub const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 
-/// What is wrong with a MAD.
+/// The reason why a MAD is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadError {
     /// Not 256 bytes.
@@ -98,7 +100,7 @@ pub enum MadError {
     ClassVersion(u8),
     /// Another method than Send.
     Method(u8),
-    /// A message that the communication manager does not know.
+    /// An unknown message.
     Attribute(u16),
 }
 
@@ -142,13 +144,13 @@ impl Mad {
     const CM_VERSION: u8 = 2;
     const METHOD_SEND: u8 = 3;
 
-    /// A MAD.
+    /// Creates a MAD.
     #[must_use]
     pub const fn new(tid: TransactionId, message: CmMessage) -> Self {
         Self { tid, message }
     }
 
-    /// Parses the payload of a datagram. Reserved fields are not looked at.
+    /// Parses the payload of a datagram. Reserved fields are ignored.
     ///
     /// # Errors
     /// [`MadError`]: it is no message of the communication manager.
@@ -176,7 +178,7 @@ impl Mad {
         })
     }
 
-    /// The payload of the datagram; reserved fields are 0.
+    /// Returns the payload of the datagram. Reserved fields are 0.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut mad = [0; Self::LEN];

@@ -16,7 +16,7 @@ impl fmt::Display for TransportType {
     }
 }
 
-/// E.g. `CM RTU id=0x01020304 to=0x05060708`. Private data are left out.
+/// Prints a message, e.g. `CM RTU id=0x01020304 to=0x05060708`. Private data are left out.
 impl fmt::Display for CmMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

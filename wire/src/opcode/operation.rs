@@ -1,10 +1,10 @@
-//! Operations: what they are, which services define them, what they carry.
+//! Operations: their classification, the services that define them, and their headers and payload.
 
 use core::fmt;
 
 use super::{ExtHeaders, Service};
 
-/// Which payload lengths an operation allows; the path MTU is known to the queue pair only.
+/// The payload lengths that an operation allows. The path MTU is known to the queue pair only.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum PayloadRule {
     /// No payload.
@@ -20,7 +20,7 @@ pub enum PayloadRule {
 }
 
 impl PayloadRule {
-    /// Whether `payload_len` bytes are allowed with a path MTU of `mtu_bytes`.
+    /// Returns true if `payload_len` bytes are allowed with a path MTU of `mtu_bytes`.
     #[inline]
     #[must_use]
     pub const fn allows(self, payload_len: usize, mtu_bytes: usize) -> bool {
@@ -36,7 +36,7 @@ impl PayloadRule {
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident = $low:literal, $name:literal;)*) => {
-        /// What a packet does, without its transport service.
+        /// The function of a packet, independent of its transport service.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum Operation {
             $($(#[$doc])* $variant,)*
@@ -46,7 +46,7 @@ macro_rules! operations {
             /// All operations, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Bits 4:0 of the operation code.
+            /// Returns bits 4:0 of the opcode.
             #[must_use]
             pub const fn low_bits(self) -> u8 {
                 match self {
@@ -54,7 +54,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The name in the specification's words, e.g. `SEND_ONLY_IMM`.
+            /// Returns the name in the specification, e.g. `SEND_ONLY_IMM`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -62,10 +62,10 @@ macro_rules! operations {
                 }
             }
 
-            /// The operation with these bits 4:0 in the services that carry data.
+            /// Returns the operation with these bits 4:0 in the services that carry data.
             pub(super) const fn from_low_bits(low: u8) -> Option<Self> {
                 match low {
-                    // CNP shares the code 1; it belongs to a service of its own.
+                    // CNP also has the code 1, but belongs to a service of its own.
                     $($low if !matches!(Self::$variant, Self::Cnp) => Some(Self::$variant),)*
                     _ => None,
                 }
@@ -129,7 +129,7 @@ operations! {
     ReadResponseMiddle = 0x0e, "RDMA_READ_RESPONSE_MIDDLE";
     /// Last packet of an RDMA READ response.
     ReadResponseLast = 0x0f, "RDMA_READ_RESPONSE_LAST";
-    /// RDMA READ response in one packet; also the response to FLUSH and ATOMIC WRITE.
+    /// RDMA READ response in one packet. Also the response to FLUSH and ATOMIC WRITE.
     ReadResponseOnly = 0x10, "RDMA_READ_RESPONSE_ONLY";
     /// ACK or NAK.
     Acknowledge = 0x11, "ACKNOWLEDGE";
@@ -149,29 +149,30 @@ operations! {
     Flush = 0x1c, "FLUSH";
     /// ATOMIC WRITE (annex A19).
     AtomicWrite = 0x1d, "ATOMIC_WRITE";
-    /// Masked compare and swap: Rocade's own, only for peers that are Rocade.
+    /// Masked compare and swap. Extension of Rocade, only for peers that are Rocade.
     MaskedCmpSwap = 0x18, "MASKED_CMP_SWAP";
-    /// Fetch and add on several fields, likewise.
+    /// Fetch and add on several fields. Extension of Rocade.
     MaskedFetchAdd = 0x19, "MASKED_FETCH_ADD";
-    /// Masked compare and swap of an XRC initiator, likewise.
+    /// Masked compare and swap of an XRC initiator. Extension of Rocade.
     XrcMaskedCmpSwap = 0x1a, "XRC_MASKED_CMP_SWAP";
-    /// Fetch and add on several fields of an XRC initiator, likewise.
+    /// Fetch and add on several fields of an XRC initiator. Extension of Rocade.
     XrcMaskedFetchAdd = 0x1b, "XRC_MASKED_FETCH_ADD";
-    /// Response to a masked atomic on more than 8 bytes, which are its payload, likewise.
+    /// Response to a masked atomic on more than 8 bytes, which are its payload. Extension of
+    /// Rocade.
     WideAtomicAcknowledge = 0x12, "WIDE_ATOMIC_ACKNOWLEDGE";
     /// Congestion notification packet.
     Cnp = 0x01, "CNP";
 }
 
 impl Operation {
-    /// A request: sent by the requester, handled by the responder. CNP is neither request nor
-    /// response.
+    /// Returns true for a request: sent by the requester, handled by the responder. CNP is neither
+    /// request nor response.
     #[must_use]
     pub const fn is_request(self) -> bool {
         !self.is_response() && !matches!(self, Self::Cnp)
     }
 
-    /// A response: sent by the responder, handled by the requester.
+    /// Returns true for a response: sent by the responder, handled by the requester.
     #[must_use]
     pub const fn is_response(self) -> bool {
         matches!(
@@ -186,7 +187,7 @@ impl Operation {
         )
     }
 
-    /// Part of a SEND, with or without immediate data or invalidate.
+    /// Returns true for a packet of a SEND, with or without immediate data or invalidate.
     #[must_use]
     pub const fn is_send(self) -> bool {
         matches!(
@@ -202,7 +203,8 @@ impl Operation {
         )
     }
 
-    /// Part of an RDMA WRITE, with or without immediate data. ATOMIC WRITE is not.
+    /// Returns true for a packet of an RDMA WRITE, with or without immediate data. ATOMIC WRITE
+    /// does not count.
     #[must_use]
     pub const fn is_write(self) -> bool {
         matches!(
@@ -216,7 +218,7 @@ impl Operation {
         )
     }
 
-    /// Part of an RDMA READ response.
+    /// Returns true for a packet of an RDMA READ response.
     #[must_use]
     pub const fn is_read_response(self) -> bool {
         matches!(
@@ -228,13 +230,13 @@ impl Operation {
         )
     }
 
-    /// CmpSwap or FetchAdd.
+    /// Returns true for CmpSwap and FetchAdd.
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CmpSwap | Self::FetchAdd)
     }
 
-    /// A masked atomic, of whichever service.
+    /// Returns true for a masked atomic of any service.
     #[must_use]
     pub const fn is_masked_atomic(self) -> bool {
         matches!(
@@ -246,12 +248,12 @@ impl Operation {
         )
     }
 
-    /// Bits 4:0 of its code in DC that is nobody else's: an Atomic Acknowledge has the code that the response to a masked atomic
-    /// on more than 8 bytes has in the manufacturers' range.
+    /// Bits 4:0 of [`Operation::WideAtomicAcknowledge`] in DC. Its bits in the manufacturer range
+    /// are those of Atomic Acknowledge in DC.
     //= XAW-06
     pub(super) const DC_WIDE: u8 = 0x1f;
 
-    /// Bits 4:0 of the operation code in a service.
+    /// Returns bits 4:0 of the opcode in a service.
     pub(super) const fn low_bits_in(self, service: Service) -> u8 {
         match (self, service) {
             (Self::WideAtomicAcknowledge, Service::Dc) => Self::DC_WIDE,
@@ -259,7 +261,7 @@ impl Operation {
         }
     }
 
-    /// Not of the standard, but Rocade's own: the codes 0xF2 and 0xF8 to 0xFB.
+    /// Returns the operation of an extension of Rocade: the opcodes 0xF2 and 0xF8 to 0xFB.
     //= XAW-01
     //= XAW-02
     //= XAW-06
@@ -274,7 +276,7 @@ impl Operation {
         }
     }
 
-    /// First packet of several of a message.
+    /// Returns true for the first of several packets of a message.
     #[must_use]
     pub const fn is_first(self) -> bool {
         matches!(
@@ -283,7 +285,7 @@ impl Operation {
         )
     }
 
-    /// Neither first nor last packet of a message.
+    /// Returns true for a packet that is neither first nor last of its message.
     #[must_use]
     pub const fn is_middle(self) -> bool {
         matches!(
@@ -292,7 +294,7 @@ impl Operation {
         )
     }
 
-    /// Last packet of several of a message.
+    /// Returns true for the last of several packets of a message.
     #[must_use]
     pub const fn is_last(self) -> bool {
         matches!(
@@ -306,13 +308,13 @@ impl Operation {
         )
     }
 
-    /// A message of one packet: everything that is neither first, middle nor last.
+    /// Returns true for a message of one packet: any that is neither first, middle nor last.
     #[must_use]
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
 
-    /// Carries immediate data.
+    /// Returns true if the packet carries immediate data.
     #[must_use]
     pub const fn has_imm(self) -> bool {
         matches!(
@@ -321,13 +323,13 @@ impl Operation {
         )
     }
 
-    /// Carries a key to invalidate.
+    /// Returns true if the packet carries a key to invalidate.
     #[must_use]
     pub const fn has_inv(self) -> bool {
         matches!(self, Self::SendLastInv | Self::SendOnlyInv)
     }
 
-    /// The allowed payload lengths.
+    /// Returns the allowed payload lengths.
     #[must_use]
     pub const fn payload_rule(self) -> PayloadRule {
         match self {
@@ -354,7 +356,7 @@ impl Operation {
         }
     }
 
-    /// The headers after the BTH in the RC form.
+    /// Returns the headers after the BTH in the RC form.
     const fn rc_ext(self) -> ExtHeaders {
         match self {
             Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm => ExtHeaders::IMM_DT,
@@ -388,7 +390,7 @@ impl Operation {
         }
     }
 
-    /// Whether the service defines the operation.
+    /// Returns true if the service defines the operation.
     pub(super) const fn is_defined_in(self, service: Service) -> bool {
         if matches!(self, Self::Cnp) {
             //= OPC-33
@@ -424,7 +426,7 @@ impl Operation {
         }
     }
 
-    /// The headers after the BTH in a service that defines the operation.
+    /// Returns the headers after the BTH in a service that defines the operation.
     pub(super) const fn ext_in(self, service: Service) -> ExtHeaders {
         let rc = self.rc_ext();
         match service {
