@@ -1,9 +1,8 @@
-//! Tools for tests of this crate and of its users: memory without a device ([`TestMemory`]), a
-//! QP in any state ([`Setup`]), and two QPs with a network between them in virtual time
-//! ([`Pair`]).
+//! Tools for tests of this crate and of its users.
 //!
-//! Nothing here sleeps or reads a clock: time jumps to the next packet or deadline. Misuse
-//! panics, as in any test.
+//! [`TestMemory`] is memory without a device, [`Setup`] creates a QP in any state, and [`Pair`]
+//! connects two QPs by a network in virtual time. No tool sleeps or reads a clock: time advances to
+//! the next packet or deadline. Misuse panics.
 
 mod fabric;
 mod memory;

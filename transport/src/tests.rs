@@ -1,4 +1,4 @@
-//! The transport from outside: two QPs, or one QP and hand-made packets.
+//! Tests of the transport through its public calls: two QPs, or one QP and hand-made packets.
 
 mod congested;
 mod credits;
@@ -48,7 +48,7 @@ const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
 const PSN: u32 = 0x10_0000;
 const PMTU: u32 = 1024;
 
-/// Bytes that repeat only after 64 KiB or so.
+/// Returns bytes that repeat only after about 64 KiB.
 fn pattern(len: u32, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
     (0..len)
@@ -94,7 +94,7 @@ fn statuses(completions: &[Completion]) -> Vec<(u64, WcStatus)> {
     completions.iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
-/// The operations of the packets that one side sent, lost ones included.
+/// Returns the operations and PSNs of the packets that one side sent, lost ones included.
 fn operations(pair: &Pair, side: Side) -> Vec<(Operation, u32)> {
     pair.trace()
         .iter()
@@ -114,7 +114,7 @@ struct Request {
 }
 
 impl Request {
-    /// `psn` counts from [`PSN`]. AckReq is set.
+    /// Creates a packet with AckReq set. `psn` counts from [`PSN`].
     fn new(operation: Operation, psn: u32) -> Self {
         let opcode = Opcode::of(Service::Rc, operation).unwrap();
         let mut bth = Bth::new(opcode, Qpn::new(0x22), Psn::new(PSN).add(psn));
@@ -164,8 +164,8 @@ impl Request {
     }
 }
 
-/// What B has answered since the last call: operation, PSN from [`PSN`], syndrome text, MSN. How many receives it has is not
-/// told here ([`credits`]).
+/// Returns the answers of B since the last call: operation, PSN from [`PSN`], syndrome text, MSN.
+/// Credits are left out (see [`credits`]).
 fn answers(pair: &mut Pair) -> Vec<alloc::string::String> {
     let answers = pair
         .trace()

@@ -1,5 +1,6 @@
-//! Packets of the Linux kernel's RoCE device (`rdma_rxe`), recorded on the wire: each must decode,
-//! encode to the same bytes, and carry the ICRC that we compute.
+//! Packets of the Linux kernel's RoCE device (`rdma_rxe`), recorded on the wire.
+//!
+//! Each must decode, encode to the same bytes, and carry the ICRC that Rocade computes.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use rocade_wire::{
     CreditCode, Headers, Operation, Packet, PrettyDatagram, Psn, Qkey, Qpn, Service, Syndrome,
 };
 
-/// Packets per folder; a capture that is missing or not read must not pass unnoticed.
+/// Packets per folder. The test fails if a capture is missing or not read.
 const PACKETS: [(&str, usize); 4] = [
     ("host", 8),
     ("linux-6.1-mtu1500", 1161),
@@ -50,7 +51,7 @@ fn pcaps(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The RoCEv2 datagrams of a capture, from the IP header on, cut to the IP length.
+/// Returns the RoCEv2 datagrams of a capture, from the IP header on, cut to the IP length.
 fn datagrams(path: &Path) -> Vec<Vec<u8>> {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut datagrams = Vec::new();
@@ -64,7 +65,7 @@ fn datagrams(path: &Path) -> Vec<Vec<u8>> {
         );
         let (ethernet, ip) = frame.split_at(ETHERNET_HEADER_LEN);
         let ip_len = match ethernet[12..] {
-            // Multicast captures hold the membership reports as well.
+            // Multicast captures also contain the membership reports.
             [0x08, 0x00] if ip[9] == PROTOCOL_IGMP => continue,
             [0x08, 0x00] => usize::from(u16::from_be_bytes([ip[2], ip[3]])),
             [0x86, 0xdd] => 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])),
@@ -75,7 +76,7 @@ fn datagrams(path: &Path) -> Vec<Vec<u8>> {
     datagrams
 }
 
-/// Calls `visit` for every packet of every capture; returns how many there were.
+/// Calls `visit` for every packet of every capture. Returns the number of packets.
 fn for_each_packet(mut visit: impl FnMut(&Path, &[u8], &Datagram<'_>, &Packet<'_>)) -> usize {
     let mut total = 0;
     for (folder, expected) in PACKETS {
@@ -98,7 +99,7 @@ fn for_each_packet(mut visit: impl FnMut(&Path, &[u8], &Datagram<'_>, &Packet<'_
     total
 }
 
-/// Puts a datagram together again from what the decoder made of it.
+/// Reassembles a datagram from the output of the decoder.
 fn encode(datagram: &Datagram<'_>, headers: &Headers, payload: &[u8], pad: &[u8]) -> Vec<u8> {
     let mut udp_payload = vec![0; headers.len()];
     headers.emit(&mut udp_payload).unwrap();
@@ -132,7 +133,7 @@ fn packets_decode_and_encode_to_the_same_bytes() {
     });
 }
 
-/// What a parser that is not ours says of IP and UDP.
+/// Compares IP and UDP fields with those of an independent parser.
 #[test]
 fn another_parser_reads_the_same_from_ip_and_udp() {
     for_each_packet(|path, bytes, datagram, _| {
@@ -206,7 +207,7 @@ fn icrc_is_right_and_the_identification_is_found() {
 fn fields_are_in_the_places_where_rxe_puts_them() {
     for_each_packet(|path, _, datagram, packet| {
         let context = format!("{}: {datagram}", path.display());
-        // The answers in `host` are not rxe's.
+        // The answers in `host` are not from rxe.
         if path.starts_with(captures().join("host")) {
             return;
         }
@@ -249,7 +250,7 @@ fn fields_are_in_the_places_where_rxe_puts_them() {
                 assert_eq!(credits, CreditCode::INVALID, "rxe sets no limit: {context}");
             }
         }
-        // The path MTU is 256 at least: what the code allows is not more than one of the five.
+        // The path MTU is at least 256: the payload must be allowed for one of the five.
         let rule = operation.payload_rule();
         let fits = [256, 512, 1024, 2048, 4096]
             .into_iter()
@@ -372,7 +373,7 @@ fn atomic_write() {
     assert!(response.payload().is_empty());
 }
 
-/// The messages of the communication manager in a capture.
+/// Returns the messages of the communication manager in a capture.
 fn mads(name: &str) -> Vec<Mad> {
     let path = captures().join(name);
     let of = |bytes: &Vec<u8>| {

@@ -1,4 +1,5 @@
-//! Property tests repeat themselves: their seed is fixed, by `.cargo/config.toml` unless by whoever runs them.
+//! A check that property tests are repeatable: `.cargo/config.toml` fixes their seed unless the
+//! environment does.
 
 use proptest::test_runner::{Config, RngSeed};
 

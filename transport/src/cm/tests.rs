@@ -109,17 +109,17 @@ fn back(route: CmRoute) -> CmRoute {
     }
 }
 
-/// A datagram on its way; to B where true.
+/// A datagram in flight. The flag is true if it goes to B.
 type Flying = (bool, Box<[u8; Mad::LEN]>);
 
-/// Two managers, and what is on its way between them.
+/// Two managers, and the network between them.
 struct Pair {
     a: Cm,
     b: Cm,
     now: Time,
     wire: BTreeMap<(Time, u64), Flying>,
     sent: u64,
-    /// Of a thousand.
+    /// Datagrams lost, out of a thousand.
     loss: u64,
     random: u64,
 }
@@ -153,7 +153,7 @@ impl Pair {
         self.random >> 11
     }
 
-    /// Puts what both have to send on the wire.
+    /// Puts the datagrams that both managers have to send on the wire.
     fn collect(&mut self) {
         for from_a in [true, false] {
             loop {
@@ -172,7 +172,7 @@ impl Pair {
         }
     }
 
-    /// The next thing that happens; false where nothing will.
+    /// Executes the next event. Returns false if there is none.
     fn step(&mut self) -> bool {
         self.collect();
         let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);
@@ -199,7 +199,7 @@ impl Pair {
         }
     }
 
-    /// Runs until nothing is on its way; time passes only while something is.
+    /// Runs until no datagram is in flight. Time passes only while there is one.
     fn settle(&mut self) {
         self.collect();
         while !self.wire.is_empty() {
@@ -257,7 +257,7 @@ impl Pair {
         (a, b)
     }
 
-    /// What A sends next, which gets lost.
+    /// Returns the next message that A sends, which is lost.
     fn said_by_a(&mut self) -> CmMessage {
         let mad = self.a.poll_transmit().expect("a message of A").mad;
         Mad::parse(&mad[..]).unwrap().message
@@ -268,7 +268,7 @@ impl Pair {
         Mad::parse(&mad[..]).unwrap().message
     }
 
-    /// B hears this from A.
+    /// Delivers a message of A to B.
     fn tell_b(&mut self, message: CmMessage) {
         let mad = Mad::new(TransactionId::new(5), message).to_bytes();
         self.b.handle_mad(self.now, back(to_b()), &mad);
@@ -360,14 +360,15 @@ fn answers_repeat_the_transaction() {
     let last = pair.a.poll_transmit().unwrap();
     assert_eq!(Mad::parse(&last.mad[..]).unwrap().tid, tid);
     pair.b.handle_mad(pair.now, back(to_b()), &last.mad[..]);
-    // A DREQ is a question of its own.
+    // A DREQ starts a transaction of its own.
     pair.b.disconnect(pair.now, id, &[]).unwrap();
     let question = Mad::parse(&pair.b.poll_transmit().unwrap().mad[..]).unwrap();
     assert_eq!(question.tid.get() & 0xffff_ffff, u64::from(id.get()));
     assert_ne!(question.tid, tid);
 }
 
-/// IDs are of the process, and not those of connections that there are, also when all have had their turn.
+/// Checks that IDs have the prefix of the process and are not those of existing connections, even
+/// after a wrap-around.
 //= CM-FLD-01 type=test
 #[test]
 fn ids_are_not_given_twice() {
@@ -442,7 +443,7 @@ fn a_reply_and_a_dreq_are_sent_sixteen_times() {
     );
 }
 
-/// Each message that comes twice is as one.
+/// Checks that each message that arrives twice has the same effect as one.
 //= MAD-07 type=test
 //= CM-ST-04 type=test
 //= CM-ST-05 type=test
@@ -455,7 +456,7 @@ fn duplicates_change_nothing() {
     let Some(CmEvent::Request { id: b, .. }) = pair.b.poll_event() else {
         panic!()
     };
-    // Nobody has answered yet: it takes longer.
+    // The program has not answered yet: an MRA says that it takes longer.
     for _ in 0..2 {
         pair.tell_b(question.clone());
         let CmMessage::Mra(mra) = pair.said_by_b() else {
@@ -480,7 +481,7 @@ fn duplicates_change_nothing() {
     pair.tell_b(CmMessage::Mra(mra));
     pair.a.ready(pair.now, a, &[]).unwrap();
     let done = pair.said_by_a();
-    // The RTU was lost, and the REP comes again.
+    // The RTU was lost, and the REP is repeated.
     pair.tell_a(answer);
     assert_eq!(pair.said_by_a(), done);
     assert_eq!(pair.a.poll_event(), None);
@@ -501,7 +502,7 @@ fn duplicates_change_nothing() {
     //= CM-ST-06 type=test
     pair.tell_b(end.clone());
     assert_eq!(pair.said_by_b(), ended);
-    // The same request again, while the connection rests: the peer is mistaken.
+    // The same request arrives again during TimeWait: it is stale.
     pair.tell_b(question);
     let CmMessage::Rej(stale) = pair.said_by_b() else {
         panic!()
@@ -514,7 +515,7 @@ fn duplicates_change_nothing() {
     pair.quiet();
     pair.b.destroy(pair.now, b);
     pair.pass(TIMEWAIT);
-    // Forgotten, but the answer is the same.
+    // The connection is removed, but the answer is the same.
     pair.tell_b(end);
     let CmMessage::Drep(_) = pair.said_by_b() else {
         panic!()
@@ -522,7 +523,7 @@ fn duplicates_change_nothing() {
     assert!(pair.b.is_empty());
 }
 
-/// An MRA makes the wait longer, and costs no retry.
+/// Checks that an MRA extends the wait, and consumes no retry.
 //= CM-ST-09 type=test
 #[test]
 fn an_mra_makes_the_wait_longer() {
@@ -597,7 +598,7 @@ fn a_rejection_reaches_the_other_side() {
     assert_eq!((rej.rejected, rej.local_id), (Rejected::Req, b));
     assert_eq!((rej.info_len, &rej.info[..3]), (2, &[1, 2, 0][..]));
     assert_eq!(&rej.private_data[..6], b"sorry\0");
-    // Nothing is left of it.
+    // No state is left of the connection.
     let again = pair.b.reject(pair.now, b, RejReason::Consumer, &[], &[]);
     assert_eq!(again, Err(CmError::WrongState));
     pair.quiet();

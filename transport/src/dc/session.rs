@@ -53,7 +53,7 @@ pub(super) struct Session {
     pub(super) last: Time,
     /// The session is queued to send.
     pub(super) is_listed: bool,
-    /// Part of the [`RouteTag`] of the route to the initiator.
+    /// Part of the [`RouteTag`](crate::wr::RouteTag) of the route to the initiator.
     pub(super) serial: u64,
 }
 

@@ -42,7 +42,7 @@ fn filled(base: u64, layout: Layout) -> Indirect {
     key
 }
 
-/// Each piece of a range, as (key, address, length).
+/// Returns each piece of a range, as (key, address, length).
 fn pieces(key: &Indirect, va: u64, len: u64) -> Result<Vec<(u32, u64, u64)>, AccessError> {
     let mut found = vec![];
     key.pieces(WHO, (va, len), NONE, |lkey, addr, len| {
@@ -271,7 +271,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
         access: Some(access),
         ..fill(0, layout(addr))
     };
-    // Rights of no meaning do not count.
+    // Rights without a meaning for the key are ignored.
     let allowed = rights | AccessFlags::RELAXED_ORDERING;
     let refused = key.fill(WHO, with(AccessFlags::REMOTE_WRITE, 0), 0);
     assert_eq!(refused, Err(BindError::BadRights));
@@ -294,7 +294,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
         Err(AccessError::Permission)
     );
     assert_eq!(may(&key, FOREIGN, NONE), Err(AccessError::WrongPd));
-    // Another time over the first.
+    // The key is filled again over the first content.
     assert_eq!(
         key.fill(WHO, with(AccessFlags::LOCAL_WRITE, 100), 0),
         Ok(())
@@ -309,7 +309,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
         ..with(rights, 200)
     };
     assert_eq!(key.fill(WHO, guarded.clone(), 0), Err(BindError::Bound));
-    // Rights alone, memory alone.
+    // The key's rights change alone, then its memory alone.
     let only = |access, remap| Fill {
         key: KEY,
         if_free: false,
@@ -329,7 +329,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
     );
     assert_eq!(key.fill(WHO, too_long, 0), Err(BindError::OutOfRange));
     assert_eq!(byte(&key, 1), Ok((1, 101)));
-    // Freed as often as one likes; invalidated once.
+    // The key can be freed any number of times, and invalidated once.
     for _ in 0..2 {
         assert_eq!(key.fill(WHO, only(None, Remap::Free), 0), Ok(()));
         assert_eq!(pieces(&key, 0, 1), Err(AccessError::BadKey));

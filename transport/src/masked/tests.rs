@@ -74,7 +74,7 @@ fn worked_examples() {
             0xaaaa_aaaa_aaaa_aaaa,
             0x5555_5555_5555_5555,
         ),
-        // What is above the operand neither counts nor changes.
+        // Bits above the operand neither count nor change.
         (2, swap(1 << 40 | 7, ALL, ALL, ALL), 7, 0xffff_ffff),
         (2, add(1, 0), 0xffff_ffff, 0),
     ] {
@@ -82,7 +82,7 @@ fn worked_examples() {
     }
 }
 
-/// A bit at a time, as the rule says it.
+/// Checks the addition against a model that adds bit by bit, as the rule is written.
 //= XAT-19 type=test
 #[test]
 fn fields_as_a_model_of_single_bits_adds_them() {

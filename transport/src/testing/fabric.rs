@@ -1,4 +1,4 @@
-//! Initiators and targets of dynamic connections, a network, virtual time.
+//! A fabric of DC initiators and targets, in virtual time.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -24,48 +24,48 @@ use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{DcDestination, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
-/// Longer payloads are copied by the harness, as by an engine, the others by the transport.
+/// Longer payloads are copied by the harness, as by an engine. The transport copies the others.
 const LONGEST_COPY: usize = 200;
 
-/// An end of dynamic connections in a [`Fabric`].
+/// Index of a node in a [`Fabric`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// A queue pair, its memory, and what came out of it.
+/// A queue pair, its memory and its outputs.
 #[derive(Debug)]
 pub struct FabricNode {
     /// The QP.
     pub qp: Qp,
-    /// Its address.
+    /// Address of the node.
     pub ip: IpAddr,
-    /// Its memory.
+    /// Memory of the node.
     pub mem: TestMemory,
-    /// Its shared receive queue, where it is a target.
+    /// The shared receive queue of a target.
     pub srq: Option<Arc<TestSrq>>,
-    /// Completions not taken yet.
+    /// Completions that were not polled yet.
     pub completions: Vec<Completion>,
-    /// Events not taken yet.
+    /// Events that were not polled yet.
     pub events: Vec<QpEvent>,
-    /// Packets for it vanish.
+    /// Packets to the node are dropped.
     pub is_dead: bool,
 }
 
-/// A packet about to travel.
+/// A packet that is about to be sent.
 #[derive(Debug)]
 pub struct Trip<'a> {
-    /// When.
+    /// Time of transmission.
     pub time: Time,
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
-    /// So many packets were sent before it.
+    /// Number of packets sent before it.
     pub index: usize,
-    /// It, parsed.
+    /// The parsed packet.
     pub packet: Packet<'a>,
 }
 
 type Network = Box<dyn FnMut(&Trip<'_>) -> Fate>;
 
-/// Any number of ends, each with an address.
+/// A network of any number of nodes, each with an address.
 pub struct Fabric {
     nodes: Vec<FabricNode>,
     now: Time,
@@ -130,14 +130,14 @@ impl Fabric {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// A target in RTR on host 10.0.0.`host`, with room for 4096 receives.
+    /// Adds a target in RTR on host 10.0.0.`host`, with room for 4096 receives.
     pub fn add_target(&mut self, host: u8, key: u64, adapt: impl FnOnce(&mut Setup)) -> NodeId {
         let id = self.add(host, QpType::DcTarget, adapt);
         self.nodes[id.0].qp.set_up_target(key);
         id
     }
 
-    /// An initiator in RTS.
+    /// Adds an initiator in RTS.
     pub fn add_initiator(
         &mut self,
         host: u8,
@@ -153,45 +153,45 @@ impl Fabric {
         id
     }
 
-    /// The number of the first session of initiators that are added from now on.
+    /// Sets the number of the first session of initiators that are added from now on.
     pub const fn set_first_session(&mut self, first: u32) {
         self.first_session = first;
     }
 
-    /// A node.
+    /// Returns a node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &FabricNode {
         &self.nodes[id.0]
     }
 
-    /// A node; what it has to send leaves with [`Fabric::drain`].
+    /// Returns a node, to change it. Its packets are sent by [`Fabric::drain`].
     pub fn node_mut(&mut self, id: NodeId) -> &mut FabricNode {
         &mut self.nodes[id.0]
     }
 
-    /// Now.
+    /// Returns the current time.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// What happens to packets from now on.
+    /// Sets what the network does with packets from now on.
     pub fn set_network(&mut self, network: impl FnMut(&Trip<'_>) -> Fate + 'static) {
         self.network = Box::new(network);
     }
 
-    /// The packets so far, one a line.
+    /// Returns the packets sent so far, one per line.
     #[must_use]
     pub fn trace(&self) -> &[String] {
         &self.trace
     }
 
-    /// Forgets them.
+    /// Clears the record of packets.
     pub fn clear_trace(&mut self) {
         self.trace.clear();
     }
 
-    /// Where a request to a target goes.
+    /// Returns the destination for requests to a target.
     #[must_use]
     pub fn to(&self, from: NodeId, target: NodeId, key: u64) -> DcDestination {
         DcDestination {
@@ -204,7 +204,7 @@ impl Fabric {
         }
     }
 
-    /// Posts a signaled request, and lets it leave.
+    /// Posts a signaled request, and sends it.
     ///
     /// # Errors
     /// As [`Qp::post_dynamic`].
@@ -228,10 +228,10 @@ impl Fabric {
         Ok(())
     }
 
-    /// Likewise, one that must be accepted.
+    /// Posts a signaled request, and sends it.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the request is refused.
     pub fn post(&mut self, from: NodeId, to: DcDestination, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let posted = self.try_post(from, to, wr_id, op, sges);
         posted.expect("the request is accepted");
@@ -240,14 +240,14 @@ impl Fabric {
     /// Posts a receive of a target.
     ///
     /// # Panics
-    /// If there is no room, or it is no target.
+    /// If there is no room, or the node is no target.
     pub fn recv(&mut self, target: NodeId, wr_id: u64, sges: &[Sge]) {
         let srq = self.nodes[target.0].srq.as_ref().expect("a target");
         let posted = srq.with(|srq| srq.post(wr_id, sges));
         posted.expect("the receive is accepted");
     }
 
-    /// Takes the completions of a node, which frees their slots.
+    /// Takes the completions of a node, which frees their WQEs.
     pub fn take_completions(&mut self, id: NodeId) -> Vec<Completion> {
         let node = &mut self.nodes[id.0];
         for completion in &node.completions {
@@ -264,7 +264,7 @@ impl Fabric {
     /// Takes all outputs of a node.
     ///
     /// # Panics
-    /// If one goes nowhere.
+    /// If a packet has no destination.
     pub fn drain(&mut self, id: NodeId) {
         loop {
             let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 1));
@@ -348,7 +348,7 @@ impl Fabric {
         }
     }
 
-    /// A packet arrives right now.
+    /// Delivers a packet immediately.
     ///
     /// # Panics
     /// If the bytes are no packet.
@@ -371,7 +371,7 @@ impl Fabric {
         self.nodes.iter().position(is_it).map(NodeId)
     }
 
-    /// The next packet or timer before `until`; false where there is none.
+    /// Executes the next packet or timer before `until`. Returns false if there is none.
     pub fn step(&mut self, until: Time) -> bool {
         let alive = self.nodes.iter().enumerate().filter(|(_, n)| !n.is_dead);
         let timers = alive.filter_map(|(index, node)| Some((node.qp.next_timeout()?, index)));
@@ -409,10 +409,10 @@ impl Fabric {
         true
     }
 
-    /// Until nothing happens any more, or `ns` nanoseconds have passed.
+    /// Runs until nothing is pending, or `ns` nanoseconds have passed.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the events never end.
     pub fn run_for(&mut self, ns: u64) {
         let until = self.now.plus_ns(ns);
         let mut steps = 0u64;
@@ -423,14 +423,14 @@ impl Fabric {
         self.now = self.now.max(until);
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing is pending.
     pub fn run(&mut self) {
         let now = self.now;
         self.run_for(3_600_000_000_000);
-        // Time does not pass where nothing happens.
+        // Time does not pass if nothing happens.
         self.now = self.now.min(now.plus_ns(3_600_000_000_000));
     }
 
-    /// Bytes of an ICRC at the end of each packet, which is not computed here.
+    /// Bytes of the ICRC at the end of each packet. It is not computed here.
     pub const ICRC_LEN: usize = ICRC_LEN;
 }

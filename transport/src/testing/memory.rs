@@ -16,15 +16,15 @@ use crate::transmit::Source;
 use crate::window::{Bind, BindError, Bindable, Window, WindowKind};
 use crate::wr::{AccessFlags, Sge};
 
-/// Where the first region starts; regions lie apart, so that an overrun hits nothing.
+/// Address of the first region. Regions lie apart, so that an overrun hits no other region.
 const BASE: u64 = 0x10_0000;
 const GAP: u64 = 0x1_0000;
-/// Keys with this index and above are those of windows.
+/// Index of the first window key. All higher ones are those of windows, too.
 const WINDOWS: u32 = 0x1_0000;
-/// Likewise of indirect keys.
+/// Index of the first indirect key.
 const INDIRECT: u32 = 0x2_0000;
 
-/// A registered region: keys and place, not the bytes.
+/// A registered region: keys and location, not the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Local key.
@@ -48,7 +48,7 @@ impl Region {
         }
     }
 
-    /// `len` bytes from offset `offset`; may lie outside, to provoke errors.
+    /// Returns `len` bytes from offset `offset`. They may lie outside, to provoke errors.
     #[must_use]
     pub const fn part(&self, offset: u64, len: u32) -> Sge {
         Sge {
@@ -65,12 +65,12 @@ struct Mr {
     flags: AccessFlags,
     pd: PdTag,
     live: bool,
-    /// So many bytes are there.
+    /// Number of bytes that are mapped.
     mapped: usize,
     bytes: Vec<u8>,
 }
 
-/// Memory of one process as one QP sees it; see [`Memory`].
+/// Memory of one process as one QP sees it, see [`Memory`].
 #[derive(Debug)]
 pub struct TestMemory {
     regions: RefCell<Vec<Mr>>,
@@ -95,10 +95,11 @@ impl Default for TestMemory {
 }
 
 impl TestMemory {
-    /// The domain of [`register`](Self::register), and of a QP that [`Setup`](super::Setup) makes.
+    /// The protection domain of [`register`](Self::register), and of a QP of
+    /// [`Setup`](super::Setup).
     pub const PD: PdTag = PdTag(1);
 
-    /// Without regions.
+    /// Creates a memory without regions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -109,7 +110,7 @@ impl TestMemory {
         self.add(len, flags, Self::PD)
     }
 
-    /// Registers in a protection domain that is not that of the QP.
+    /// Registers a region in a protection domain other than that of the QP.
     pub fn register_foreign(&self, len: u32, flags: AccessFlags) -> Region {
         self.add(len, flags, PdTag(Self::PD.0 + 1))
     }
@@ -137,7 +138,7 @@ impl TestMemory {
         region
     }
 
-    /// Allocates a memory window and returns its key, free.
+    /// Allocates a free memory window and returns its key.
     pub fn alloc_window(&self, kind: WindowKind) -> Rkey {
         let mut windows = self.windows.borrow_mut();
         let index = WINDOWS + u32::try_from(windows.len()).expect("few windows");
@@ -146,7 +147,7 @@ impl TestMemory {
         rkey
     }
 
-    /// Makes a free indirect key, local and remote, for so many entries and all rights.
+    /// Creates a free indirect key, local and remote, with `capacity` entries and all rights.
     pub fn create_indirect(&self, capacity: u32) -> Rkey {
         let mut keys = self.indirect.borrow_mut();
         let index = INDIRECT + u32::try_from(keys.len()).expect("few keys");
@@ -155,14 +156,14 @@ impl TestMemory {
         key
     }
 
-    /// The indirect key with this number.
+    /// Calls `f` with the indirect key of this number.
     fn with_indirect<R>(&self, key: u32, f: impl FnOnce(&mut Indirect) -> R) -> Option<R> {
         let mut keys = self.indirect.borrow_mut();
         let found = keys.iter_mut().find(|found| found.key().get() == key);
         found.map(f)
     }
 
-    /// The pieces of regions that an access through an indirect key touches, all of which are there.
+    /// Returns the pieces of regions for an access through an indirect key. All of them are mapped.
     fn pieces(
         &self,
         who: Accessor,
@@ -194,7 +195,7 @@ impl TestMemory {
         Ok(pieces)
     }
 
-    /// Does something to each piece of an access through an indirect key.
+    /// Calls a function for each piece of an access through an indirect key.
     fn each(
         &self,
         who: Accessor,
@@ -215,7 +216,7 @@ impl TestMemory {
         Ok(())
     }
 
-    /// Is the window with this index bound?
+    /// Returns true if the window with this index is bound.
     #[must_use]
     pub fn is_bound(&self, rkey: Rkey) -> bool {
         self.with_window(rkey, |window| window.region().is_some())
@@ -228,28 +229,28 @@ impl TestMemory {
         windows.get_mut(index as usize).map(f)
     }
 
-    /// What checks say of the memory from now on.
+    /// Sets the extent that checks report from now on.
     pub fn set_extent(&self, extent: Extent) {
         self.extent.set(extent);
     }
 
-    /// Its keys are invalid from now on.
+    /// Invalidates the keys of a region.
     pub fn deregister(&self, region: &Region) {
         self.with(region, |mr| mr.live = false);
     }
 
-    /// What lies behind the first `left` bytes is unmapped: checks do not notice, accesses do.
+    /// Unmaps the region except for its first `left` bytes. Checks do not notice, accesses do.
     pub fn unmap(&self, region: &Region, left: usize) {
         self.with(region, |mr| mr.mapped = left);
     }
 
-    /// A copy of the bytes in `range`.
+    /// Returns a copy of the bytes in `range`.
     #[must_use]
     pub fn bytes(&self, region: &Region, range: Range<usize>) -> Vec<u8> {
         self.with(region, |mr| mr.bytes[range].to_vec())
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     #[must_use]
     pub fn all(&self, region: &Region) -> Vec<u8> {
         self.bytes(region, 0..region.len as usize)
@@ -262,13 +263,13 @@ impl TestMemory {
         });
     }
 
-    /// Atomics executed so far.
+    /// Returns the number of atomics executed so far.
     #[must_use]
     pub fn atomics(&self) -> u64 {
         self.atomics.get()
     }
 
-    /// Accesses by the QP that changed memory so far, atomics included.
+    /// Returns the number of accesses by the QP that changed memory so far, including atomics.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.writes.get()
@@ -283,10 +284,10 @@ impl TestMemory {
         f(mr)
     }
 
-    /// Copies a payload that the transport has left to be copied: whose it is has been checked.
+    /// Copies a payload that the transport has deferred. The protection domain has been checked.
     ///
     /// # Errors
-    /// It is gone since.
+    /// The memory is no longer accessible.
     pub fn copy(&self, source: Source, dst: &mut [u8]) -> Result<(), AccessError> {
         let pd_of = |is_it: &dyn Fn(&Region) -> bool| {
             let regions = self.regions.borrow();

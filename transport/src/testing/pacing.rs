@@ -1,34 +1,34 @@
-//! A pair whose queue pairs keep their pace, as with an engine.
+//! Coalescing in a pair, as by an engine.
 
 use super::pair::Pair;
 use super::transit::Side;
 use crate::pace::{Cause, WAIT_NS};
 use crate::time::Time;
 
-/// Both QPs hold back what their [`Pace`](crate::Pace) says.
+/// State of coalescing: both QPs delay what their [`Pace`](crate::Pace) decides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacing {
-    /// How long an acknowledgement is held before it leaves alone.
+    /// The longest delay of an ACK.
     hold_ns: u64,
-    /// Why each side has to transmit, if it has to.
+    /// The trigger of each side's next transmission, if there is one.
     causes: [Option<Cause>; 2],
     pub(super) paced: Paced,
 }
 
-/// How often something was held back.
+/// Statistics of delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paced {
-    /// Acknowledgements.
+    /// Delayed ACKs.
     pub acks: u64,
-    /// Those of them that left alone.
+    /// Delayed ACKs that were sent alone.
     pub lone_acks: u64,
-    /// Posts.
+    /// Delayed posts.
     pub posts: u64,
 }
 
 impl Pair {
-    /// Acknowledgements and posts wait as with an engine, from now on: for an answer or for company. An
-    /// acknowledgement for which no answer comes leaves alone after `hold_ns`.
+    /// Delays ACKs and posts from now on, as an engine does. An ACK without a reply is sent alone
+    /// after `hold_ns`.
     pub const fn set_pacing(&mut self, hold_ns: u64) {
         self.pacing = Some(Pacing {
             hold_ns,
@@ -41,14 +41,14 @@ impl Pair {
         });
     }
 
-    /// What was held back since [`Pair::set_pacing`].
+    /// Returns the statistics since [`Pair::set_pacing`].
     #[must_use]
     pub fn paced(&self) -> Paced {
         self.pacing
             .map_or_else(Paced::default, |pacing| pacing.paced)
     }
 
-    /// This side has to transmit, for this reason.
+    /// Notes that a side has to transmit, with its trigger.
     pub(super) fn note(&mut self, side: Side, cause: Cause) {
         if let Some(pacing) = &mut self.pacing {
             let noted = &mut pacing.causes[side as usize];
@@ -59,21 +59,21 @@ impl Pair {
         }
     }
 
-    /// When the acknowledgement leaves that is held.
+    /// Returns when the delayed ACK is sent.
     pub(super) fn ack_release(&self, side: Side) -> Option<Time> {
         let pacing = self.pacing?;
         let since = self.node(side).qp.pace().held_since()?;
         Some(since.plus_ns(pacing.hold_ns))
     }
 
-    /// When the posts leave that wait.
+    /// Returns when the delayed posts are sent.
     pub(super) fn post_release(&self, side: Side) -> Option<Time> {
         self.pacing?;
         let since = self.node(side).qp.pace().posts_wait_since()?;
         Some(since.plus_ns(WAIT_NS))
     }
 
-    /// What has been held for long enough leaves.
+    /// Sends what has been delayed for the longest time.
     pub(super) fn release(&mut self, side: Side) {
         let now = self.now;
         if self.post_release(side).is_some_and(|due| due <= now) {
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// Transmits as an engine does: what waits stays, unless there is a reason to transmit.
+    /// Transmits as an engine does: delayed packets stay, unless there is a trigger.
     pub(super) fn drain_paced(&mut self, side: Side) {
         let Some(pacing) = &mut self.pacing else {
             return;

@@ -1,4 +1,4 @@
-//! Two QPs, a network, virtual time.
+//! Two QPs and a network between them, in virtual time.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -24,23 +24,23 @@ use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
-/// A QP, its memory, and what came out of it.
+/// A QP, its memory and its outputs.
 #[derive(Debug)]
 pub struct Node {
     /// The QP.
     pub qp: Qp,
-    /// Its memory.
+    /// Memory of the QP.
     pub mem: TestMemory,
-    /// Completions not taken yet by [`Pair::take_completions`].
+    /// Completions that [`Pair::take_completions`] has not returned yet.
     pub completions: Vec<Completion>,
-    /// Events not taken yet.
+    /// Events that were not polled yet.
     pub events: Vec<QpEvent>,
 }
 
-/// Longer payloads are copied by the harness, as by an engine, the others by the transport.
+/// Longer payloads are copied by the harness, as by an engine. The transport copies the others.
 const LONGEST_COPY: usize = 200;
 
-/// On its way.
+/// A packet in flight.
 #[derive(Debug)]
 struct InFlight {
     to: Side,
@@ -53,7 +53,7 @@ type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
 /// Two connected QPs.
 pub struct Pair {
     pub(super) nodes: [Node; 2],
-    /// Their attributes.
+    /// Setups of the QPs.
     setups: [Setup; 2],
     pub(super) now: Time,
     latency_ns: u64,
@@ -91,13 +91,13 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// Both QPs in RTS; `adapt` may change either's setup before.
+    /// Creates both QPs in RTS. `adapt` may change the setup of each.
     #[must_use]
     pub fn new(adapt: impl FnMut(Side, &mut Setup)) -> Self {
         Self::in_states(QpState::Rts, QpState::Rts, adapt)
     }
 
-    /// The QPs in these states.
+    /// Creates the QPs in these states.
     #[must_use]
     pub fn in_states(a: QpState, b: QpState, mut adapt: impl FnMut(Side, &mut Setup)) -> Self {
         let mut setups = [(Side::A, 0x11), (Side::B, 0x22)]
@@ -133,74 +133,75 @@ impl Pair {
         }
     }
 
-    /// One-way latency in nanoseconds; 5 µs unless told.
+    /// Sets the one-way latency in ns. The default is 5 µs.
     pub const fn set_latency(&mut self, ns: u64) {
         self.latency_ns = ns;
     }
 
-    /// Nanoseconds between two packets of one sender; 0, unless told: packets that are sent
-    /// together then arrive together and are handled as one batch.
+    /// Sets the time between two packets of one sender in ns. The default is 0, which delivers
+    /// packets that are sent together as one batch.
     pub const fn set_gap(&mut self, ns: u64) {
         self.gap_ns = ns;
     }
 
-    /// Acknowledgements that nothing else has to follow leave so much later
-    /// ([`AckTiming::Later`]); at once, unless told.
+    /// Delays ACKs without other responses ([`AckTiming::Later`]) by this time. By default they are
+    /// not delayed.
     pub const fn set_ack_delay(&mut self, ns: u64) {
         self.ack_delay_ns = Some(ns);
     }
 
-    /// What happens to packets from now on.
+    /// Sets what the network does with packets from now on.
     pub fn set_network(&mut self, network: impl FnMut(&Transit<'_>) -> Fate + 'static) {
         self.network = Box::new(network);
     }
 
-    /// Packets arrive again.
+    /// Makes the network deliver all packets again.
     pub fn heal(&mut self) {
         self.set_network(|_| Fate::Deliver);
     }
 
-    /// No packet is handled by [`Qp::handle_short`] from now on.
+    /// Disables the fast path ([`Qp::handle_short`]) from now on.
     pub const fn go_the_long_way(&mut self) {
         self.long_way = true;
     }
 
-    /// The network marks the packets from one side, or does not (ECN).
+    /// Sets whether the network marks the packets from one side (ECN).
     pub const fn mark_packets(&mut self, from: Side, marked: bool) {
         self.marks[from as usize] = marked;
     }
 
-    /// Without a record of packets, for long runs.
+    /// Stops recording packets, for long runs.
     pub fn stop_tracing(&mut self) {
         self.tracing = false;
         self.trace.clear();
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// One end.
+    /// Returns one side.
     #[must_use]
     pub const fn node(&self, side: Side) -> &Node {
         &self.nodes[side as usize]
     }
 
-    /// One end, to act on it; whatever comes of it goes out with the next step.
+    /// Returns one side, to change it. The resulting packets are sent in the next step.
     pub fn node_mut(&mut self, side: Side) -> &mut Node {
         self.note(side, Cause::Other);
         &mut self.nodes[side as usize]
     }
 
-    /// Packets so far.
+    /// Returns the packets sent so far.
     #[must_use]
     pub fn trace(&self) -> &[Traced] {
         &self.trace
     }
 
-    /// Packets so far, one `TIME_US SIDE> PACKET` per line, `x` in front of lost ones.
+    /// Returns the packets sent so far, one `TIME_US SIDE> PACKET` per line. `x` marks a lost
+    /// packet.
     #[must_use]
     pub fn trace_text(&self) -> String {
         self.trace
@@ -217,7 +218,7 @@ impl Pair {
             .collect()
     }
 
-    /// Forgets the packets so far.
+    /// Clears the record of packets.
     pub fn clear_trace(&mut self) {
         self.trace.clear();
     }
@@ -242,10 +243,10 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts a signaled send that must be accepted; of an XRC initiator to [`TestDomain::FIRST`].
+    /// Posts a signaled send. For an XRC initiator, it goes to [`TestDomain::FIRST`].
     ///
     /// # Panics
-    /// If it is not.
+    /// If the send is refused.
     pub fn send(&mut self, side: Side, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let wr = SendWr {
             wr_id,
@@ -256,10 +257,10 @@ impl Pair {
         self.try_send(side, &wr).expect("the send is accepted");
     }
 
-    /// Posts a signaled send to an XRC SRQ of the peer, that must be accepted.
+    /// Posts a signaled send to an XRC SRQ of the peer.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the send is refused.
     pub fn send_to(&mut self, side: Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let wr = SendWr {
             wr_id,
@@ -273,11 +274,11 @@ impl Pair {
         qp.aim(srqn);
     }
 
-    /// Posts a receive that must be accepted; to the shared queue where the QP has one, and to
-    /// [`TestDomain::FIRST`] of an XRC target's domain.
+    /// Posts a receive. For a QP with a shared queue it goes there, and for an XRC target to
+    /// [`TestDomain::FIRST`] of its domain.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the receive is refused.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
         if let Some(srq) = self.setups[side as usize].shared() {
             srq.with(|srq| srq.post(wr_id, sges))
@@ -288,7 +289,7 @@ impl Pair {
         qp.post_recv(self.now, wr_id, sges)
             .expect("the receive is accepted");
         if qp.state() == QpState::Err {
-            // It was flushed.
+            // The receive was flushed.
             self.note(side, Cause::Other);
         } else if qp.owes_credit() {
             let cause = qp.pace().cause_of_credit();
@@ -297,10 +298,10 @@ impl Pair {
         }
     }
 
-    /// Modifies a QP to another state with only the state in the mask, and `more`.
+    /// Modifies a QP to another state with only the state and `more` in the mask.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the modification is refused.
     pub fn modify(&mut self, side: Side, next: QpState, more: QpAttrMask, attr: &QpAttr) {
         let now = self.now;
         let attr = QpAttr {
@@ -316,7 +317,7 @@ impl Pair {
             .expect("the transition is valid");
     }
 
-    /// Takes the completions of one side, which frees their slots.
+    /// Takes the completions of one side, which frees their WQEs.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
         let shared = self.setups[side as usize].shared();
         let node = &mut self.nodes[side as usize];
@@ -336,7 +337,7 @@ impl Pair {
         core::mem::take(&mut self.nodes[side as usize].events)
     }
 
-    /// A packet from outside arrives at `to` right now, with the peer's addresses.
+    /// Delivers a packet to `to` immediately, with the peer's addresses.
     ///
     /// # Panics
     /// If the bytes are no packet.
@@ -345,7 +346,7 @@ impl Pair {
         self.drain(to);
     }
 
-    /// Likewise, with these addresses.
+    /// Delivers a packet to `to` immediately, with these addresses.
     ///
     /// # Panics
     /// If the bytes are no packet.
@@ -360,7 +361,7 @@ impl Pair {
         self.drain(Side::B);
     }
 
-    /// Lets the earliest packet or deadline happen; false where there is none.
+    /// Executes the earliest packet or deadline. Returns false if there is none.
     pub fn step(&mut self) -> bool {
         self.drain_both();
         let Some(next) = self.next_event() else {
@@ -414,7 +415,8 @@ impl Pair {
         panic!("no end: {self:?}");
     }
 
-    /// Steps while something is due within the next `ns` nanoseconds; then it is that time.
+    /// Steps while something is due within the next `ns` nanoseconds, and then advances to that
+    /// time.
     pub fn run_for(&mut self, ns: u64) {
         let end = self.now.plus_ns(ns);
         self.drain_both();
@@ -424,7 +426,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Steps until `done`; false where nothing is pending before that.
+    /// Steps until `done` returns true. Returns false if nothing is pending before that.
     ///
     /// # Panics
     /// After ten million steps.
@@ -441,7 +443,7 @@ impl Pair {
         panic!("no end: {self:?}");
     }
 
-    /// When the next packet or deadline is due.
+    /// Returns when the next packet or deadline is due.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
         let packet = self.in_flight.keys().next().map(|(time, _)| *time);
@@ -586,7 +588,8 @@ impl Pair {
         }
     }
 
-    /// The addresses of what a side sends; datagrams have those of the sides.
+    /// Returns source and destination address of a side's packets. Datagrams have the addresses of
+    /// the sides.
     fn path_from(&self, from: Side) -> (IpAddr, IpAddr) {
         let qp = &self.node(from).qp;
         if qp.config().qp_type == QpType::Ud {

@@ -1,4 +1,4 @@
-//! A QP in the state that a test wants.
+//! Setup of a QP in any state.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -12,10 +12,10 @@ use crate::queue::Receives;
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
-/// Active MTU of the imagined port.
+/// Active MTU of the simulated port.
 pub const CONTEXT_MTU: Mtu = Mtu::Mtu4096;
 
-/// What the imagined device says of a QP with this local address.
+/// Returns the device state for a QP with this local address.
 #[must_use]
 pub fn context(local: IpAddr) -> ModifyContext {
     ModifyContext {
@@ -31,27 +31,28 @@ pub fn context(local: IpAddr) -> ModifyContext {
     }
 }
 
-/// Configuration and attributes of one QP; every field may be changed before
-/// [`Setup::build`].
+/// Configuration and attributes of one QP. Every field may be changed before [`Setup::build`].
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Creation parameters.
     pub config: QpConfig,
     /// Attributes of all transitions up to RTS.
     pub attr: QpAttr,
-    /// Own address.
+    /// Local address.
     pub local: IpAddr,
     /// P_Key at index 0.
     pub pkey: Pkey,
-    /// Where receives come from, instead of a queue of its own.
+    /// A shared receive queue, in place of a queue of its own.
     pub srq: Option<Arc<TestSrq>>,
-    /// The same for an XRC target.
+    /// The XRC domain of an XRC target.
     pub domain: Option<Arc<TestDomain>>,
 }
 
 impl Setup {
-    /// A QP with usual attributes: PMTU 1024, timeout 14 (67 ms), 7 retries of both kinds, RNR
-    /// timer 12 (0.64 ms), 16 READs and atomics, all remote rights, one CQE per send.
+    /// Creates a setup with the usual attributes.
+    ///
+    /// They are PMTU 1024, timeout 14 (67 ms), 7 retries of both kinds, and RNR timer 12 (0.64 ms).
+    /// The setup has 16 READs and atomics, all remote rights, and one CQE per send.
     #[must_use]
     pub fn new(qp_num: u32, local: IpAddr, dest_qp_num: u32, remote: IpAddr) -> Self {
         let cap = QpCap {
@@ -107,7 +108,7 @@ impl Setup {
         }
     }
 
-    /// The shared queue that receives come from, of an XRC target the first one of its domain.
+    /// Returns the shared receive queue, for an XRC target the first one of its domain.
     #[must_use]
     pub fn shared(&self) -> Option<Arc<TestSrq>> {
         match &self.domain {
@@ -116,7 +117,7 @@ impl Setup {
         }
     }
 
-    /// The masks of the transitions on the way from RESET to RTS.
+    /// The masks of the transitions from RESET to RTS.
     pub const PATH_TO_RTS: [(QpState, QpAttrMask); 3] = [
         (
             QpState::Init,
@@ -146,10 +147,10 @@ impl Setup {
         ),
     ];
 
-    /// The QP in `state`.
+    /// Creates the QP in `state`.
     ///
     /// # Panics
-    /// If the attributes are refused, or for SQE, to which only an error leads.
+    /// If the attributes are refused, or for SQE, which only an error can cause.
     #[must_use]
     pub fn build(&self, state: QpState) -> Qp {
         let receives = match (&self.srq, &self.domain) {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::memory::PdTag;
 use crate::queue::{ReceiveDomain, RecvWqe, SharedReceives, Srq, Srqn};
 
-/// An XRC domain: which queue a number stands for.
+/// An XRC domain: a map from numbers to queues.
 #[derive(Debug, Default)]
 pub struct TestDomain {
     srqs: Mutex<BTreeMap<Srqn, Arc<TestSrq>>>,
@@ -15,17 +15,17 @@ pub struct TestDomain {
 }
 
 impl TestDomain {
-    /// The queue that [`Pair`](super::Pair) uses where nothing else is said.
+    /// The default queue of a [`Pair`](super::Pair).
     pub const FIRST: Srqn = Srqn::new(0x01_0001);
 
-    /// The queue that the number stands for.
+    /// Returns the queue of this number.
     #[must_use]
     pub fn get(&self, srqn: Srqn) -> Option<Arc<TestSrq>> {
         let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
         srqs.get(&srqn).cloned()
     }
 
-    /// From now on the number stands for `srq`, or for nothing.
+    /// Sets or removes the queue of this number.
     pub fn set(&self, srqn: Srqn, srq: Option<&Arc<TestSrq>>) {
         let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
         match srq {
@@ -34,7 +34,7 @@ impl TestDomain {
         };
     }
 
-    /// From now on the number stands for a queue of another process.
+    /// Assigns the number to a queue of another process.
     pub fn set_elsewhere(&self, srqn: Srqn) {
         self.set(srqn, None);
         let mut elsewhere = self
@@ -65,7 +65,7 @@ impl ReceiveDomain for TestDomain {
     }
 }
 
-/// A shared receive queue, and how often its limit was reached.
+/// A shared receive queue, with a count of limit events.
 #[derive(Debug)]
 pub struct TestSrq {
     pd: PdTag,
@@ -73,7 +73,7 @@ pub struct TestSrq {
 }
 
 impl TestSrq {
-    /// With room for `max_wr` receives of up to 8 entries.
+    /// Creates a queue for `max_wr` receives of up to 8 entries.
     #[must_use]
     pub const fn new(pd: PdTag, max_wr: u32) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl TestSrq {
         f(&mut inner.0)
     }
 
-    /// How often the limit was reached.
+    /// Returns how often the limit was reached.
     #[must_use]
     pub fn limit_events(&self) -> usize {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).1

@@ -1,4 +1,4 @@
-//! Packets between two sides, as hooks and records see them.
+//! Packets between two sides, for hooks and records.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,10 +18,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// The peer.
+    /// Returns the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -30,7 +30,7 @@ impl Side {
         }
     }
 
-    /// Its address on the alternate path.
+    /// Returns the address on the alternate path.
     #[must_use]
     pub fn alternate_ip(self) -> IpAddr {
         match self {
@@ -39,7 +39,7 @@ impl Side {
         }
     }
 
-    /// Its address.
+    /// Returns the address.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         match self {
@@ -49,44 +49,44 @@ impl Side {
     }
 }
 
-/// A packet about to travel.
+/// A packet that is about to be sent.
 #[derive(Debug)]
 pub struct Transit<'a> {
-    /// When.
+    /// Time of transmission.
     pub time: Time,
-    /// Who sent it.
+    /// The sender.
     pub from: Side,
-    /// Its source and its destination address.
+    /// Source and destination address.
     pub path: (IpAddr, IpAddr),
-    /// How many packets that side has sent before it.
+    /// Number of packets that the side has sent before it.
     pub index: usize,
-    /// It, parsed.
+    /// The parsed packet.
     pub packet: Packet<'a>,
 }
 
-/// What the network does with a packet.
+/// The network's decision about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives after the latency.
+    /// The packet arrives after the latency.
     Deliver,
-    /// It is lost.
+    /// The packet is lost.
     Drop,
-    /// It arrives once per entry, so many nanoseconds later than usual.
+    /// The packet arrives once per entry, so many nanoseconds later than usual.
     Copies(Vec<u64>),
-    /// These bytes arrive in its place, as if their ICRC were right.
+    /// These bytes arrive in place of the packet, as if their ICRC were correct.
     Replace(Vec<u8>),
 }
 
 /// A packet that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// When it was sent.
+    /// Time of transmission.
     pub time: Time,
-    /// By whom.
+    /// The sender.
     pub from: Side,
-    /// Its source and its destination address.
+    /// Source and destination address.
     pub path: (IpAddr, IpAddr),
-    /// In one line, without the P_Key and the like.
+    /// The packet in one line, without fields such as the P_Key.
     pub text: String,
     /// The UDP payload, ICRC bytes 0.
     pub bytes: Vec<u8>,
@@ -95,10 +95,10 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// It, parsed.
+    /// Returns the parsed packet.
     ///
     /// # Panics
-    /// Never: only what parses is traced.
+    /// Never: only packets that can be parsed are recorded.
     #[must_use]
     pub fn packet(&self) -> Packet<'_> {
         Packet::parse(&self.bytes).expect("our own packet")

@@ -1,4 +1,4 @@
-//! Marks, congestion notifications and rates.
+//! Tests of ECN marks, congestion notifications and rates.
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ fn controlled() -> Pair {
     pair
 }
 
-/// A notification as another device sends it.
+/// Returns a notification as another device sends it.
 fn notification(dest: Qpn, pkey: Pkey) -> Vec<u8> {
     let bth = Bth {
         opcode: Opcode::of(Service::Cnp, Operation::Cnp).unwrap(),
@@ -48,14 +48,14 @@ fn notification(dest: Qpn, pkey: Pkey) -> Vec<u8> {
     bytes
 }
 
-/// The notifications that a side has sent, as bytes without the ICRC.
+/// Returns the number of notifications that a side has sent.
 fn notifications(pair: &Pair, from: Side) -> usize {
     let is_one = |bytes: &[u8]| bytes[0] == 0x81;
     let sent = pair.trace().iter().filter(|traced| traced.from == from);
     sent.filter(|traced| is_one(&traced.bytes)).count()
 }
 
-/// Time that writing `len` bytes takes.
+/// Returns the time that writing `len` bytes takes.
 fn transfer(pair: &mut Pair, len: u32) -> u64 {
     let source = register_filled(pair, Side::A, len, 5);
     let target = register(pair, Side::B, len);
@@ -82,7 +82,7 @@ fn marked_packets_are_answered_by_notifications() {
     for psn in 0..4 {
         answer(&mut pair, &write_only(psn, &region, 1));
     }
-    // Within a round trip or two: one of them.
+    // Within a round trip or two, only one notification is sent.
     assert_eq!(counters(&pair, Side::B).marked_packets, 4);
     assert_eq!(counters(&pair, Side::B).cnps_sent, 1);
     pair.run_for(MS);
@@ -97,7 +97,7 @@ fn marked_packets_are_answered_by_notifications() {
     let mut expected = notification(Qpn::new(0x11), Pkey::DEFAULT);
     expected.truncate(28);
     assert_eq!((traced.bytes.len(), &traced.bytes[..28]), (32, &*expected));
-    // Neither acknowledged nor counted as a request.
+    // A notification is neither acknowledged nor counted as a request.
     assert_eq!(counters(&pair, Side::A).cnps_received, 2);
 }
 
@@ -142,14 +142,14 @@ fn a_congested_path_is_sent_to_more_slowly() {
     let marked = transfer(&mut pair, len);
     assert!(counters_of(&pair) > 3);
     assert!(marked > 2 * free, "{marked} ns, {free} ns without marks");
-    // And recovers.
+    // The rate recovers.
     pair.mark_packets(Side::A, false);
     pair.run_for(10_000 * MS);
     let later = transfer(&mut pair, len);
     assert!(later < 2 * free, "{later} ns, {free} ns before");
 }
 
-/// Time that reading `len` bytes takes.
+/// Returns the time that reading `len` bytes takes.
 fn read_back(pair: &mut Pair, len: u32) -> u64 {
     let source = register_filled(pair, Side::B, len, 7);
     let target = register(pair, Side::A, len);
@@ -166,7 +166,8 @@ fn read_back(pair: &mut Pair, len: u32) -> u64 {
     pair.now().ns_since(begin)
 }
 
-/// The responses of a READ are data as well: who sends them hears of it, and goes slower.
+/// Checks that READ responses are controlled as well: their sender is notified, and reduces its
+/// rate.
 //= ENC-10 CNP-01 CNP-03 type=test
 #[test]
 fn a_congested_path_is_read_from_more_slowly() {
@@ -177,17 +178,18 @@ fn a_congested_path_is_read_from_more_slowly() {
     let marked = read_back(&mut pair, len);
     assert!(counters(&pair, Side::B).cnps_received > 3);
     assert!(marked > 2 * free, "{marked} ns, {free} ns without marks");
-    // Slow, but not so slow that anybody asks again.
+    // The rate is low, but high enough that the requester does not retransmit.
     assert_eq!(counters(&pair, Side::A).timeouts, 0);
     assert_eq!(counters(&pair, Side::B).duplicate_requests, 0);
-    // And recovers.
+    // The rate recovers.
     pair.mark_packets(Side::B, false);
     pair.run_for(10_000 * MS);
     let later = read_back(&mut pair, len);
     assert!(later < 2 * free, "{later} ns, {free} ns before");
 }
 
-/// However often it is told, a responder stays fast enough for the shortest ACK timeout, and what is no data is not held up.
+/// Checks that a responder stays fast enough for the shortest ACK timeout, however many
+/// notifications arrive. Packets without data are not delayed.
 //= ENC-10 type=test
 #[test]
 fn responses_never_stop() {
@@ -198,7 +200,7 @@ fn responses_never_stop() {
     }
     pair.run();
     let ns = read_back(&mut pair, 256 << 10);
-    // 100 Mbit/s at least: 12.5 MB/s, 21 ms.
+    // The rate is at least 100 Mbit/s: 12.5 MB/s, 21 ms.
     assert!((2 * MS..22 * MS).contains(&ns), "{ns}");
     assert_eq!(counters(&pair, Side::A).timeouts, 0);
     for _ in 0..400 {
@@ -209,7 +211,7 @@ fn responses_never_stop() {
     assert!(ns < 20 * MS, "{ns}: writes are acknowledged as ever");
 }
 
-/// The pace of READ responses is theirs: once they are sent, an acknowledgement does not wait for it.
+/// Checks that an ACK does not wait for the rate limit of READ responses, once those are sent.
 //= ENC-10 RC-ACK-01 type=test
 #[test]
 fn acknowledgements_have_no_pace() {
@@ -233,7 +235,8 @@ fn acknowledgements_have_no_pace() {
     }
 }
 
-/// A READ that waits for its turn ends with its queue pair: nothing is sent after a reset, and no timer is left.
+/// Checks that a delayed READ response ends with its queue pair: no packet is sent after a reset,
+/// and no timer is left.
 #[test]
 fn responses_that_wait_end_with_their_queue_pair() {
     let mut pair = controlled();
@@ -264,7 +267,7 @@ fn unreliable() -> Pair {
     pair
 }
 
-/// UC answers marks too, though it answers nothing else, and heeds what it is told.
+/// Checks that UC answers marks and obeys notifications, although it sends no other answers.
 //= ENC-10 CNP-01 CNP-02 type=test
 #[test]
 fn unreliable_connections_are_controlled_too() {
@@ -272,7 +275,7 @@ fn unreliable_connections_are_controlled_too() {
     let free = transfer(&mut unreliable(), len);
     let mut pair = unreliable();
     pair.mark_packets(Side::A, true);
-    // All of the first one is on its way before anybody complains.
+    // All packets of the first transfer are in flight before the first notification.
     transfer(&mut pair, len);
     assert!(counters_of(&pair) > 0);
     let marked = transfer(&mut pair, len);
@@ -283,7 +286,7 @@ fn unreliable_connections_are_controlled_too() {
     pair.run_for(10_000 * MS);
     let later = transfer(&mut pair, len);
     assert!(later < 2 * free, "{later} ns, {free} ns before");
-    // What waits is flushed with the queue, and leaves no timer.
+    // Delayed requests are flushed with the queue, and leave no timer.
     for _ in 0..400 {
         pair.inject(Side::A, &notification(Qpn::new(0x11), Pkey::DEFAULT));
         pair.drain_both();
@@ -360,12 +363,12 @@ fn notifications_from_elsewhere_are_dropped() {
 fn a_rate_is_kept() {
     let mut pair = Pair::default();
     let qp = &mut pair.node_mut(Side::A).qp;
-    // 80 Mbit/s: 10 MB in a second.
+    // At 80 Mbit/s: 10 MB in a second.
     qp.set_rate_limit(80_000).unwrap();
     assert_eq!(qp.query().rate_limit, 80_000);
     let ns = transfer(&mut pair, 1_000_000);
     assert!((100 * MS..115 * MS).contains(&ns), "{ns}");
-    // Small messages as well.
+    // The rate applies to small messages as well.
     let (source, target) = (
         register_filled(&pair, Side::A, 64, 1),
         register(&pair, Side::B, 64),

@@ -1,4 +1,4 @@
-//! End-to-end credits: what a responder tells of its receives, and what a requester makes of it.
+//! End-to-end credits: the announcements of a responder, and the reaction of a requester.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -19,7 +19,7 @@ const RNR: WcStatus = WcStatus::RnrRetryExcErr;
 /// The code for "no limit".
 const NO_LIMIT: u8 = 31;
 
-/// The syndromes and MSNs that B has sent since the last call.
+/// Returns the syndromes and MSNs that B has sent since the last call.
 fn told(pair: &mut Pair) -> Vec<(u8, u32)> {
     let of = |t: &crate::testing::Traced| {
         let aeth = t.packet().headers().aeth?;
@@ -30,7 +30,7 @@ fn told(pair: &mut Pair) -> Vec<(u8, u32)> {
     told
 }
 
-/// What A has sent since the last call.
+/// Returns the packets that A has sent since the last call.
 fn sent(pair: &mut Pair) -> Vec<(Operation, u32)> {
     pair.drain_both();
     let sent = operations(pair, Side::A);
@@ -42,14 +42,14 @@ fn send_only(psn: u32) -> Request {
     Request::new(Operation::SendOnly, psn)
 }
 
-/// A whose peer only says what the test says.
+/// Creates a pair whose B only sends what the test injects.
 fn alone() -> Pair {
     let mut pair = Pair::default();
     pair.set_network(|_| Fate::Drop);
     pair
 }
 
-/// An answer to A, with its code of credits.
+/// Injects an answer to A, with its credit code.
 pub(super) fn answer(pair: &mut Pair, operation: Operation, psn: u32, (code, msn): (u8, u32)) {
     let request = Request::new(operation, psn);
     let mut headers = Headers::new(request.headers.bth);
@@ -84,12 +84,12 @@ fn acknowledgements_tell_of_the_receives_that_are_left() {
         pair.recv(Side::B, wr_id, &[region.sge()]);
     }
     pair.clear_trace();
-    // 6 is a code of its own, 5 and 4 are said to be 4.
+    // A count of 6 has its own code. Counts of 5 and 4 are both announced as 4.
     write_only(0, &region, 1).inject(&mut pair);
     send_only(1).inject(&mut pair);
     send_only(2).inject(&mut pair);
     assert_eq!(told(&mut pair), [(5, 1), (4, 2), (4, 3)]);
-    // The receive of a message that has begun is not counted.
+    // The receive of a message in progress is not counted.
     Request::new(Operation::SendFirst, 3)
         .payload(&[0; PMTU as usize])
         .inject(&mut pair);
@@ -108,7 +108,7 @@ fn every_positive_answer_tells_of_them() {
     read_request(0, &region, 0, 3 * PMTU).inject(&mut pair);
     fetch_add(3, &region, 1).inject(&mut pair);
     assert_eq!(told(&mut pair), [(3, 1), (3, 1), (3, 2)]);
-    // A duplicate is answered with what is true now.
+    // A duplicate is answered with the current credits.
     pair.recv(Side::B, 3, &[]);
     fetch_add(3, &region, 1).inject(&mut pair);
     assert_eq!(told(&mut pair), [(4, 2)]);
@@ -123,7 +123,7 @@ fn without_a_queue_of_its_own_a_responder_sets_no_limit() {
     send_only(0).inject(&mut pair);
     assert_eq!(told(&mut pair), [(NO_LIMIT, 1)]);
 
-    // The program decides when a receive may be taken.
+    // The program decides when a receive may be consumed.
     let (mut pair, _) = target();
     let gate = Arc::new(Gate::default());
     pair.node_mut(Side::B).qp.manage(Managed {
@@ -160,20 +160,20 @@ fn who_was_told_of_no_receives_hears_of_the_next() {
     pair.recv(Side::B, 2, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), [(1, 1)]);
-    // That is enough: each message that takes one is acknowledged with what is left.
+    // No further announcement is needed: the ACK of each message announces the credits left.
     pair.recv(Side::B, 3, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), []);
     send_only(1).inject(&mut pair);
     assert_eq!(told(&mut pair), [(1, 2)]);
-    // Who was refused tries again of its own accord.
+    // A requester that received an RNR NAK retries without an announcement.
     send_only(2).inject(&mut pair);
     send_only(3).inject(&mut pair);
     assert_eq!(told(&mut pair), [(0, 3), (0x2c, 3)]);
     pair.recv(Side::B, 4, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), []);
-    // In ERR there is nothing to tell.
+    // In ERR no credits are announced.
     send_only(3).inject(&mut pair);
     assert_eq!(told(&mut pair), [(0, 4)]);
     let none = QpAttrMask::empty();
@@ -184,7 +184,7 @@ fn who_was_told_of_no_receives_hears_of_the_next() {
     assert_eq!(told(&mut pair), []);
 }
 
-/// Whoever carries the acknowledgement to the wire.
+/// Checks that an ACK taken by the caller counts as an announcement.
 //= RC-ACK-06 type=test
 #[test]
 fn an_acknowledgement_that_was_taken_has_told_of_none() {
@@ -215,10 +215,10 @@ fn messages_start_while_there_are_credits_and_one_beyond_is_tried() {
         sent(&mut pair),
         [(Operation::SendOnly, 1), (Operation::SendOnly, 2)]
     );
-    // MSN 2, and one receive for the message after it, which has left already.
+    // MSN 2, and one receive for the next message, which was already sent.
     ack(&mut pair, 1, 1, 2);
     assert_eq!(sent(&mut pair), []);
-    // An older and smaller limit takes nothing back, a greater one counts.
+    // An older and smaller limit has no effect. A greater one counts.
     ack(&mut pair, 2, 1, 3);
     assert_eq!(sent(&mut pair), [(Operation::SendOnly, 3)]);
     ack(&mut pair, 3, 0, 4);
@@ -227,7 +227,7 @@ fn messages_start_while_there_are_credits_and_one_beyond_is_tried() {
     assert_eq!(sent(&mut pair), [(Operation::SendOnly, 4)], "in the end");
     pair.run_for(10_000_000);
     assert_eq!(sent(&mut pair), [], "one");
-    // That was taken: a peer that does not tell is not waited for any more.
+    // The message found a receive: the requester no longer waits for announcements of this peer.
     ack(&mut pair, 4, 0, 5);
     assert_eq!(sent(&mut pair), [(Operation::SendOnly, 5)]);
     ack(&mut pair, 5, 0, 6);
@@ -246,11 +246,11 @@ fn of_a_long_message_beyond_the_credits_only_the_first_packet_leaves() {
     let asks = pair.trace()[0].packet().bth().ack_req;
     assert!(asks, "for an acknowledgement");
     assert_eq!(sent(&mut pair), [(Operation::SendFirst, 0)]);
-    // Not taken: the same once more, and no more.
+    // The message found none: only its first packet is sent again.
     ack(&mut pair, 0, 0x21, 0);
     pair.run_for(1_000_000);
     assert_eq!(sent(&mut pair), [(Operation::SendFirst, 0)]);
-    // Taken, though it is the last that can be: so the rest may follow.
+    // The message found the last receive, so the rest of it may follow.
     ack(&mut pair, 0, 0, 0);
     assert_eq!(
         sent(&mut pair),
@@ -291,7 +291,7 @@ fn what_takes_no_receive_needs_no_credit() {
         ],
         "but a WRITE with immediate does, and holds up what is behind it"
     );
-    // They count as messages all the same: MSN 1, and credits for the next two.
+    // READ and WRITE also count as messages: MSN 1, and credits for the next two.
     ack(&mut pair, 1, 2, 1);
     assert_eq!(sent(&mut pair), [], "the READ and the WRITE are sent");
     ack(&mut pair, 1, 3, 1);
@@ -335,16 +335,16 @@ fn an_answer_of_any_kind_gives_credits_and_a_late_one_none() {
     post_sends(&mut pair, 4);
     assert_eq!(sent(&mut pair).len(), 2);
     ack(&mut pair, 2, 0, 3);
-    // Older than the last, and in the future: neither says anything.
+    // An ACK older than the last, and one in the future, have no effect.
     ack(&mut pair, 1, 4, 3);
     ack(&mut pair, 3, 4, 3);
     assert_eq!(sent(&mut pair).len(), 0);
-    // The last one again, and better.
+    // The last ACK is repeated, with more credits.
     ack(&mut pair, 2, 1, 3);
     assert_eq!(sent(&mut pair).len(), 1);
 }
 
-/// A peer that claims to have completed more than it was sent.
+/// Checks a peer whose MSN exceeds the messages that it was sent.
 #[test]
 fn messages_that_were_not_sent_cannot_be_complete() {
     let mut pair = alone();
@@ -356,7 +356,7 @@ fn messages_that_were_not_sent_cannot_be_complete() {
     assert_eq!(sent(&mut pair).len(), 1);
 }
 
-/// B gives receives a few at a time, the next when some were used up; A has 200 messages.
+/// Runs 200 messages of A. B posts a few receives at a time, and the next when some were consumed.
 fn slow_receiver(
     each: u64,
     pause_ns: u64,
@@ -410,7 +410,7 @@ fn a_slow_receiver_never_has_to_say_that_it_is_not_ready() {
     }
 }
 
-/// Whatever is lost, credits among it: all arrives, in order.
+/// Checks that all messages arrive in order despite losses of packets and credits.
 #[test]
 fn lost_credits_cost_time_and_nothing_else() {
     for seed in 1..20_u32 {
@@ -438,7 +438,8 @@ fn a_receiver_that_has_none_is_not_ready_in_the_end() {
     assert_eq!(psns, [0, 1, 1, 1], "never more than the first beyond");
 }
 
-/// Nothing was known of a limit, so all has left; once there is one, only the oldest is tried again.
+/// Checks the first announcement of a limit, after all messages were already sent: only the oldest
+/// is tried again.
 //= RC-CRD-04 type=test
 #[test]
 fn what_was_sent_too_much_is_repeated_one_by_one() {
@@ -461,7 +462,7 @@ fn what_was_sent_too_much_is_repeated_one_by_one() {
     assert_eq!(pair.node(Side::A).qp.counters().rnr_naks_received, 2);
 }
 
-/// A READ in parts is as many messages as the peer counts requests.
+/// Checks that a READ that is split counts as several messages, as the peer counts requests.
 //= RC-CRD-02 type=test
 #[test]
 fn a_read_in_parts_is_counted_in_parts() {

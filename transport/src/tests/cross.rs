@@ -1,4 +1,4 @@
-//! Queues that wait for each other.
+//! Tests of cross-channel operations.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::{
 const OK: WcStatus = WcStatus::Success;
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-/// Holds once a counter has reached a value; counts who asks.
+/// A condition that holds once a counter has reached a value. It counts its checks.
 #[derive(Debug, Default)]
 struct Until {
     counter: AtomicU32,
@@ -32,7 +32,7 @@ impl Condition for Until {
     }
 }
 
-/// Releases so many of a queue.
+/// Releases a number of work requests of a queue.
 #[derive(Debug)]
 struct Open(Arc<Gate>, u32);
 
@@ -49,7 +49,7 @@ fn post(pair: &mut Pair, wr_id: u64, op: SendOp, flags: SendFlags, operands: Opt
         flags,
         sges: &[],
     };
-    // As an engine does: what is not complete yet is not polled in between.
+    // Like an engine, which does not poll between posts.
     pair.node_mut(Side::A)
         .qp
         .post_send(crate::Time::ZERO, &wr, None)
@@ -103,7 +103,7 @@ fn a_wait_holds_up_what_comes_after_it() {
     let sent = operations(&pair, Side::A);
     let sent: Vec<_> = sent.into_iter().map(|(operation, _)| operation).collect();
     assert_eq!(sent, [Operation::WriteOnly; 2]);
-    // What waits is flushed like everything else.
+    // Waiting work requests are flushed like all others.
     until.counter.store(0, Ordering::Relaxed);
     post(&mut pair, 4, SendOp::Wait, SendFlags::empty(), wait());
     pair.send(Side::A, 5, write(&there), &[region.sge()]);
@@ -139,7 +139,7 @@ fn a_managed_send_queue_sends_what_is_released() {
     pair.drain_both();
     pair.run();
     assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
-    // Taken back, it does not count.
+    // An undone post is not counted.
     pair.node_mut(Side::A).qp.unpost_send(1);
     assert_eq!(gate.posted(), 2);
     pair.send(Side::A, 4, write(&there), &[region.sge()]);
@@ -174,7 +174,7 @@ fn a_receive_exists_once_it_is_released() {
     assert_eq!(ids(&mut pair, Side::B), [], "RNR");
     assert!(pair.node(Side::B).qp.counters().rnr_naks_sent > 0);
     let open = Operands::Enable(Arc::new(Open(Arc::clone(&gate), 1)));
-    // Whoever executes it.
+    // Any queue may execute the release.
     let Operands::Enable(release) = &open else {
         unreachable!()
     };
@@ -182,7 +182,7 @@ fn a_receive_exists_once_it_is_released() {
     pair.run();
     assert_eq!(ids(&mut pair, Side::B), [(7, OK)]);
     assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
-    // What was not released is flushed, too.
+    // Work requests that were not released are flushed, too.
     pair.modify(
         Side::B,
         QpState::Err,
@@ -193,7 +193,7 @@ fn a_receive_exists_once_it_is_released() {
     assert_eq!(ids(&mut pair, Side::B), [(8, WcStatus::WrFlushErr)]);
 }
 
-/// A chain: A waits, releases its own receives and goes on; in order, and whatever is lost on the way.
+/// Checks a chain: A waits, releases its own receives and continues, in order, despite losses.
 //= XCE-04 type=test
 //= NOP-01 type=test
 #[test]
@@ -256,7 +256,7 @@ fn slots_that_nobody_takes_are_free_when_they_are_executed() {
                 flags: SIGNALED,
                 sges: &[region.sge()],
             };
-            // The harness takes completions, but never says so.
+            // The harness takes completions, but does not free their WQEs.
             if let Err(error) = pair
                 .node_mut(Side::A)
                 .qp
@@ -282,7 +282,7 @@ fn what_is_computed_is_sent() {
     let numbers: Vec<u8> = (1..=6u64).flat_map(u64::to_be_bytes).collect();
     pair.node(Side::A).mem.fill(&operands, 0, &numbers);
     pair.recv(Side::B, 7, &[there.sge()]);
-    // Lost once: what is sent again is the same, whatever has become of the operands.
+    // The packet is lost once. Its retransmission is the same, even if the operands have changed.
     let mut first = true;
     pair.set_network(move |_| {
         if core::mem::take(&mut first) {
@@ -318,7 +318,7 @@ fn what_is_computed_is_sent() {
     let sum = (1u64 + 2 + 4 + 5 + 6).to_be_bytes();
     assert_eq!(pair.node(Side::B).mem.bytes(&there, 0..8), sum);
     assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
-    // Operands that cannot be read.
+    // The operands cannot be read.
     let gone = Sge {
         lkey: rocade_wire::Lkey::new(0xdead),
         ..operands.part(0, 16)
@@ -337,8 +337,8 @@ fn what_is_computed_is_sent() {
     assert_eq!(ids(&mut pair, Side::A), [(1, WcStatus::LocProtErr)]);
 }
 
-/// A READ writes what is computed of the elements that it reads, and leaves the rest of its buffers alone; whatever is lost, each
-/// element counts once.
+/// Checks that a READ stores the result over the elements that it reads, and leaves the rest of its
+/// buffers unchanged. Each element counts once, despite losses.
 //= XCC-01 type=test
 //= XCC-03 type=test
 //= XCC-06 type=test
@@ -379,7 +379,7 @@ fn what_is_read_is_computed() {
         let done = pair.take_completions(Side::A);
         assert_eq!(statuses(&done), [(1, OK)]);
         let (len, result) = if located {
-            // Values are those at even places.
+            // Values are the elements at even indices.
             let even = (0..1000u64).step_by(2).map(|n| n * 7 % 1001);
             let (at, best) = even.enumerate().max_by_key(|(_, value)| *value).unwrap();
             let location = (2 * at as u64 + 1) * 7 % 1001;
@@ -458,7 +458,7 @@ fn a_master_may_be_unreliable() {
         42u64.to_be_bytes()
     );
     assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
-    // What waits is flushed like everything else.
+    // Waiting work requests are flushed like all others.
     until.counter.store(0, Ordering::Relaxed);
     let wait = Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>);
     post(&mut pair, 6, SendOp::Wait, SendFlags::empty(), Some(wait));
@@ -468,7 +468,7 @@ fn a_master_may_be_unreliable() {
     pair.drain_both();
     let flushed = WcStatus::WrFlushErr;
     assert_eq!(ids(&mut pair, Side::A), [(6, flushed), (7, flushed)]);
-    // There is no such thing for datagrams.
+    // Datagram QPs do not support it.
     let mut pair = Pair::in_states(QpState::Rts, QpState::Rts, |_, setup| {
         setup.config.qp_type = QpType::Ud;
     });
@@ -507,7 +507,7 @@ fn an_unreliable_queue_may_be_managed() {
     assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
     pair.node_mut(Side::A).qp.unpost_send(1);
     assert_eq!(gate.posted(), 2);
-    // Nobody takes completions, yet the queue does not fill.
+    // No completions are polled, and the queue still does not fill.
     for wr_id in 3..300 {
         pair.send(Side::A, wr_id, write(&there), &[region.part(0, 8)]);
         gate.release_to(gate.posted());
@@ -520,7 +520,7 @@ fn an_unreliable_queue_may_be_managed() {
     assert_eq!(gate.posted(), 0);
 }
 
-/// A receive of UC that is not released does not exist: what comes for it is lost.
+/// Checks that UC cannot use a receive that is not released: the message is lost.
 //= XCE-05 type=test
 #[test]
 fn an_unreliable_receive_exists_once_it_is_released() {

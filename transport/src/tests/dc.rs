@@ -1,4 +1,5 @@
-//! Dynamic connections: one initiator and many targets, many initiators and one target, and whatever goes wrong.
+//! Tests of dynamic connections: one initiator and many targets, many initiators and one target,
+//! and their failures.
 
 mod ends;
 mod extended;
@@ -54,7 +55,7 @@ fn count(fabric: &Fabric, what: &str) -> usize {
         .count()
 }
 
-/// One initiator on host 1 and targets on hosts 2, 3, …
+/// Creates one initiator on host 1 and targets on hosts 2, 3, …
 fn star(targets: u8) -> (Fabric, NodeId, Vec<NodeId>) {
     let mut fabric = Fabric::default();
     let dci = fabric.add_initiator(1, None, |_| {});
@@ -132,7 +133,8 @@ fn every_operation_reaches_its_target() {
     assert_eq!(memory.bytes(&a, 8000..8008), 0u64.to_ne_bytes());
     assert_eq!(memory.bytes(&a, 8008..8016), 7u64.to_ne_bytes());
 
-    // A question and its answer come first, then one START, and in the end one DISCONNECT, which is acknowledged.
+    // A probe and its answer come first, then one START, and finally one DISCONNECT, which is
+    // acknowledged.
     let trace = fabric.trace();
     assert!(trace[0].starts_with("UD SEND_ONLY") && trace[1].starts_with("UD SEND_ONLY"));
     assert!(trace[2].contains("DC SEND_FIRST") && trace[2].contains("START mtu=3"));
@@ -147,7 +149,8 @@ fn every_operation_reaches_its_target() {
     assert!(end.starts_with("DC DISCONNECT") && answer.starts_with("DC ACK"));
 }
 
-/// Requests go out in order, each target's when everything before is acknowledged, without help of the user.
+/// Checks that requests are sent in order. Those to the next target wait until everything before is
+/// acknowledged, without action of the user.
 //= DC-06 DC-07 DCW-12 type=test
 //= DCW-13 type=test
 #[test]
@@ -157,7 +160,7 @@ fn the_next_target_waits_for_the_last() {
     let to: Vec<_> = (0..3)
         .map(|n| (dcts[n], region(&fabric, dcts[n], 64)))
         .collect();
-    // The first round introduces them.
+    // The first round probes the addresses.
     for round in 0..2u64 {
         fabric.clear_trace();
         for (n, (dct, b)) in (0u64..).zip(&to) {
@@ -199,7 +202,7 @@ fn the_next_target_waits_for_the_last() {
         3
     );
     assert_eq!(count(&fabric, "START"), 3);
-    // No packet to the next target before the last acknowledgement of the one before.
+    // No packet goes to the next target before the last ACK of the one before.
     let position = |what: &str| fabric.trace().iter().position(|line| line.contains(what));
     let last_ack = |trace: &[&str]| trace.iter().rposition(|name| *name == "ACKNOWLEDGE");
     let second_start = fabric
@@ -262,7 +265,7 @@ fn many_initiators_share_a_target() {
         let done = fabric.take_completions(dci);
         assert!(done.len() == 6 && done.iter().all(|c| c.status == WcStatus::Success));
     }
-    // Those that have nothing to do leave.
+    // Idle sessions end.
     fabric.run();
     assert_eq!(fabric.node(dct).qp.target_status().unwrap().sessions, 0);
 }
@@ -290,7 +293,7 @@ fn a_forged_key_is_dropped_and_counted() {
         fabric.post(dci, forged, 2, SendOp::Send { imm: None }, &[a.part(0, 8)]);
         fabric.post(dci, good, 3, SendOp::Send { imm: None }, &[a.part(0, 8)]);
         fabric.run();
-        // What was for others is flushed, too.
+        // Requests to other targets are flushed, too.
         assert_eq!(
             statuses(&fabric.take_completions(dci)),
             [
@@ -314,7 +317,7 @@ fn a_forged_key_is_dropped_and_counted() {
     assert!(fabric.take_completions(dct).is_empty());
     let dropped = fabric.node(dct).qp.counters().dropped(DropReason::BadDcKey);
     assert_eq!(dropped, u64::from(before));
-    // The receive is still there.
+    // The receive was not consumed.
     let good = fabric.to(dci, dct, KEY);
     fabric.post(dci, good, 9, SendOp::Send { imm: None }, &[a.part(0, 8)]);
     fabric.run();
@@ -325,7 +328,7 @@ fn a_forged_key_is_dropped_and_counted() {
     assert_eq!(fabric.take_completions(dct).len(), 1);
 }
 
-/// From ERR through RESET to RTS, by the table of upstream.
+/// Moves an initiator from ERR through RESET to RTS, by the upstream state table.
 fn recover(fabric: &mut Fabric, dci: NodeId) {
     use crate::attr::{QpAttr, QpAttrMask};
     let (now, ip) = (fabric.now(), fabric.node(dci).ip);
@@ -366,7 +369,7 @@ fn without_receives_the_initiator_waits_or_gives_up() {
     }
 }
 
-/// A request that is refused ends its session, and nothing else of the target.
+/// Checks that a refused request ends its session, and no other session of the target.
 //= DC-09 DC-13 type=test
 #[test]
 fn a_refused_request_concerns_its_initiator_alone() {
@@ -415,7 +418,7 @@ fn a_refused_request_concerns_its_initiator_alone() {
 fn receive_buffers_are_of_the_targets_domain() {
     let mut fabric = Fabric::default();
     let dci = fabric.add_initiator(1, None, |_| {});
-    // The queue belongs to another domain than the target.
+    // The queue belongs to another protection domain than the target.
     let dct = fabric.add_target(2, KEY, |setup| {
         setup.srq = Some(std::sync::Arc::new(crate::testing::TestSrq::new(
             crate::memory::PdTag(77),
@@ -482,7 +485,8 @@ fn what_cannot_be_posted() {
     assert_eq!(dct.post_send(now, &wr, None), Err(PostError::InvalidState));
 }
 
-/// An unsignaled request frees its slot with the next signaled one, whichever target that goes to.
+/// Checks that an unsignaled request frees its WQE with the next signaled one, also if that goes to
+/// another target.
 #[test]
 fn slots_are_those_of_the_whole_queue() {
     let (mut fabric, dci, dcts) = star(2);
@@ -536,7 +540,7 @@ fn with_streams(log_concurrent: u8, log_errored: u8) -> (Fabric, NodeId, Vec<Nod
     (fabric, dci, dcts)
 }
 
-/// Memory that goes while it is on its way, on either side.
+/// Checks memory that becomes unreadable while packets are in flight, on either side.
 #[test]
 fn payload_that_is_gone() {
     let (mut fabric, dci, dcts) = star(2);

@@ -1,4 +1,4 @@
-//! Errors that the requester sees: NAKs, wrong responses, its own buffers.
+//! Errors detected by the requester: NAKs, wrong responses, its own buffers.
 
 use alloc::vec::Vec;
 
@@ -30,7 +30,7 @@ fn emit(mut headers: Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A response without payload to A; `syndrome` is the code in its AETH.
+/// Returns a response without payload to A. `syndrome` is the code in its AETH.
 pub(super) fn response(operation: Operation, psn: u32, syndrome: u8) -> Vec<u8> {
     response_with(operation, psn, syndrome, &[])
 }
@@ -49,7 +49,8 @@ fn response_with(operation: Operation, psn: u32, syndrome: u8, payload: &[u8]) -
     emit(headers, payload)
 }
 
-/// A with a WRITE of PSN 0, a WRITE of PSNs 1..=3 and a READ of PSNs 4..=6, none answered.
+/// Creates a pair whose A has sent a WRITE of PSN 0, a WRITE of PSNs 1..=3 and a READ of PSNs
+/// 4..=6, none answered.
 fn waiting() -> Pair {
     let mut pair = Pair::default();
     let here = register(&pair, Side::A, 3 * PMTU);
@@ -160,7 +161,7 @@ fn read_responses_must_have_the_right_length() {
         assert_eq!(outcome(&mut pair, &bytes), expected, "{operation:?} {len}");
         assert_eq!(pair.node(Side::A).mem.writes(), 0);
     }
-    // Right until the end, which is too long, too short or no end.
+    // Correct up to the end, which is too long, too short or missing.
     for (operation, len) in [(ReadResponseLast, pmtu - 1), (ReadResponseMiddle, pmtu)] {
         let mut pair = waiting();
         for (operation, psn) in [(ReadResponseFirst, 4), (ReadResponseMiddle, 5)] {
@@ -187,7 +188,7 @@ fn a_read_response_acknowledges_what_was_before() {
     assert_eq!(pair.node(Side::A).mem.writes(), 1);
 }
 
-/// Completions at A after a WRITE (1), the given request (2) and a SEND (3).
+/// Returns the completions at A after a WRITE (1), the given request (2) and a SEND (3).
 fn local_error(op: SendOp, sges: &[Sge], adapt: impl Fn(&mut Pair)) -> (Pair, Vec<Completion>) {
     let mut pair = Pair::default();
     adapt(&mut pair);
@@ -204,7 +205,7 @@ fn local_error(op: SendOp, sges: &[Sge], adapt: impl Fn(&mut Pair)) -> (Pair, Ve
 //= WCS-04 type=test
 #[test]
 fn a_bad_local_buffer_fails_its_request_in_its_turn() {
-    // Keys are given in the order of registration, so these are known beforehand.
+    // Keys are assigned in the order of registration, so these are known beforehand.
     let layout = |pair: &mut Pair| {
         let mem = &pair.node(Side::A).mem;
         [
@@ -249,7 +250,7 @@ fn a_bad_local_buffer_fails_its_request_in_its_turn() {
         );
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
     }
-    // Gathering needs no right.
+    // Gathering needs no access right.
     pair.recv(Side::B, 1, &[register(&pair, Side::B, 8).sge()]);
     pair.send(Side::A, 1, send(), &[read_only.sge()]);
     pair.run();
@@ -368,7 +369,7 @@ fn post_flagged(pair: &mut Pair, flags: SendFlags) -> Result<(), PostError> {
     pair.try_send(Side::A, &wr)
 }
 
-/// Also of what fails, and of what is flushed.
+/// Checks the count of freed WQEs, also for requests that fail or are flushed.
 //= RC-WQE-03 type=test
 #[test]
 fn a_completion_says_how_many_slots_it_frees() {
@@ -388,7 +389,7 @@ fn a_completion_says_how_many_slots_it_frees() {
         taken.iter().map(|c| c.slots).collect()
     };
     assert_eq!(slots(&mut pair), [3, 1, 2]);
-    // One is complete and silent; one fails, and all that follow are flushed.
+    // One completes without a completion, one fails, and all later ones are flushed.
     let bad = SendWr {
         wr_id: 1,
         op: write(&register(&pair, Side::A, 8)),
@@ -407,7 +408,7 @@ fn a_completion_says_how_many_slots_it_frees() {
     }
     pair.run();
     assert_eq!(slots(&mut pair), [2, 1, 1]);
-    // A batch that is taken back in ERR leaves nothing.
+    // A batch whose posting is undone in ERR leaves no completions.
     for _ in 0..64 {
         post_one(&mut pair).unwrap();
     }

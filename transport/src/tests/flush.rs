@@ -48,7 +48,7 @@ fn atomic_write(psn: u32, va: u64, rkey: Rkey, len: u32, bytes: &[u8]) -> Reques
         .payload(bytes)
 }
 
-/// All behind each other; each is answered by a READ response without data, in its turn.
+/// Checks a sequence of both: each is answered in order by a READ response without data.
 //= ETH-12 ETH-13 OPC-25 type=test
 //= OPC-26 type=test
 //= RC-PSN-06 WRX-12 type=test
@@ -106,7 +106,7 @@ fn a_write_is_flushed_and_announced() {
     );
 }
 
-/// Whatever is lost, an ATOMIC WRITE is executed once.
+/// Checks that an ATOMIC WRITE is executed once, despite losses.
 //= RC-DUP-04 type=test
 #[test]
 fn what_is_repeated_is_executed_once() {
@@ -130,7 +130,7 @@ fn what_is_repeated_is_executed_once() {
     }
 }
 
-/// By hand: what is wrong, and what comes of it.
+/// Checks the answers to invalid requests, built by hand.
 //= ETH-09 ETH-12 ETH-13 type=test
 //= RC-RSP-04 RC-RSP-08 type=test
 #[test]
@@ -147,7 +147,7 @@ fn requests_are_checked() {
         (INVALID, |r, _| flush(0, r, 64, Feth::from_raw(0x05))),
         (INVALID, |r, _| flush(0, r, 64, Feth::from_raw(0x21))),
         (INVALID, |r, _| flush(0, r, 64, Feth::from_raw(0x31))),
-        // The queue pair does not let it persist.
+        // The queue pair does not allow persistence.
         (INVALID, |r, _| flush(0, r, 64, Feth::from_raw(0x03))),
         (INVALID, |r, _| flush(0, r, 1 << 31, Feth::from_raw(0x01))),
         (INVALID, |r, _| {
@@ -161,7 +161,7 @@ fn requests_are_checked() {
         (ACCESS, |r, _| {
             flush(0, r, 10 * PMTU + 1, Feth::from_raw(0x01))
         }),
-        // A region without the right.
+        // The region lacks the right.
         (ACCESS, |_, other| flush(0, other, 64, Feth::from_raw(0x01))),
         (ACCESS, |_, other| flush(0, other, 0, Feth::from_raw(0x11))),
         (DONE, |r, _| {
@@ -191,7 +191,7 @@ fn requests_are_checked() {
     }
 }
 
-/// Rights of the queue pair: a peer that was not allowed to.
+/// Checks that the queue pair refuses a peer without the access right.
 //= RC-LIM-04 type=test
 #[test]
 fn the_queue_pair_has_to_allow_it() {
@@ -212,7 +212,8 @@ fn the_queue_pair_has_to_allow_it() {
     );
 }
 
-/// Eight bytes, neither more nor less; they count as READs do; a queue pair without acknowledgements has neither.
+/// Checks posting: exactly eight bytes, the limit that READs have, and no support on unreliable
+/// queue pairs.
 //= RC-LIM-01 OPC-26 type=test
 #[test]
 fn what_is_posted_is_checked() {
@@ -261,7 +262,7 @@ fn what_is_posted_is_checked() {
     }
 }
 
-/// The answer to one of them has no data.
+/// Checks that a response with data is not accepted.
 //= RC-REQ-10 type=test
 #[test]
 fn an_answer_with_data_is_none() {

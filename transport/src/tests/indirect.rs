@@ -1,4 +1,4 @@
-//! Indirect memory keys: filled in their turn, used on either side.
+//! Indirect memory keys: filled in order, used on either side.
 
 use alloc::vec::Vec;
 
@@ -52,7 +52,7 @@ fn post(pair: &mut Pair, side: Side, wr_id: u64, operands: Operands, flags: Send
     pair.node_mut(side).qp.equip(operands);
 }
 
-/// A key of `side` for all of a region, in pieces of `len` bytes, the last first.
+/// Creates a key of `side` for all of a region, in pieces of `len` bytes, the last first.
 fn backwards(pair: &mut Pair, side: Side, region: &Region, len: u32) -> Rkey {
     let key = pair.node(side).mem.create_indirect(64);
     let count = u64::from(region.len / len);
@@ -103,7 +103,7 @@ fn every_operation_takes_it_as_local_and_remote_key() {
     let b = through(backwards(&mut pair, Side::B, &there, PART), len);
     assert_eq!(operations(&pair, Side::A), [], "nothing of it on the wire");
     let source = pattern(len, 1);
-    // Gathered backwards, scattered backwards: as it was.
+    // Gathering backwards and scattering backwards restores the order.
     pair.send(Side::A, 1, write(&b), &[a.sge()]);
     pair.run();
     assert_eq!(pair.node(Side::B).mem.all(&there), source);
@@ -126,7 +126,7 @@ fn every_operation_takes_it_as_local_and_remote_key() {
         statuses(&done),
         [(1, OK), (2, OK), (3, OK), (4, OK), (5, OK)]
     );
-    // The result of an atomic, and its place.
+    // An atomic uses the key for its result, and for its target.
     let word = through(pair.node(Side::B).mem.create_indirect(2), 8);
     let at = len / 8 * 8 - 8;
     post(
@@ -174,7 +174,7 @@ fn it_takes_effect_in_its_turn() {
         let halves = [piece(&here, 48, 16), piece(&here, 16, 16)];
         let flags = SendFlags::SIGNALED | fence;
         post(&mut pair, Side::A, 2, list(key.rkey, &halves), flags);
-        // At once behind it.
+        // Directly after it.
         pair.send(Side::A, 3, write(&there), &[key.sge()]);
         pair.drain_both();
         let sent = operations(&pair, Side::A).len();
@@ -215,13 +215,13 @@ fn what_cannot_be_filled_is_a_bind_error_and_a_free_key_no_key() {
         assert_eq!(statuses(&pair.take_completions(Side::A)), failed);
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
     }
-    // Without its operands it is nothing.
+    // Without its operands the request is invalid.
     let mut pair = Pair::default();
     pair.send(Side::A, 1, SendOp::Fill, &[]);
     pair.run();
     let done = pair.take_completions(Side::A);
     assert_eq!(statuses(&done), [(1, WcStatus::LocQpOpErr)]);
-    // Freed twice, which is well; then a peer finds nothing.
+    // Freeing twice is allowed. Then an access of the peer fails.
     let mut pair = Pair::default();
     let there = register(&pair, Side::B, 64);
     let here = register(&pair, Side::A, 64);
@@ -245,7 +245,7 @@ fn what_cannot_be_filled_is_a_bind_error_and_a_free_key_no_key() {
     assert_eq!(statuses(&done), [(3, WcStatus::RemAccessErr)]);
 }
 
-/// Also by what the peer sends.
+/// Checks the invalidation of keys, also by a request of the peer.
 //= INV-01 type=test
 //= INV-03 type=test
 //= UMU-05 type=test

@@ -1,4 +1,4 @@
-//! Masked atomics: on the wire, in memory, and never executed twice.
+//! Masked atomics: on the wire, in memory, and executed only once.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -84,7 +84,7 @@ fn every_size_of_both_services() {
             let result = register(&pair, Side::A, 64);
             let there = register_filled(&pair, Side::B, 64, 3);
             let before = pair.node(Side::B).mem.all(&there);
-            // Split over two entries.
+            // The result is split over two entries.
             let sges = [result.part(0, 3), result.part(8, 61)];
             let op = swap([0; 4], [0; 4], [0x0102_0304_0506_0708; 4]);
             try_post(&mut pair, (&there, log_size), op, &sges).unwrap();
@@ -121,7 +121,7 @@ fn every_size_of_both_services() {
                 Operation::AtomicAcknowledge
             };
             assert_eq!(answered[0].0, response);
-            // And an addition, field by field.
+            // An addition, field by field.
             let add = MaskedOp::FetchAdd {
                 add: [1; 4],
                 boundary: [1 << 7; 4],
@@ -142,7 +142,7 @@ fn every_size_of_both_services() {
     }
 }
 
-/// Responses are lost: requests come again, and get the saved answer.
+/// Checks lost responses: requests are repeated, and get the saved answer.
 //= XAT-24 type=test
 //= XAW-07 type=test
 //= RC-DUP-04 type=test
@@ -222,7 +222,7 @@ fn what_is_not_posted() {
     }
     let short = try_post(&mut pair, (&there, 4), op, &[result.part(0, 15)]);
     assert_eq!(short, Err(PostError::AtomicBuffer));
-    // Forgotten operands.
+    // The operands are missing.
     let wr = SendOp::Masked {
         va: there.addr,
         rkey: Rkey::new(there.rkey.get()),
@@ -239,7 +239,8 @@ fn sent(pair: &Pair, side: Side) -> Vec<Operation> {
     sent.map(|(operation, _)| operation).collect()
 }
 
-/// Who is not known is asked, once, behind what was sent before; both are.
+/// Checks that an unknown peer is probed once, after the requests that were sent before. Both sides
+/// know each other afterwards.
 //= XAW-08 type=test
 #[test]
 fn a_peer_is_asked_before_the_first_one() {
@@ -252,7 +253,7 @@ fn a_peer_is_asked_before_the_first_one() {
             add: [1; 4],
             boundary: [0; 4],
         };
-        // The question is lost, and then the answer.
+        // The probe is lost, and then its answer.
         let mut lost = 0;
         pair.set_network(move |transit| {
             let is_hello = transit.packet.headers().deth.is_some();
@@ -275,19 +276,20 @@ fn a_peer_is_asked_before_the_first_one() {
             QpType::Rc => Operation::MaskedFetchAdd,
             _ => Operation::XrcMaskedFetchAdd,
         };
-        // Asked three times: of the first two one question and one answer were lost.
+        // Three probes: of the first two, one probe and one answer were lost.
         let asked = Operation::SendOnly;
         let write = Operation::WriteOnly;
         let expected = [write, asked, asked, asked, masked, masked, write];
         assert_eq!(sent(&pair, Side::A), expected, "{}", pair.trace_text());
-        // Known from now on.
+        // The peer is known from now on.
         try_post(&mut pair, (&there, 3), add, &[result.sge()]).unwrap();
         pair.run();
         assert_eq!(sent(&pair, Side::A).len(), expected.len() + 1);
     }
 }
 
-/// To a device that drops the question nothing else is sent, and the request fails as if its packets were lost.
+/// Checks a device that drops the probe: no other packet is sent, and the request fails as if its
+/// packets were lost.
 //= XAW-08 type=test
 #[test]
 fn a_stranger_never_gets_one() {
@@ -314,7 +316,8 @@ fn a_stranger_never_gets_one() {
     assert_eq!(sent(&pair, Side::A), expected);
 }
 
-/// Questions and answers that nobody waits for are dropped: of other queue pairs, with another key, unasked.
+/// Checks that unsolicited probes and answers are dropped: from other queue pairs, with another
+/// key, without a request.
 //= XAW-08 type=test
 #[test]
 fn only_the_peer_is_told() {
@@ -360,7 +363,7 @@ fn only_the_peer_is_told() {
     assert_eq!(sent(&pair, Side::B), [Operation::SendOnly]);
 }
 
-/// Results are big-endian where the queue pair is made so, unit by unit.
+/// Checks that results are big-endian unit by unit, if the queue pair is configured so.
 //= XAT-05 type=test
 //= XAT-25 type=test
 #[test]
@@ -398,7 +401,7 @@ fn results_may_be_big_endian() {
     assert_eq!(mem.bytes(&result, 32..36), words[0].to_be_bytes()[half]);
     assert_eq!(mem.bytes(&result, 36..40), [0; 4]);
     assert_eq!(mem.bytes(&result, 48..56), words[1].to_be_bytes());
-    // It stays so when the queue pair is used again.
+    // The setting survives a reset of the queue pair.
     pair.modify(
         Side::A,
         QpState::Reset,
@@ -407,7 +410,7 @@ fn results_may_be_big_endian() {
     );
 }
 
-/// A result that is longer or shorter than what was asked for is no result.
+/// Checks that a result of the wrong length is not accepted.
 //= RC-REQ-10 XAW-06 type=test
 #[test]
 fn results_have_the_length_that_was_asked_for() {
@@ -416,7 +419,7 @@ fn results_have_the_length_that_was_asked_for() {
         let result = register(&pair, Side::A, 64);
         let there = register_filled(&pair, Side::B, 64, 3);
         let op = |word| swap([0; 4], [0; 4], [word; 4]);
-        // What the peer answers to one of another size.
+        // The peer's answer to an operand of another size.
         let mut model = connected(QpType::Rc);
         let (here, far) = (register(&model, Side::A, 64), register(&model, Side::B, 64));
         try_post(&mut model, (&far, other), op(1), &[here.sge()]).unwrap();

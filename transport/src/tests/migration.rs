@@ -1,4 +1,4 @@
-//! Automatic path migration: two paths, and the way from one to the other.
+//! Automatic path migration between two paths.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ const MIG: QpAttrMask = QpAttrMask::PATH_MIG_STATE;
 const MIGRATED: u32 = 0;
 const REARM: u32 = 1;
 const ARMED: u32 = 2;
-/// 1 ms.
+/// The code for 1 ms.
 const ALT_TIMEOUT: u8 = 8;
 
 fn two_ports(_: Side, setup: &mut Setup) {
@@ -29,7 +29,7 @@ fn two_ports(_: Side, setup: &mut Setup) {
     setup.attr.timeout = 10;
 }
 
-/// The alternate path from a side.
+/// Returns the attributes of the alternate path from a side.
 fn alternate(side: Side) -> QpAttr {
     QpAttr {
         alt_ah_attr: AddressVector {
@@ -57,7 +57,7 @@ fn migration_of(pair: &Pair, side: Side) -> u32 {
     pair.node(side).qp.query().path_mig_state
 }
 
-/// One message from A to B, which must succeed.
+/// Sends one message from A to B, which must succeed.
 fn talk(pair: &mut Pair) {
     let src = register_filled(pair, Side::A, 100, 3);
     let dst = register(pair, Side::B, 100);
@@ -71,7 +71,7 @@ fn talk(pair: &mut Pair) {
     assert_eq!(statuses(&pair.take_completions(Side::A)), ok);
 }
 
-/// Both sides armed.
+/// Creates a pair with both sides armed.
 fn armed() -> Pair {
     let mut pair = Pair::new(two_ports);
     rearm(&mut pair);
@@ -88,7 +88,7 @@ fn is_alternate(from: Side, path: (core::net::IpAddr, core::net::IpAddr)) -> boo
     path == (from.alternate_ip(), from.other().alternate_ip())
 }
 
-/// The side is on what was its alternate path.
+/// Asserts that the side uses its former alternate path.
 fn assert_moved(pair: &mut Pair, side: Side) {
     assert_eq!(pair.take_events(side), [QpEvent::PathMig]);
     let attr = pair.node(side).qp.query();
@@ -105,7 +105,8 @@ fn assert_moved(pair: &mut Pair, side: Side) {
     assert_eq!((qp.local(), qp.remote()), ips);
 }
 
-/// The bit says of every packet, request or response, whether its sender could still migrate.
+/// Checks the migration bit of every request and response: it tells whether the sender could still
+/// migrate.
 //= RC-APM-02 BTH-03 type=test
 //= RC-APM-04 type=test
 #[test]
@@ -130,7 +131,8 @@ fn packets_say_whether_their_sender_could_migrate() {
     }
 }
 
-/// What has gone before it is there once, however much of it was lost with the path.
+/// Checks that everything sent before is executed once, however many packets were lost with the
+/// path.
 //= RC-APM-05 RC-APM-06 RC-APM-08 type=test
 //= RC-REQ-18 AEV-06 type=test
 #[test]
@@ -180,7 +182,8 @@ fn a_path_that_dies_is_left() {
     }
 }
 
-/// The counter of retries is full again, the time is that of the alternate path; and there is no third one.
+/// Checks that the retry counter is full again, with the timeout of the alternate path, and that
+/// there is no third path.
 //= RC-APM-06 RC-APM-08 RC-REQ-18 type=test
 #[test]
 fn the_alternate_path_has_its_own_retries() {
@@ -201,7 +204,7 @@ fn the_alternate_path_has_its_own_retries() {
     assert_eq!(pair.take_events(Side::A), [QpEvent::PathMig]);
 }
 
-/// A side that is not armed has nowhere to go.
+/// Checks that a side that is not armed cannot migrate.
 //= RC-APM-05 type=test
 #[test]
 fn a_path_that_dies_too_early_is_fatal() {
@@ -216,7 +219,7 @@ fn a_path_that_dies_too_early_is_fatal() {
     assert_eq!(pair.take_events(Side::A), []);
 }
 
-/// The application of one side moves both.
+/// Checks that the application of one side migrates both.
 //= RC-APM-03 RC-APM-05 RC-APM-06 type=test
 //= RC-APM-11 UC-12 type=test
 #[test]
@@ -230,7 +233,7 @@ fn a_migration_on_request_takes_the_peer_along() {
         rearm(&mut pair);
         talk(&mut pair);
         if a == QpType::Uc {
-            // Nobody answers: A does not know yet that B is ready.
+            // No packet of B has arrived: A does not know yet that B is ready.
             assert_eq!(migration_of(&pair, Side::A), REARM);
             pair.recv(Side::A, 5, &[]);
             pair.send(Side::B, 5, send(), &[]);
@@ -251,7 +254,7 @@ fn a_migration_on_request_takes_the_peer_along() {
             "it has not heard of it"
         );
         talk(&mut pair);
-        // Before that B may say that it has a receive.
+        // Before that, B may announce a receive.
         let since = |from| pair.trace().iter().skip_while(move |t| t.from != from);
         assert!(since(Side::A).all(|t| is_alternate(t.from, t.path)));
         assert!(since(Side::A).all(|t| t.packet().bth().migreq));
@@ -263,7 +266,7 @@ fn a_migration_on_request_takes_the_peer_along() {
     }
 }
 
-/// What was on its way on the old path is sent again on the new one, and executed once.
+/// Checks that packets in flight on the old path are sent again on the new one, and executed once.
 //= RC-APM-10 RC-APM-08 type=test
 #[test]
 fn packets_of_the_old_path_are_dropped() {
@@ -293,7 +296,7 @@ fn packets_of_the_old_path_are_dropped() {
     assert_eq!(dropped.dropped(DropReason::WrongAddress), 2);
 }
 
-/// The alternate path is used up; a new one makes the way back.
+/// Checks that a new alternate path allows to migrate back.
 //= RC-APM-10 type=test
 #[test]
 fn there_is_a_way_back() {
@@ -322,7 +325,7 @@ fn there_is_a_way_back() {
     }
 }
 
-/// In ARMED a packet with the bit counts if it fits the alternate path, and only then.
+/// Checks that in ARMED a packet with the bit counts only if it matches the alternate path.
 //= RC-APM-07 RC-APM-05 AEV-06 type=test
 #[test]
 fn requests_to_migrate_are_checked() {
@@ -331,7 +334,7 @@ fn requests_to_migrate_are_checked() {
             if alternate {
                 side.alternate_ip()
             } else {
-                // Whatever it is.
+                // Any other address.
                 core::net::IpAddr::from([10, 0, 0, 1 + side as u8])
             }
         };
@@ -340,7 +343,7 @@ fn requests_to_migrate_are_checked() {
     let mut pair = Pair::new(two_ports);
     pair.alternate_pkey = Pkey::new(0x8005);
     rearm(&mut pair);
-    // B is armed by hand: the P_Keys of the paths differ.
+    // B is armed by a hand-made packet, because the P_Keys of the paths differ.
     let mut ready = Request::new(Operation::WriteOnly, 0).reth(0, rocade_wire::Rkey::new(0), 0);
     ready.headers.bth.migreq = false;
     ready.inject(&mut pair);
@@ -358,7 +361,7 @@ fn requests_to_migrate_are_checked() {
         }
     }
     assert_eq!(pair.take_events(Side::B), []);
-    // Over the alternate path with the P_Key of the primary one: once is enough.
+    // On the alternate path with the P_Key of the primary one, a single event is raised.
     for events in [vec![QpEvent::PathMigErr], vec![]] {
         assert_eq!(ask(&mut pair, from(true, true), 0xffff), vec![""; 0]);
         assert_eq!(pair.take_events(Side::B), events);
@@ -367,7 +370,7 @@ fn requests_to_migrate_are_checked() {
     assert_eq!(counters.dropped(DropReason::WrongAddress), 6);
     assert_eq!(counters.dropped(DropReason::BadPkey), 2);
     assert_eq!(migration_of(&pair, Side::B), ARMED);
-    // Without the bit, and over the alternate path.
+    // Without the bit, and on the alternate path.
     let mut early = Request::new(Operation::WriteOnly, 1).reth(0, rocade_wire::Rkey::new(0), 0);
     early.headers.bth.migreq = false;
     early.headers.bth.pkey = Pkey::new(0x8005);
@@ -380,7 +383,7 @@ fn requests_to_migrate_are_checked() {
     );
     assert_eq!(pair.take_events(Side::B), [QpEvent::PathMig]);
     assert_eq!(pair.node(Side::B).qp.pkey(), Pkey::new(0x8005));
-    // Migrated, it ignores the bit.
+    // After the migration, the bit is ignored.
     //= RC-APM-09 type=test
     let mut after = Request::new(Operation::WriteOnly, 2).reth(0, rocade_wire::Rkey::new(0), 0);
     after.headers.bth.migreq = false;
@@ -390,7 +393,7 @@ fn requests_to_migrate_are_checked() {
     assert_eq!(pair.take_events(Side::B), []);
 }
 
-/// What does not come from the peer arms nothing.
+/// Checks that a packet from another sender does not arm the QP.
 //= RC-APM-04 type=test
 #[test]
 fn strangers_arm_nothing() {
@@ -413,8 +416,8 @@ fn strangers_arm_nothing() {
     );
 }
 
-/// Of both paths the packets must be as long, and each must start from an address of the same kind as its
-/// end's.
+/// Checks that both paths support the same path MTU, and that each starts from an address of the
+/// right IP version.
 //= RC-APM-08 QPV-04 ENC-12 type=test
 #[test]
 fn the_alternate_path_has_to_fit() {
@@ -439,7 +442,7 @@ fn the_alternate_path_has_to_fit() {
     assert!(qp.has_alternate());
 }
 
-/// RESET forgets the alternate path.
+/// Checks that RESET removes the alternate path.
 //= RC-APM-01 type=test
 #[test]
 fn reset_forgets_the_alternate_path() {
@@ -454,7 +457,7 @@ fn reset_forgets_the_alternate_path() {
     assert_eq!(migration_of(&pair, Side::A), MIGRATED);
 }
 
-/// A read that was half done goes on on the other path where it was.
+/// Checks that a READ in progress continues on the other path.
 //= RC-APM-06 type=test
 #[test]
 fn half_a_read_is_enough() {
@@ -481,7 +484,7 @@ fn half_a_read_is_enough() {
     assert_eq!(reads.last(), Some(&(Operation::ReadRequest, 4)));
 }
 
-/// What somebody else has to know who sends an acknowledgement of the QP: all that it would say itself.
+/// Checks the terms of an ACK that another process sends: all fields that the QP would send itself.
 //= RC-APM-02 RC-CRD-01 type=test
 #[test]
 fn an_acknowledgement_can_be_left_to_others() {

@@ -1,4 +1,4 @@
-//! The table of `modify_qp`, and its value checks.
+//! Tests of the state table of `modify_qp`, and of its value checks.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{
     experimental_rule, transition_rule,
 };
 
-/// The table as text: `TYPE FROM->TO required | optional`.
+/// Returns the table as text: `TYPE FROM->TO required | optional`.
 fn table() -> String {
     let names = |mask: QpAttrMask| {
         let names: Vec<&str> = mask.iter_names().map(|(name, _)| name).collect();
@@ -43,8 +43,8 @@ fn table() -> String {
     table
 }
 
-/// Every transition of every type, as reviewed against QPT-01 to QPT-34. After a deliberate
-/// change: `ROCADE_BLESS=1 cargo test -p rocade-transport`.
+/// Checks every transition of every type against the reviewed table. After a deliberate change:
+/// `ROCADE_BLESS=1 cargo test -p rocade-transport`.
 //= QPT-01..02 QPT-04..06 QPT-08..34 type=test
 #[test]
 fn the_transition_table_is_the_committed_one() {
@@ -55,8 +55,9 @@ fn the_transition_table_is_the_committed_one() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), table());
 }
 
-/// Both tables of a DC initiator: transition, required and optional attributes of the experimental verbs, and those of
-/// upstream. The experimental verbs tolerate the current state in each.
+/// Checks both tables of a DC initiator, that of the experimental verbs and that of upstream verbs.
+///
+/// The experimental verbs tolerate the current state in each transition.
 //= DCS-01..03 type=test
 //= DCS-04..06 type=test
 //= DCS-07 DCS-08 DCS-09 type=test
@@ -93,7 +94,7 @@ fn a_dc_initiator_has_the_two_tables_of_the_rules() {
     ];
     let ends = |from: QpState, to: QpState| match to {
         Reset => true,
-        // Nothing but a datagram or UC queue pair is ever in SQE; of SQD the rules say that there is none.
+        // Only a datagram or UC queue pair can be in SQE. A DC initiator has no SQD by the rules.
         Err => from != Reset,
         _ => false,
     };
@@ -120,7 +121,8 @@ fn a_dc_initiator_has_the_two_tables_of_the_rules() {
     }
 }
 
-/// What one end of an XRC connection does not have may be set, and is not looked at.
+/// Checks that attributes which one end of an XRC connection does not have may be set, and are
+/// ignored.
 //= QPV-07 type=test
 #[test]
 fn what_the_other_end_of_xrc_has_is_passed_over() {
@@ -139,7 +141,7 @@ fn what_the_other_end_of_xrc_has_is_passed_over() {
             (QpState::Rts, QpState::Rts),
         ] {
             let mut qp = setup.build(from);
-            // Nonsense that would be refused where it counts.
+            // The values are invalid where they count.
             let attr = QpAttr {
                 min_rnr_timer: 200,
                 retry_cnt: 200,
@@ -179,7 +181,7 @@ fn what_the_other_end_of_xrc_has_is_passed_over() {
     }
 }
 
-/// All attributes valid for any transition.
+/// Returns attributes that are valid for any transition.
 fn full_attr(next: QpState) -> QpAttr {
     QpAttr {
         qp_state: next.code(),
@@ -249,7 +251,7 @@ fn masks_must_match_the_table_exactly() {
                 attempt(required | unknown),
                 Err(ModifyError::UnexpectedAttr)
             );
-            // Without STATE, the state stays.
+            // Without STATE, the state stays the same.
             if from == to {
                 assert_eq!(attempt(rule.required), Ok(()));
             }
@@ -277,7 +279,7 @@ fn masks_must_match_the_table_exactly() {
     }
 }
 
-/// Every attribute at and beyond its limit, on the transition that requires it.
+/// Checks every attribute at and beyond its limit, on the transition that requires it.
 //= QPV-01 QPV-03 QPV-04 type=test
 //= QPV-09 type=test
 //= ENC-12 ENC-14 type=test
@@ -367,7 +369,7 @@ fn values_are_checked() {
     };
     let result = qp.modify(Time::ZERO, &full_attr(rtr), mask, &small);
     assert_eq!(result, Err(ModifyError::BadValue("path_mtu")));
-    // The greatest values are fine; bits above the 24th of numbers do not count.
+    // The greatest values are valid. Numbers ignore the bits above the 24th.
     let attr = QpAttr {
         path_mtu: 5,
         max_dest_rd_atomic: 128,
@@ -425,7 +427,8 @@ fn query_shows_what_was_set() {
     );
 }
 
-/// Software may rearm where there is an alternate path, loaded before or in the same call; it cannot arm.
+/// Checks that software may rearm with an alternate path, loaded before or in the same call. It
+/// cannot arm.
 //= RC-APM-03 type=test
 //= RC-APM-01 QPV-08 type=test
 #[test]

@@ -1,4 +1,4 @@
-//! The order of checks: packets with two faults show which one is looked at first.
+//! The order of checks: of two faults in a packet, the answer shows the one that is checked first.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -34,14 +34,14 @@ const REASONS: [DropReason; 16] = [
     DropReason::NoSession,
 ];
 
-/// The reason of each packet that was dropped between two readings of the counters.
+/// Returns the reason of each packet that was dropped between two readings of the counters.
 pub(super) fn new_drops(before: &Counters, after: &Counters) -> Vec<DropReason> {
     let count = |reason: &DropReason| after.dropped(*reason) - before.dropped(*reason);
     let times = |reason| (0..count(&reason)).map(move |_| reason);
     REASONS.into_iter().flat_map(times).collect()
 }
 
-/// What is wrong with a packet to a connected queue pair before anybody looks at the request.
+/// Faults of a packet to a connected queue pair that are checked before the request itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     State,
@@ -108,7 +108,7 @@ fn drops_of(qp_type: QpType, faults: &[Fault]) -> Vec<DropReason> {
     drops
 }
 
-/// State, service, address, P_Key.
+/// Checks the order state, service, address, P_Key.
 //= BTH-14 type=test
 #[test]
 fn a_packet_counts_for_the_first_of_its_faults() {
@@ -128,8 +128,9 @@ const ACCESS: &str = "NAK REMOTE_ACCESS psn=0 msn=0";
 const RNR: &str = "RNR_NAK timer=640us psn=0 msn=0";
 const GAP: &str = "NAK PSN_SEQUENCE psn=0 msn=0";
 
-/// PSN, opcode sequence, rights, resources, receive, length, key, alignment: without a receive, and each with the
-/// fault that comes next or a later one.
+/// Checks the order PSN, opcode sequence, rights, resources, receive, length, key, alignment.
+///
+/// There is no receive, and each packet has one fault and the next one or a later one.
 //= RC-RSP-02 RC-RSP-03 RC-RSP-04 type=test
 //= RC-RSP-05 RC-RSP-06 RC-RSP-07 type=test
 //= RC-RSP-08 RC-RSP-09 RC-RSP-11 type=test
@@ -214,13 +215,14 @@ fn a_request_is_refused_for_the_first_of_its_faults() {
         let (mut pair, _) = target_with(adapt);
         assert_eq!(answer(&mut pair, &request), [expected], "{what}");
     }
-    // The order of the last two is free; Rocade looks at the key first, as rxe does.
+    // The order of the last two is not specified. Rocade checks the key first, as rxe does.
     let (mut pair, region) = target();
     let add = request(FetchAdd, 0).atomic(region.addr + 1, bad, 1, 0);
     assert_eq!(answer(&mut pair, &add), [ACCESS]);
 }
 
-/// What rxe sends otherwise than Rocade: no migration bit, and a request for an acknowledgement where there is none.
+/// Checks packets that rxe sends differently: without migration bit, and with AckReq for an
+/// unreliable service.
 //= RXE-112 UC-01 UD-01 type=test
 #[test]
 fn neither_a_migration_bit_nor_a_useless_request_for_an_answer_matters() {

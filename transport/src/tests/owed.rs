@@ -1,4 +1,5 @@
-//! What is acknowledged when a QP ends: all messages whose completions were handed out, and no other.
+//! ACKs at the end of a QP: all messages whose completions were handed out are acknowledged, and no
+//! others.
 
 use alloc::vec::Vec;
 
@@ -10,7 +11,8 @@ use crate::{PacketMeta, QpAttr, QpAttrMask, QpState, WcStatus};
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
 
-/// B has completed the first of two messages and holds its acknowledgement; the second is dropped.
+/// Creates a pair whose B has completed the first of two messages and delays its ACK. The second
+/// message is dropped.
 fn holding() -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
@@ -37,7 +39,7 @@ fn holding() -> Pair {
     pair
 }
 
-/// A hears that the first message has arrived, and no more.
+/// Asserts that A receives the ACK of the first message only.
 fn assert_first_acknowledged(pair: &mut Pair) {
     pair.drain_both();
     pair.run_for(10_000);
@@ -81,8 +83,8 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
     assert_first_acknowledged(&mut pair);
 }
 
-/// B has received three messages, the short way or the long, whose completions were not handed out, and perhaps a
-/// request that it refuses.
+/// Creates a pair whose B has received three messages, on the fast or the slow path, whose
+/// completions were not handed out. B may also have received a request that it refuses.
 fn received(is_short: bool, and_nonsense: bool) -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
@@ -144,7 +146,7 @@ fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
     }
 }
 
-/// Who takes all completions at once and says so has handed them on.
+/// Checks that completions that the caller took all at once, and removed, count as handed out.
 //= RC-ACK-20 type=test
 #[test]
 fn what_was_taken_at_once_is_acknowledged() {

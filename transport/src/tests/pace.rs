@@ -1,4 +1,4 @@
-//! What waits for an answer or for company, and that it leaves.
+//! Coalescing: packets wait for a reply or for more posts, and are sent in time.
 
 use rocade_wire::Operation;
 
@@ -8,10 +8,10 @@ use crate::{HOLD_NS, QpAttr, QpAttrMask, QpState, WAIT_NS, WcStatus};
 
 const LATENCY_NS: u64 = 5_000;
 
-/// Messages of 8 bytes there and back, so often.
+/// Exchanges messages of 8 bytes there and back, `rounds` times.
 fn converse(pair: &mut Pair, rounds: u64) {
     let (here, there) = (register(pair, Side::A, 8), register(pair, Side::B, 8));
-    // One more than is needed: nobody has to wait for credits.
+    // One more receive than needed, so that no message waits for credits.
     pair.recv(Side::A, 2 * rounds, &[here.sge()]);
     pair.recv(Side::B, 2 * rounds, &[there.sge()]);
     for round in 0..rounds {
@@ -38,7 +38,7 @@ fn in_a_conversation_acknowledgements_leave_with_the_answers() {
         "{}",
         pair.trace_text()
     );
-    // The last one is not answered: it is acknowledged all the same, but later.
+    // The last message gets no reply. It is still acknowledged, but later.
     let (asked, before) = (pair.now(), pair.take_completions(Side::B).len());
     assert_eq!(before, 40 - 1, "all but what waits for the answer");
     pair.clear_trace();
@@ -83,7 +83,7 @@ fn an_acknowledgement_that_is_held_survives_whatever_ends_the_queue_pair() {
     }
 }
 
-/// WRITEs of 8 bytes, all at once; how many of them waited.
+/// Posts WRITEs of 8 bytes, all at once. Returns how many of them were delayed.
 fn burst(pair: &mut Pair, count: u64) -> u64 {
     pair.run_for(1_000_000);
     let here = register_filled(pair, Side::A, 8, 1);
@@ -102,7 +102,7 @@ fn a_burst_of_posts_leaves_together() {
     assert_eq!(burst(&mut pair, 12), 12 - 4);
     assert_eq!(operations(&pair, Side::A).len(), 4);
     let begin = pair.now();
-    // Whatever comes for the QP takes them along.
+    // The next packet for the QP causes their transmission.
     pair.run_for(2 * LATENCY_NS);
     assert_eq!(operations(&pair, Side::A).len(), 12);
     pair.run();

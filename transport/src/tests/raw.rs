@@ -1,4 +1,4 @@
-//! Raw packets: frames leave and come as they are.
+//! Tests of raw packets: frames are sent and received unmodified.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -198,7 +198,7 @@ fn what_is_to_be_cut_has_its_header_in_front() {
     rig.qp.frames_left(NOW, 3);
     assert_eq!(rig.completions()[0].opcode, WcOpcode::Tso);
     assert_eq!(rig.qp.counters().tx_packets, 3);
-    // Just its header, and no more than there may be.
+    // Only the header, and the largest allowed size.
     let none = wr(2, SendFlags::SIGNALED, &[]);
     rig.qp.post_tso(NOW, &none, tso, None).unwrap();
     assert_eq!(rig.next().unwrap().1, header);

@@ -15,7 +15,7 @@ use Operation::{
     CmpSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst, WriteLast, WriteOnly,
 };
 
-/// How B refuses: the answer, its receive completions, its events.
+/// Returns how B refuses a request: the answer, its receive completions, its events.
 fn refusal(
     pair: &mut Pair,
     request: &Request,
@@ -187,7 +187,7 @@ fn a_bad_receive_buffer_is_the_responders_fault() {
         let receives = vec![(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
         let request = Request::new(SendOnly, 0).payload(&[1]);
         assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
-        // Nobody is answered any more, new receives are flushed.
+        // No request is answered any more, and new receives are flushed.
         assert_eq!(answer(&mut pair, &request), [""; 0]);
         assert_eq!(
             pair.node(Side::B).qp.counters().dropped(DropReason::State),
@@ -240,7 +240,7 @@ fn malformed_requests_are_refused() {
         );
         assert_eq!(pair.node(Side::B).mem.writes(), 0);
     }
-    // Too little or too much after a good beginning.
+    // Too little or too much data after a valid first packet.
     for len in [1, 3] {
         let (mut pair, region) = target();
         write(WriteFirst, PMTU + 2, &region)

@@ -1,4 +1,4 @@
-//! The responder, fed with hand-made requests.
+//! Tests of the responder with hand-made requests.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use Operation::{
     WriteLast, WriteMiddle, WriteOnly,
 };
 
-/// A pair of which only B matters, and 10 KiB of B's memory.
+/// Creates a pair of which only B matters, and 10 KiB of B's memory.
 pub(super) fn target() -> (Pair, Region) {
     target_with(|_| {})
 }
@@ -138,7 +138,7 @@ fn duplicates_of_sends_and_writes_are_acknowledged_only() {
     }
     assert_eq!(answers(&mut pair), ["ACK psn=0 msn=1", "ACK psn=1 msn=1"]);
     assert_eq!(answer(&mut pair, &send), ["ACK psn=1 msn=1"]);
-    // Not even the opcode sequence or the key counts.
+    // Neither the opcode sequence nor the key is checked.
     let nonsense = Request::new(WriteMiddle, 0).payload(&[1]);
     assert_eq!(answer(&mut pair, &nonsense), ["ACK psn=1 msn=1"]);
     assert_eq!(pair.take_completions(Side::B).len(), 1);
@@ -254,7 +254,7 @@ fn a_duplicate_atomic_gets_the_saved_value() {
     assert_eq!(pair.node(Side::B).mem.atomics(), 2);
 }
 
-/// A packet of this kind that is right in itself.
+/// Returns a packet of this kind that is valid by itself.
 pub(super) fn example(operation: Operation, psn: u32, region: &Region) -> Request {
     let request = Request::new(operation, psn);
     let full = [1; PMTU as usize];
@@ -337,7 +337,7 @@ fn opcodes_must_continue_what_was_begun() {
     }
 }
 
-/// Hands all requests to B before it may answer.
+/// Delivers all requests to B before it may answer.
 pub(super) fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
     let now = pair.now();
     for request in requests {
@@ -497,7 +497,7 @@ fn packets_from_elsewhere_are_dropped() {
     assert_eq!(answer(&mut pair, &limited), ["ACK psn=0 msn=1"]);
 }
 
-/// The first PSN of the tests and that of the packets agree.
+/// Checks that the first PSN of the tests and that of the packets agree.
 #[test]
 fn requests_count_from_the_first_psn() {
     assert_eq!(
@@ -521,7 +521,7 @@ fn a_duplicate_does_not_take_back_an_acknowledgement() {
     assert_eq!(batch(&mut pair, &requests), expected);
 }
 
-/// What is answered again takes no room from new READs and atomics.
+/// Checks that replayed responses do not count as outstanding READs and atomics.
 //= RC-DUP-04, RC-RSP-05 type=test
 #[test]
 fn a_repeated_answer_is_no_new_request() {

@@ -1,4 +1,4 @@
-//! Losses, timers, retries: the requester against a bad network.
+//! Losses, timers, retries: the requester on a lossy network.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use super::{
 use crate::testing::{Fate, Pair, Side, Transit};
 use crate::{DropReason, QpState, SendOp, WcStatus};
 
-/// Loses the packets of `from` with these numbers, counted from 0.
+/// Drops the packets of `from` with these numbers, counted from 0.
 fn lose(pair: &mut Pair, from: Side, indices: &'static [usize]) {
     pair.set_network(move |transit: &Transit<'_>| {
         if transit.from == from && indices.contains(&transit.index) {
@@ -23,7 +23,7 @@ fn lose(pair: &mut Pair, from: Side, indices: &'static [usize]) {
     });
 }
 
-/// Times at which A sent the packet with this PSN, in microseconds.
+/// Returns the times at which A sent the packet with this PSN, in µs.
 fn times_us(pair: &Pair, psn: u32) -> Vec<u64> {
     pair.trace()
         .iter()
@@ -34,7 +34,7 @@ fn times_us(pair: &Pair, psn: u32) -> Vec<u64> {
 
 const OK: WcStatus = WcStatus::Success;
 
-/// An acknowledgement that comes after the RNR NAK says that the message was taken after all.
+/// Checks that an ACK after the RNR NAK ends the wait: the message found a receive after all.
 //= RC-REQ-17 RC-REQ-19 type=test
 #[test]
 fn an_acknowledgement_ends_the_wait_for_a_receiver() {
@@ -73,7 +73,7 @@ fn a_sequence_nak_makes_the_requester_go_back() {
     let counters = pair.node(Side::A).qp.counters();
     assert_eq!((counters.seq_naks_received, counters.timeouts), (1, 0));
     assert_eq!(pair.node(Side::B).qp.counters().seq_naks_sent, 1);
-    // The first packet sent again asks for an answer.
+    // The first packet that is sent again requests an ACK.
     let asking: Vec<bool> = pair
         .trace()
         .iter()
@@ -116,8 +116,8 @@ fn retry_cnt_counts_retries() {
         pair.recv(Side::A, 3, &[]);
         pair.run();
         let times = times_us(&pair, 0);
-        // T, 2 T, then 4 T each, and the last one in any case: every wait is within what RC-TMR-01
-        // allows.
+        // T, 2 T, then 4 T each, and 4 T for the last one in any case: the specification allows
+        // every wait.
         let mut waits = [1, 2, 4, 4, 4, 4, 4, 4];
         waits[transmissions - 1] = 4;
         let ends: Vec<u64> = (1..=transmissions)
@@ -194,7 +194,7 @@ fn rnr_retry_counts_retries() {
         );
         let expected = [(1, WcStatus::RnrRetryExcErr), (2, WcStatus::WrFlushErr)];
         assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
-        // The responder is not to blame.
+        // The responder is not affected.
         assert_eq!(pair.node(Side::B).qp.state(), QpState::Rts);
     }
 }
@@ -232,7 +232,7 @@ fn an_acknowledgement_reloads_the_rnr_counter() {
     );
 }
 
-/// Losses during a long series of RNR NAKs do not add up.
+/// Checks that losses during a long series of RNR NAKs do not add up.
 #[test]
 fn a_receiver_that_is_not_ready_is_alive() {
     let mut pair = Pair::new(|_, setup| {
@@ -281,7 +281,7 @@ fn a_read_resumes_where_a_response_is_missing() {
         let reth = again.packet().headers().reth.unwrap();
         assert_eq!(reth.va, src.addr + u64::from(lost * PMTU));
         assert_eq!(reth.dma_len, (4 - lost) * PMTU);
-        // Only a lost end needs the timer.
+        // Only a lost last packet needs the timer.
         let counters = pair.node(Side::A).qp.counters();
         assert_eq!(
             (counters.timeouts, counters.seq_naks_received),
@@ -350,7 +350,7 @@ fn an_acknowledgement_beyond_a_read_is_an_implied_nak() {
     assert_eq!(psns, [0, 1, 2, 1, 2]);
 }
 
-/// One loss, reported by many packets, costs one retry.
+/// Checks that one loss, reported by many packets, costs one retry.
 #[test]
 fn a_loss_is_counted_once() {
     let mut pair = Pair::new(|_, setup| {
@@ -404,7 +404,7 @@ fn late_and_early_responses_are_dropped() {
     }
     let node = pair.node(Side::A);
     assert_eq!(node.qp.state(), QpState::Rts);
-    // The first says that the peer sets no limit.
+    // The first one announces that the peer sets no limit.
     assert_eq!(node.qp.counters().dropped(DropReason::GhostResponse), 5);
     assert_eq!(node.qp.counters().dropped(DropReason::FutureResponse), 6);
     pair.inject(Side::A, &response(Operation::Acknowledge, 1, 0x1f));
@@ -427,7 +427,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
     pair.inject(Side::A, &response(Operation::Acknowledge, 2, 0x1f));
     assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
     pair.clear_trace();
-    // The timer runs from the acknowledgement, and the rest is sent again.
+    // The timer runs from the ACK, and the rest is sent again.
     pair.run_for(4_100_000);
     assert_eq!(operations(&pair, Side::A), []);
     pair.run_for(100_000);
@@ -439,7 +439,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
     assert_eq!(statuses(&pair.take_completions(Side::A)), [(2, OK)]);
 }
 
-/// Each packet arrives twice: nothing happens twice, nothing is sent again.
+/// Checks that packets that arrive twice have no second effect, and cause no retransmission.
 #[test]
 fn duplicates_are_harmless() {
     let mut pair = Pair::default();
@@ -471,7 +471,7 @@ fn duplicates_are_harmless() {
     assert_eq!(pair.node(Side::A).qp.state(), QpState::Rts);
 }
 
-/// A corrupted header that passes the ICRC by accident must not do more than break the QP.
+/// Checks that a corrupted header that passes the ICRC by accident does no more than break the QP.
 #[test]
 fn nonsense_in_place_of_a_packet_is_survived() {
     for byte in 0..12 {
@@ -523,7 +523,7 @@ fn a_read_response_reloads_the_rnr_counter() {
     assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
 }
 
-/// The PSNs that A has sent, relative to its first, and whether they ask for an acknowledgement.
+/// Returns the PSNs that A has sent, relative to its first, and whether they request an ACK.
 fn sent(pair: &Pair) -> Vec<(u32, bool)> {
     let from_a = pair.trace().iter().filter(|t| t.from == Side::A);
     from_a
@@ -534,14 +534,14 @@ fn sent(pair: &Pair) -> Vec<(u32, bool)> {
         .collect()
 }
 
-/// After a timeout the first packets are sent again, then the last: that is enough to know.
+/// Checks that after a timeout only the first packets and the last one are sent again.
 //= RC-ACK-21 type=test
 #[test]
 fn a_late_acknowledgement_is_no_reason_to_send_everything_again() {
     let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 2);
     let src = register_filled(&pair, Side::A, 20 * PMTU, 1);
     let dst = register(&pair, Side::B, 20 * PMTU);
-    // The peer sleeps for 100 ms, then it handles all that has come.
+    // The peer sleeps for 100 ms. Then it handles all packets that have arrived.
     pair.set_network(|t| {
         let until = 100_000_000_u64;
         Fate::Copies(vec![until.saturating_sub(t.time.as_ns())])
@@ -558,7 +558,7 @@ fn a_late_acknowledgement_is_no_reason_to_send_everything_again() {
         statuses(&pair.take_completions(Side::A)),
         [(1, OK), (2, OK)]
     );
-    // As long as nothing is known of the peer, each packet asks for an acknowledgement.
+    // As long as no round-trip time is known, each packet requests an ACK.
     let first = (0..=10).map(|psn| (psn, true));
     let expected: Vec<_> = first.chain([(0, true), (1, true)]).collect();
     assert_eq!(sent(&pair)[..13], expected);
@@ -567,12 +567,13 @@ fn a_late_acknowledgement_is_no_reason_to_send_everything_again() {
     assert_eq!((counters.timeouts, counters.seq_naks_received), (1, 0));
 }
 
-/// What was lost after all is found by means of the last packet, whatever it is.
+/// Checks that real losses are found by means of the last packet, for any operation.
 //= RC-TMR-03 type=test
 #[test]
 fn what_was_lost_before_a_timeout_is_sent_again() {
     for last in 0..3 {
-        // The first `lost` packets of A are lost with what follows them: nobody notices but the timer.
+        // The first `lost` packets of A are lost with all that follow them, so that only the timer
+        // detects it.
         for lost in 1..=8 {
             let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 1);
             let src = register_filled(&pair, Side::A, 6 * PMTU, 1);
@@ -605,7 +606,8 @@ fn what_was_lost_before_a_timeout_is_sent_again() {
     }
 }
 
-/// A responder that says again what it misses, after that was sent again, has missed it again: that takes no timeout.
+/// Checks that a repeated sequence NAK counts as a new loss after the retransmission, without a
+/// timeout.
 //= RC-REQ-05, RC-DUP-08 type=test
 #[test]
 fn a_packet_may_get_lost_twice() {
@@ -627,8 +629,8 @@ fn a_packet_may_get_lost_twice() {
     assert_eq!(pair.node(Side::A).qp.counters().seq_naks_received, 3);
 }
 
-/// Each timeout in a row is longer than the one before; a receiver that is not ready has heard the request, so the
-/// next one is the first again.
+/// Checks that each timeout in a row is longer than the one before. An RNR NAK proves that the
+/// request arrived, so the next timeout is the shortest again.
 //= RC-TMR-03, RC-REQ-06 type=test
 #[test]
 fn timeouts_do_not_add_up_past_a_receiver_that_is_not_ready() {

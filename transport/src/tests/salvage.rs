@@ -1,4 +1,4 @@
-//! Memory that is unmapped while it is registered: checks pass, accesses fail.
+//! Memory that is unmapped while it is registered: checks succeed, accesses fail.
 
 use alloc::vec::Vec;
 
@@ -36,7 +36,7 @@ fn a_request_whose_data_is_gone_fails_alone() {
         );
         let dst = register(&pair, Side::B, 300 * PMTU);
         pair.node(Side::A).mem.unmap(&bad, left as usize);
-        // Before it, behind it, and the answer to a request of the peer.
+        // Requests before and after it, and the response to a request of the peer.
         let theirs = register_filled(&pair, Side::B, 8, 3);
         let ours = register(&pair, Side::A, 8);
         pair.send(Side::B, 1, write(&ours), &[theirs.sge()]);
@@ -53,7 +53,7 @@ fn a_request_whose_data_is_gone_fails_alone() {
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
         assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
         let mem = &pair.node(Side::B).mem;
-        // What was still there has arrived, and nothing of the packet that was not.
+        // All bytes that were still readable have arrived, and none of the packet that was not.
         let arrived = (left / PMTU * PMTU) as usize;
         assert_eq!(mem.bytes(&dst, 0..arrived), pattern(len, 2)[..arrived]);
         assert_eq!(
@@ -95,7 +95,8 @@ fn a_read_of_memory_that_is_gone_is_refused() {
         (10 * PMTU, 0),
         (10 * PMTU, 4 * PMTU + 5),
         (200 * PMTU, 150 * PMTU),
-        // The short last packet is read at once, and found gone before those that are read later.
+        // The short last packet is read at once, and found unreadable before those that are read
+        // later.
         (5 * PMTU + 8, 0),
         (5 * PMTU + 8, 3 * PMTU + 5),
         (8 * PMTU + 8, 8 * PMTU),
@@ -118,13 +119,15 @@ fn a_read_of_memory_that_is_gone_is_refused() {
         assert_eq!(mem.bytes(&dst, 0..there), pattern(len, 2)[..there]);
         assert_eq!(pair.take_events(Side::B), [QpEvent::AccessErr]);
         assert_eq!(pair.node(Side::B).qp.state(), QpState::Err);
-        // The NAK has the PSN of the response whose place it takes, and is the last that was sent.
+        // The NAK has the PSN of the response that it replaces, and is the last packet that was
+        // sent.
         let last = operations(&pair, Side::B).pop();
         assert_eq!(last, Some((Operation::Acknowledge, 1 + left / PMTU)));
     }
 }
 
-/// A later request has already put the responder into ERR when the data of a READ is found gone.
+/// Checks a READ whose data is unreadable after a later request has already moved the responder to
+/// ERR.
 //= RC-RSP-22 type=test
 #[test]
 fn a_read_is_refused_although_a_later_request_was_refused_before() {
@@ -152,12 +155,12 @@ fn a_read_is_refused_although_a_later_request_was_refused_before() {
 //= RC-DUP-06 type=test
 #[test]
 fn a_repeated_read_of_memory_that_is_gone_is_dropped() {
-    // Of the longer one a part is still to be sent when the first packets turn out to be gone.
+    // A part of the longer READ is not sent yet when the first packets are found unreadable.
     for packets in [10, 100] {
         let mut pair = Pair::default();
         let src = register_filled(&pair, Side::B, packets * PMTU, 2);
         let dst = register(&pair, Side::A, packets * PMTU);
-        // The answer gets lost.
+        // The answer is lost.
         pair.set_network(|transit| {
             if transit.from == Side::B {
                 Fate::Drop
@@ -178,7 +181,7 @@ fn a_repeated_read_of_memory_that_is_gone_is_dropped() {
             .skip(packets as usize)
             .map(|(operation, psn)| (operation == Operation::Acknowledge, psn))
             .collect();
-        // First to last packet that is there, again and again.
+        // From the first to the last readable packet, repeatedly.
         assert!(!sent.is_empty());
         assert!(sent.iter().all(|&(nak, psn)| !nak && psn < 5), "{sent:?}");
     }
@@ -227,7 +230,7 @@ fn writing_to_memory_that_is_gone() {
         let done = pair.take_completions(Side::A);
         assert_eq!(statuses(&done), [(1, WcStatus::RemOpErr)]);
         assert_eq!(statuses(&pair.take_completions(Side::B)), [(7, LOST)]);
-        // Results.
+        // Results of READs.
         let mut pair = Pair::default();
         let src = register_filled(&pair, Side::B, len, 1);
         let dst = register(&pair, Side::A, len);

@@ -1,4 +1,4 @@
-//! The short way: that it is taken, and that it takes nothing that the long one would refuse.
+//! The fast path: it is used, and it accepts no packet that the slow path would refuse.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -15,7 +15,7 @@ use Operation::{Acknowledge, SendFirst, SendMiddle, SendOnly, WriteFirst, WriteM
 
 const STRANGER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 3));
 
-/// Right addresses for a packet to this side.
+/// Returns the right addresses for a packet to this side.
 fn meta(pair: &Pair, to: Side) -> PacketMeta {
     let qp = &pair.node(to).qp;
     PacketMeta {
@@ -26,7 +26,7 @@ fn meta(pair: &Pair, to: Side) -> PacketMeta {
     }
 }
 
-/// What a side's application and its peer can see of it.
+/// Returns the state of a side that is visible to its application and its peer.
 fn image(pair: &Pair, side: Side) -> (Counters, usize, usize, usize, u64) {
     let node = pair.node(side);
     let completions = node.qp.completions_waiting();
@@ -46,7 +46,8 @@ fn try_short(pair: &mut Pair, to: Side, meta: &PacketMeta, bytes: &[u8]) -> bool
     node.qp.handle_short(now, meta, &short, &node.mem)
 }
 
-/// Offers a packet that must be refused; nothing may change. Then the long way says why, if it can read it.
+/// Offers a packet that must be refused without any change. Then the slow path tells the reason, if
+/// it can parse the packet.
 fn refused(pair: &mut Pair, to: Side, meta: &PacketMeta, bytes: &[u8], why: DropReason) {
     let before = image(pair, to);
     let text = alloc::format!("{why:?}: {:?}", bytes.first());
@@ -68,7 +69,8 @@ fn with_pkey(bytes: &[u8], pkey: Pkey) -> Vec<u8> {
     bytes
 }
 
-/// Everything about a packet that makes it somebody else's, one at a time; at last it is taken.
+/// Checks that a packet is refused with each single fault that makes it another QP's, and is
+/// accepted without.
 fn only_ours_is_taken(pair: &mut Pair, to: Side, bytes: &[u8]) {
     let right = meta(pair, to);
     let source = PacketMeta {
@@ -113,7 +115,7 @@ fn a_send_is_taken_only_where_everything_about_it_is_right() {
     assert_eq!(pair.node(Side::B).mem.bytes(&region, 0..8), [7; 8]);
 }
 
-/// A WRITE of eight bytes.
+/// Returns a WRITE of eight bytes.
 fn write_of_8(to: &Region, psn: u32) -> Request {
     let reth = Request::new(WriteOnly, psn).reth(to.addr, to.rkey, 8);
     reth.payload(&[7; 8])
@@ -127,20 +129,21 @@ fn a_write_is_taken_only_where_everything_about_it_is_right() {
     let bytes = write_of_8(&region, 0).bytes();
     only_ours_is_taken(&mut pair, Side::B, &bytes);
     assert_eq!(pair.node(Side::B).mem.bytes(&region, 0..8), [7; 8]);
-    // Where nothing is written, it does not matter where.
+    // A WRITE of length 0 may have any address.
     let nothing = Request::new(WriteOnly, 1).reth(0, Rkey::new(0), 0);
     let meta = meta(&pair, Side::B);
     assert!(try_short(&mut pair, Side::B, &meta, &nothing.bytes()));
     assert_eq!(answers_of(&mut pair), ["ACK psn=1 msn=2"]);
 }
 
-/// What B answers, in the end.
+/// Returns the final answers of B.
 fn answers_of(pair: &mut Pair) -> Vec<alloc::string::String> {
     pair.drain_both();
     super::answers(pair)
 }
 
-/// A WRITE that has to be refused is left to the long way, as it was; that says why.
+/// Checks that an invalid WRITE is left to the slow path without any change, which tells the
+/// reason.
 //= RC-RSP-03 RC-RSP-04 RC-RSP-07 type=test
 //= RC-RSP-08 RC-RSP-09 type=test
 #[test]
@@ -218,7 +221,7 @@ fn middle_packets_are_taken_only_where_everything_about_them_is_right() {
     }
 }
 
-/// A pair whose A waits for the acknowledgement of one WRITE, and that acknowledgement.
+/// Creates a pair whose A waits for the ACK of one WRITE. Returns it with that ACK.
 fn waiting() -> (Pair, Vec<u8>) {
     let mut pair = Pair::default();
     let region = register(&pair, Side::B, 8);
@@ -243,7 +246,7 @@ fn an_acknowledgement_is_taken_only_where_everything_about_it_is_right() {
     assert_eq!(statuses(&completions), [(1, WcStatus::Success)]);
 }
 
-/// The states that take requests, and those that take acknowledgements, are those of the long way.
+/// Checks that requests and ACKs are accepted in the same states as on the slow path.
 //= RC-RSP-01, RC-REQ-01 type=test
 #[test]
 fn states_decide_what_goes_the_short_way() {
@@ -258,7 +261,8 @@ fn states_decide_what_goes_the_short_way() {
         let taken = try_short(&mut pair, Side::B, &meta, &bytes);
         assert_eq!(taken, requests.contains(&state), "{state:?}");
     }
-    // In its second life a QP still knows the addresses of the first, and expects PSN 0 until it is told.
+    // After a reset a QP still has the addresses of its earlier connection, and expects PSN 0 until
+    // it is set.
     let mut pair = Pair::default();
     let meta_b = meta(&pair, Side::B);
     let (reset, init) = (QpState::Reset, Setup::PATH_TO_RTS[0]);
@@ -310,7 +314,7 @@ fn common_packets_go_the_short_way() {
     pair.send(Side::A, 4, super::read(&there), &[here.sge()]);
     pair.send(Side::A, 5, write(&there), &[here.part(0, 1)]);
     pair.run();
-    // The ACK of the WRITE comes behind the READ's last response, at which the WRITE's turn is over.
+    // The ACK of the WRITE follows the READ's last response, which already acknowledges the WRITE.
     assert_eq!(short_packets(&pair), [4, 7]);
     let mut long = Pair::default();
     long.go_the_long_way();

@@ -1,4 +1,4 @@
-//! What the short way does beside taking a packet is what the long way does.
+//! Side effects of the fast path, which are those of the slow path.
 
 use alloc::vec::Vec;
 
@@ -43,7 +43,8 @@ fn a_packet_of_the_path_mtu_is_one_of_the_usual() {
     }
 }
 
-/// The packet that was missing ends the silence after a sequence NAK: the next gap has one again.
+/// Checks that the missing packet ends the suppression of sequence NAKs: the next gap is NAKed
+/// again.
 //= RC-RSP-20, RC-RSP-23 type=test
 #[test]
 fn a_gap_that_a_short_packet_closes_may_be_followed_by_another() {
@@ -65,7 +66,8 @@ fn a_gap_that_a_short_packet_closes_may_be_followed_by_another() {
     }
 }
 
-/// Begins a SEND for a receive with these buffers, and goes on: what the second packet and the third are answered.
+/// Begins a SEND for a receive with these buffers, and continues it. Returns the answers to the
+/// second and the third packet.
 fn middles(pair: &mut Pair, sges: &[Sge]) -> [Vec<alloc::string::String>; 2] {
     pair.recv(Side::B, 7, sges);
     let part =
@@ -104,7 +106,8 @@ fn the_middle_of_a_message_needs_a_buffer_that_can_be_written() {
     assert_eq!(statuses(&done), [(7, WcStatus::LocProtErr)]);
 }
 
-/// A message is spread over the buffers of its receive; what has no room there, or no memory, is refused.
+/// Checks that a message is spread over the buffers of its receive. It is refused if it does not
+/// fit, or the memory cannot be written.
 //= RC-RSP-10, RC-RSP-12, RC-WQE-12 type=test
 #[test]
 fn a_message_of_one_packet_may_need_several_buffers() {

@@ -1,4 +1,5 @@
-//! Each attribute by itself takes effect on a QP that is running; and what is forgotten when one stops.
+//! Checks that each attribute takes effect by itself on a running QP, and that a stopped QP keeps
+//! no state.
 
 use alloc::vec::Vec;
 
@@ -15,7 +16,8 @@ use crate::{
     WcStatus,
 };
 
-/// Every attribute differs from what the pair has: only those in the mask may take effect.
+/// Returns attributes that all differ from those of the pair: only those in the mask may take
+/// effect.
 fn decoy() -> QpAttr {
     QpAttr {
         timeout: 9,
@@ -29,14 +31,14 @@ fn decoy() -> QpAttr {
     }
 }
 
-/// SQD, one attribute, RTS.
+/// Changes one attribute in SQD, and returns to RTS.
 fn change(pair: &mut Pair, side: Side, mask: QpAttrMask, attr: QpAttr) {
     pair.modify(side, QpState::Sqd, NO_MORE, &decoy());
     pair.modify(side, QpState::Sqd, mask, &attr);
     pair.modify(side, QpState::Rts, NO_MORE, &decoy());
 }
 
-/// When the first packet of A was sent, in ns.
+/// Returns the times at which the first packet of A was sent, in ns.
 fn transmissions(pair: &Pair) -> Vec<u64> {
     let ours = pair.trace().iter().filter(|t| t.from == Side::A);
     ours.filter(|t| t.packet().bth().psn.sub(PSN).get() == 0)
@@ -129,7 +131,7 @@ fn max_dest_rd_atomic_alone() {
     }
 }
 
-/// In RTS, without a detour through SQD.
+/// Checks the access flags, in RTS without SQD.
 #[test]
 fn access_flags_alone() {
     let (mut pair, region) = target();
@@ -152,7 +154,7 @@ fn access_flags_alone() {
     assert_eq!(pair.node(Side::B).mem.writes(), 1);
 }
 
-/// In RTS too. The requester waits as long as the responder says.
+/// Checks the RNR timer, in RTS too. The requester waits as long as the responder requests.
 #[test]
 fn min_rnr_timer_alone() {
     let mut pair = Pair::default();
@@ -164,7 +166,7 @@ fn min_rnr_timer_alone() {
     pair.send(Side::A, 1, send(), &[]);
     pair.run_for(15_000_000);
     let sent = transmissions(&pair);
-    // Code 20 is 10.24 ms; it was 0.64.
+    // Code 20 is 10.24 ms. The code before was 0.64 ms.
     assert_eq!(sent.len(), 2);
     assert!((10_240_000..10_260_000).contains(&sent[1]), "{sent:?}");
 }
@@ -191,7 +193,8 @@ fn pkey_index_alone() {
     assert_eq!(answer(&mut pair, &request), ["ACK psn=0 msn=1"]);
 }
 
-/// A message that leaves its region later on is refused at its first packet, before any of it is written.
+/// Checks that a message that leaves its region later is refused at its first packet, before any of
+/// it is written.
 //= RC-RSP-08, RC-SEG-02 type=test
 #[test]
 fn the_whole_range_is_checked_at_the_first_packet() {
@@ -207,11 +210,11 @@ fn the_whole_range_is_checked_at_the_first_packet() {
     );
     assert_eq!(pair.node(Side::B).mem.writes(), 0);
     assert_eq!(pair.take_events(Side::B), [QpEvent::AccessErr]);
-    // As long as the region is fine.
+    // The whole message lies inside the region.
     let (mut pair, _) = target();
     assert_eq!(answer(&mut pair, &first(10 * PMTU)), ["ACK psn=0 msn=0"]);
     assert_eq!(pair.node(Side::B).mem.writes(), 1);
-    // Nor does any response to such a READ leave.
+    // No response to such a READ is sent.
     let (mut pair, _) = target();
     assert_eq!(
         answer(&mut pair, &read_request(0, &region, 0, 10 * PMTU + 1)),
@@ -219,7 +222,7 @@ fn the_whole_range_is_checked_at_the_first_packet() {
     );
 }
 
-/// Feeds B with a request without taking what comes of it.
+/// Delivers a request to B without polling its outputs.
 pub(super) fn feed(pair: &mut Pair, request: &Request) {
     let bytes = request.bytes();
     let now = pair.now();
@@ -234,8 +237,10 @@ pub(super) fn feed(pair: &mut Pair, request: &Request) {
     node.qp.handle_packet(now, &meta, &packet, &node.mem);
 }
 
-/// No response leaves a QP that its application, or the loss of a completion, has put into ERR; only what was done
-/// before, and may have been seen, is acknowledged in the first case.
+/// Checks that no response is sent after the application, or the loss of a completion, has moved
+/// the QP to ERR.
+///
+/// In the first case only, messages that were executed and may have been seen are acknowledged.
 //= RC-STA-03 type=test
 #[test]
 fn responses_not_sent_are_dropped_in_the_error_state() {
@@ -256,7 +261,8 @@ fn responses_not_sent_are_dropped_in_the_error_state() {
     }
 }
 
-/// Somebody who repeats requests faster than they can be answered does not get an endless queue.
+/// Checks that the queue of replays is bounded if duplicates arrive faster than they can be
+/// answered.
 //= RC-DUP-07 type=test
 #[test]
 fn replays_wait_in_a_queue_with_an_end() {
@@ -283,7 +289,7 @@ fn replays_wait_in_a_queue_with_an_end() {
     assert_eq!(pair.node(Side::B).mem.atomics(), 1);
 }
 
-/// So many READs can be answered again as the QP has resources.
+/// Checks that as many READs can be replayed as the QP has resources.
 //= RC-DUP-05 type=test
 #[test]
 fn the_newest_reads_can_be_replayed() {

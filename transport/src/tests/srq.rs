@@ -14,10 +14,10 @@ use crate::{AccessFlags, PdTag, PostError, QpAttr, QpEvent, QpState, Time, WcSta
 
 use Operation::{SendFirst, SendLast, SendMiddle, SendOnly, WriteOnlyImm};
 
-/// A domain that is not the QPs'.
+/// A protection domain other than that of the QPs.
 const FOREIGN: PdTag = PdTag(TestMemory::PD.0 + 1);
 
-/// A pair whose B takes its receives from `srq`.
+/// Creates a pair whose B takes its receives from `srq`.
 fn pair_with(srq: &Arc<TestSrq>) -> Pair {
     Pair::new(|side, setup| {
         if side == Side::B {
@@ -27,7 +27,7 @@ fn pair_with(srq: &Arc<TestSrq>) -> Pair {
     })
 }
 
-/// The same, with an SRQ of 8 in a domain of its own, and memory there.
+/// Creates a pair with an SRQ of 8 in another protection domain, and memory in that domain.
 fn pair() -> (Arc<TestSrq>, Pair, Region) {
     let srq = Arc::new(TestSrq::new(FOREIGN, 8));
     let pair = pair_with(&srq);
@@ -43,7 +43,7 @@ fn left(srq: &TestSrq) -> usize {
     srq.with(|srq| srq.queued())
 }
 
-/// Slots that are free.
+/// Returns the number of free WQEs.
 fn room(srq: &TestSrq) -> usize {
     srq.with(|srq| {
         let mut posted = 0;
@@ -85,7 +85,7 @@ fn receives_are_checked_against_the_domain_of_the_srq() {
     }
 }
 
-/// What the peer writes is still a matter of the QP's own domain.
+/// Checks that writes of the peer are still checked against the protection domain of the QP.
 #[test]
 fn remote_access_stays_in_the_domain_of_the_qp() {
     let (_, mut pair, foreign) = pair();
@@ -155,7 +155,8 @@ fn an_empty_srq_is_a_receiver_that_is_not_ready() {
     );
 }
 
-/// A packet that comes twice takes one receive, and so does a message that is repeated from its middle.
+/// Checks that a duplicate packet consumes one receive only, and so does a message that is repeated
+/// from its middle.
 #[test]
 fn what_is_repeated_takes_no_second_receive() {
     let (srq, mut pair, region) = pair();
@@ -221,7 +222,7 @@ fn in_error_only_the_receive_in_progress_is_flushed() {
     }
 }
 
-/// The same where the peer causes the error: the message's own receive reports it.
+/// Checks an error that the peer causes: the message's own receive reports it.
 //= RC-STA-08 type=test
 #[test]
 fn a_message_that_fails_takes_its_own_receive_only() {
@@ -246,7 +247,7 @@ fn a_message_that_fails_takes_its_own_receive_only() {
     assert_eq!(left(&srq), 1);
 }
 
-/// Without an SRQ there is no such event.
+/// Checks that there is no such event without an SRQ.
 //= RC-STA-08 type=test
 #[test]
 fn a_receive_queue_of_its_own_has_no_last_wqe() {
@@ -304,7 +305,7 @@ fn the_limit_is_reached_by_the_messages_of_any_queue_pair() {
     }
 }
 
-/// Rights and ranges are those of the SRQ's receives, too.
+/// Checks that rights and ranges also apply to the SRQ's receives.
 #[test]
 fn a_receive_that_may_not_be_written_fails() {
     let (srq, mut pair, _) = pair();

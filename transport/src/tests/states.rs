@@ -1,4 +1,4 @@
-//! The QP's states: who may do what, flush, drain, reset.
+//! The QP's states: permitted calls, flush, drain, reset.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -123,7 +123,7 @@ fn entering_the_error_state_flushes_everything_in_order() {
     for id in 10..13 {
         pair.recv(Side::A, id, &[here.sge()]);
     }
-    // A receive that is being filled: the flush takes it first.
+    // A receive that is being filled is flushed first.
     pair.send(Side::B, 1, send(), &[region.sge()]);
     pair.set_network(|t| {
         if t.packet.bth().psn.get() & 1 == 0 {
@@ -181,7 +181,7 @@ fn reset_forgets_everything() {
             ..QpAttr::default()
         }
     );
-    // And it can be connected again, from PSN 5 on.
+    // The QP can be connected again, from PSN 5 on.
     pair.modify(Side::B, QpState::Reset, NO_MORE, &QpAttr::default());
     for (side, setup) in [
         (
@@ -236,7 +236,7 @@ fn sqd_finishes_what_was_started() {
     let here = register(&pair, Side::A, len);
     let there = register(&pair, Side::B, len);
     pair.set_network(|_| Fate::Drop);
-    // More than the window holds: it is on its way when the QP is drained.
+    // More than the window holds: it is in flight when the QP is drained.
     pair.send(Side::A, 1, write(&there), &[here.sge()]);
     pair.drain_both();
     pair.send(Side::A, 2, write(&there), &[]);
@@ -253,7 +253,7 @@ fn sqd_finishes_what_was_started() {
     );
     pair.send(Side::A, 3, read(&there), &[here.sge()]);
     assert!(pair.node(Side::A).qp.query().sq_draining);
-    // Attributes may change only when all is drained.
+    // Attributes may change only once the queue is drained.
     let attr = QpAttr {
         timeout: 16,
         ..QpAttr::default()
@@ -275,7 +275,7 @@ fn sqd_finishes_what_was_started() {
     assert!(!pair.node(Side::A).qp.query().sq_draining);
     assert_eq!(modify(&mut pair.node_mut(Side::A).qp, &sqd, mask), Ok(()));
     assert_eq!(pair.node(Side::A).qp.query().timeout, 16);
-    // The responder side works on.
+    // The responder continues to work.
     pair.send(Side::B, 7, write(&here), &[there.part(0, 8)]);
     pair.run();
     assert_eq!(statuses(&pair.take_completions(Side::B)), [(7, OK)]);

@@ -1,4 +1,4 @@
-//! Every operation in every size class, and what its packets look like.
+//! Tests of every operation in every size class, and of its packets.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -130,7 +130,7 @@ fn read_arrives_in_every_size() {
 //= RC-ACK-05 type=test
 #[test]
 fn segmentation_has_the_right_opcodes_and_flags() {
-    // Nobody has to know how fast the peer is.
+    // No round-trip time is needed.
     let mut pair = Pair::new(|_, setup| setup.attr.timeout = 0);
     let src = register(&pair, Side::A, 4 * PMTU);
     let dst = register(&pair, Side::B, 4 * PMTU);
@@ -174,7 +174,7 @@ fn segmentation_has_the_right_opcodes_and_flags() {
     let received = pair.take_completions(Side::B);
     assert!(received[0].solicited);
     //= RC-ACK-02, RC-RSP-24 type=test
-    // One batch, one acknowledgement for all three messages.
+    // One batch, one ACK for all three messages.
     let acks: Vec<_> = pair.trace().iter().filter(|t| t.from == Side::B).collect();
     assert_eq!(acks.len(), 1);
     assert_eq!(acks[0].packet().bth().psn, Psn::new(super::PSN + 6));
@@ -433,7 +433,7 @@ fn a_long_message_asks_for_acknowledgements_on_its_way() {
     assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
 }
 
-/// Both directions at once, on one QP.
+/// Checks both directions at once, on one QP.
 #[test]
 fn both_sides_send() {
     let mut pair = Pair::default();
@@ -491,7 +491,7 @@ fn an_acknowledgement_may_wait_for_the_answer() {
     assert_eq!(pair.now().as_ns() / 1000, 10 + 5 + 1000 + 5);
 }
 
-/// A QP with an acknowledgement to send.
+/// Creates a QP with an ACK to send.
 fn owing(mem: &TestMemory) -> Qp {
     let (own, peer) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
     let mut qp = Setup::new(0x22, own, 0x11, peer).build(QpState::Rts);
@@ -507,7 +507,7 @@ fn owing(mem: &TestMemory) -> Qp {
     qp
 }
 
-/// What a QP with an acknowledgement and a SEND to transmit puts into its runs.
+/// Returns the runs of a QP with an ACK and a SEND to transmit.
 fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
     let mem = TestMemory::new();
     let region = mem.register(payload_len.max(8), AccessFlags::all());
@@ -533,12 +533,12 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
     }
 }
 
-/// The first of them.
+/// Returns the first of the runs.
 fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
     runs(timing, payload_len).swap_remove(0)
 }
 
-/// However it is taken, it is the same packet, and counted once.
+/// Checks that either call returns the same ACK packet, which is counted once.
 //= RC-ACK-07 type=test
 #[test]
 fn a_lone_acknowledgement_can_be_taken() {
@@ -625,7 +625,8 @@ fn long_payloads_are_left_to_the_caller() {
     assert_eq!(seen[3..], [(segment_len, true, None); 3]);
 }
 
-/// Memory in pieces, or that may change at any moment, is copied by its own calls: the packets are the same.
+/// Checks that memory in pieces, or that may change at any time, is copied by its own calls. The
+/// packets are the same.
 #[test]
 fn memory_in_pieces_is_not_left_to_the_caller() {
     let traffic = |extent| {

@@ -1,4 +1,4 @@
-//! UC and UD: what is lost stays lost, and harms nothing else.
+//! UC and UD: losses are not repaired, and affect no other message.
 
 mod gaps;
 mod uc;
@@ -19,7 +19,7 @@ use crate::{
 };
 
 const QKEY: u32 = 0x1111_1111;
-/// A Q_Key that stands for the sender's own.
+/// A Q_Key that selects the sender's own.
 const CONTROLLED: u32 = 0x8000_0000;
 const GRH_LEN: u32 = 40;
 const SIZES: [u32; 8] = [
@@ -79,7 +79,7 @@ fn state(pair: &Pair, side: Side) -> QpState {
     pair.node(side).qp.state()
 }
 
-/// A packet to B as A would send it.
+/// Returns a packet to B as A would send it.
 fn uc_packet(operation: Operation, psn: u32, payload: &[u8]) -> Vec<u8> {
     let opcode = Opcode::of(Service::Uc, operation).expect("defined");
     let mut bth = Bth::new(opcode, Qpn::new(0x22), Psn::new(psn));
@@ -95,7 +95,7 @@ fn with_payload(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A pair in which A has just failed to send work request 2 of 1 to 3.
+/// Creates a pair in which A has just failed to send work request 2 of 1 to 3.
 fn failed(of: fn() -> Pair, post: fn(&mut Pair, u64, &[Sge])) -> (Pair, crate::testing::Region) {
     let mut pair = of();
     let src = register_filled(&pair, Side::A, 64, 1);
@@ -140,7 +140,7 @@ fn a_local_error_ends_the_send_queue_only_until_rts() {
         pair.drain_both();
         let flushed = pair.take_completions(Side::A);
         assert_eq!(statuses(&flushed), [(4, WcStatus::WrFlushErr)]);
-        // The other direction is as before.
+        // The other direction is unchanged.
         let dst = register(&pair, Side::A, 512);
         pair.recv(Side::A, 9, &[dst.sge()]);
         let at_b = register(&pair, Side::B, 8);
@@ -183,7 +183,7 @@ fn a_local_error_ends_the_send_queue_only_until_rts() {
     }
 }
 
-/// A payload that the engine copies, and cannot any more.
+/// Checks a payload that the engine copies, but cannot read any more.
 //= UC-11 type=test
 #[test]
 fn memory_that_went_away_fails_its_message_and_those_behind_it() {
@@ -246,7 +246,7 @@ fn operations_that_a_service_does_not_have_are_refused() {
     assert_eq!(qp.send_queue_len(), 0);
 }
 
-/// In SQD a message that has begun ends, and no other begins.
+/// Checks that in SQD a message in progress is finished, and no other is started.
 //= RC-STA-06 type=test
 #[test]
 fn draining_ends_what_has_begun() {
@@ -284,7 +284,8 @@ fn draining_ends_what_has_begun() {
     assert_eq!(pair.take_completions(Side::A).len(), 1);
 }
 
-/// What was flushed, left or never sent is reported once each, whatever the signals ask for.
+/// Checks that each work request is reported once, whether flushed, sent or never sent, signaled or
+/// not.
 //= RC-STA-01 type=test
 //= RC-WQE-02 type=test
 #[test]
@@ -318,7 +319,7 @@ fn unsignaled_work_is_reported_with_what_follows_and_when_flushed() {
     assert_eq!(statuses(&flushed), [(4, WcStatus::WrFlushErr)]);
 }
 
-/// A reset forgets the message in progress, the receive that was given back, and what waits.
+/// Checks that a reset drops the message in progress, the receive that was kept, and pending work.
 //= RC-STA-04 type=test
 #[test]
 fn a_reset_forgets_everything() {

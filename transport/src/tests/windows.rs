@@ -1,4 +1,4 @@
-//! Memory windows and invalidation: operations that take no PSN, among those that do.
+//! Memory windows and invalidation: operations without a PSN between others.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 const RIGHTS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_WRITE);
 
-/// The key after the next bind of a type 2 window.
+/// Returns the key after the next bind of a type 2 window.
 const fn next(rkey: Rkey) -> Rkey {
     rkey.with_next_tag()
 }
@@ -38,7 +38,7 @@ fn windowed(pair: &Pair, side: Side, len: u32) -> Region {
         .register(len, ALL | AccessFlags::MW_BIND)
 }
 
-/// A region of B with a type 2 window that B has bound.
+/// Creates a region of B with a type 2 window that B has bound.
 fn bound(pair: &mut Pair, len: u32) -> (Region, Rkey) {
     let region = windowed(pair, Side::B, len);
     let rkey = next(pair.node(Side::B).mem.alloc_window(WindowKind::Type2));
@@ -99,7 +99,7 @@ fn a_bind_takes_no_psn_and_holds_for_what_comes_behind_it() {
         [(3, OK), (4, OK)]
     );
     assert_eq!(pair.node(Side::A).mem.all(&back), pattern(4 * PMTU, 1));
-    // The right to read atomically was not given.
+    // The window does not grant atomics.
     let add = SendOp::FetchAdd {
         va: region.addr,
         rkey,
@@ -142,7 +142,7 @@ fn local_operations_complete_in_their_turn() {
         SendFlags::SIGNALED,
     );
     pair.drain_both();
-    // All are in effect, none is complete: the WRITE before them is not.
+    // All are in effect and none is complete, because the WRITE before them is not.
     for key in &keys {
         assert!(pair.node(Side::A).mem.is_bound(*key));
     }
@@ -159,7 +159,7 @@ fn local_operations_complete_in_their_turn() {
     assert_eq!(slots, [1, 1, 2, 1, 1]);
     assert_eq!(pair.node(Side::A).qp.send_queue_len(), 0);
     assert!(!pair.node(Side::A).qp.requests_in_flight());
-    // Alone, one is complete at once.
+    // A bind alone completes at once.
     let more = pair.node(Side::A).mem.alloc_window(WindowKind::Type1);
     pair.send(Side::A, 7, bind(next(more), &region), &[]);
     pair.drain_both();
@@ -397,7 +397,8 @@ fn a_key_that_cannot_be_freed_ends_both() {
     }
 }
 
-/// Through another key for the same bytes, with the same rights, nothing was read.
+/// Checks that a duplicate READ is not answered through another key for the same bytes, even with
+/// the same rights.
 //= RC-DUP-03 type=test
 #[test]
 fn a_read_is_repeated_through_the_key_that_it_had() {
@@ -422,7 +423,7 @@ fn a_repeated_send_frees_nothing_again() {
     let dst = register(&pair, Side::B, 8);
     let src = register(&pair, Side::A, 8);
     pair.recv(Side::B, 1, &[dst.sge()]);
-    // The acknowledgement is lost.
+    // The ACK is lost.
     pair.set_network(|transit| match transit.from {
         Side::A => Fate::Deliver,
         Side::B => Fate::Drop,
@@ -430,7 +431,7 @@ fn a_repeated_send_frees_nothing_again() {
     pair.send(Side::A, 1, SendOp::SendInv { rkey }, &[src.sge()]);
     pair.run_until(|pair| !pair.node(Side::B).completions.is_empty());
     pair.take_completions(Side::B);
-    // Bound again, with the same key.
+    // The window is bound again, with the same key.
     pair.send(Side::B, 2, bind(rkey, &region), &[]);
     pair.drain_both();
     pair.heal();
@@ -467,7 +468,7 @@ fn a_write_or_read_ends_where_its_window_is_freed() {
         vec![0; 2 * PMTU as usize]
     );
 
-    // A READ of more than a buffer takes.
+    // A READ of more than a buffer holds.
     let mut pair = Pair::default();
     let len = 2000 * PMTU;
     let (region, rkey) = bound(&mut pair, len);
@@ -530,7 +531,7 @@ fn uc_has_windows_too_and_ud_has_none() {
     let here = register(&pair, Side::A, 4 * PMTU);
     let mem = &pair.node(Side::B).mem;
     let keys = [0; 2].map(|_| next(mem.alloc_window(WindowKind::Type2)));
-    // Alone, among packets, and behind packets.
+    // Alone, among packets, and after packets.
     pair.send(Side::B, 1, bind(keys[0], &region), &[]);
     pair.drain_both();
     assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
@@ -560,7 +561,7 @@ fn uc_has_windows_too_and_ud_has_none() {
     pair.send(Side::A, 6, write_to(&region, keys[0]), &[src.sge()]);
     pair.run();
     assert_eq!(pair.node(Side::B).mem.all(&region), pattern(4 * PMTU, 1));
-    // A failure ends the send queue, after what came before it.
+    // A failure ends the send queue, after the requests before it.
     for (op, status) in [
         (bind(keys[0], &region), WcStatus::MwBindErr),
         (SendOp::Invalidate { rkey: keys[1] }, WcStatus::LocQpOpErr),
@@ -601,7 +602,7 @@ fn uc_has_windows_too_and_ud_has_none() {
     }
 }
 
-/// Loss before, between and behind: everything happens once and in order.
+/// Checks losses before, between and after: everything is executed once and in order.
 #[test]
 fn retransmission_passes_over_what_was_executed() {
     for lost in 0..12 {

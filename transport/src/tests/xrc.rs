@@ -1,4 +1,5 @@
-//! XRC: an initiator that names a shared receive queue with each request, and a target that has none of its own.
+//! XRC: an initiator names a shared receive queue with each request, and the target has no queue of
+//! its own.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -21,7 +22,7 @@ use crate::{
 
 use Operation::{FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst, WriteLast};
 
-/// The SRQs of the tests, and the domains of their receives: neither is that of a QP.
+/// The SRQs of the tests, and the protection domains of their receives: neither is that of a QP.
 const ONE: Srqn = TestDomain::FIRST;
 const OTHER: Srqn = Srqn::new(0x01_0002);
 const NOBODY: Srqn = Srqn::new(0x01_0003);
@@ -32,7 +33,7 @@ struct Rig {
     pair: Pair,
     domain: Arc<TestDomain>,
     srqs: [Arc<TestSrq>; 2],
-    /// Memory of the first SRQ's domain.
+    /// Memory in the protection domain of the first SRQ.
     region: Region,
 }
 
@@ -82,7 +83,7 @@ impl Rig {
 }
 
 impl Request {
-    /// As a request of an XRC initiator.
+    /// Converts a request into one of an XRC initiator.
     fn to(mut self, srqn: Srqn) -> Self {
         let operation = self.headers.bth.opcode.operation().unwrap();
         self.headers.bth.opcode = Opcode::of(Service::Xrc, operation).unwrap();
@@ -121,7 +122,7 @@ fn messages_of_all_kinds_go_to_the_queue_they_name() {
         pair.send_to(Side::A, ONE, 12, write(region), &[src.sge()]);
         pair.send_to(Side::A, ONE, 13, with_imm, &[src.sge()]);
         pair.send_to(Side::A, ONE, 14, read(region), &[back.sge()]);
-        // Elsewhere: a READ is read when it is answered.
+        // At another address, because a READ reads its data when it is answered.
         let add = SendOp::FetchAdd {
             va: region.addr + u64::from(7 * PMTU),
             rkey: region.rkey,
@@ -167,7 +168,7 @@ fn messages_of_all_kinds_go_to_the_queue_they_name() {
     }
 }
 
-/// Long READs and WRITEs in the ways that data takes when it is not copied at once, with loss.
+/// Checks long READs and WRITEs, with copied and deferred payloads, with losses.
 //= XRC-13 type=test
 #[test]
 fn loss_is_repaired() {
@@ -220,7 +221,8 @@ fn keys_are_those_of_the_domain_of_the_queue() {
         let region = good.region;
         let answers = good.answer(request(&region), ONE);
         assert!(answers[0].contains("ACK psn=0 msn=1") && answers.len() == 1);
-        // The same keys by another queue, and the keys of the domain that the tests' QPs are in.
+        // The same keys through another queue, and the keys of the protection domain of the tests'
+        // QPs.
         for own in [false, true] {
             let mut rig = rig();
             let region = match own {
@@ -245,7 +247,8 @@ fn keys_are_those_of_the_domain_of_the_queue() {
     }
 }
 
-/// A duplicate READ is answered from the domain of the first one, whatever came between.
+/// Checks that a duplicate READ is answered from the protection domain of the first one, whatever
+/// came between.
 #[test]
 fn a_repeated_read_keeps_its_domain() {
     let mut rig = rig();
@@ -269,7 +272,7 @@ fn a_queue_that_is_not_of_the_domain_is_refused() {
         let request = match operation {
             FetchAdd => Request::new(operation, 0).atomic(0, Rkey::new(0), 0, 0),
             SendOnly => Request::new(operation, 0),
-            // Without data no key counts, but the queue does.
+            // Without data no key is checked, but the queue is.
             _ => Request::new(operation, 0).reth(0, Rkey::new(0), 0),
         };
         assert_eq!(
@@ -290,7 +293,7 @@ fn a_queue_that_is_not_of_the_domain_is_refused() {
     }
 }
 
-/// The requester hears of it, too.
+/// Checks that the requester gets the error, too.
 //= XRC-06 type=test
 #[test]
 fn the_initiator_gets_a_remote_access_error() {
@@ -333,8 +336,8 @@ fn a_message_names_one_queue() {
     }
 }
 
-/// A queue that goes away in the middle of a message: what it gave is filled, what it would have to give is not
-/// there.
+/// Checks a queue that is destroyed in the middle of a message. A receive that it gave is filled,
+/// and it gives no further ones.
 #[test]
 fn a_queue_may_go_away() {
     let full = [1; PMTU as usize];
@@ -368,7 +371,7 @@ fn an_empty_queue_is_a_receiver_that_is_not_ready() {
     let mut rig = rig();
     let src = register_filled(&rig.pair, Side::A, 3 * PMTU, 3);
     rig.pair.send_to(Side::A, ONE, 1, send(), &[src.sge()]);
-    // The other queue is not asked.
+    // The other queue is not used.
     rig.srqs[1].with(|srq| srq.post(9, &[])).unwrap();
     rig.pair.run_for(2_000_000);
     assert!(rig.pair.node(Side::B).qp.counters().rnr_naks_sent > 0);
@@ -402,7 +405,7 @@ fn each_end_has_one_side_only() {
         rig.pair.try_send(Side::B, &wr),
         Err(PostError::InvalidState)
     );
-    // A request to the initiator, and a response to the target, are nobody's.
+    // A request to the initiator, and a response to the target, are dropped.
     let mut request = Request::new(SendOnly, 0).to(ONE);
     request.headers.bth.dest_qp = rocade_wire::Qpn::new(0x11);
     rig.pair.inject(Side::A, &request.bytes());
@@ -418,7 +421,7 @@ fn each_end_has_one_side_only() {
     rig.pair.inject(Side::B, &ack.bytes());
     assert_eq!(dropped(&rig.pair, Side::B, DropReason::Reserved), 1);
     //= BTH-15 type=test
-    // Another service's request is not for it.
+    // A request of another service is dropped.
     rig.pair.inject(Side::B, &Request::new(SendOnly, 0).bytes());
     assert_eq!(dropped(&rig.pair, Side::B, wrong), 1);
     assert_eq!(operations(&rig.pair, Side::B), []);
@@ -470,7 +473,8 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
     assert_eq!(rig.pair.take_completions(Side::B), []);
 }
 
-/// Nothing is done with the first packet of a message for a queue of another process, which has to get it.
+/// Checks that the first packet of a message for a queue of another process has no effect. That
+/// process handles it.
 #[test]
 fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     let mut rig = rig();
@@ -499,7 +503,8 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
         assert!(!qp.take_stray(), "it is told once");
         assert!(before.is_some() && at_rest(&rig) == before, "{operation:?}");
     }
-    // In the middle of a message a number that changes is a mistake, wherever its queue is.
+    // In the middle of a message, a different number is an error, even for a queue of another
+    // process.
     rig.post(0, 1);
     let begin = Request::new(SendFirst, 0).payload(&[1; PMTU as usize]);
     assert_eq!(rig.answer(begin, ONE), ["ACK psn=0 msn=0"]);
@@ -509,7 +514,8 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     assert!(!rig.pair.node_mut(Side::B).qp.take_stray());
 }
 
-/// What one process has executed another one answers again, and does not execute.
+/// Checks that another process replays what the first one has executed, and does not execute it
+/// again.
 //= RC-DUP-03 type=test
 //= RC-DUP-04 type=test
 #[test]
@@ -540,7 +546,8 @@ fn another_goes_on_where_one_has_stopped() {
     let again = other.answer(add(&region, 0), ONE);
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].replace("msn=1", "msn=2"), again[0]);
-    // Memory is that of the queue in the request: the key of the first process says nothing here.
+    // The protection domain is that of the queue in the request: the key of the first process is
+    // not valid here.
     other.post(0, 1);
     assert_eq!(
         other.answer(Request::new(SendOnly, 2), ONE),
@@ -553,7 +560,8 @@ fn another_goes_on_where_one_has_stopped() {
     );
 }
 
-/// Who dies after it has executed something, and before it has answered, leaves all that another one needs.
+/// Checks that a process that exits after it has executed a request, and before it has answered,
+/// leaves all state that another one needs.
 //= XRC-11 type=test
 #[test]
 fn another_answers_what_one_has_not() {
@@ -573,14 +581,14 @@ fn another_answers_what_one_has_not() {
     );
     let memory = &other.pair.node(Side::B).mem;
     assert_eq!((memory.all(&other.region), memory.atomics()), (before, 0));
-    // In the middle of a message there is nothing to go on with.
+    // In the middle of a message the state cannot be taken over.
     let begin = Request::new(SendFirst, 1).payload(&[1; PMTU as usize]);
     other.post(0, 1);
     assert_eq!(other.answer(begin, ONE), ["ACK psn=1 msn=1"]);
     assert_eq!(other.pair.node(Side::B).qp.resumable(), None);
 }
 
-/// A process may go on again with what it has given away before: of its own turn then nothing is left.
+/// Checks that a process can take over again, and keeps no state of its earlier ownership.
 //= XRC-11 RC-RSP-20 type=test
 #[test]
 fn what_one_knew_before_does_not_matter() {
@@ -590,7 +598,7 @@ fn what_one_knew_before_does_not_matter() {
     let early = |psn| Request::new(SendOnly, psn);
     one.answer(add(&one.region, 0), ONE);
     one.answer(add(&one.region, 1), ONE);
-    // Here something was executed, a NAK was sent, and an acknowledgement was not.
+    // In this process a request was executed, a NAK was sent, and an ACK was not.
     here.answer(add(&here.region, 0), ONE);
     assert_eq!(here.answer(early(5), ONE).len(), 1, "a NAK");
     assert_eq!(here.answer(early(5), ONE).len(), 0, "and no other");
@@ -623,8 +631,8 @@ fn what_one_knew_before_does_not_matter() {
     assert!(here.pair.node(Side::B).qp.is_idle());
 }
 
-/// The same of what is not answered as a READ or atomic of the standard is. A duplicate that nobody answers would be the end
-/// of the connection.
+/// Checks the same for responses that differ from those to READs and atomics of the standard. A
+/// duplicate without an answer would end the connection.
 //= RC-DUP-04 XAW-07 type=test
 #[test]
 fn another_answers_again_what_only_some_peers_send() {

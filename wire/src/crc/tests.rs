@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bit by bit, from the definition.
+/// Computes the CRC bit by bit, from the definition.
 fn naive(crc: u32, bytes: &[u8]) -> u32 {
     let mut register = !crc;
     for &byte in bytes {
@@ -19,7 +19,7 @@ fn naive(crc: u32, bytes: &[u8]) -> u32 {
     !register
 }
 
-/// The naive CRC of each beginning of `bytes`.
+/// Returns the naive CRC of each prefix of `bytes`.
 fn naive_of_all(crc: u32, bytes: &[u8]) -> Vec<u32> {
     let mut all = vec![crc];
     for byte in bytes {
@@ -28,7 +28,7 @@ fn naive_of_all(crc: u32, bytes: &[u8]) -> Vec<u32> {
     all
 }
 
-/// Bytes without a pattern.
+/// Returns bytes without a pattern.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let next = || {
@@ -42,11 +42,11 @@ fn noise(len: usize) -> Vec<u8> {
 
 const GUARD: u8 = 0xee;
 
-/// Copies between guards and returns the CRC; the copy and what is around it is checked.
+/// Copies between guard bytes and returns the CRC. The copy and the guards are checked.
 fn copy_guarded(way: Way, crc: u32, head: &[u8], payload: &[u8], shift: usize) -> u32 {
     let mut room = vec![GUARD; payload.len() + 128];
     let copied = &mut room[shift..shift + payload.len()];
-    // SAFETY: the bytes of a slice.
+    // SAFETY: `payload` is a slice, which `copied` does not overlap.
     let crc = unsafe { way.copy(crc, head, payload.as_ptr(), copied) };
     assert!(
         copied == payload,
@@ -73,7 +73,7 @@ fn the_check_value() {
     }
 }
 
-/// What a crate says that others use.
+/// Checks against the crate that other projects use.
 #[test]
 fn every_way_agrees_with_another_implementation() {
     let bytes = noise(1 << 20);
@@ -87,7 +87,7 @@ fn every_way_agrees_with_another_implementation() {
     }
 }
 
-/// Lengths past two turns of the widest loop, and around those of packets.
+/// Checks lengths past two turns of the widest loop, and around those of packets.
 #[test]
 fn every_way_sums_and_copies_every_length() {
     const MOST: usize = 9000;
@@ -122,7 +122,7 @@ fn every_way_sums_a_head_before_a_copy() {
     }
 }
 
-/// Source and destination at each place of a cache line.
+/// Checks source and destination at each position of a cache line.
 #[test]
 fn every_way_at_every_alignment() {
     let bytes = noise(1024 + 128);
@@ -137,7 +137,7 @@ fn every_way_at_every_alignment() {
     }
 }
 
-/// Memory between pages that may not be touched.
+/// Memory between inaccessible pages.
 struct Guarded {
     start: *mut u8,
 }
@@ -148,11 +148,11 @@ impl Guarded {
 
     fn new() -> Self {
         let (whole, pages) = (3 * Self::PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new addresses of the kernel's choice.
+        // SAFETY: the kernel chooses new addresses.
         let start = unsafe { libc::mmap(null_mut(), whole, libc::PROT_NONE, pages, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let start = start.cast::<u8>();
-        // SAFETY: the middle of what has just been mapped.
+        // SAFETY: the range is the middle of the new mapping.
         let failed = unsafe {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             libc::mprotect(start.add(Self::PAGE).cast(), Self::PAGE, rights)
@@ -161,23 +161,24 @@ impl Guarded {
         Self { start }
     }
 
-    /// The first or the last `len` bytes between the guards.
+    /// Returns the first or the last `len` bytes between the guards.
     fn bytes(&mut self, first: bool, len: usize) -> &mut [u8] {
         assert!(len <= Self::PAGE);
         let at = if first { 0 } else { Self::PAGE - len };
-        // SAFETY: inside the middle, which is mapped while `self` lives and borrowed from it.
+        // SAFETY: the range is inside the middle, which is mapped while `self` lives and borrowed
+        // from it.
         unsafe { slice::from_raw_parts_mut(self.start.add(Self::PAGE + at), len) }
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: all of what `new` has mapped.
+        // SAFETY: the range is all that `new` has mapped, and no borrow of it is left.
         unsafe { libc::munmap(self.start.cast(), 3 * Self::PAGE) };
     }
 }
 
-/// A byte too many read or written ends the process.
+/// Checks that no byte outside is read or written, which would end the process.
 #[test]
 fn no_way_touches_what_is_outside() {
     let (mut source, mut room) = (Guarded::new(), Guarded::new());
@@ -192,7 +193,7 @@ fn no_way_touches_what_is_outside() {
                 assert_eq!(way.update(9, bytes), expected, "{way}, {len} bytes");
                 let (head, payload) = bytes.split_at((len % 40).min(len) & !3);
                 let copied = room.bytes(to_first, payload.len());
-                // SAFETY: the bytes of a slice.
+                // SAFETY: `payload` is a slice, which `copied` does not overlap.
                 let crc = unsafe { way.copy(9, head, payload.as_ptr(), copied) };
                 assert_eq!(crc, expected, "{way}, copy of {len} bytes");
             }
@@ -216,7 +217,7 @@ fn names_are_those_of_ways() {
     assert_eq!(Way::available().last().map(Way::name), Some("table"));
 }
 
-/// The only test that selects: the others take any way.
+/// Checks the selection. It is the only test that selects: the others accept any backend.
 #[test]
 fn what_is_selected_is_used() {
     let best = Way::current();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Msn, Operation, Qkey, Service};
 
-/// Any header of any code: all bits that the wire has are free.
+/// Generates any headers of any opcode, with all bits that the wire has.
 fn any_headers() -> impl Strategy<Value = Headers> {
     (
         any::<u8>(),

@@ -8,7 +8,7 @@ use super::*;
 use crate::ip::Datagram;
 use crate::packet::tests::unhex;
 
-/// CRC-32 bit by bit, from the definition.
+/// Computes the CRC-32 bit by bit, from the definition.
 fn bitwise_crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
@@ -21,7 +21,7 @@ fn bitwise_crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The ICRC from the text of the rules, without any code of the module.
+/// Computes the ICRC from the text of the rules, without any code of the module.
 fn naive(datagram: &[u8]) -> u32 {
     let mut masked = datagram[..datagram.len() - 4].to_vec();
     let ip_len = if masked[0] >> 4 == 4 {
@@ -124,7 +124,7 @@ fn crc_of_the_dummy_lrh() {
 #[test]
 //= ICRC-11 type=test
 fn every_bit_of_the_packet_counts() {
-    // Identification apart: a flip there is another packet, and a right one.
+    // The Identification is left out: a flip there is another valid packet.
     let bytes = unhex(EX_3);
     let parsed = Datagram::parse(&bytes).unwrap();
     let flow = IcrcFlow::new(parsed.src, parsed.dst, parsed.src_port).unwrap();
@@ -222,7 +222,7 @@ fn any_flow() -> impl Strategy<Value = (IpAddr, IpAddr, u16)> {
     ]
 }
 
-/// The datagram of a flow with made-up values in the fields that the ICRC leaves out.
+/// Returns the datagram of a flow with arbitrary values in the fields that the ICRC leaves out.
 fn datagram_of(
     (src, dst, src_port): (IpAddr, IpAddr, u16),
     ip_id: u16,
@@ -311,7 +311,8 @@ fn all_65536_identifications_are_found() {
 
 #[test]
 fn one_random_value_in_65536_passes() {
-    // Of 2^32 values, 2^16 are the ICRC of some Identification; count them in an even sample.
+    // Of 2^32 values, 2^16 are the ICRC of some Identification. They are counted in a uniform
+    // sample.
     let flow = IcrcFlow::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc001).unwrap();
     let covered = [0x5a; 40];
     let samples = (0..1u32 << 20).map(|n| n.wrapping_mul(0x9e37_79b1));

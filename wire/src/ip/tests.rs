@@ -36,7 +36,7 @@ fn bytes_of(datagram: &Datagram<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Changes a header and repairs its checksum.
+/// Returns a header with one byte changed and a corrected checksum.
 fn altered(at: usize, value: u8) -> Vec<u8> {
     let mut bytes = bytes_of(&example(b"0123456789abcdef"));
     bytes[at] = value;
@@ -168,7 +168,7 @@ fn udp_checksum() {
     assert!(datagram.udp_checksum_is_valid());
     datagram.udp_checksum = datagram.compute_udp_checksum();
     assert!(datagram.udp_checksum_is_valid());
-    // By hand: 0a00+0001+0a00+0002 + 0011 + 000b + 0001+0002+000b + 6162+6300 = d88f.
+    // Computed by hand: 0a00+0001+0a00+0002 + 0011 + 000b + 0001+0002+000b + 6162+6300 = d88f.
     assert_eq!(datagram.udp_checksum, !0xd88f);
     datagram.udp_checksum ^= 1;
     assert!(!datagram.udp_checksum_is_valid());

@@ -97,7 +97,7 @@ fn addresses_precede_private_data() {
     assert_eq!(IpCmHeader::parse(&v6.to_bytes()), Ok(v6));
 }
 
-/// Bits of each message that are no field: what is there is not looked at, and written as 0.
+/// Returns the bits of each message that are no field: ignored when read, and written as 0.
 fn reserved(attribute: u16) -> std::vec::Vec<(usize, u8)> {
     let whole = |range: core::ops::Range<usize>| range.map(|at| (at, 0xff));
     let mut bits: std::vec::Vec<(usize, u8)> = match attribute {
@@ -139,7 +139,7 @@ proptest! {
         for (at, mask) in reserved(attribute) {
             bytes[at] &= !mask;
         }
-        // Status, class-specific field and the 16 bits behind the attribute.
+        // Status, class-specific field and the 16 bits after the attribute.
         bytes[4..8].fill(0);
         bytes[18..20].fill(0);
         // The modifier: options of enhanced establishment.
@@ -147,7 +147,7 @@ proptest! {
             bytes[20..24].fill(0);
         }
         if let CmMessage::Req(req) = &mad.message {
-            // The extended type means something with transport type 3 only.
+            // The extended type has a meaning with transport type 3 only.
             let (base, extended) = match req.transport {
                 TransportType::Rc => (0, 0),
                 TransportType::Uc => (1, 0),

@@ -14,7 +14,7 @@ const SERVICES: [Service; 8] = [
     Service::Manufacturer,
 ];
 
-/// Header lengths after the BTH in the RC form, by bits 4:0; `None` where reserved.
+/// Header lengths after the BTH in the RC form, by bits 4:0. `None` if reserved.
 //= OPC-00 type=test
 //= OPC-21 type=test
 //= OPC-24 type=test
@@ -54,8 +54,8 @@ const RC_EXT_LEN: [Option<usize>; 32] = [
     None,
 ];
 
-/// The length of the extension headers that each byte must have, told from the rules without the
-/// table under test.
+/// Returns the length of the extension headers that each opcode must have, derived from the rules
+/// without the table under test.
 fn expected_ext_len(opcode: u8) -> Option<usize> {
     let low = usize::from(opcode & 0x1f);
     let is_response = (0x0d..=0x12).contains(&low);

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{AtomicEth, ExtHeaders, Opcode, Pkey, Psn, Qpn, Rdeth};
 
-/// Bytes of a packet with these headers' length and `tail_len` bytes behind them, ICRC not counted.
+/// Returns the bytes of a packet with this length of headers and `tail_len` bytes after them,
+/// without ICRC.
 fn bytes_of(opcode: u8, pad_count: u8, tail_len: usize) -> Vec<u8> {
     let ext = Opcode::new(opcode).ext().unwrap_or(ExtHeaders::empty());
     let mut bytes = vec![0; Bth::LEN + ext.len_bytes() + tail_len];

@@ -1,9 +1,9 @@
-//! What somebody who outlives the process would have to tell its peers.
+//! Connection records for a process that outlives this one.
 
 use super::super::BondKind;
 use super::*;
 
-/// The last state of the only connection's bond that was told.
+/// Returns the last state of the only connection's record, or none.
 fn kind(cm: &mut Cm, id: CommId) -> Option<BondKind> {
     let mut last = None;
     while let Some((of, bond)) = cm.poll_bond() {
@@ -18,7 +18,7 @@ fn a_bond_lasts_from_the_request_to_the_peers_farewell() {
     let mut pair = Pair::new();
     let (a, b) = pair.request();
     assert_eq!(kind(&mut pair.b, b), Some(BondKind::Asked));
-    // Nobody has promised anything to who only asks.
+    // The active side owes its peer no message before the REP.
     assert_eq!(kind(&mut pair.a, a), None);
     pair.b.reply(pair.now, b, rep(0x22)).unwrap();
     let (of, bond) = pair.b.poll_bond().expect("it has moved");
@@ -42,7 +42,8 @@ fn a_bond_lasts_from_the_request_to_the_peers_farewell() {
     assert_eq!(pair.a.poll_bond(), None, "nothing has changed");
 }
 
-/// Who destroys a connection sends one DREQ, and nobody waits for the answer: the bond does.
+/// Checks that a destroyed connection sends one DREQ, and that its record stays until the peer
+/// answers.
 #[test]
 fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     let mut pair = Pair::new();
@@ -54,7 +55,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     pair.settle();
     assert_eq!(kind(&mut pair.a, a), None);
 
-    // Both at once: the peer's DREQ says that it knows.
+    // Both disconnect at once: the peer's DREQ proves that the peer knows.
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
     kind(&mut pair.a, a);
@@ -64,7 +65,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     pair.tell_a(dreq(b, a, 0x11));
     assert_eq!(kind(&mut pair.a, a), None);
 
-    // And one that nobody answers ends in the end.
+    // An unanswered DREQ times out.
     let mut pair = Pair::new();
     let (a, _) = pair.connection();
     kind(&mut pair.a, a);

@@ -1,4 +1,4 @@
-//! Rejections, disconnections, datagram services.
+//! Tests of rejections, disconnections and datagram services.
 
 use super::*;
 
@@ -40,14 +40,14 @@ fn a_rejection_matches_by_what_it_rejects() {
             &message,
             CmMessage::Rej(m) if m.reason == RejReason::Timeout
         ));
-        // Without a GUID, a rejection by timeout is one like others.
+        // Without a GUID, a REJ because of a timeout is matched like any other.
         assert_eq!(pair.a.counters().rx_unsolicited, counted + expected);
     }
     assert!(matches!(
         pair.a.poll_event(),
         Some(CmEvent::Rejected { .. })
     ));
-    // A connection that was made rests first.
+    // An established connection enters TimeWait first.
     assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(TIMEWAIT)));
     pair.pass(TIMEWAIT);
     assert_eq!(pair.a.poll_event(), Some(CmEvent::TimewaitExit { id: a }));
@@ -66,7 +66,7 @@ fn a_stale_connection_rests() {
     assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(TIMEWAIT)));
 }
 
-/// The peer has lost its connection, and makes another one with the same QP.
+/// Checks the case of a peer that has lost its connection, and makes another one with the same QP.
 //= CM-ST-04 type=test
 #[test]
 fn a_qp_has_one_connection() {
@@ -88,7 +88,7 @@ fn a_qp_has_one_connection() {
     };
     assert_eq!((dreq.local_id, dreq.remote_qpn), (b, Qpn::new(0x11)));
     assert_eq!(pair.b.poll_event(), None);
-    // Another adapter may have a QP of that number.
+    // Another adapter may have a QP of the same number.
     let CmMessage::Req(other) = again else {
         panic!()
     };
@@ -106,7 +106,7 @@ fn a_dreq_names_the_queue_pair() {
     let (a, b) = pair.connection();
     pair.tell_b(dreq(a, b, 0x23));
     assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
-    // Nobody that we know: answered, so that it stops.
+    // A DREQ for an unknown connection is answered, so that the peer stops repeating it.
     pair.tell_b(dreq(CommId::new(0x0300_9999), b, 0x22));
     let CmMessage::Drep(drep) = pair.said_by_b() else {
         panic!()
@@ -169,7 +169,7 @@ fn who_leaves_takes_leave() {
     pair.quiet();
     assert!(pair.a.is_empty() && pair.b.is_empty());
 
-    // Of a request that is ignored nothing is said; it comes again.
+    // An ignored request is not answered, and is accepted when it is repeated.
     let mut pair = Pair::new();
     let (_, b) = pair.request();
     pair.b.ignore(pair.now, b);
@@ -178,7 +178,8 @@ fn who_leaves_takes_leave() {
     assert!(matches!(pair.event_of_b(), CmEvent::Request { .. }));
 }
 
-/// A DREQ that was asked for is sent until it is answered, whether its connection has an owner or not.
+/// Checks that a DREQ is repeated until it is answered, even if the owner has destroyed the
+/// connection.
 #[test]
 fn a_disconnection_survives_its_owner() {
     let mut pair = Pair::new();
@@ -195,7 +196,7 @@ fn a_disconnection_survives_its_owner() {
     assert_eq!(pair.a.poll_event(), None);
 }
 
-/// Commands are refused in the wrong state, and change nothing.
+/// Checks that commands are refused in the wrong state, and have no effect.
 #[test]
 fn commands_need_their_state() {
     let mut pair = Pair::new();
@@ -251,7 +252,7 @@ fn a_datagram_service_is_found() {
     pair.b.reply_service(pair.now, b, found).unwrap();
     pair.b.destroy(pair.now, b);
     let _lost = pair.said_by_b();
-    // The question comes again: the answer is the same, and nobody has to give it.
+    // The repeated request gets the same answer, without the program.
     pair.pass(REP_INTERVAL);
     let CmEvent::ServiceReply { id, rep } = pair.event_of_a() else {
         panic!()
@@ -293,7 +294,8 @@ fn a_datagram_service_is_found() {
     assert_eq!(pair.sent - sent, 16);
 }
 
-/// An XRC target has its number where others have that of an end-to-end context, and may outlive its connection.
+/// Checks that an XRC target has its number in the field of the end-to-end context, and may outlive
+/// its connection.
 //= CM-FLD-09 type=test
 //= CM-ST-10 type=test
 #[test]
@@ -317,11 +319,11 @@ fn a_target_ends_without_a_word() {
     pair.a.ready(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
 
-    // Nor is there anything to tell should its process be killed.
+    // No peer has to be notified if the process is killed.
     let mut bonds = std::iter::from_fn(|| pair.b.poll_bond());
     assert_eq!(bonds.find(|(id, _)| *id == b), Some((b, None)));
 
-    // By either side: the DREQ names the receiver's queue pair.
+    // Either side may send the DREQ, which names the receiver's queue pair.
     pair.tell_b(dreq(a, b, 0x11));
     assert_eq!(pair.b.poll_event(), None);
     let sent = pair.sent;
@@ -329,7 +331,7 @@ fn a_target_ends_without_a_word() {
     pair.quiet();
     assert_eq!(pair.sent, sent);
     assert!(pair.b.is_empty());
-    // It is nobody's any more, which is answered.
+    // The connection has no owner any more. The DREQ is still answered.
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     let CmMessage::Dreq(message) = pair.said_by_a() else {
         panic!()
@@ -355,7 +357,7 @@ fn alternate_paths_are_refused() {
             private_data: [0; 168],
         })
     };
-    // Not supported; not this queue pair.
+    // The status is "not supported", or a mismatch of the queue pair.
     for (qpn, code) in [(0x22, 2), (0x23, 6)] {
         pair.tell_b(lap_to(b, qpn));
         let CmMessage::Apr(apr) = pair.said_by_b() else {
@@ -366,7 +368,7 @@ fn alternate_paths_are_refused() {
     }
     pair.tell_b(lap_to(CommId::new(b.get() + 1), 0x22));
     assert!(pair.b.poll_transmit().is_none());
-    // An answer that nobody has asked for changes nothing.
+    // An unsolicited answer has no effect.
     let counted = pair.a.counters().rx_unsolicited;
     pair.tell_a(CmMessage::Apr(Apr {
         local_id: b,
@@ -380,8 +382,8 @@ fn alternate_paths_are_refused() {
     pair.quiet();
 }
 
-/// Offers of a path where no connection is made, from somebody else, or without end: each is answered at most once, and what is
-/// there goes on as if they had not come.
+/// Checks that offers of a path without a connection, from another peer, or in large numbers have
+/// no effect. Each is answered at most once.
 //= CM-ST-11 MAD-07 type=test
 #[test]
 fn offers_of_paths_change_nothing() {
@@ -418,7 +420,7 @@ fn offers_of_paths_change_nothing() {
     pair.a.ready(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
 
-    // Of somebody else, of a connection that is not this one, of none.
+    // The LAPs are from another peer, for another connection, and for none.
     let stranger = CmRoute {
         remote: [10, 0, 0, 9].into(),
         ..back(to_b())

@@ -1,9 +1,10 @@
-//! Requests of peers that never confirm a connection: what they cost is bounded, and others get through.
+//! Floods of requests from peers that never confirm a connection: their cost is bounded, and
+//! clients still get through.
 
 use super::super::admission::PLACES;
 use super::*;
 
-/// Requests that are held, on top of the places.
+/// Requests that are held, in addition to the backlog.
 const HELD: usize = 1_024;
 
 fn from(last: u8) -> CmRoute {
@@ -13,7 +14,7 @@ fn from(last: u8) -> CmRoute {
     }
 }
 
-/// A server that accepts whatever comes, and who floods it.
+/// A server that accepts every request, and the flood of requests to it.
 struct Server {
     cm: Cm,
     now: Time,
@@ -73,7 +74,7 @@ impl Server {
         self.most = self.most.max(self.half_open());
     }
 
-    /// The connections that cost the program a queue pair.
+    /// Returns the number of connections that cost the program a queue pair.
     fn half_open(&self) -> usize {
         self.accepted.len() - self.ready.len() - self.given_up.len()
     }
@@ -84,7 +85,7 @@ impl Server {
         self.run();
     }
 
-    /// One more request that nobody will confirm, with the longest times that can be asked for.
+    /// Sends one more request that is never confirmed, with the longest possible timeouts.
     fn flood(&mut self, source: u8) {
         self.floods += 1;
         self.hear(
@@ -102,7 +103,7 @@ impl Server {
         );
     }
 
-    /// Hands a client the messages that were sent to it.
+    /// Delivers a client the messages that were sent to it.
     fn tell(&mut self, client: &mut Cm, route: CmRoute) {
         for (of, mad) in core::mem::take(&mut self.sent) {
             if of == route {
@@ -131,7 +132,8 @@ fn client() -> Cm {
     })
 }
 
-/// Floods for 20 s, 5000 requests a second; a client asks after 5 s. Returns how long it waits, in ms.
+/// Sends a flood of 5000 requests a second for 20 s. A client sends its request after 5 s. Returns
+/// its waiting time in ms.
 fn flooded(client_at: u8) -> u64 {
     let mut server = Server::new();
     let mut client = client();
@@ -153,7 +155,7 @@ fn flooded(client_at: u8) -> u64 {
         assert!(server.cm.len() <= PLACES + HELD + 2, "{}", server.cm.len());
     }
     assert_eq!(server.ready.len(), 1);
-    // All that is left ends: nothing of the flood stays for longer than a minute.
+    // All other connections end: no state of the flood stays for longer than a minute.
     while server.now.as_ns() < 100_000 * MS {
         server.pass(100 * MS);
     }
@@ -170,7 +172,8 @@ fn a_client_of_another_address_does_not_notice_a_flood() {
     assert!(waited <= 5, "{waited} ms");
 }
 
-/// It asks again after 4.6 s, which a flood does not.
+/// Checks that the client's request is accepted when the client repeats it after 4.6 s, which a
+/// flood does not do.
 //= CM-ST-04 type=test
 #[test]
 fn a_client_of_the_same_address_gets_through_during_a_flood() {
@@ -178,7 +181,8 @@ fn a_client_of_the_same_address_gets_through_during_a_flood() {
     assert!(waited <= 4_700, "{waited} ms");
 }
 
-/// A flood that repeats itself is found out: it kept places in vain before.
+/// Checks that a flood that repeats its requests is recognised, because its earlier connections
+/// were never confirmed.
 #[test]
 fn a_flood_that_repeats_itself_does_not_go_first() {
     let mut server = Server::new();
@@ -199,7 +203,8 @@ fn a_flood_that_repeats_itself_does_not_go_first() {
     assert_eq!(server.ready.len(), 1);
 }
 
-/// While nobody else waits, a peer has all the time that was agreed on; then as long as it said itself.
+/// Checks that a peer has the agreed time if no other requests wait, and its own response time
+/// otherwise.
 //= CM-ST-07 type=test
 #[test]
 fn who_is_late_loses_its_place_to_others_only() {
@@ -223,7 +228,8 @@ fn who_is_late_loses_its_place_to_others_only() {
     assert_eq!(server.given_up.len(), 40, "the others have their time");
 }
 
-/// Five thousand at once, from one address, each of which confirms a second later: none is lost.
+/// Checks that five thousand clients at once from one address, each of which confirms a second
+/// later, all connect.
 #[test]
 fn a_crowd_of_clients_gets_through() {
     let mut server = Server::new();
@@ -258,7 +264,7 @@ fn a_crowd_of_clients_gets_through() {
     assert_eq!(server.given_up.len(), 0);
 }
 
-/// A program that takes requests and thinks about each for a minute is not hurried.
+/// Checks that a program may take a minute to answer each request.
 #[test]
 fn a_slow_acceptor_has_its_time() {
     let mut pair = Pair::new();
@@ -275,7 +281,7 @@ fn a_slow_acceptor_has_its_time() {
         taken.push(id);
     }
     assert_eq!(taken.len(), asks.len());
-    // The peers ask again, and are asked for time.
+    // The peers repeat their requests, and are sent MRAs.
     for _ in 0..60 {
         pair.pass(1_000 * MS);
         pair.settle();
@@ -290,7 +296,8 @@ fn a_slow_acceptor_has_its_time() {
     }
 }
 
-/// Requests for datagram services cannot be told from a flood; only so many answers are kept.
+/// Checks that the number of kept answers is bounded. Requests for datagram services cannot be told
+/// from a flood.
 //= CM-ST-12 type=test
 #[test]
 fn answers_about_services_are_kept_in_bounds() {
@@ -313,7 +320,7 @@ fn answers_about_services_are_kept_in_bounds() {
     assert_eq!(server.cm.len(), 1_024);
 }
 
-/// Who asks for a path without an MTU is told so.
+/// Checks that a request for a path with an invalid MTU is rejected with that reason.
 //= CM-REJ-B type=test
 #[test]
 fn a_path_has_an_mtu() {

@@ -1,8 +1,8 @@
-//! What is lost, unsolicited or nonsense.
+//! Tests with lost, unsolicited and malformed messages.
 
 use super::*;
 
-/// What fits nothing is counted, and changes nothing.
+/// Checks that messages that match no connection are counted and have no effect.
 #[test]
 fn the_unsolicited_has_no_effect() {
     let mut pair = Pair::new();
@@ -49,7 +49,7 @@ fn the_unsolicited_has_no_effect() {
         let before = pair.b.counters().rx_unsolicited;
         pair.tell_b(message.clone());
         let after = pair.b.counters();
-        // A REP that has come may have made an RTU go again, on the other side only.
+        // On the other side only, a REP may have caused the repetition of an RTU.
         assert_eq!(
             after.rx_unsolicited + after.rx_duplicates,
             before + 1,
@@ -81,13 +81,12 @@ fn the_unsolicited_has_no_effect() {
     }
     pair.b.handle_mad(pair.now, back(to_b()), &[0; 256]);
     assert_eq!(pair.b.counters().rx_malformed, before + 6);
-    // The connection is as it was.
+    // The connection is unchanged.
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
 }
 
-/// Every event of every connection is the right one, in its place, though a tenth of the datagrams
-/// is lost.
+/// Checks every event of every connection, in order, with a tenth of the datagrams lost.
 #[test]
 fn a_thousand_connections_on_a_lossy_network() {
     let mut pair = Pair::new();
@@ -178,7 +177,7 @@ fn a_thousand_connections_on_a_lossy_network() {
     assert!(retries > 300, "{retries}");
 }
 
-/// Random messages, and random moves of both owners: nothing but errors and events.
+/// Checks that random messages, and random commands of both owners, cause only errors and events.
 #[test]
 fn arbitrary_messages_are_no_trouble() {
     let mut pair = Pair::new();

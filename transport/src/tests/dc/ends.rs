@@ -1,4 +1,4 @@
-//! The ends of sessions, and what comes after them.
+//! The end of sessions, and packets that arrive later.
 
 use super::sessions::{packet, start_packet};
 use super::*;
@@ -9,7 +9,7 @@ fn dropped(fabric: &Fabric, id: NodeId, reason: DropReason) -> u64 {
     fabric.node(id).qp.counters().dropped(reason)
 }
 
-/// The first packet of a session with the number 100, whose PSN is 5: a WRITE of 8 bytes.
+/// Returns the first packet of a session with the number 100, whose PSN is 5: a WRITE of 8 bytes.
 fn first_write(fabric: &Fabric, dci: NodeId, dct: NodeId, to: &Region) -> Headers {
     start_packet(fabric, dci, dct, 100, 5, |headers| {
         headers.reth = Some(Reth {
@@ -20,7 +20,7 @@ fn first_write(fabric: &Fabric, dci: NodeId, dct: NodeId, to: &Region) -> Header
     })
 }
 
-/// The end of that session.
+/// Returns the DISCONNECT of that session.
 fn disconnect(first: &Headers, psn: u32) -> Vec<u8> {
     let mut end = *first;
     end.bth.opcode = Opcode::of(Service::Dc, Operation::Disconnect).unwrap();
@@ -36,7 +36,8 @@ fn sessions(fabric: &Fabric, dct: NodeId) -> usize {
     fabric.node(dct).qp.target_status().unwrap().sessions
 }
 
-/// One that is older than what has come, is of an earlier time; the right one is acknowledged as often as it comes.
+/// Checks that a DISCONNECT that is older than the last packet has no effect. The right one is
+/// acknowledged as often as it arrives.
 //= DCW-12 DCW-14 type=test
 #[test]
 fn a_session_ends_once_and_its_end_is_acknowledged_each_time() {
@@ -64,7 +65,7 @@ fn a_session_ends_once_and_its_end_is_acknowledged_each_time() {
     }
 }
 
-/// After a request that was refused the session executes nothing else, however well formed.
+/// Checks that a session executes no further request after one was refused.
 //= DC-09 DC-13 type=test
 #[test]
 fn a_session_that_has_failed_executes_nothing() {
@@ -87,7 +88,7 @@ fn a_session_that_has_failed_executes_nothing() {
     assert_eq!(sessions(&fabric, dct), 0);
 }
 
-/// Whoever floods a target with packets of no session is not answered without end.
+/// Checks that the answers to a flood of packets without a session are bounded.
 //= DCW-09 type=test
 #[test]
 fn answers_to_strangers_are_bounded() {
@@ -105,7 +106,7 @@ fn answers_to_strangers_are_bounded() {
     assert_eq!(dropped(&fabric, dct, DropReason::NoSession), 1000);
 }
 
-/// Packets of the first host that arrive together: nothing leaves in between.
+/// Delivers packets of the first host in one batch: no answer is sent in between.
 fn handle_all(fabric: &mut Fabric, dct: NodeId, packets: &[Vec<u8>]) {
     let meta = PacketMeta {
         source: IpAddr::from([10, 0, 0, 1]),
@@ -121,8 +122,8 @@ fn handle_all(fabric: &mut Fabric, dct: NodeId, packets: &[Vec<u8>]) {
     }
 }
 
-/// A message of a session whose place another session has taken says nothing of the messages of that one: where their
-/// completions are lost, they are not acknowledged.
+/// Checks the messages of a session whose index was reused for another session. If their
+/// completions are lost, they are not acknowledged, and the other session is not affected.
 //= RC-ERR-G DCW-09 type=test
 #[test]
 fn completions_are_counted_for_the_session_that_they_are_of() {
@@ -149,7 +150,8 @@ fn completions_are_counted_for_the_session_that_they_are_of() {
     assert_eq!(count(&fabric, "DC ACKNOWLEDGE"), 0, "{:?}", fabric.trace());
 }
 
-/// Who did not answer a session may have been replaced: nothing but a question goes there before the next answer.
+/// Checks that a peer that did not answer is probed again, because another device may have its
+/// address.
 //= RXE-115 DCW-18 type=test
 #[test]
 fn a_peer_that_failed_is_asked_again_who_it_is() {

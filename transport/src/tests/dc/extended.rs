@@ -1,4 +1,4 @@
-//! What is not of the standard, on an initiator: masked atomics, operations of this side alone, cross-channel.
+//! Extensions of Rocade on an initiator: masked atomics, local operations, cross-channel.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,8 @@ fn done(fabric: &mut Fabric, dci: NodeId) -> Vec<(u64, WcStatus)> {
     statuses(&fabric.take_completions(dci))
 }
 
-/// Every size, to two targets in turn, with every third packet lost: each is executed once.
+/// Checks every size, to two targets in turn, with every third packet lost: each atomic is executed
+/// once.
 //= DC-04 XDEC-16 XAT-24 type=test
 //= XAW-02 XAW-06 XAW-07 type=test
 #[test]
@@ -99,7 +100,8 @@ fn masked_atomics_of_every_size() {
             assert_eq!(completion.opcode, WcOpcode::MaskedFetchAdd);
         }
         for n in 0..2 {
-            // The first word is in the operands of all four sizes, the last two in that of the longest alone.
+            // The operands of all four sizes contain the first word. Only the largest contains the
+            // last two.
             let expected = [4, 2, 1, 1].map(|times| u64::from(times * round) * 0x0101);
             let bytes = expected.map(u64::to_ne_bytes).concat();
             if cfg!(target_endian = "little") {
@@ -108,7 +110,7 @@ fn masked_atomics_of_every_size() {
         }
     }
     assert!(count_of(&fabric, "MASKED_FETCH_ADD") > 24 && count_of(&fabric, "WIDE") > 0);
-    // The peer refuses what is not aligned, and the rest is flushed.
+    // The peer refuses an unaligned address, and the rest is flushed.
     let to = fabric.to(dci, dcts[0], KEY);
     let op = SendOp::Masked {
         va: places[0].addr + 4,
@@ -130,7 +132,8 @@ fn count_of(fabric: &Fabric, what: &str) -> usize {
     count(fabric, what)
 }
 
-/// A key is filled, used at once by a request to one target and one to another, and freed; NOPs complete in their turn.
+/// Checks that a key is filled, used immediately by requests to two targets, and freed. NOPs
+/// complete in order.
 //= DC-04 XDEC-16 UMR-16 type=test
 //= UMR-19 NOP-01 type=test
 #[test]
@@ -211,7 +214,8 @@ impl Release for Open {
     }
 }
 
-/// A wait holds up requests to the same target and to another; what comes after it computes, both ways.
+/// Checks that a wait delays requests to the same target and to another. Later requests calculate,
+/// in both directions.
 //= XCH-02 XDEC-16 XCW-01 type=test
 //= XCE-04 XCC-01 type=test
 #[test]
@@ -265,7 +269,8 @@ fn an_initiator_may_be_a_master() {
     assert_eq!(fabric.node(dci).mem.bytes(&here, 40..56), [0; 16]);
 }
 
-/// A managed initiator sends what is released, whichever target that is for, and counts it as others do.
+/// Checks that a managed initiator sends released requests for any target, and counts them like
+/// other queues.
 //= XCH-02 XCE-04 XCE-05 type=test
 //= XCE-06 XCH-06 type=test
 #[test]
@@ -280,7 +285,7 @@ fn an_initiator_may_be_managed() {
     let here = region(&fabric, dci, 64);
     let there = [0, 1].map(|n| region(&fabric, dcts[n], 64));
     let to = [0, 1].map(|n| fabric.to(dci, dcts[n], KEY + n as u64));
-    // Two to the same, one of this side, one to another.
+    // Two to the same target, one local operation, one to another target.
     fabric.post(dci, to[0], 1, write(&there[0], 0), &[here.part(0, 8)]);
     fabric.post(dci, to[0], 2, write(&there[0], 0), &[here.part(0, 8)]);
     local(&mut fabric, dci, 3, SendOp::Nop, None);
@@ -295,7 +300,7 @@ fn an_initiator_may_be_managed() {
         let expected: Vec<_> = expected.iter().map(|wr_id| (*wr_id, OK)).collect();
         assert_eq!(done(&mut fabric, dci), expected);
     }
-    // Taken back, it does not count; and nobody has to take completions for the queue not to fill.
+    // An undone post is not counted. The queue does not fill although no completions are polled.
     fabric.post(dci, to[0], 5, write(&there[0], 0), &[here.part(0, 8)]);
     let max = fabric.node(dci).qp.config().cap.max_send_wr;
     for wr_id in 0..u64::from(2 * max) {
@@ -309,7 +314,7 @@ fn an_initiator_may_be_managed() {
     fabric.post(dci, to[1], 7, write(&there[1], 0), &[here.part(0, 8)]);
     fabric.node_mut(dci).qp.unpost_send(1);
     assert_eq!(gate.posted(), posted);
-    // What is not released is flushed with the rest.
+    // Requests that are not released are flushed with the others.
     fabric.post(dci, to[1], 8, write(&there[1], 0), &[here.part(0, 8)]);
     let attr = crate::QpAttr {
         qp_state: QpState::Err.code(),

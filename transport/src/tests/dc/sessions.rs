@@ -1,8 +1,8 @@
-//! Strangers, sessions that are lost, forgotten or remembered, and hostile packets.
+//! Tests with other devices, sessions that are lost, forgotten or remembered, and hostile packets.
 
 use super::*;
 
-/// Nothing but ordinary datagrams goes to an address where nobody has said that it is Rocade.
+/// Checks that only ordinary datagrams go to an address that has not proved to run Rocade.
 //= DCW-18 RXE-115 type=test
 #[test]
 fn strangers_never_get_a_packet_of_ours() {
@@ -24,7 +24,7 @@ fn strangers_never_get_a_packet_of_ours() {
             .iter()
             .all(|line| line.starts_with("UD SEND_ONLY"))
     );
-    // An answer that nobody has asked for, or of somebody else, shows nothing.
+    // An unsolicited answer, or one from another sender, proves nothing.
     recover(&mut fabric, dci);
     fabric.post(dci, to, 2, write(&b, 0), &[a.part(0, 8)]);
     let dci_num = fabric.node(dci).qp.qp_num();
@@ -69,7 +69,7 @@ pub(super) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Who is of another partition, or answers to or from another address, has shown nothing.
+/// Checks that an answer counts only from the right partition, and between the right addresses.
 //= DCW-18 BTH-06 type=test
 #[test]
 fn only_the_answer_of_the_peer_that_was_asked_counts() {
@@ -98,7 +98,7 @@ fn only_the_answer_of_the_peer_that_was_asked_counts() {
     assert_eq!(count(&fabric, "DC RDMA_WRITE_ONLY"), 1);
 }
 
-/// A packet arrives that was sent to this address.
+/// Delivers a packet that was sent to this address.
 pub(super) fn inject_to(
     fabric: &mut Fabric,
     to: NodeId,
@@ -118,7 +118,8 @@ pub(super) fn inject_to(
     fabric.drain(to);
 }
 
-/// Service, P_Key, address, access key, session: of two faults the one that is looked at first counts.
+/// Checks the order service, P_Key, address, access key, session: of two faults the first one
+/// counts.
 //= DCW-17 DCT-04 DCK-03 type=test
 #[test]
 fn a_target_drops_a_packet_for_the_first_of_its_faults() {
@@ -168,13 +169,13 @@ fn a_target_drops_a_packet_for_the_first_of_its_faults() {
     }
     assert_eq!(fabric.node(dct).mem.all(&b), [0; 64]);
     let status = fabric.node(dct).qp.target_status().unwrap();
-    // Alone, and together with what has no session.
+    // The wrong key alone, and together with a missing session.
     assert_eq!((status.sessions, status.key_violations), (0, 2));
     inject_to(&mut fabric, dct, (source, own), &packet(&good, &[9; 8]));
     assert_eq!(fabric.node(dct).mem.bytes(&b, 0..8), [9; 8]);
 }
 
-/// A START that is lost: the packet behind it is refused, and the initiator goes back, once.
+/// Checks a lost START: the packet behind it is refused, and the initiator goes back once.
 //= DCW-09 DCW-10 DCW-11 type=test
 #[test]
 fn a_lost_start_is_repeated_at_once() {
@@ -201,7 +202,8 @@ fn a_lost_start_is_repeated_at_once() {
     assert_eq!(fabric.node(dci).qp.counters().timeouts, 0);
 }
 
-/// A target that has lost its memory is no target any more: what was on its way may have been executed.
+/// Checks that a session fails if the target has lost its state, because the packets in flight may
+/// have been executed.
 //= DCW-10 type=test
 #[test]
 fn a_session_that_is_forgotten_fails() {
@@ -223,7 +225,8 @@ fn a_session_that_is_forgotten_fails() {
     assert_eq!(statuses(&fabric.take_completions(dci)), expected);
 }
 
-/// What is repeated after the end of a session is acknowledged and not executed; the memory of it lasts a minute.
+/// Checks that a packet repeated after the end of its session is acknowledged and not executed, for
+/// a minute.
 //= DCW-12 DCW-14 DCW-15 type=test
 #[test]
 fn the_end_of_a_session_is_remembered() {
@@ -260,7 +263,7 @@ fn the_end_of_a_session_is_remembered() {
         "{:?}",
         fabric.trace()
     );
-    // One that was never begun has nothing to say, and neither has the end of none.
+    // A session that never began, and the DISCONNECT of such a session, are not answered.
     for end in [false, true] {
         let mut other = start;
         if let Some(eth) = &mut other.dceth {
@@ -274,7 +277,7 @@ fn the_end_of_a_session_is_remembered() {
         fabric.inject(ip, dct, &packet(&other, &[]));
         assert!(fabric.trace().is_empty());
     }
-    // After a minute in which nothing was heard, somebody else's first packet clears it away.
+    // After a minute without packets, the first packet of another initiator removes the session.
     fabric.run_for(SESSION_MEMORY_NS + MS);
     let other = fabric.add_initiator(9, None, |_| {});
     let c = region(&fabric, other, 64);
@@ -290,7 +293,7 @@ fn the_end_of_a_session_is_remembered() {
     assert!(fabric.trace()[0].contains("NO_SESSION"));
 }
 
-/// The first packet of a session as somebody might forge it: a WRITE of 8 bytes.
+/// Returns the first packet of a session as an attacker might forge it: a WRITE of 8 bytes.
 pub(super) fn start_packet(
     fabric: &Fabric,
     dci: NodeId,
@@ -402,7 +405,7 @@ fn hostile_packets_have_no_effect() {
     }
     assert_eq!(fabric.node(dct).mem.all(&b), [0; 64]);
     assert_eq!(fabric.node(dct).qp.target_status().unwrap().sessions, 0);
-    // The good one, and then one of a session before it.
+    // First the valid packet, and then one of an earlier session.
     fabric.inject(ip, dct, &packet(&good, &[9; 8]));
     assert_eq!(fabric.node(dct).mem.bytes(&b, 0..8), [9; 8]);
     let mut older = good;
@@ -410,16 +413,16 @@ fn hostile_packets_have_no_effect() {
     fabric.clear_trace();
     fabric.inject(ip, dct, &packet(&older, &[1; 8]));
     assert!(fabric.trace().is_empty());
-    // A repeated START is a duplicate like any other.
+    // A repeated START is an ordinary duplicate.
     fabric.inject(ip, dct, &packet(&good, &[2; 8]));
     assert!(fabric.trace()[0].contains("ACKNOWLEDGE"));
     assert_eq!(fabric.node(dct).mem.bytes(&b, 0..8), [9; 8]);
-    // From another address it is another session.
+    // From another address it belongs to another session.
     fabric.inject(IpAddr::from([10, 0, 0, 50]), dct, &packet(&older, &[3; 8]));
     assert_eq!(fabric.node(dct).mem.bytes(&b, 0..8), [3; 8]);
     assert_eq!(fabric.node(dct).qp.target_status().unwrap().sessions, 2);
 
-    // Responses that are not of the session, or not of its target.
+    // The responses are not of the session, or not from its target.
     let a = region(&fabric, dci, 64);
     let to = fabric.to(dci, dct, KEY);
     fabric.set_network(|trip| {
@@ -461,7 +464,7 @@ fn hostile_packets_have_no_effect() {
     );
 }
 
-/// A message that never ends gives its receive back when its session does.
+/// Checks that an incomplete message returns its receive when its session ends.
 //= DCW-09 type=test
 #[test]
 fn half_a_message_ends_with_its_session() {
@@ -532,7 +535,7 @@ fn a_draining_target_serves_its_sessions_and_takes_no_others() {
     );
 }
 
-/// Resources end: an initiator that finds no room waits, as for a receive.
+/// Checks that an initiator waits if the target has no room for a session, as after an RNR NAK.
 //= DCW-11 type=test
 #[test]
 fn no_resources_is_a_reason_to_wait() {
@@ -566,7 +569,7 @@ fn no_resources_is_a_reason_to_wait() {
     assert_eq!(count(&fabric, "DC RDMA_WRITE_ONLY"), 4);
 }
 
-/// Sessions are bounded; those of a flood leave in a minute.
+/// Checks that the number of sessions is bounded. Those of a flood are removed after a minute.
 //= DCW-11 DCW-15 type=test
 #[test]
 fn a_flood_of_sessions_is_bounded() {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A stream whose target does not answer holds up nobody else.
+/// Checks that a stream whose target does not answer delays no other stream.
 //= DC-40 type=test
 #[test]
 fn streams_go_on_side_by_side() {
@@ -95,7 +95,7 @@ fn too_many_streams_in_error_are_the_end() {
     assert!(!fabric.node_mut(dci).qp.reset_stream(1));
 }
 
-/// Sessions between the same two ends in several lanes are different ones.
+/// Checks that sessions between the same two ends in several lanes are separate.
 //= DC-40 type=test
 #[test]
 fn streams_to_one_target_do_not_mix() {

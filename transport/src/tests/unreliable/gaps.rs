@@ -1,11 +1,12 @@
-//! Messages of UC that lose packets or are refused midway, and what had left when a queue ends.
+//! Messages of UC that lose packets or are refused midway, and packets that were sent when a queue
+//! ends.
 
 use rocade_wire::{Reth, Rkey};
 
 use super::*;
 use crate::{Bind, WindowKind};
 
-/// A packet of a WRITE to B as A would send it; only the first names memory.
+/// Returns a packet of a WRITE to B as A would send it. Only the first has a RETH.
 fn uc_write(operation: Operation, psn: u32, reth: Option<Reth>, payload: &[u8]) -> Vec<u8> {
     let opcode = Opcode::of(Service::Uc, operation).expect("defined");
     let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x22), Psn::new(psn)));
@@ -15,11 +16,12 @@ fn uc_write(operation: Operation, psn: u32, reth: Option<Reth>, payload: &[u8]) 
     with_payload(&headers, payload)
 }
 
-/// Behind a gap come packets of another WRITE that would fit in place of the lost ones.
+/// Checks a gap that is followed by packets of another WRITE that would fit in place of the lost
+/// ones.
 //= UC-03 UC-05 type=test
 #[test]
 fn uc_a_gap_ends_a_write() {
-    // The PSN of the last packet that is lost, which is 0 where none is.
+    // The PSN of the last packet that is lost, or 0 if none is.
     for lost in [0, 1, 7] {
         let mut pair = uc();
         let target = register(&pair, Side::B, 3 * PMTU);
@@ -51,7 +53,7 @@ fn uc_a_gap_ends_a_write() {
     }
 }
 
-/// A packet that the network repeats is no continuation either.
+/// Checks that a packet that the network repeats does not continue the message either.
 //= UC-04 type=test
 #[test]
 fn uc_a_repeated_packet_ends_a_write() {
@@ -73,7 +75,7 @@ fn uc_a_repeated_packet_ends_a_write() {
     assert_eq!(pair.node(Side::B).mem.all(&target), expected);
 }
 
-/// The byte count of a WRITE is fixed by its first packet.
+/// Checks that the first packet determines the length of a WRITE.
 //= UC-08 UC-13 type=test
 #[test]
 fn uc_a_write_of_another_length_than_announced_is_dropped() {
@@ -100,7 +102,7 @@ fn uc_a_write_of_another_length_than_announced_is_dropped() {
         assert!(!pair.node(Side::B).qp.receives_message());
         assert!(pair.take_completions(Side::B).is_empty());
         assert_eq!(pair.node(Side::B).qp.recv_queue_len(), 1);
-        // What lies behind the announced bytes is as it was.
+        // The bytes after the announced ones are unchanged.
         let begin = PMTU * u32::from(announced >= PMTU);
         let range = begin as usize..3 * PMTU as usize;
         let behind = pair.node(Side::B).mem.bytes(&target, range);
@@ -108,7 +110,7 @@ fn uc_a_write_of_another_length_than_announced_is_dropped() {
     }
 }
 
-/// Nobody looks at the key and the address of a WRITE of nothing.
+/// Checks that key and address of a WRITE of length 0 are ignored.
 //= RC-SEG-02 UC-13 type=test
 #[test]
 fn uc_a_write_of_nothing_needs_no_key() {
@@ -126,7 +128,8 @@ fn uc_a_write_of_nothing_needs_no_key() {
     assert_eq!(dropped(&pair, Side::B, DropReason::Access), 0);
 }
 
-/// Memory goes between the first packet and the one that takes the receive: the next message gets that.
+/// Checks memory that becomes inaccessible between the first packet and the one that consumes the
+/// receive. The next message gets the receive.
 //= UC-06 UC-08 type=test
 #[test]
 fn uc_a_refused_write_with_immediate_keeps_its_receive() {
@@ -155,7 +158,7 @@ fn uc_a_refused_write_with_immediate_keeps_its_receive() {
     }
 }
 
-/// Solicited messages are announced as such.
+/// Checks that solicited messages are reported as such.
 //= RC-WQE-08 type=test
 #[test]
 fn uc_only_what_completes_a_receive_is_solicited() {
@@ -185,7 +188,7 @@ fn uc_only_what_completes_a_receive_is_solicited() {
     }
 }
 
-/// One call of `poll_transmit` of A with room for all there is; the packets are not passed on yet.
+/// Calls `poll_transmit` of A once, with room for all packets, which are not passed on yet.
 fn fill(pair: &mut Pair) -> TxBuffer {
     let mut tx = TxBuffer::new(8 * PMTU as usize, 64);
     let node = pair.node_mut(Side::A);
@@ -219,7 +222,7 @@ fn uc_an_invalidation_waits_for_what_is_before_it() {
     pair.send(Side::A, 3, SendOp::Invalidate { rkey }, &[]);
     pair.send(Side::A, 4, send(), &[region.sge()]);
     let mut tx = fill(&mut pair);
-    // The first SEND may not have left yet.
+    // The first SEND may not have been sent yet.
     assert!(pair.node(Side::A).mem.is_bound(rkey));
     assert_eq!(tx.segments(), 1);
     tx.clear();
@@ -234,7 +237,8 @@ fn uc_an_invalidation_waits_for_what_is_before_it() {
     assert_eq!(statuses(&done), expected);
 }
 
-/// Those whose packets were handed over are complete, the one that has begun and the others are not.
+/// Checks that messages are complete if all their packets were handed out. The one in progress and
+/// later ones are not.
 //= RC-STA-01 UC-02 UD-12 type=test
 #[test]
 fn what_has_left_is_complete_when_the_queue_is_flushed() {
@@ -272,7 +276,8 @@ fn what_has_left_is_complete_when_the_queue_is_flushed() {
     }
 }
 
-/// The receive of the message in progress was posted before those that wait.
+/// Checks that the receive of the message in progress is flushed before those that were posted
+/// later.
 //= RC-STA-01 UC-06 type=test
 #[test]
 fn uc_receives_are_flushed_in_the_order_of_their_posting() {

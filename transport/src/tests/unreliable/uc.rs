@@ -1,4 +1,4 @@
-//! What is of UC alone.
+//! Tests that apply to UC only.
 
 use super::*;
 
@@ -130,19 +130,19 @@ fn uc_any_first_packet_begins_a_message_and_nothing_else_does() {
         pair.recv(Side::B, wr_id, &[dst.sge()]);
     }
     let full = vec![5; PMTU as usize];
-    // The PSN expected is not what counts.
+    // The expected PSN does not matter.
     pair.inject(Side::B, &uc_packet(Operation::SendMiddle, 77, &full));
     pair.inject(Side::B, &uc_packet(Operation::SendLast, 78, b"end"));
     assert_eq!(dropped(&pair, Side::B, DropReason::OutOfSequence), 2);
     pair.inject(Side::B, &uc_packet(Operation::SendOnly, 5, b"one"));
-    // Twice the same is two messages.
+    // The same packet twice is two messages.
     pair.inject(Side::B, &uc_packet(Operation::SendOnly, 5, b"one"));
-    // A message that another one interrupts, in order of its PSN.
+    // One message interrupts another, in PSN order.
     pair.inject(Side::B, &uc_packet(Operation::SendFirst, 6, &full));
     assert!(pair.node(Side::B).qp.receives_message());
     pair.inject(Side::B, &uc_packet(Operation::SendOnly, 7, b"three"));
     pair.inject(Side::B, &uc_packet(Operation::SendLast, 8, b"rest"));
-    // One that goes on with another kind.
+    // A message continues with packets of another kind.
     pair.inject(Side::B, &uc_packet(Operation::SendFirst, 9, &full));
     pair.inject(Side::B, &uc_packet(Operation::WriteLast, 10, b"rest"));
     assert!(!pair.node(Side::B).qp.receives_message());
@@ -206,7 +206,7 @@ fn uc_messages_without_a_fitting_receive_are_dropped() {
     assert_eq!(dropped(&pair, Side::B, DropReason::TooLong), 1);
     let received = pair.take_completions(Side::B);
     assert_eq!(statuses(&received), [(7, WcStatus::Success)]);
-    // The immediate data of a WRITE needs one too; what came before it is written.
+    // The immediate data of a WRITE needs a receive, too. The data before it is written.
     let target = register(&pair, Side::B, 3 * PMTU);
     let (va, rkey) = (target.addr, target.rkey);
     let imm = Some([1; 4]);
@@ -247,7 +247,7 @@ fn uc_writes_that_are_not_allowed_change_nothing() {
         pair.run();
         let refused = if may_write { 3 } else { 4 };
         let access = dropped(&pair, Side::B, DropReason::Access);
-        // Without the right, middles and lasts are refused as what they are: of no message.
+        // Without the right, Middle and Last are refused because they belong to no message.
         assert_eq!(access, refused, "{rights:?}");
         let mem = &pair.node(Side::B).mem;
         for target in [&closed, &foreign, &small] {

@@ -1,4 +1,4 @@
-//! What is of UD alone.
+//! Tests that apply to UD only.
 
 use super::*;
 use crate::Violations;
@@ -50,7 +50,7 @@ fn a_datagram_brings_its_network_header() {
     }
 }
 
-/// A datagram for B, from anywhere.
+/// Returns a datagram for B, from any sender.
 fn ud_packet(qkey: u32, imm: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
     let operation = if imm.is_some() {
         Operation::SendOnlyImm
@@ -158,7 +158,7 @@ fn datagrams_that_cannot_be_taken_are_dropped_and_counted() {
     assert_eq!(qp.take_violations(), Some(both));
     assert_eq!(qp.take_violations(), None);
     assert!(pair.take_completions(Side::B).is_empty());
-    // The receive is still there.
+    // The receive was not consumed.
     deliver(&mut pair, peer, &ud_packet(QKEY, None, b"1234"));
     assert_eq!(
         statuses(&pair.take_completions(Side::B)),
@@ -167,7 +167,8 @@ fn datagrams_that_cannot_be_taken_are_dropped_and_counted() {
     assert_eq!(state(&pair, Side::B), QpState::Rts);
 }
 
-/// The bit that the sender's side gives a meaning has none here: all 32 bits are compared.
+/// Checks that all 32 bits of the Q_Key are compared. The bit with a special meaning for the sender
+/// has none here.
 //= UD-05 UD-06 type=test
 #[test]
 fn privileged_q_keys_are_compared_like_all_others() {
@@ -202,7 +203,7 @@ fn privileged_q_keys_are_compared_like_all_others() {
     }
 }
 
-/// A packet with several faults counts once, for the first of them.
+/// Checks that a packet with several faults is counted once, for the first of them.
 //= BTH-14 UD-05 UD-09 type=test
 #[test]
 fn datagrams_with_several_faults_count_for_the_first() {
@@ -238,7 +239,7 @@ fn datagrams_with_several_faults_count_for_the_first() {
     }
 }
 
-/// The receive that was too short for one message is the first of those that are flushed.
+/// Checks that a receive that was too short for a message is flushed first.
 //= RC-STA-01 type=test
 #[test]
 fn a_receive_that_was_given_back_is_flushed_first() {
@@ -342,7 +343,7 @@ fn a_run_takes_one_route_and_may_have_many_destinations() {
     loop {
         tx.clear();
         qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
-        // What was in the buffer before is complete, and nothing else.
+        // Only the previous content of the buffer is complete.
         assert_eq!(
             qp.pending_completions().len(),
             runs.iter().map(Vec::len).sum()
@@ -366,7 +367,7 @@ fn a_run_takes_one_route_and_may_have_many_destinations() {
     );
 }
 
-/// Attributes of each type, and only those.
+/// Checks that each type accepts its own attributes only.
 //= UD-13 type=test
 #[test]
 fn a_datagram_queue_pair_needs_a_q_key_and_no_peer() {
