@@ -94,7 +94,7 @@ impl Admission {
         self.held.len() + self.held_again.len()
     }
 
-    /// Returns the number of requests that half-open connections keep out of the backlog.
+    /// Returns the number of requests that wait because of half-open connections.
     fn waiting(&self) -> usize {
         let is_full = self.offered.len() + self.half_open.len() >= PLACES_OF_ONE;
         self.held() + if is_full { self.taken.len() } else { 0 }

@@ -100,8 +100,7 @@ impl Answers {
                 self.habit = self.habit.max(HABIT + 1) - 1;
             }
             (Cause::Posted, None, None) => {
-                // With a fast reply, the ACK may be sent before the receiving thread gets to send
-                // it.
+                // A fast reply may carry the ACK before the receiving thread gets to send it.
                 let asked = if acked {
                     self.asked.min(now)
                 } else {

@@ -132,8 +132,8 @@ impl Pace {
         self.burst.waits_since()
     }
 
-    /// Returns true if a post was delayed for the longest time. Then the application has stopped
-    /// posting, and the next burst has to be longer before posts are delayed.
+    /// Returns true if a post was delayed too long. Then the application has stopped posting, and
+    /// the next burst has to be longer before posts are delayed.
     #[must_use]
     pub fn posts_are_overdue(&mut self, now: Time) -> bool {
         self.burst.is_overdue(now)

@@ -3,8 +3,9 @@
 //! A program that posts one short message after another pays a system call for each, which takes
 //! ten times as long as all other work. One system call can send many messages. So if posts follow
 //! each other immediately ([`GAP_NS`]) while packets of the QP are in flight, the next posts are
-//! delayed until there are several. A thread that services the QP also sends them. If that happens
-//! the prediction was wrong, and the next burst has to be longer before posts are delayed.
+//! delayed. They are sent once there are several, or when a thread services the QP. If a post is
+//! delayed too long, the prediction was wrong, and the next burst has to be longer before posts are
+//! delayed.
 
 use super::WAIT_NS;
 use crate::time::Time;

@@ -184,7 +184,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the wait for credits, or an RNR wait, has ended.
+    /// Notes that the RNR timer has expired, which also ends the wait for credits.
     pub(super) fn note_waited(&mut self) {
         if self.beyond == Beyond::Waiting {
             self.beyond = Beyond::Waited;

@@ -55,8 +55,8 @@ impl Requester {
         let mut rd_ends = before.rd_ends;
         rd_ends.retain(|end| end.diff(una) > 0);
         // A READ is repeated as a whole, although its last packet would be enough to detect a loss.
-        // Some responders then remember only that packet, and do not answer when the rest turns out
-        // to be missing.
+        // Some responders then save only that packet, and do not answer when the rest turns out to
+        // be missing.
         let start = if wqe.op.needs_response_data() {
             rd_ends.pop();
             let end_before = rd_ends.last().copied().unwrap_or(una);

@@ -18,7 +18,7 @@ fn a_bond_lasts_from_the_request_to_the_peers_farewell() {
     let mut pair = Pair::new();
     let (a, b) = pair.request();
     assert_eq!(kind(&mut pair.b, b), Some(BondKind::Asked));
-    // The active side owes its peer no message before the REP.
+    // Before the REP arrives, the peer of the active side need not be notified.
     assert_eq!(kind(&mut pair.a, a), None);
     pair.b.reply(pair.now, b, rep(0x22)).unwrap();
     let (of, bond) = pair.b.poll_bond().expect("it has moved");
