@@ -216,14 +216,14 @@ mod tests {
         window.on_sample(32_000, 32 * MS);
         assert_eq!(window.bytes(), 16_000);
         window.on_sample(1_000, 2 * MS);
-        assert_eq!(window.bytes(), 16_000, "little says little");
+        assert_eq!(window.bytes(), 16_000, "a small sample changes nothing");
         window.on_sample(16_000, 8 * MS);
         assert_eq!(window.bytes(), 32_000, "twice as fast");
         window.on_sample(4096, 40_000);
         assert_eq!(
             window.bytes(),
             u64::from(INITIAL_WINDOW_BYTES),
-            "not slow any more"
+            "the peer is fast"
         );
         window.on_timeout(200_000);
         assert_eq!(window.bytes(), u64::from(MIN_PACKET_COST));
@@ -270,7 +270,7 @@ mod tests {
         window.on_progress(begin);
         assert_eq!(window.bytes(), 2 * begin);
         window.on_loss();
-        assert_eq!(window.bytes(), begin, "half of it");
+        assert_eq!(window.bytes(), begin, "half the window");
         window.on_progress(begin);
         assert_eq!(window.bytes(), begin + u64::from(MIN_WINDOW_BYTES / 8));
         for _ in 0..20 {
@@ -289,7 +289,7 @@ mod tests {
         let bytes = window.bytes();
         let run = usize::try_from(bytes / RUNS_IN_LARGE).unwrap();
         assert_eq!(window.limit(bytes - 1, run), bytes + run as u64);
-        assert_eq!(window.limit(bytes, run), bytes, "it is closed");
-        assert_eq!(window.limit(0, run + 1), bytes, "it is small");
+        assert_eq!(window.limit(bytes, run), bytes, "the window is closed");
+        assert_eq!(window.limit(0, run + 1), bytes, "the window is small");
     }
 }

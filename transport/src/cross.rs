@@ -276,9 +276,9 @@ mod tests {
         gate.release_to(2);
         assert!(gate.is_open(3) && gate.is_open(2) && !gate.is_open(1));
         gate.release_to(1);
-        assert!(gate.is_open(2), "it never closes");
+        assert!(gate.is_open(2), "the gate never closes");
         gate.note_unposted(1);
-        assert!(!gate.is_open(0), "nothing waits");
+        assert!(!gate.is_open(0), "no request waits");
         gate.reset();
         gate.note_posted();
         assert!(!gate.is_open(1));

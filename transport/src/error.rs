@@ -38,7 +38,7 @@ impl fmt::Display for PostError {
             Self::SharedReceives => "the QP takes its receives from a shared receive queue",
             Self::UnsupportedOpcode => "operation not supported by this QP type",
             Self::NoDestination => {
-                "a datagram or DC request needs an address handle, and nothing else takes one"
+                "a datagram or DC request needs an address handle, and no other request accepts one"
             }
             Self::BadSegmentation => "segmentation needs an MSS and a header of 14 to 1024 bytes",
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
@@ -69,7 +69,7 @@ impl fmt::Display for ModifyError {
             Self::NoTransition => f.write_str("no such state transition for this QP type"),
             Self::MissingAttr => f.write_str("a required attribute is missing from the mask"),
             Self::UnexpectedAttr => {
-                f.write_str("the mask names an attribute this transition does not take")
+                f.write_str("the mask names an attribute that this transition does not accept")
             }
             Self::WrongCurrentState => f.write_str("cur_qp_state is not the QP's state"),
             Self::BadValue(field) => write!(f, "{field} is out of range"),

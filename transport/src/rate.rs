@@ -261,21 +261,24 @@ mod tests {
             "by half as long as it is constant"
         );
         limit.budget(at(50 + 300));
-        assert_eq!(limit.bps(), 15 * GBPS / 4, "half of the way back");
+        assert_eq!(limit.bps(), 15 * GBPS / 4, "halfway back");
         limit.budget(at(50 + 1500));
         assert!((4_900_000_000..=5 * GBPS).contains(&limit.bps()));
         limit.budget(at(50 + 30_000));
-        assert!(limit.bps() > 5 * GBPS, "and beyond");
+        assert!(limit.bps() > 5 * GBPS, "beyond the earlier rate");
         let before = limit.bps();
         limit.notified(at(50 + 30_000), None);
         let after = limit.bps();
-        assert!(after < before && after > before * 9 / 10, "seldom: {after}");
+        assert!(
+            after < before && after > before * 9 / 10,
+            "rarely notified: {after}"
+        );
         for _ in 0..200 {
             limit.notified(at(31_000), None);
         }
         assert_eq!(limit.bps(), LEAST_BPS);
         limit.budget(at(100_000_000));
-        assert!(limit.is_idle(), "as if nothing had been");
+        assert!(limit.is_idle(), "no reaction is left");
     }
 
     #[test]
@@ -362,7 +365,7 @@ mod tests {
         let slow = limit.bps();
         assert!(slow < before);
         limit.budget(at(300 * 21));
-        assert_eq!(limit.bps(), slow.midpoint(before), "half of the way back");
+        assert_eq!(limit.bps(), slow.midpoint(before), "halfway back");
     }
 
     /// Checks that an unknown rate, or one measured far too high or low, is clamped at once.

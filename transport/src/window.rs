@@ -69,14 +69,14 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoWindow => "there is no such window",
-            Self::Bound => "the window is bound already",
-            Self::NothingToBind => "a type 2 window cannot be bound to nothing",
+            Self::Bound => "the window or indirect key is already bound",
+            Self::NothingToBind => "a bind cannot unbind a type 2 window",
             Self::NoRegion => "there is no such memory region",
-            Self::WrongPd => "window, region and QP are not of one protection domain",
+            Self::WrongPd => "the protection domains of window, region and QP differ",
             Self::BadRights => "a window cannot have these rights",
             Self::Permission => "the region does not allow such a window",
             Self::OutOfRange => "the window is not inside its region",
-            Self::TooDeep => "indirect keys list each other too deep",
+            Self::TooDeep => "indirect keys are nested too deeply",
         })
     }
 }

@@ -223,7 +223,7 @@ mod tests {
                 continue;
             };
             taken.push(code);
-            let packet = Packet::parse(&bytes).expect("the long way reads it too");
+            let packet = Packet::parse(&bytes).expect("the slow path reads it too");
             let is_ack = short.operation() == Operation::Acknowledge;
             assert_eq!(packet.headers().aeth.is_some(), is_ack, "{code}");
             assert!(is_ack || packet.payload() == short.body(), "{code}");

@@ -188,16 +188,16 @@ mod tests {
     #[test]
     fn only_conversations_hold_acknowledgements() {
         let mut hold = Answers::default();
-        assert_eq!(converse(&mut hold, 0, 20), 12, "all after eight answers");
+        assert_eq!(converse(&mut hold, 0, 20), 12, "all after eight replies");
         let mut hold = Answers::default();
         for index in 0..100 {
-            assert!(!message(&mut hold, 0, index), "nobody answers");
+            assert!(!message(&mut hold, 0, index), "no replies");
         }
         for index in 0..100 {
             assert!(!message(&mut hold, 0, index * 200));
             answer(&mut hold, index * 200 + 100);
         }
-        assert!(!message(&mut hold, 0, 30_000), "the answers came late");
+        assert!(!message(&mut hold, 0, 30_000), "the replies came late");
         let mut hold = Answers::default();
         converse(&mut hold, 0, 8);
         assert_eq!(hold.timing(Cause::Received, false), AckTiming::Now);
@@ -222,10 +222,10 @@ mod tests {
             assert_eq!(hold.timing(Cause::ReceivedPart, true), AckTiming::Now);
             hold.transmitted(Cause::ReceivedPart, at(us), true, None);
         }
-        assert!(message(&mut hold, 0, 110), "the end of it is held");
+        assert!(message(&mut hold, 0, 110), "the last ACK is delayed");
         assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Last);
         hold.transmitted(Cause::ReceivedPart, at(111), true, None);
-        assert!(!message(&mut hold, 1, 120), "another one before the answer");
+        assert!(!message(&mut hold, 1, 120), "a message before the reply");
     }
 
     //= RXE-111 type=test
@@ -239,7 +239,11 @@ mod tests {
         assert_eq!(hold.timing(Cause::Other, true), AckTiming::Now);
         hold.transmitted(Cause::Other, at(350), true, None);
         assert!(!holds_for(&hold, 0, at(350)));
-        assert_eq!(converse(&mut hold, 400, 14), 0, "two count, of sixteen");
+        assert_eq!(
+            converse(&mut hold, 400, 14),
+            0,
+            "two of the sixteen replies needed"
+        );
         assert_eq!(converse(&mut hold, 600, 10), 10);
     }
 
@@ -259,15 +263,18 @@ mod tests {
         let mut hold = Answers::default();
         converse(&mut hold, 0, 8);
         assert!(message(&mut hold, 1, 100));
-        assert!(message(&mut hold, 2, 101), "the second is noticed");
+        assert!(
+            message(&mut hold, 2, 101),
+            "the second message ends the prediction"
+        );
         assert!(!message(&mut hold, 3, 102));
-        assert!(!holds_for(&hold, 0, at(102)), "it has left with the third");
+        assert!(!holds_for(&hold, 0, at(102)), "sent with the third");
     }
 
     #[test]
     fn somebody_looks_after_a_qp_as_long_as_needed() {
         let mut hold = Answers::default();
-        assert!(hold.forget(at(0)), "it has never held anything");
+        assert!(hold.forget(at(0)), "no ACK was delayed");
         converse(&mut hold, 0, 8);
         let psn = Some(Psn::new(0));
         hold.transmitted(Cause::Received, at(100), false, psn);
@@ -278,6 +285,6 @@ mod tests {
         assert!(!hold.forget(at(200)));
         assert!(hold.forget(at(110 + FORGET_NS / 1_000)));
         hold.transmitted(Cause::Received, at(50_000), false, psn);
-        assert!(!hold.forget(at(1_000_000)), "as long as it holds one");
+        assert!(!hold.forget(at(1_000_000)), "while an ACK is delayed");
     }
 }

@@ -139,7 +139,7 @@ mod tests {
         // After a transmission the permitted gap is longer, but after a delayed post the next one
         // comes too late.
         let (waited, rung) = burst(&mut Burst::default(), 100, 3_000);
-        assert!(waited < rung, "{waited} waited, {rung} left");
+        assert!(waited < rung, "{waited} delayed, {rung} sent");
     }
 
     #[test]
@@ -166,6 +166,10 @@ mod tests {
             last_post: Time::ZERO,
             ..posts
         };
-        assert_eq!(burst(&mut posts, 8, 500), (0, 8), "twice as many at once");
+        assert_eq!(
+            burst(&mut posts, 8, 500),
+            (0, 8),
+            "twice as many sent at once"
+        );
     }
 }

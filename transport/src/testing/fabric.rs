@@ -317,14 +317,14 @@ impl Fabric {
             let index = usize::try_from(route.0.checked_sub(1)?).ok()?;
             Some(self.nodes.get(index)?.ip)
         });
-        let remote = remote.expect("a way that leads somewhere");
+        let remote = remote.expect("a known route");
         for bytes in segments {
             self.launch(id, source, remote, bytes);
         }
     }
 
     fn launch(&mut self, from: NodeId, source: IpAddr, remote: IpAddr, bytes: Vec<u8>) {
-        let packet = Packet::parse(&bytes).expect("our own packet");
+        let packet = Packet::parse(&bytes).expect("a valid packet");
         self.trace.push(packet.to_string());
         let trip = Trip {
             time: self.now,
@@ -418,7 +418,7 @@ impl Fabric {
         let mut steps = 0u64;
         while self.step(until) {
             steps += 1;
-            assert!(steps < 10_000_000, "it does not end");
+            assert!(steps < 10_000_000, "the events never end");
         }
         self.now = self.now.max(until);
     }

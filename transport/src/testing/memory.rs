@@ -319,7 +319,7 @@ impl TestMemory {
         len: u64,
         f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
-        assert!(len > 0, "accesses of length 0 are never asked for");
+        assert!(len > 0, "the transport requests no access of length 0");
         let mut regions = self.regions.borrow_mut();
         let mr = regions
             .iter_mut()

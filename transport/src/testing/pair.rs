@@ -412,7 +412,7 @@ impl Pair {
                 return;
             }
         }
-        panic!("no end: {self:?}");
+        panic!("the events never end: {self:?}");
     }
 
     /// Steps while something is due within the next `ns` nanoseconds, and then advances to that
@@ -440,7 +440,7 @@ impl Pair {
                 return false;
             }
         }
-        panic!("no end: {self:?}");
+        panic!("the events never end: {self:?}");
     }
 
     /// Returns when the next packet or deadline is due.
@@ -504,7 +504,7 @@ impl Pair {
             let node = &mut self.nodes[side as usize];
             let wants = node.qp.wants_to_transmit(acks);
             node.qp.poll_transmit(self.now, &node.mem, acks, &mut tx);
-            assert!(wants || tx.is_empty(), "it did not want to");
+            assert!(wants || tx.is_empty(), "a transmission without work");
             while let Some(completion) = node.qp.poll_completion() {
                 node.completions.push(completion);
             }
@@ -546,7 +546,7 @@ impl Pair {
     }
 
     fn transmit(&mut self, from: Side, bytes: &[u8]) {
-        let packet = Packet::parse(bytes).expect("our own packet");
+        let packet = Packet::parse(bytes).expect("a valid packet");
         let pmtu = 128 << self.setups[from as usize].attr.path_mtu;
         assert!(
             packet.payload().len() <= pmtu,

@@ -164,11 +164,11 @@ impl Setup {
             QpState::Init | QpState::Err => 1,
             QpState::Rtr => 2,
             QpState::Rts | QpState::Sqd => 3,
-            QpState::Sqe => panic!("only an error leads to SQE"),
+            QpState::Sqe => panic!("only an error moves a QP to SQE"),
         };
         for (next, _) in &Self::PATH_TO_RTS[..steps] {
             let rule = transition_rule(self.config.qp_type, qp.state(), *next);
-            let required = rule.expect("a way to RTS").required;
+            let required = rule.expect("a transition of this type").required;
             self.modify(&mut qp, *next, QpAttrMask::STATE | required);
         }
         if qp.state() != state {

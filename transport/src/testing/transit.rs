@@ -101,6 +101,6 @@ impl Traced {
     /// Never: only packets that can be parsed are recorded.
     #[must_use]
     pub fn packet(&self) -> Packet<'_> {
-        Packet::parse(&self.bytes).expect("our own packet")
+        Packet::parse(&self.bytes).expect("a valid packet")
     }
 }

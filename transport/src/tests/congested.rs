@@ -117,7 +117,11 @@ fn without_the_switch_marks_are_counted_and_nothing_else() {
     }
     pair.run();
     assert_eq!(counters_of(&pair), 9);
-    assert_eq!(transfer(&mut pair, 1 << 20), before, "not heeded");
+    assert_eq!(
+        transfer(&mut pair, 1 << 20),
+        before,
+        "the notifications are ignored"
+    );
 }
 
 fn counters_of(pair: &Pair) -> u64 {
@@ -231,7 +235,7 @@ fn acknowledgements_have_no_pace() {
         let times: Vec<_> = pair.trace().iter().map(|sent| sent.time).collect();
         assert_eq!(times.len(), 2, "a WRITE and its acknowledgement");
         let ns = times[1].ns_since(times[0]);
-        assert_eq!(ns, 5_000, "it leaves when the WRITE arrives: {len}");
+        assert_eq!(ns, 5_000, "the ACK of {len} bytes is immediate");
     }
 }
 

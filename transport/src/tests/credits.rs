@@ -195,7 +195,7 @@ fn an_acknowledgement_that_was_taken_has_told_of_none() {
         .node_mut(Side::B)
         .qp
         .take_lone_ack()
-        .expect("it owes one");
+        .expect("an ACK is pending");
     assert_eq!(ack[12], 0, "no receives");
     assert!(!pair.node(Side::B).qp.owes_credit());
     pair.recv(Side::B, 2, &[]);
@@ -208,7 +208,7 @@ fn an_acknowledgement_that_was_taken_has_told_of_none() {
 fn messages_start_while_there_are_credits_and_one_beyond_is_tried() {
     let mut pair = alone();
     post_sends(&mut pair, 1);
-    assert_eq!(sent(&mut pair).len(), 1, "nothing is known of a limit");
+    assert_eq!(sent(&mut pair).len(), 1, "no limit is known");
     ack(&mut pair, 0, 2, 1);
     post_sends(&mut pair, 5);
     assert_eq!(
@@ -222,9 +222,13 @@ fn messages_start_while_there_are_credits_and_one_beyond_is_tried() {
     ack(&mut pair, 2, 1, 3);
     assert_eq!(sent(&mut pair), [(Operation::SendOnly, 3)]);
     ack(&mut pair, 3, 0, 4);
-    assert_eq!(sent(&mut pair), [], "first the peer may say more");
+    assert_eq!(sent(&mut pair), [], "waits for credits first");
     pair.run_for(50_000_000);
-    assert_eq!(sent(&mut pair), [(Operation::SendOnly, 4)], "in the end");
+    assert_eq!(
+        sent(&mut pair),
+        [(Operation::SendOnly, 4)],
+        "after the timeout"
+    );
     pair.run_for(10_000_000);
     assert_eq!(sent(&mut pair), [], "one");
     // The message found a receive: the requester no longer waits for announcements of this peer.
@@ -244,7 +248,7 @@ fn of_a_long_message_beyond_the_credits_only_the_first_packet_leaves() {
     pair.send(Side::A, 2, write(&src), &[src.part(0, 8)]);
     pair.drain_both();
     let asks = pair.trace()[0].packet().bth().ack_req;
-    assert!(asks, "for an acknowledgement");
+    assert!(asks, "the packet requests an ACK");
     assert_eq!(sent(&mut pair), [(Operation::SendFirst, 0)]);
     // The message found none: only its first packet is sent again.
     ack(&mut pair, 0, 0x21, 0);
@@ -289,7 +293,7 @@ fn what_takes_no_receive_needs_no_credit() {
             (Operation::ReadRequest, 2),
             (Operation::WriteOnly, 4)
         ],
-        "but a WRITE with immediate does, and holds up what is behind it"
+        "a WRITE with immediate needs a credit, and delays later requests"
     );
     // READ and WRITE also count as messages: MSN 1, and credits for the next two.
     ack(&mut pair, 1, 2, 1);
@@ -435,7 +439,7 @@ fn a_receiver_that_has_none_is_not_ready_in_the_end() {
     assert_eq!(all, [(0, OK), (1, RNR), (2, WcStatus::WrFlushErr)]);
     let tries = operations(&pair, Side::A);
     let psns: Vec<u32> = tries.iter().map(|(_, psn)| *psn).collect();
-    assert_eq!(psns, [0, 1, 1, 1], "never more than the first beyond");
+    assert_eq!(psns, [0, 1, 1, 1], "only the first without credit");
 }
 
 /// Checks the first announcement of a limit, after all messages were already sent: only the oldest

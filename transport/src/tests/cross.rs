@@ -116,7 +116,7 @@ fn a_wait_holds_up_what_comes_after_it() {
     pair.drain_both();
     let flushed = WcStatus::WrFlushErr;
     assert_eq!(ids(&mut pair, Side::A), [(4, flushed), (5, flushed)]);
-    assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
+    assert_eq!(Arc::strong_count(&until), 1, "no request waits");
 }
 
 //= XCE-05 type=test
@@ -457,7 +457,7 @@ fn a_master_may_be_unreliable() {
         pair.node(Side::B).mem.bytes(&there, 0..8),
         42u64.to_be_bytes()
     );
-    assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
+    assert_eq!(Arc::strong_count(&until), 1, "no request waits");
     // Waiting work requests are flushed like all others.
     until.counter.store(0, Ordering::Relaxed);
     let wait = Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>);

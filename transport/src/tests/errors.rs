@@ -246,7 +246,7 @@ fn a_bad_local_buffer_fails_its_request_in_its_turn() {
         assert_eq!(
             operations(&pair, Side::A).len(),
             1,
-            "nothing of it was sent"
+            "no packet of it was sent"
         );
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
     }

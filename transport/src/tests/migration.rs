@@ -251,7 +251,7 @@ fn a_migration_on_request_takes_the_peer_along() {
         assert_eq!(
             migration_of(&pair, Side::B),
             ARMED,
-            "it has not heard of it"
+            "no packet of the peer has arrived"
         );
         talk(&mut pair);
         // Before that, B may announce a receive.

@@ -145,7 +145,7 @@ fn a_request_is_refused_for_the_first_of_its_faults() {
     let request = Request::new;
     let cases: [(&str, Adapt, Request, &str); 11] = [
         (
-            "a gap, and a sequence of operations that is none",
+            "a gap, and an invalid opcode sequence",
             as_usual,
             request(SendMiddle, 1),
             GAP,
@@ -158,7 +158,7 @@ fn a_request_is_refused_for_the_first_of_its_faults() {
             GAP,
         ),
         (
-            "a sequence that is none, and no receive",
+            "an invalid opcode sequence, and no receive",
             as_usual,
             request(WriteLastImm, 0).imm([1; 4]).payload(&[1]),
             INVALID,

@@ -75,7 +75,7 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
     };
     let node = pair.node_mut(Side::B);
     let bytes = second.expect("it was sent");
-    let packet = Packet::parse(&bytes).expect("our own packet");
+    let packet = Packet::parse(&bytes).expect("a valid packet");
     node.qp.handle_packet(now, &meta, &packet, &node.mem);
     assert_eq!(node.qp.pending_completions().len(), 1);
     // There is no room for its completion.
@@ -110,7 +110,7 @@ fn received(is_short: bool, and_nonsense: bool) -> Pair {
     };
     let node = pair.node_mut(Side::B);
     for bytes in &requests {
-        let packet = Packet::parse(bytes).expect("our own packet");
+        let packet = Packet::parse(bytes).expect("a valid packet");
         let short = ShortPacket::parse(bytes).filter(|_| is_short);
         if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
@@ -186,7 +186,7 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
     };
     let node = pair.node_mut(Side::B);
     for bytes in &requests {
-        let packet = Packet::parse(bytes).expect("our own packet");
+        let packet = Packet::parse(bytes).expect("a valid packet");
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
     assert_eq!(node.qp.owed_ack(), None);

@@ -40,7 +40,7 @@ fn in_a_conversation_acknowledgements_leave_with_the_answers() {
     );
     // The last message gets no reply. It is still acknowledged, but later.
     let (asked, before) = (pair.now(), pair.take_completions(Side::B).len());
-    assert_eq!(before, 40 - 1, "all but what waits for the answer");
+    assert_eq!(before, 40 - 1, "all but the last");
     pair.clear_trace();
     pair.run();
     assert_eq!(operations(&pair, Side::A), [(Operation::Acknowledge, 19)]);

@@ -112,7 +112,7 @@ fn a_frame_is_complete_when_it_has_left() {
     let done = rig.completions();
     assert_eq!((done[0].wr_id, done[0].opcode), (3, WcOpcode::Send));
     //= RC-WQE-03 type=test
-    assert_eq!(done[0].slots, 2, "that of the unsignaled one, too");
+    assert_eq!(done[0].slots, 2, "with the unsignaled WQE");
     assert_eq!(rig.qp.counters().tx_packets, 3);
     assert!(rig.next().is_none() && rig.qp.send_queue_len() == 0);
 }
@@ -175,7 +175,7 @@ fn what_can_be_posted() {
     rig.post(4, 20).unwrap();
     assert!(rig.next().is_some());
     rig.qp.unpost_send(2);
-    assert_eq!(rig.qp.send_queue_len(), 1, "what has begun stays");
+    assert_eq!(rig.qp.send_queue_len(), 1, "a started request stays");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn what_the_link_refuses_fails() {
     assert_eq!(statuses(&rig.completions()), [(1, WcStatus::LocLenErr)]);
     assert_eq!(rig.qp.state(), QpState::Sqe);
     rig.qp.frames_left(NOW, 1);
-    assert!(rig.completions().is_empty(), "nothing was on its way");
+    assert!(rig.completions().is_empty(), "no frame was in flight");
 }
 
 fn to(qp: &mut Qp, state: QpState) {
@@ -303,7 +303,7 @@ fn each_frame_takes_a_receive() {
     assert_eq!(rig.qp.post_recv(NOW, 3, &[]), Err(PostError::QueueFull));
     rig.take(&[2; 101], true);
     assert_eq!(rig.dropped(DropReason::TooLong), 1);
-    assert_eq!(rig.qp.recv_queue_len(), 2, "it waits for the next one");
+    assert_eq!(rig.qp.recv_queue_len(), 2, "the next frame uses it");
     rig.take(&pattern(100, 3), true);
     rig.take(&pattern(60, 4), false);
     let done = rig.completions();
@@ -391,5 +391,5 @@ fn packets_of_other_services_are_not_for_it() {
     rig.post(1, 60).unwrap();
     assert!(!rig.qp.wants_to_transmit(AckTiming::Now));
     rig.qp.poll_transmit(NOW, &rig.mem, AckTiming::Now, &mut tx);
-    assert!(tx.is_empty(), "frames are fetched by another way");
+    assert!(tx.is_empty(), "next_frame returns frames");
 }

@@ -46,7 +46,7 @@ fn an_acknowledgement_ends_the_wait_for_a_receiver() {
     pair.inject(Side::A, &rnr_nak);
     pair.send(Side::A, 2, send(), &[]);
     pair.drain_both();
-    assert_eq!(times_us(&pair, 1), [], "it waits");
+    assert_eq!(times_us(&pair, 1), [], "an RNR wait");
     pair.inject(Side::A, &response(Operation::Acknowledge, 0, 0x1f));
     assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
     assert_eq!(times_us(&pair, 1), [pair.now().as_ns() / 1000]);

@@ -41,7 +41,7 @@ fn image(pair: &Pair, side: Side) -> (Counters, usize, usize, usize, u64) {
 
 fn try_short(pair: &mut Pair, to: Side, meta: &PacketMeta, bytes: &[u8]) -> bool {
     let now = pair.now();
-    let short = ShortPacket::parse(bytes).expect("of the short kind");
+    let short = ShortPacket::parse(bytes).expect("a packet for the fast path");
     let node = pair.node_mut(to);
     node.qp.handle_short(now, meta, &short, &node.mem)
 }

@@ -284,9 +284,9 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
         assert_eq!(
             room(&srq),
             1,
-            "not that of the completion: nobody has said that it was taken"
+            "the WQE of the pending completion is still in use"
         );
-        assert_eq!(pair.take_completions(Side::B).len(), 1, "that from before");
+        assert_eq!(pair.take_completions(Side::B).len(), 1, "the earlier one");
         assert_eq!(pair.take_events(Side::B), []);
     }
 }

@@ -179,7 +179,11 @@ fn a_local_invalidation_waits_for_all_before_it() {
     pair.send(Side::B, 3, super::write(&there), &[region.sge()]);
     pair.drain_both();
     assert!(pair.node(Side::B).mem.is_bound(rkey));
-    assert_eq!(operations(&pair, Side::B).len(), 1, "nothing overtakes it");
+    assert_eq!(
+        operations(&pair, Side::B).len(),
+        1,
+        "no later request is sent"
+    );
     pair.heal();
     pair.run();
     let done = pair.take_completions(Side::B);
@@ -392,7 +396,7 @@ fn a_key_that_cannot_be_freed_ends_both() {
         let received = pair.take_completions(Side::B);
         let expected = [(1, WcStatus::RemAccessErr), (2, FLUSHED)];
         assert_eq!(statuses(&received), expected, "{index}");
-        assert_eq!(pair.take_events(Side::B), [], "the receive tells it");
+        assert_eq!(pair.take_events(Side::B), [], "the receive reports it");
         assert_eq!(pair.node(Side::B).qp.state(), QpState::Err);
     }
 }

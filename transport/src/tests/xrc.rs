@@ -500,7 +500,7 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
         assert!(rig.answer(request, NOBODY).is_empty(), "{operation:?}");
         let qp = &mut rig.pair.node_mut(Side::B).qp;
         assert!(qp.take_stray(), "{operation:?}");
-        assert!(!qp.take_stray(), "it is told once");
+        assert!(!qp.take_stray(), "reported once");
         assert!(before.is_some() && at_rest(&rig) == before, "{operation:?}");
     }
     // In the middle of a message, a different number is an error, even for a queue of another
@@ -569,7 +569,7 @@ fn another_answers_what_one_has_not() {
     let add = |region: &Region| Request::new(FetchAdd, 0).atomic(region.addr, region.rkey, 5, 0);
     feed(&mut one.pair, &add(&one.region).to(ONE));
     let qp = &one.pair.node(Side::B).qp;
-    assert_eq!(qp.progress(), None, "it owes the result");
+    assert_eq!(qp.progress(), None, "the result is pending");
     let (progress, repeatable) = (qp.resumable().unwrap(), qp.repeatable());
     let here = &mut other.pair.node_mut(Side::B).qp;
     here.resume(progress, repeatable);
@@ -601,7 +601,7 @@ fn what_one_knew_before_does_not_matter() {
     // In this process a request was executed, a NAK was sent, and an ACK was not.
     here.answer(add(&here.region, 0), ONE);
     assert_eq!(here.answer(early(5), ONE).len(), 1, "a NAK");
-    assert_eq!(here.answer(early(5), ONE).len(), 0, "and no other");
+    assert_eq!(here.answer(early(5), ONE).len(), 0, "no other NAK");
     let qp = &here.pair.node(Side::B).qp;
     assert!(qp.is_idle());
     let begin = Request::new(WriteFirst, 1).reth(here.region.addr, here.region.rkey, 2 * PMTU);
@@ -612,7 +612,10 @@ fn what_one_knew_before_does_not_matter() {
             .payload(&[1; PMTU as usize])
             .to(ONE),
     );
-    assert!(!here.pair.node(Side::B).qp.is_idle(), "it owes an answer");
+    assert!(
+        !here.pair.node(Side::B).qp.is_idle(),
+        "an answer is pending"
+    );
     feed(&mut here.pair, &early(9).to(ONE));
 
     let qp = &one.pair.node(Side::B).qp;

@@ -10,7 +10,7 @@ fn kind(cm: &mut Cm, id: CommId) -> Option<BondKind> {
         assert_eq!(of, id);
         last = Some(bond.map(|bond| bond.kind));
     }
-    last.expect("the connection has moved")
+    last.expect("the state has changed")
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_bond_lasts_from_the_request_to_the_peers_farewell() {
     // Before the REP arrives, the peer of the active side need not be notified.
     assert_eq!(kind(&mut pair.a, a), None);
     pair.b.reply(pair.now, b, rep(0x22)).unwrap();
-    let (of, bond) = pair.b.poll_bond().expect("it has moved");
+    let (of, bond) = pair.b.poll_bond().expect("the state has changed");
     let bond = bond.expect("a bond");
     assert_eq!((of, bond.own_id, bond.peer_id), (b, b, a));
     assert_eq!((bond.route, bond.peer_qpn), (back(to_b()), Qpn::new(0x11)));

@@ -225,7 +225,7 @@ fn who_is_late_loses_its_place_to_others_only() {
     assert_eq!(server.given_up.len(), 40);
     assert_eq!(server.cm.counters().evicted, 40);
     server.pass(4_095 * MS);
-    assert_eq!(server.given_up.len(), 40, "the others have their time");
+    assert_eq!(server.given_up.len(), 40, "the others keep their grace");
 }
 
 /// Checks that five thousand clients at once from one address, each of which confirms a second

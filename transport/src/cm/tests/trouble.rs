@@ -107,7 +107,7 @@ fn a_thousand_connections_on_a_lossy_network() {
             let id = pair.a.connect(pair.now, to_b(), LIFE, req(started));
             of_a.insert(id, VecDeque::from(["reply"]));
         }
-        assert!(pair.step(), "it ends: {done}");
+        assert!(pair.step(), "no event after {done}");
         while let Some(event) = pair.a.poll_event() {
             match event {
                 CmEvent::Reply { id, rep } => {

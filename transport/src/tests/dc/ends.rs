@@ -49,7 +49,7 @@ fn a_session_ends_once_and_its_end_is_acknowledged_each_time() {
     fabric.inject(ip, dct, &packet(&first, &[9; 8]));
     fabric.clear_trace();
     fabric.inject(ip, dct, &disconnect(&first, 4));
-    assert_eq!(sessions(&fabric, dct), 1, "it goes on");
+    assert_eq!(sessions(&fabric, dct), 1, "the session continues");
     assert!(fabric.trace().is_empty());
     for _ in 0..3 {
         fabric.clear_trace();

@@ -41,10 +41,7 @@ fn uc_messages_arrive_in_every_size_without_an_answer() {
                 assert_eq!(mem.bytes(region, 0..len as usize), sent);
                 assert_eq!(mem.bytes(region, len as usize..len as usize + 1), [0]);
             }
-            assert!(
-                pair.trace().iter().all(|t| t.from == Side::A),
-                "nobody answers"
-            );
+            assert!(pair.trace().iter().all(|t| t.from == Side::A), "no answers");
             let asks = |t: &crate::testing::Traced| t.packet().bth().ack_req;
             assert!(!pair.trace().iter().any(asks), "{}", pair.trace_text());
         }
@@ -73,7 +70,7 @@ fn uc_a_message_that_lost_a_packet_gives_its_receive_to_the_next() {
         pair.send(Side::A, 3, send(), &[src.sge()]);
         pair.send(Side::A, 4, send(), &[next.sge()]);
         pair.run();
-        assert_eq!(pair.take_completions(Side::A).len(), 2, "both have left");
+        assert_eq!(pair.take_completions(Side::A).len(), 2, "both were sent");
         let received = pair.take_completions(Side::B);
         assert_eq!(
             statuses(&received),
@@ -115,7 +112,7 @@ fn uc_a_write_that_lost_a_packet_is_not_reported() {
         pair.run();
         let received = pair.take_completions(Side::B);
         assert_eq!(statuses(&received), [(1, WcStatus::Success)]);
-        assert_eq!(received[0].byte_len, 8, "that of the second");
+        assert_eq!(received[0].byte_len, 8, "the length of the second");
     }
 }
 
