@@ -175,7 +175,7 @@ impl Qp {
         self.attr.ah_attr.traffic_class
     }
 
-    /// Returns true if packets are acknowledged: RC, XRC and DC.
+    /// Returns true if received requests are acknowledged: RC, XRC target and DC.
     #[inline]
     #[must_use]
     pub const fn is_reliable(&self) -> bool {
@@ -252,7 +252,7 @@ impl Qp {
 
     /// Sets the rate of requests in kbit/s. 0 is unlimited. [`Qp::query`] returns it.
     ///
-    /// The rate applies to RC requests only, not to responses.
+    /// The rate applies to RC and XRC requests only, not to responses.
     ///
     /// # Errors
     /// Only a connected QP has a rate.
@@ -343,7 +343,7 @@ impl Qp {
         }
     }
 
-    /// Returns true if every WQE of the send queue is in use. For QPs other than RC, only posting
+    /// Returns true if every WQE of the send queue is in use. Other than for RC and XRC, only posting
     /// finds that out.
     #[inline]
     #[must_use]

@@ -138,8 +138,8 @@ impl RecvSource {
 
     /// Returns the credits to announce to the peer: the number of receives.
     ///
-    /// Without a meaning for a shared queue, and for one where the program decides when a receive
-    /// may be consumed.
+    /// [`CreditCode::INVALID`] for a shared queue, and for one where the program decides when a
+    /// receive may be consumed.
     //= RC-CRD-01 XRC-08
     #[inline]
     pub(crate) fn credits(&self) -> CreditCode {
