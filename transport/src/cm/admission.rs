@@ -50,7 +50,7 @@ pub(super) enum Stage {
     /// The connection is no request, or does not count any more.
     #[default]
     Settled,
-    /// The backlog has no room yet. The program has not been told.
+    /// The backlog has no room yet. The program has not been notified.
     Held,
     /// The event of the request is queued for the program.
     Offered,
@@ -235,8 +235,8 @@ impl Cm {
         }
     }
 
-    /// Drops a request that the program was not told of, without an answer. Its peer will repeat
-    /// it.
+    /// Drops a held request without an answer, before the program has seen it. Its peer will
+    /// repeat it.
     fn turn_away(&mut self, now: Time, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
             self.refused.note(now, conn.print, false);
@@ -255,7 +255,7 @@ impl Cm {
             return;
         }
         if was == Stage::Held && stage == Stage::Settled {
-            // The program was never told of the connection.
+            // The program was never notified of the connection.
             conn.is_abandoned = true;
         }
         let (service, peer) = (conn.service, conn.route.remote);

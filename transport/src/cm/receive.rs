@@ -338,7 +338,7 @@ impl Cm {
         }
     }
 
-    /// Notes that the peer knows that the connection has ended.
+    /// Notes that the peer has ended the connection, too.
     fn parted(&mut self, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.is_parting = false;

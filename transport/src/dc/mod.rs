@@ -34,7 +34,8 @@ pub const MAX_SESSIONS: usize = 16_384;
 /// Most concurrent sessions of an initiator, as a power of two (`max_log_num_concurent`).
 pub const MAX_LOG_STREAMS: u8 = 4;
 
-/// Most streams of an initiator that may be in error at a time, as a power of two (`max_log_num_errored`).
+/// Most streams of an initiator that may be in error at a time, as a power of two
+/// (`max_log_num_errored`).
 pub const MAX_LOG_ERRORED: u8 = 7;
 
 /// Streams of an initiator (`mlx5dv_dci_streams`).

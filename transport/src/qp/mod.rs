@@ -343,8 +343,8 @@ impl Qp {
         }
     }
 
-    /// Returns true if every WQE of the send queue is in use. Other than for RC and XRC, only posting
-    /// finds that out.
+    /// Returns true if every WQE of the send queue is in use. Other than for RC and XRC, only
+    /// posting finds that out.
     #[inline]
     #[must_use]
     pub const fn is_send_full(&self) -> bool {

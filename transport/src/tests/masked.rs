@@ -239,8 +239,8 @@ fn sent(pair: &Pair, side: Side) -> Vec<Operation> {
     sent.map(|(operation, _)| operation).collect()
 }
 
-/// Checks that an unknown peer is probed once, after the requests that were sent before. Both sides
-/// know each other afterwards.
+/// Checks that an unknown peer is probed once, after the requests that were sent before. Afterwards
+/// each side counts as Rocade.
 //= XAW-08 type=test
 #[test]
 fn a_peer_is_asked_before_the_first_one() {

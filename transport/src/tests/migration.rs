@@ -233,7 +233,7 @@ fn a_migration_on_request_takes_the_peer_along() {
         rearm(&mut pair);
         talk(&mut pair);
         if a == QpType::Uc {
-            // No packet of B has arrived: A does not know yet that B is ready.
+            // No packet of B has arrived, so A is not armed yet.
             assert_eq!(migration_of(&pair, Side::A), REARM);
             pair.recv(Side::A, 5, &[]);
             pair.send(Side::B, 5, send(), &[]);

@@ -55,7 +55,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     pair.settle();
     assert_eq!(kind(&mut pair.a, a), None);
 
-    // Both disconnect at once: the peer's DREQ proves that the peer knows.
+    // Both disconnect at once: the peer's DREQ proves that the peer has ended the connection.
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
     kind(&mut pair.a, a);
