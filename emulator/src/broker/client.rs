@@ -31,40 +31,44 @@ mod xrc;
 use connection::Connection;
 use resume::{Progress, Resume};
 
-/// How long the broker may take for an answer before we look whether it was stopped. It answers at once, but for
-/// requests for addresses while it waits for clients of its predecessor.
+/// Time after which an unanswered request makes the client check whether the broker was stopped. A
+/// broker answers at once, except requests for addresses while it waits for clients of its
+/// predecessor.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often to look at that again.
+/// Interval of further checks.
 const LOOK_WHETHER_STOPPED: Duration = Duration::from_secs(1);
-/// How long it may take where it was not stopped: others may have the processors.
+/// Longest wait for a broker that was not stopped. It may lack CPU time.
 const LONGEST_ANSWER: Duration = Duration::from_secs(60);
-/// How long a broker that was stopped is asked again, perhaps another one by then.
+/// Time for which a request to a stopped broker is repeated. Another broker may have replaced it by
+/// then.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a failed attempt to reach a new broker; doubled with each failure.
+/// Pause after a failed attempt to reach a new broker. It doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(5);
-/// Another thread uses the connection: look again after this time.
+/// Time to the next attempt while another thread uses the connection.
 const BUSY_RETRY: Duration = Duration::from_millis(10);
 
-/// What [`BrokerClient::service`] found or did.
+/// Result of [`BrokerClient::service`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceOutcome {
-    /// The broker is there; there is nothing to do.
+    /// The broker is connected, and there is nothing to do.
     Connected,
-    /// The connection had ended; a broker (a new one, most likely) now has our sockets again.
+    /// The connection was closed. A broker (most likely a new one) has the sockets of this process
+    /// again.
     Reconnected,
-    /// There is no broker yet. The control fd becomes readable when it is time to call again, after
-    /// this time; until then the process sends and receives as before.
+    /// There is no broker yet. The control fd becomes readable after this time, when
+    /// [`BrokerClient::service`] has to be called again. Until then the process sends and receives
+    /// as before.
     Retry(Duration),
 }
 
-/// This process's lease of a slot, and its sockets on shared addresses.
+/// The lease of a slot to this process, and the process's sockets on shared addresses.
 ///
-/// Survives the death of the broker: sockets stay open and steered to, and [`Self::service`] finds
-/// or starts the next broker. Dropping it (or the end of the process, in whatever way) gives the
-/// slot back: drop it after the links that use its sockets. After fork, the child should drop its
-/// copy: the slot is held as long as any process has it.
+/// Survives the death of the broker: the sockets stay open and packets are still steered to them,
+/// and [`Self::service`] finds or starts the next broker. Dropping the client, or any end of the
+/// process, gives the slot back. Drop it after the links that use its sockets. After fork, the
+/// child should drop its copy, because the slot is taken as long as any process has a copy.
 pub struct BrokerClient {
     config: BrokerConfig,
     paths: Paths,
@@ -77,59 +81,59 @@ pub struct BrokerClient {
 struct State {
     link: Link,
     holdings: Holdings,
-    /// Channels that others have asked for, and that nobody has taken yet.
+    /// Shared-memory links that peers have requested and that were not taken yet.
     offers: Vec<ChannelOffer>,
-    /// What has happened to XRC targets, likewise.
+    /// Events of XRC targets that were not taken yet.
     of_targets: Vec<(Qpn, TargetNews)>,
-    /// Rules for faults that hold from now on, and that nobody has taken yet.
+    /// New fault rules that were not taken yet.
     faults: Option<FaultNews>,
 }
 
-/// What a process keeps for the next broker.
+/// State that a process hands to the next broker.
 struct Holdings {
     slot: Slot,
     /// The slot's lock file, locked.
     lock: OwnedFd,
     /// The addresses in use.
     shares: BTreeMap<LocalAddr, Share>,
-    /// What wakes us, where we take part in shared-memory channels.
+    /// The eventfd that wakes this process, if it uses shared-memory links.
     wake: Option<OwnedFd>,
-    /// What the broker does for us when we are gone.
+    /// The ACK journal, which the broker processes after the end of this process.
     will: Option<Arc<Will>>,
-    /// Our ports of the connection manager.
+    /// The connection manager's ports that this process has.
     ports: Vec<Binding>,
-    /// The XRC domains that we share with others.
+    /// The XRC domains that this process shares with others.
     domains: Vec<SharedDomain>,
-    /// Rules for faults that we were started with; empty where they hold no more.
+    /// Fault rules that this process was started with. Empty where they were cleared.
     own_faults: Vec<String>,
 }
 
-/// What a process has of a shared XRC domain.
+/// State of a shared XRC domain in this process.
 struct SharedDomain {
     key: DomainKey,
     memory: OwnedFd,
-    /// The targets that it has open.
+    /// The targets that this process has open.
     targets: Vec<Qpn>,
 }
 
-/// What a process has of a shared address.
+/// State of a shared address in this process.
 struct Share {
-    /// What shows that the address is this broker's.
+    /// The lock by which the broker owns the address.
     claim: OwnedFd,
-    /// The secret of those that share it.
+    /// The secret of the processes that share the address.
     key: ForwardKey,
-    /// Our copies of the sockets 0 up to our own.
+    /// Copies of the sockets 0 up to that of this process.
     sockets: Vec<OwnedFd>,
 }
 
-/// The connection, or what is done to get another.
+/// The connection, or the state of reconnecting.
 enum Link {
     Up(Connection),
     Trying {
         connector: Box<Connector>,
         failures: u32,
     },
-    /// A broker is being told who we are.
+    /// This process is handing its state to a new broker.
     Resuming {
         resume: Box<Resume>,
         failures: u32,
@@ -149,7 +153,8 @@ impl State {
         }
     }
 
-    /// Keeps what has come unasked: it is good whatever becomes of the connection. Is there any?
+    /// Saves unsolicited messages, which stay valid even if the connection fails. Returns true if
+    /// there were any.
     fn keep_news(&mut self) -> bool {
         let Some(connection) = self.connection() else {
             return false;
@@ -176,7 +181,7 @@ impl State {
         is_any
     }
 
-    /// The broker knows all.
+    /// Marks the connection as up, once the broker has the whole state.
     fn resumed(&mut self) {
         let (until, failures) = (Instant::now(), 0);
         let link = std::mem::replace(&mut self.link, Link::Pausing { until, failures });
@@ -188,8 +193,8 @@ impl State {
 }
 
 impl BrokerClient {
-    /// Leases a slot from the broker of this user and network namespace. Starts one if none is
-    /// running; if several processes do this at once, one of them starts it.
+    /// Leases a slot from the broker of this user and network namespace. Starts a broker if none is
+    /// running. If several processes do so at once, one of them starts it.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -197,7 +202,8 @@ impl BrokerClient {
         Self::connect_with(config, Vec::new())
     }
 
-    /// Likewise, for a process that was started with these rules for faults.
+    /// Like [`connect_or_start`](Self::connect_or_start), for a process that was started with the
+    /// fault rules `own_faults`.
     pub(crate) fn connect_with(
         config: &BrokerConfig,
         own_faults: Vec<String>,
@@ -215,7 +221,7 @@ impl BrokerClient {
                     }
                 }
                 Ok(welcome) => break (connection, welcome),
-                // It was just about to end, or was killed.
+                // The broker was just about to end, or was killed.
                 Err(error) if tries_again(&error, begin, config) => {
                     thread::sleep(FIRST_RETRY);
                 }
@@ -258,29 +264,31 @@ impl BrokerClient {
             state: Mutex::new(state),
         };
         if let Err(error) = deposited {
-            // The next broker gets it. An answer of this one that comes late must not be taken for another.
+            // The next broker gets the journal. A late answer of this one must not be taken for the
+            // answer to another request.
             tracing::info!(%error, "depositing a last will");
             client.disconnect(&mut client.state.lock(), 0);
         }
         Ok(client)
     }
 
-    /// The will that the broker has of us.
+    /// Returns the ACK journal that the broker has of this process.
     pub(crate) fn will(&self) -> Option<Arc<Will>> {
         self.state.lock().holdings.will.clone()
     }
 
-    /// The slot leased, 1 to 255. Stays the same for the life of the client.
+    /// Returns the leased slot, 1 to 255. It stays the same for the life of the client.
     #[must_use]
     pub const fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Our receive socket on port 4791 of the address. The broker makes the group unless it is
-    /// there; asking for the same address again yields another copy of the same socket.
+    /// Returns this process's receive socket on port 4791 of the address. The broker creates the
+    /// group unless it exists. Another call for the same address returns another copy of the same
+    /// socket.
     ///
     /// # Errors
-    /// [`BrokerError::Refused`] if the broker cannot have the address; [`BrokerError::Lost`] if
+    /// [`BrokerError::Refused`] if the broker cannot use the address. [`BrokerError::Lost`] if
     /// there is no broker and none can be started now.
     pub fn socket_for(&self, local: impl Into<LocalAddr>) -> Result<SharedSocket, BrokerError> {
         let local = local.into();
@@ -308,15 +316,15 @@ impl BrokerClient {
         Ok(SharedSocket { fd, key })
     }
 
-    /// An fd that is readable when [`Self::service`] should be called. It stays the same for the
-    /// life of the client.
+    /// Returns an fd that is readable when [`Self::service`] should be called. It stays the same
+    /// for the life of the client.
     #[must_use]
     pub fn control_fd(&self) -> RawFd {
         self.watch.fd()
     }
 
-    /// Sees to the connection: if it has ended, takes the next step to a new one, which hands all
-    /// sockets to the next broker. Does not wait for a broker, whatever state that is in.
+    /// Services the connection. If it was closed, takes the next step towards a new one, which
+    /// hands all sockets to the next broker. Never blocks on a broker.
     pub fn service(&self) -> ServiceOutcome {
         if self.check_process().is_err() {
             return ServiceOutcome::Connected;
@@ -341,7 +349,7 @@ impl BrokerClient {
         outcome
     }
 
-    /// Takes part in shared-memory channels from now on; `wake` is the eventfd that wakes us.
+    /// Enables shared-memory links. `wake` is the eventfd that wakes this process.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -352,7 +360,7 @@ impl BrokerClient {
             .map_err(BrokerError::doing("duplicating an eventfd"))?;
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
-            // The next broker is told when it is there.
+            // The next broker is told during the reconnect.
             state.holdings.wake = Some(wake);
             return Ok(());
         };
@@ -364,8 +372,8 @@ impl BrokerClient {
         result
     }
 
-    /// Asks for a channel from our address `local` to the client with that slot at `peer`. `None`
-    /// where there can be none, or while there is no broker.
+    /// Requests a shared-memory link from the own address `local` to the client with that slot at
+    /// `peer`. Returns `None` if none is possible, or while there is no broker.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -388,8 +396,8 @@ impl BrokerClient {
         result
     }
 
-    /// The channels that others have asked for since the last call. Unless `wait`, there are none
-    /// while another thread uses the connection.
+    /// Returns the shared-memory links that peers have requested since the last call. Unless `wait`
+    /// is set, returns none while another thread uses the connection.
     pub(crate) fn take_offers(&self, wait: bool) -> Vec<ChannelOffer> {
         if self.check_process().is_err() {
             return Vec::new();
@@ -403,21 +411,21 @@ impl BrokerClient {
             return Vec::new();
         };
         if let Link::Up(connection) = &mut state.link {
-            // Whether it has ended is for `service` to see.
+            // `service` handles a closed connection.
             connection.take_news();
             self.mind_news(&mut state);
         }
         std::mem::take(&mut state.offers)
     }
 
-    /// The rules for faults that hold from now on, if they have changed since the last call.
+    /// Returns the current fault rules if they have changed since the last call.
     pub(crate) fn take_faults(&self) -> Option<FaultNews> {
         self.check_process().ok()?;
         self.try_state()?.faults.take()
     }
 
-    /// For who comes for news after [`Self::service`]: while another thread uses the connection there is nothing,
-    /// and the control fd calls again.
+    /// Locks the state to take unsolicited messages after [`Self::service`]. While another thread
+    /// uses the connection, returns `None` and makes the control fd readable later.
     fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock();
         match &mut state {
@@ -427,22 +435,23 @@ impl BrokerClient {
         state
     }
 
-    /// Makes the control fd readable when the other end of a socket is closed.
+    /// Makes the control fd readable when the peer closes its end of the liveness socket `line`.
     pub(crate) fn watch(&self, line: BorrowedFd<'_>) -> Result<(), BrokerError> {
         let failed = BrokerError::doing("watching a life line");
         self.watch.watch_end(line).map_err(failed)
     }
 
-    /// Takes that back; to be called before the socket is closed.
+    /// Stops watching `line`. Must be called before the socket is closed.
     pub(crate) fn unwatch(&self, line: BorrowedFd<'_>) {
-        // A child of fork shares the epoll instance with its parent, who still needs it.
+        // After fork, the child shares the epoll instance with its parent, which still needs the
+        // entry.
         if self.check_process().is_ok() {
             self.watch.forget(line);
         }
     }
 
-    /// What has come beside an answer or other news: somebody shall look at it, for whom the control fd was
-    /// readable no longer than it was unread.
+    /// Saves unsolicited messages that arrived with an answer, and makes the control fd readable
+    /// for them. The fd was readable only while they were unread in the socket.
     fn mind_news(&self, state: &mut State) {
         const AT_ONCE: Duration = Duration::from_micros(1);
         if state.keep_news() {
@@ -450,7 +459,7 @@ impl BrokerClient {
         }
     }
 
-    /// Asks the broker, or the next one, as long as [`tries_again`] says.
+    /// Sends a request to the broker, or to the next one, for as long as [`tries_again`] allows.
     fn ask_patiently<R>(
         &self,
         request: &Request,
@@ -487,7 +496,7 @@ impl BrokerClient {
         }
     }
 
-    /// Asks for the sockets of an address.
+    /// Requests the sockets of an address.
     fn open(&self, state: &mut State, local: LocalAddr) -> Result<Share, BrokerError> {
         let Link::Up(connection) = &mut state.link else {
             return Err(BrokerError::Lost);
@@ -495,13 +504,13 @@ impl BrokerClient {
         let patience = ANSWER_TIMEOUT + self.config.recovery_timeout;
         let result = connection.open(local, self.slot, patience);
         if result.as_ref().is_err_and(BrokerError::ends_connection) {
-            // An answer that comes late must not be taken for that to another question.
+            // A late answer must not be taken for the answer to another request.
             self.disconnect(state, 0);
         }
         result
     }
 
-    /// Lets go of the connection, if there is one, to try for another.
+    /// Drops the connection, if there is one, and prepares another attempt.
     fn disconnect(&self, state: &mut State, failures: u32) {
         state.keep_news();
         let will = &state.holdings.will;
@@ -514,12 +523,12 @@ impl BrokerClient {
             connector,
             failures,
         };
-        // Somebody shall call `service`, should nobody else get a connection.
+        // Makes the control fd readable, so that `service` reconnects unless another thread does.
         self.watch.wake_after(Some(FIRST_RETRY));
     }
 
-    /// Reconnects, waiting for it: again and again, because the next broker may end as well. The caller has tried since
-    /// `begin`.
+    /// Reconnects and blocks until done. Repeats this because the next broker may end as well. The
+    /// caller has tried since `begin`.
     fn reconnect(&self, state: &mut State, begin: Instant) -> Result<(), BrokerError> {
         let mut pause = FIRST_RETRY;
         loop {
@@ -550,7 +559,7 @@ impl BrokerClient {
         Ok(())
     }
 
-    /// Begins to tell a broker who we are.
+    /// Starts handing the state of this process to a broker.
     fn begin(
         &self,
         state: &mut State,
@@ -563,7 +572,7 @@ impl BrokerClient {
         Ok(())
     }
 
-    /// Takes a step to a new connection.
+    /// Takes one step towards a new connection.
     fn step(&self, state: &mut State) -> ServiceOutcome {
         if matches!(state.link, Link::Up(_)) {
             self.disconnect(state, 0);
@@ -619,7 +628,7 @@ impl fmt::Debug for BrokerClient {
     }
 }
 
-/// Asks the running broker what it is doing.
+/// Returns the status of the running broker.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
@@ -630,18 +639,18 @@ pub fn status(config: &BrokerConfig) -> Result<BrokerStatus, BrokerError> {
     }
 }
 
-/// A broker that was told to stop.
+/// Result of stopping a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopOutcome {
     /// Its process id.
     pub pid: u32,
-    /// How many clients it had. They go on, and the next broker, which one of them starts at once,
-    /// takes over.
+    /// Number of clients. They keep running, and the first of them to notice starts the next
+    /// broker.
     pub clients: u16,
 }
 
-/// Tells the running broker to stop, of whatever version it is. It does so whether it has clients
-/// or not: they survive it.
+/// Stops the running broker, whatever its version. The broker stops even if it has clients, which
+/// keep running without it.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
@@ -660,15 +669,15 @@ pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
     }
 }
 
-/// What became of the request to stop.
+/// Answer to a stop request.
 enum Stop {
     Outcome(StopOutcome),
-    /// The broker understands requests of this version only.
+    /// The broker accepts only requests of this version.
     OtherVersion(u16),
 }
 
-/// Makes room for a broker with larger limits, which this process starts. False where somebody else
-/// is at it.
+/// Stops a broker with small limits and starts one with larger limits. Returns false if another
+/// process is doing so already.
 fn replace(
     mut connection: Connection,
     config: &BrokerConfig,
@@ -680,11 +689,11 @@ fn replace(
     }
     tracing::info!("the broker was started under small limits: starting another one");
     match connection.stop() {
-        // Somebody else may have done it.
+        // Another process may have stopped it.
         Ok(_) | Err(BrokerError::Lost) => drop(connection),
         Err(error) => return Err(error),
     }
-    // With the lock nobody else starts one.
+    // While this process holds the lock, no other process starts a broker.
     connector.run().map(|_| true)
 }
 
@@ -696,7 +705,7 @@ pub(super) fn ask_running(
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
 }
 
-/// Returns true if it is worth while to try again after this error, having tried since `begin`.
+/// Returns true if another attempt after this error makes sense, given attempts since `begin`.
 fn tries_again(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bool {
     let patience = match error {
         BrokerError::Silent { .. } => config.start_timeout.min(STOPPED_TIMEOUT),
@@ -705,11 +714,11 @@ fn tries_again(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bo
     error.may_pass() && begin.elapsed() < patience
 }
 
-/// What a new client has got.
+/// The answer to the first message of a new client.
 struct Welcome {
     slot: Slot,
     lock: OwnedFd,
-    /// The broker has small limits.
+    /// The broker runs under small limits.
     cramped: bool,
 }
 

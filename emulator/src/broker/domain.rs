@@ -1,17 +1,17 @@
-//! The memory of an XRC domain that processes share: who takes part, and what its targets are at.
+//! The shared memory of an XRC domain: its member processes and the state of its targets.
 //!
-//! The broker makes it and hands it to every process that opens the domain. Each target has a *cell*: which process
-//! holds it, its attributes, and what the next holder has to know. The holder writes the cell between two
-//! messages, and says with one bit whether it is in the middle of one: who dies there leaves a target that nobody
-//! can go on with.
+//! The broker creates the memory and passes it to every process that opens the domain. Each target
+//! has a *target record*: the process that owns it, its attributes, and the state that the next
+//! owner needs. The owner writes the record between two messages. One bit tells whether the owner
+//! is in the middle of a message. If the owner dies there, no process can continue with the target.
 //!
-//! All that is read from here is what another process has written, and may be nonsense: it is checked as a packet
-//! is.
+//! All of this memory is written by other processes and may be invalid, so it is validated like a
+//! received packet.
 //!
 //! ```text
-//! word 0..4     the slots that take part, a bit each
-//! word 64..     number of the target in each cell, 0 where there is none
-//! word 2048..   the cells, 512 words each
+//! word 0..4     the slots of the members, one bit each
+//! word 64..     QP number of the target in each record, 0 if unused
+//! word 2048..   the records, 512 words each
 //! ```
 
 use std::io;
@@ -26,7 +26,7 @@ use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 use super::words::Shared;
 use crate::steering::Slot;
 
-/// Targets that a domain can have.
+/// Most targets of a domain.
 pub(crate) const MAX_TARGETS: usize = 1023;
 
 const DIRECTORY_AT: usize = 64;
@@ -34,11 +34,11 @@ const CELLS_AT: usize = 2048;
 const CELL_WORDS: usize = 512;
 const LEN: usize = (CELLS_AT + MAX_TARGETS * CELL_WORDS) * size_of::<u64>();
 
-/// In a cell: who holds it, and how that is.
+/// In a record: the owner and the flags of [`Control`].
 const CONTROL_AT: usize = 0;
-/// Who wants to hold it.
+/// The process that requests ownership.
 const WANTED_AT: usize = 1;
-/// Even while the attributes are whole.
+/// Sequence lock of the attributes: even while they are consistent.
 const ATTR_SEQ_AT: usize = 2;
 const ATTR_AT: usize = 8;
 const ATTR_WORDS: usize = 8;
@@ -46,16 +46,17 @@ const PROGRESS_AT: usize = 32;
 const COUNT_AT: usize = 33;
 const REPEATABLE_AT: usize = 40;
 const REPEATABLE_WORDS: usize = 3;
-/// As many entries as there is room for. A target remembers 128 requests at most (`limits::MAX_RD_ATOM`), and a masked atomic
-/// on more than 8 bytes takes two: where there are too many of these, the oldest requests cannot be answered again.
+/// Entries that fit into the record. A target keeps at most 128 requests (`limits::MAX_RD_ATOM`),
+/// and a masked atomic on more than 8 bytes takes two entries. If there are too many of these, the
+/// oldest requests cannot be replayed.
 const MAX_REPEATABLE: usize = (CELL_WORDS - REPEATABLE_AT) / REPEATABLE_WORDS;
-/// What an entry is.
+/// Kinds of entries.
 const READ: u32 = 1;
 const ATOMIC: u32 = 2;
 const WIDE: u32 = 3;
-/// The other half of a [`WIDE`] one.
+/// The second half of a [`WIDE`] entry.
 const WIDE_MORE: u32 = 4;
-/// The operations of [`ATOMIC`] and [`WIDE`], by the numbers that processes tell each other.
+/// The operations of [`ATOMIC`] and [`WIDE`] entries, by their numbers in the shared memory.
 const OPERATIONS: [Operation; 8] = [
     Operation::CmpSwap,
     Operation::FetchAdd,
@@ -66,24 +67,24 @@ const OPERATIONS: [Operation; 8] = [
     Operation::XrcMaskedCmpSwap,
     Operation::XrcMaskedFetchAdd,
 ];
-/// How often the attributes are read again while somebody writes them.
+/// Most attempts to read the attributes while another process writes them.
 const ATTR_READS: usize = 1000;
 
-/// Whose turn it is with a target.
+/// The ownership of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
-    /// The process that holds it, `None` where the first to need it may take it.
+    /// The process that owns the target, or `None` if the first that needs it may take it.
     pub(crate) holder: Option<Slot>,
-    /// What the cell says is all there is to know. Else its holder is at something.
+    /// True if the record is complete. Otherwise the owner is processing a message.
     pub(crate) is_whole: bool,
-    /// Its holder has died at something.
+    /// True if the owner died while processing a message.
     pub(crate) has_failed: bool,
 }
 
 impl Control {
     const WHOLE: u64 = 1 << 8;
     const FAILED: u64 = 1 << 9;
-    /// Each change has another number.
+    /// The unit of a counter that changes with every write.
     const CHANGE: u64 = 1 << 16;
 
     fn of_word(word: u64) -> Self {
@@ -111,24 +112,24 @@ pub(crate) struct DomainMemory {
 }
 
 impl DomainMemory {
-    /// That of a new domain.
+    /// Allocates the memory of a new domain.
     pub(super) fn new() -> io::Result<Self> {
         let shared = Shared::new(c"rocade-xrcd", LEN)?;
         Ok(Self { shared })
     }
 
-    /// That of a domain which is there.
+    /// Maps the memory of an existing domain.
     pub(crate) fn of(file: OwnedFd) -> io::Result<Self> {
         let shared = Shared::of(file, LEN)?;
         Ok(Self { shared })
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
-    /// Does the process with this slot take part?
+    /// Returns true if the process with this slot is a member of the domain.
     pub(crate) fn is_member(&self, slot: Slot) -> bool {
         let word = &self.shared.words()[slot.index() / 64];
         word.load(Ordering::Acquire) & (1 << (slot.index() % 64)) != 0
@@ -148,7 +149,7 @@ impl DomainMemory {
         &self.shared.words()[DIRECTORY_AT..][..MAX_TARGETS]
     }
 
-    /// The cell of a target.
+    /// Returns the record of a target.
     pub(crate) fn find(self: &Arc<Self>, qpn: Qpn) -> Option<Cell> {
         let number = u64::from(qpn.get());
         let mut directory = self.directory().iter();
@@ -159,7 +160,7 @@ impl DomainMemory {
         })
     }
 
-    /// Gives a new target a cell, held by `slot`; `None` where there is no room.
+    /// Allocates a record for a new target, owned by `slot`. Returns `None` if the domain is full.
     pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: Slot) -> Option<Cell> {
         let free = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
         let index = self.directory().iter().position(free)?;
@@ -177,13 +178,13 @@ impl DomainMemory {
         Some(cell)
     }
 
-    /// The target is gone.
+    /// Removes a target.
     pub(super) fn remove(&self, cell: &Cell) {
         self.directory()[cell.index].store(0, Ordering::Release);
     }
 }
 
-/// What is shared of a target.
+/// The shared state of a target.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     memory: Arc<DomainMemory>,
@@ -204,24 +205,26 @@ impl Cell {
         self.words()[at].store(value, Ordering::Relaxed);
     }
 
-    /// Is the cell that of this target, still?
+    /// Returns true if the record still belongs to this target.
     pub(crate) fn is_of(&self, qpn: Qpn) -> bool {
         self.memory.directory()[self.index].load(Ordering::Acquire) == u64::from(qpn.get())
     }
 
-    /// Whose turn it is.
+    /// Returns the ownership of the target.
     pub(crate) fn control(&self) -> Control {
         Control::of_word(self.words()[CONTROL_AT].load(Ordering::Acquire))
     }
 
-    /// Only its holder sets it (or the broker, when that is dead): nobody comes between.
+    /// Writes the ownership. Only the owner does so (or the broker, if the owner is dead), so there
+    /// is no race.
     fn set(&self, control: Control) {
         let word = &self.words()[CONTROL_AT];
         let next = control.follows(word.load(Ordering::Acquire));
         word.store(next, Ordering::Release);
     }
 
-    /// Nobody holds it, or it was meant for us: may we go on with it?
+    /// Takes ownership if the target has no owner. Returns true if `slot` owns it, also if it was
+    /// handed over.
     pub(crate) fn take(&self, slot: Slot) -> bool {
         let word = &self.words()[CONTROL_AT];
         let seen = word.load(Ordering::Acquire);
@@ -240,18 +243,18 @@ impl Cell {
         }
     }
 
-    /// Its holder is at something from now on.
+    /// Marks the record incomplete, before the owner processes a message.
     pub(crate) fn begin(&self, slot: Slot) {
         self.set(Control {
             holder: Some(slot),
             is_whole: false,
             has_failed: false,
         });
-        // A death after this leaves something half done.
+        // If the owner dies from here on, the record is incomplete.
         fence(Ordering::SeqCst);
     }
 
-    /// Its holder has written all there is to know.
+    /// Marks the record complete, after the owner has written its state.
     pub(crate) fn finish(&self, slot: Slot) {
         self.set(Control {
             holder: Some(slot),
@@ -260,7 +263,8 @@ impl Cell {
         });
     }
 
-    /// From its holder to another process, or to who comes first. It has to be whole.
+    /// Hands ownership to another process, or with `None` to the first that needs it. The record
+    /// must be complete.
     pub(crate) fn hand_to(&self, slot: Option<Slot>) {
         self.words()[WANTED_AT].store(0, Ordering::Relaxed);
         self.set(Control {
@@ -270,7 +274,8 @@ impl Cell {
         });
     }
 
-    /// Its holder is dead. False where it was at something, so that nobody can go on with it but to end it.
+    /// Clears the ownership of a dead process. Returns false if it died while processing a message,
+    /// so that the target has failed.
     pub(super) fn forsake(&self) -> bool {
         let control = self.control();
         let is_whole = control.is_whole && !control.has_failed;
@@ -282,13 +287,14 @@ impl Cell {
         is_whole
     }
 
-    /// Asks its holder for it; `at_once` even if that has to give up a message.
+    /// Requests ownership from the owner. With `at_once`, even if the owner has to abandon a
+    /// message.
     pub(crate) fn want(&self, slot: Slot, at_once: bool) {
         let word = u64::from(slot.get()) | u64::from(at_once) << 8;
         self.words()[WANTED_AT].store(word, Ordering::Release);
     }
 
-    /// Who wants it, and whether at once.
+    /// Returns the process that requests ownership, and `at_once`.
     pub(crate) fn wanted(&self) -> Option<(Slot, bool)> {
         let [slot, at_once, ..] = self.words()[WANTED_AT]
             .load(Ordering::Acquire)
@@ -296,7 +302,7 @@ impl Cell {
         (slot != 0).then_some((Slot::new(slot), at_once != 0))
     }
 
-    /// Writes down what a holder knows between two messages.
+    /// Writes the owner's responder state between two messages.
     pub(crate) fn write_progress(
         &self,
         progress: Progress,
@@ -327,7 +333,7 @@ impl Cell {
         self.write(COUNT_AT, u64::try_from(count).unwrap_or(0));
     }
 
-    /// What the last holder knew.
+    /// Returns the responder state of the last owner.
     pub(crate) fn progress(&self) -> Progress {
         let word = self.word(PROGRESS_AT);
         Progress {
@@ -337,7 +343,7 @@ impl Cell {
         }
     }
 
-    /// What it could repeat, the oldest first.
+    /// Returns the requests that the last owner could replay, oldest first.
     pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
         let count = usize::try_from(self.word(COUNT_AT)).unwrap_or(MAX_REPEATABLE);
         let count = count.min(MAX_REPEATABLE);
@@ -351,10 +357,10 @@ impl Cell {
         })
     }
 
-    /// Writes down the attributes.
+    /// Writes the attributes.
     pub(crate) fn write_attr(&self, attr: &QpAttr) {
         let seq = &self.words()[ATTR_SEQ_AT];
-        // Odd, whatever a writer that died has left.
+        // Odd, even if a writer died in between.
         let before = seq.load(Ordering::Relaxed) | 1;
         seq.store(before, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -364,7 +370,7 @@ impl Cell {
         seq.store(before.wrapping_add(1), Ordering::Release);
     }
 
-    /// The attributes, and a number that changes with them.
+    /// Returns the attributes, and a number that changes with them.
     pub(crate) fn attr(&self) -> (QpAttr, u64) {
         let seq = &self.words()[ATTR_SEQ_AT];
         let (mut words, mut before) = ([0; ATTR_WORDS], 0);
@@ -389,7 +395,7 @@ fn low(word: u64, bits: u32) -> u32 {
 
 type Entry = [u64; REPEATABLE_WORDS];
 
-/// How many entries a request takes.
+/// Returns the number of entries that a request takes.
 const fn entries_of(one: Repeatable) -> usize {
     match one {
         Repeatable::Read { .. } | Repeatable::Atomic { .. } => 1,
@@ -399,7 +405,7 @@ const fn entries_of(one: Repeatable) -> usize {
 
 fn number_of(operation: Operation) -> u64 {
     let at = OPERATIONS.iter().position(|other| *other == operation);
-    // No other is remembered.
+    // Other operations are never stored.
     at.and_then(|at| u64::try_from(at).ok()).unwrap_or(u64::MAX)
 }
 

@@ -1,8 +1,9 @@
-//! What peers of a process that was killed are told: that their connections have ended.
+//! Disconnect notices to the peers of a process that was killed.
 //!
-//! Each process keeps a ledger of its connections (`will/ledger.rs`), which the broker reads when the process is gone. Then the
-//! broker says what the process would have said, a DREQ or a REJ, again and again until the peer has answered, but not for ever.
-//! Who has no broker is not told of either: such peers notice by their retries.
+//! Each process keeps a journal of its connections (`will/ledger.rs`), which the broker reads after
+//! the end of the process. The broker then sends the DREQ or REJ that the process would have sent.
+//! It repeats each a few times until the peer answers. Without a broker there are no notices, and
+//! the peers notice by exceeded retries.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,35 +12,35 @@ use std::time::{Duration, Instant};
 use rocade_transport::cm::{Bond, BondKind};
 use rocade_wire::mad::{CmMessage, CommId, Drep, Dreq, Rej, RejReason, Rejected, TransactionId};
 
-/// When a farewell is said again, unless the peer has answered it.
+/// Delays between the repetitions of a notice, unless the peer has answered it.
 const AGAIN: [Duration; 3] = [
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_millis(800),
 ];
 
-/// A peer, and what it calls the connection.
+/// A peer, and the peer's communication ID of the connection.
 type PeerEnd = (IpAddr, CommId);
 
-/// A process is gone, and its peer does not know yet.
+/// A notice to a peer whose process is gone.
 #[derive(Debug)]
 struct Farewell {
     bond: Bond,
     due: Instant,
-    /// How often it was said.
+    /// Number of times it was sent.
     said: usize,
 }
 
-/// The farewells of an address.
+/// The disconnect notices of an address.
 #[derive(Debug, Default)]
 pub(super) struct Farewells(BTreeMap<PeerEnd, Farewell>);
 
 impl Farewells {
-    /// A process is gone that had this bond.
+    /// Adds a notice for a connection of a process that is gone.
     pub(super) fn add(&mut self, bond: Bond, now: Instant) {
         let wait = match bond.kind {
             BondKind::Asked | BondKind::Made => Duration::ZERO,
-            // It was told already, and may be about to answer.
+            // The process sent a DREQ itself, and the peer may be about to answer.
             BondKind::Parting => AGAIN[0],
         };
         let farewell = Farewell {
@@ -50,7 +51,7 @@ impl Farewells {
         self.0.insert((bond.route.remote, bond.peer_id), farewell);
     }
 
-    /// A message has come for who is gone.
+    /// Handles a message to a process that is gone: removes the notice that it answers.
     pub(super) fn hear(&mut self, peer: IpAddr, message: &CmMessage) {
         match message {
             CmMessage::Dreq(Dreq { local_id, .. })
@@ -62,7 +63,8 @@ impl Farewells {
         }
     }
 
-    /// What is to be said now, and to whom; `all` of it where it is the last occasion.
+    /// Returns the notices to send now, with their destinations. With `all`, every notice one last
+    /// time.
     pub(super) fn say(
         &mut self,
         now: Instant,
@@ -86,14 +88,14 @@ impl Farewells {
         messages
     }
 
-    /// When something is to be said next.
+    /// Returns the time of the next notice.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.values().map(|farewell| farewell.due).min()
     }
 }
 
 impl Farewell {
-    /// The end of a connection, or of a request for one.
+    /// Returns the message that ends a connection, or that rejects a request for one.
     //= CM-ST-10
     fn message(&self) -> CmMessage {
         let Bond {
@@ -153,7 +155,7 @@ mod tests {
         })
     }
 
-    /// DREQs as (own ID, peer's ID, queue pair), REJs as (own ID, peer's ID, reason).
+    /// Returns DREQs as (own ID, peer's ID, queue pair), and REJs as (own ID, peer's ID, reason).
     fn said(farewells: &mut Farewells, now: Instant, all: bool) -> Vec<(u32, u32, u32)> {
         let all = farewells.say(now, all).into_iter();
         let all = all.map(|(peer, _, message)| {
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!(said(&mut farewells, soon, false), again);
         farewells.hear(PEER, &drep(3));
         farewells.hear(PEER, &drep(4));
-        // In the end nobody cares.
+        // After the last repetition, the notice is dropped.
         let mut times = 0;
         while let Some(due) = farewells.deadline() {
             assert_eq!(said(&mut farewells, due, false), [(0x31, 1, 0x11)]);

@@ -1,8 +1,8 @@
-//! Faults at run time: rules that the broker hands to all its clients, those that run and those that come.
+//! Fault injection at run time: rules that the broker sends to all present and future clients.
 //!
-//! The broker is the one who knows: each client is sent the whole list that holds for it, by number, with
-//! the rules among them that the client was started with. What they hit a client counts in its page
-//! (`will/report.rs`), where the broker looks when somebody asks.
+//! The broker has the authoritative list. It sends each client the whole list that applies to it,
+//! with rule numbers, including the rules that the client was started with. Each client counts the
+//! hits of a rule in its journal file (`will/report.rs`), which the broker reads on request.
 
 use std::fmt;
 
@@ -12,30 +12,30 @@ use super::{BrokerConfig, BrokerError};
 use crate::link::fault::Rule;
 use crate::steering::Slot;
 
-/// Longest text of a rule that the broker takes, in bytes.
+/// Longest text of a rule that the broker accepts, in bytes.
 pub const MAX_RULE_LEN: usize = 400;
 
-/// A rule that the broker hands out.
+/// A rule that the broker distributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberedRule {
-    /// Its number, from 1; as long as the broker lives no other gets it.
+    /// Its number, from 1, never reused during the life of the broker.
     pub id: u32,
-    /// As [`Rule`] prints it.
+    /// The text of the rule, as [`Rule`] prints it.
     pub text: String,
 }
 
 /// A rule in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleInProcess {
-    /// Which.
+    /// The rule.
     pub rule: NumberedRule,
-    /// The process was started with it; else it was added at run time.
+    /// True if the process was started with the rule, false if it was added at run time.
     pub own: bool,
-    /// How many packets it has hit there.
+    /// Number of packets that the rule has hit in the process.
     pub hits: u64,
 }
 
-/// A process and the rules that hold for it.
+/// A process and its fault rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultyProcess {
     /// Its slot.
@@ -44,31 +44,31 @@ pub struct FaultyProcess {
     pub pid: u32,
     /// Name of its program.
     pub name: String,
-    /// It goes by these rules by now.
+    /// True if the process has applied these rules.
     pub is_up_to_date: bool,
     /// The rules, in order.
     pub rules: Vec<RuleInProcess>,
 }
 
-/// Which rules there are, and where they hold.
+/// All rules, and the processes that apply them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultList {
-    /// Those that were added at run time: for every process.
+    /// The rules that were added at run time, which apply to every process.
     pub rules: Vec<NumberedRule>,
     /// The processes of the broker, lowest slot first.
     pub processes: Vec<FaultyProcess>,
 }
 
-/// What a client is told: the rules that hold for it.
+/// The fault rules of one client, as the broker sends them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FaultNews {
-    /// How often rules have changed; never 0.
+    /// Number of changes of the rules, never 0.
     pub(crate) generation: u32,
     pub(crate) rules: Vec<RuleForClient>,
 }
 
 impl FaultNews {
-    /// The rules and their numbers, for a client that was started with its `own`.
+    /// Returns the rules and their numbers, for a client that was started with the rules `own`.
     pub(crate) fn rules_with(&self, own: &[Rule]) -> (Vec<u32>, Vec<Rule>) {
         let rule = |which: &WhichRule| match which {
             WhichRule::Own(index) => own.get(usize::from(*index)).cloned(),
@@ -81,7 +81,7 @@ impl FaultNews {
     }
 }
 
-/// A rule as a client is told of it.
+/// A rule in a message to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuleForClient {
     pub(crate) id: u32,
@@ -90,16 +90,17 @@ pub(crate) struct RuleForClient {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WhichRule {
-    /// One that it was started with, by its place among those.
+    /// A rule that the client was started with, by its index.
     Own(u8),
-    /// This one.
+    /// The text of a rule that was added at run time.
     Text(String),
 }
 
-/// Adds a rule for all processes of the running broker, and those to come; returns its number.
+/// Adds a rule to all present and future processes of the running broker. Returns its number.
 ///
 /// # Errors
-/// [`BrokerError::NotRunning`] without a broker; [`BrokerError::Refused`] where there are too many.
+/// [`BrokerError::NotRunning`] without a broker, [`BrokerError::Refused`] if there are too many
+/// rules.
 pub fn add_fault(config: &BrokerConfig, rule: &Rule) -> Result<u32, BrokerError> {
     match ask_running(config, &Request::AddFault(rule.to_string()))? {
         Response::FaultAdded(id) => Ok(id),
@@ -107,7 +108,8 @@ pub fn add_fault(config: &BrokerConfig, rule: &Rule) -> Result<u32, BrokerError>
     }
 }
 
-/// Takes a rule away, or all with those that processes were started with; returns how many there were.
+/// Removes one rule, or all rules including those that processes were started with. Returns their
+/// number.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] without a broker.
@@ -118,7 +120,7 @@ pub fn clear_faults(config: &BrokerConfig, id: Option<u32>) -> Result<u16, Broke
     }
 }
 
-/// Asks the running broker which rules there are, and what they have hit.
+/// Returns the rules of the running broker and their hits.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] without a broker.

@@ -1,8 +1,8 @@
-//! The sockets of one address. Keeps the socket of slot *n* at index *n*.
+//! The sockets of one address. The socket of slot *n* is at index *n*.
 //!
-//! Where the kernel steers, they are a `SO_REUSEPORT` group. Where it refuses to (no classic BPF
-//! programs on groups, as in some sandboxes), only the broker's socket has port 4791; those of the
-//! processes have other ports, and the broker passes on to them what it receives.
+//! Where the kernel steers, they form a `SO_REUSEPORT` group. Some sandboxes refuse classic BPF
+//! programs on groups. There only the broker's socket has port 4791, the sockets of the processes
+//! have other ports, and the broker forwards packets to them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -29,7 +29,7 @@ use super::farewell::Farewells;
 use super::gsi::{self, Lapsed, Recipients, Waiting};
 use super::relay::Relay;
 
-/// A socket, and the inode by which the kernel's lists call it.
+/// A socket, and its inode in the kernel's socket lists.
 #[derive(Debug)]
 struct Member {
     fd: OwnedFd,
@@ -47,25 +47,25 @@ impl Member {
     }
 }
 
-/// Why a socket that a client hands back is not taken.
+/// Reasons to reject a socket that a client hands back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestoreError {
-    /// It is no receive socket of this address, or not one that belongs at this index.
+    /// Not a receive socket of this address, or not one that belongs at this index.
     NotOfThisAddress,
-    /// There are sockets missing before it.
+    /// Sockets before this index are missing.
     Gap,
     /// There is another socket at this index, or this socket at another index.
     Conflict,
 }
 
-/// Who brings packets to the processes.
+/// The mechanism that delivers packets to the processes.
 #[derive(Debug)]
 enum Steering {
-    /// Not decided: there is no socket yet, or this broker has not attached the program.
+    /// Undecided: there is no socket yet, or this broker has not attached the program.
     Open,
-    /// The kernel, by the steering program.
+    /// The kernel steers by the steering program.
     Kernel,
-    /// The broker.
+    /// The broker forwards.
     Relay,
 }
 
@@ -79,17 +79,18 @@ pub(super) struct Group {
     steering: Steering,
     relay: Relay,
     users: BTreeSet<Slot>,
-    /// Slots whose process is gone, and XRC targets of which live on.
+    /// Slots whose process is gone and that still have XRC targets.
     orphaned: BTreeSet<Slot>,
-    /// Slots without a process whose sockets this broker has made or got back: it answers there as on its own.
+    /// Slots without a process whose sockets this broker has created or got back. It answers on
+    /// them like on its own.
     vacant: BTreeSet<Slot>,
     farewells: Farewells,
-    /// Where farewells leave from; made with the first one.
+    /// Sends disconnect notices. Opened on first use.
     mourner: Option<Socket>,
 }
 
 impl Group {
-    /// A group without sockets of an address that we have claimed.
+    /// Creates a group without sockets for an address that this broker has locked.
     pub(super) fn new(local: LocalAddr, claim: Claim, key: ForwardKey) -> Self {
         Self {
             local,
@@ -106,38 +107,38 @@ impl Group {
         }
     }
 
-    /// Number of sockets.
+    /// Returns the number of sockets.
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The socket at this index.
+    /// Returns the socket at this index.
     pub(super) fn socket(&self, index: usize) -> Option<BorrowedFd<'_>> {
         self.members.get(index).map(|member| member.fd.as_fd())
     }
 
-    /// Whether this is one of the group's sockets.
+    /// Returns true if this is one of the group's sockets.
     pub(super) fn has_inode(&self, inode: u64) -> bool {
         self.members.iter().any(|member| member.inode == inode)
     }
 
-    /// What shows that the address is ours.
+    /// Returns the lock by which this broker owns the address.
     pub(super) const fn claim(&self) -> &Claim {
         &self.claim
     }
 
-    /// The secret of those that share the address.
+    /// Returns the secret of the processes that share the address.
     pub(super) const fn key(&self) -> ForwardKey {
         self.key
     }
 
-    /// The slots that use the address.
+    /// Returns the slots that use the address.
     pub(super) fn users(&self) -> &BTreeSet<Slot> {
         &self.users
     }
 
     /// Takes back the socket at this index from a client of an earlier broker. Several clients have
-    /// the same one.
+    /// copies of the same socket.
     pub(super) fn restore(&mut self, index: usize, fd: OwnedFd) -> Result<(), RestoreError> {
         let kind = socket::kind_of(fd.as_fd(), self.local);
         let fits = match kind {
@@ -167,7 +168,7 @@ impl Group {
         }
     }
 
-    /// Adds sockets until there is one for the slot, and makes sure that packets get there.
+    /// Adds sockets until the slot has one, and makes sure that packets are delivered to it.
     pub(super) fn grow(&mut self, slot: Slot) -> Result<(), LinkError> {
         if self.members.is_empty() {
             self.open_first()?;
@@ -183,7 +184,7 @@ impl Group {
                 Steering::Relay => socket::open_relayed(self.local).map_err(failed)?,
                 _ => socket::open_receive(self.local, Sharing::ReusePort)?,
             };
-            // Nobody reads it until its slot is leased.
+            // No process reads it until its slot is leased.
             socket::shrink_receive_buffer(socket.as_fd());
             let index = u8::try_from(self.members.len());
             self.members
@@ -193,8 +194,8 @@ impl Group {
         Ok(())
     }
 
-    /// Takes back the sockets that were added since there were so many: the last ones of a group can
-    /// be closed.
+    /// Closes the sockets behind the first `len`. Closing the last sockets of a group leaves no
+    /// gap.
     pub(super) fn shrink(&mut self, len: usize) {
         self.members.truncate(len);
         self.vacant.retain(|slot| slot.index() < len);
@@ -218,8 +219,8 @@ impl Group {
         Ok(())
     }
 
-    /// Attaches the steering program unless this broker has done so; does without where the system
-    /// refuses it.
+    /// Attaches the steering program unless this broker has done so. Falls back to forwarding if
+    /// the system refuses the program.
     fn steer(&mut self) -> Result<(), LinkError> {
         let Some(member) = self.members.first() else {
             return Ok(());
@@ -230,7 +231,7 @@ impl Group {
         let program = steering_program().encode();
         match sys::attach_reuseport_cbpf(member.fd.as_fd(), &program) {
             Ok(()) => self.steering = Steering::Kernel,
-            // An earlier broker has attached it, or there would not be several in the group.
+            // An earlier broker must have attached it, or the group would not have several members.
             Err(error) if self.members.len() > 1 => {
                 tracing::warn!(local = %self.local, %error, "the steering program stays as it is");
                 self.steering = Steering::Kernel;
@@ -247,7 +248,7 @@ impl Group {
         Ok(())
     }
 
-    /// From here on the broker passes packets on.
+    /// Makes the broker forward packets from now on.
     fn begin_to_relay(&mut self) {
         tracing::warn!(
             local = %self.local,
@@ -257,8 +258,9 @@ impl Group {
         self.steering = Steering::Relay;
     }
 
-    /// Reads what has come for the broker, which is for QP 1 of some process, and for others where it passes
-    /// packets on; and what has come for slots without a process. Returns how many datagrams were for slot 0, or for nobody.
+    /// Reads the broker's socket: packets to QP 1 of any process and, where the broker forwards,
+    /// all others. Also reads the sockets of slots without a process. Returns the number of
+    /// datagrams that were for slot 0 or undeliverable.
     pub(super) fn receive(
         &mut self,
         services: &Services<Slot>,
@@ -304,13 +306,14 @@ impl Group {
         received
     }
 
-    /// The sockets of slots without a process, where messages for QP 1 may come.
+    /// Returns the sockets of slots without a process, which may receive messages to QP 1.
     pub(super) fn vacant(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let slots = self.vacant.iter();
         slots.filter_map(|slot| self.socket(slot.index()))
     }
 
-    /// A request need not wait any more: to who listens, or to anybody, who refuses it.
+    /// Delivers a delayed request to its listener or, without one, to any process, which rejects
+    /// it.
     pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting) {
         let ports = Ports {
             members: &self.members,
@@ -323,7 +326,8 @@ impl Group {
             .deliver(self.local, &self.key, waiting.source, &waiting.packet, &to);
     }
 
-    /// A process is gone that had these bonds, here or at other addresses: its peers are told.
+    /// Sends disconnect notices to the peers of a process that is gone, for its connections at this
+    /// address.
     pub(super) fn mourn(&mut self, bonds: &[Bond], now: Instant) {
         for bond in bonds
             .iter()
@@ -334,12 +338,12 @@ impl Group {
         self.say_farewells(now);
     }
 
-    /// When there is something to say to peers of who is gone.
+    /// Returns the time of the next disconnect notice.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.farewells.deadline()
     }
 
-    /// Tells peers of who is gone, as often as is due; all of them where nobody is left at this address.
+    /// Sends the disconnect notices that are due, or all if no process is left at this address.
     pub(super) fn say_farewells(&mut self, now: Instant) {
         let messages = self.farewells.say(now, self.users.is_empty());
         for (peer, tid, message) in messages {
@@ -367,13 +371,13 @@ impl Group {
         sys::send(socket.as_fd(), &to, &packet, SendOptions::default()).map(drop)
     }
 
-    /// Answers who asks whose the address is.
+    /// Answers a query for the owner of the address.
     pub(super) fn introduce(&self, introduction: &Introduction) {
         self.claim.introduce(introduction);
     }
 
-    /// Notes that the slot uses the address. A slot that did not so far gets an empty socket with
-    /// the usual buffer.
+    /// Notes that the slot uses the address. A new user gets an empty socket with the usual buffer
+    /// size.
     pub(super) fn lease(&mut self, slot: Slot) {
         if !self.users.insert(slot) {
             return;
@@ -395,7 +399,8 @@ impl Group {
         self.vacant.remove(&slot);
     }
 
-    /// Notes that the process of a slot is gone, but not all its QPs: the broker receives for them.
+    /// Notes that the process of a slot is gone while some of its QPs live on, for which the broker
+    /// receives.
     pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
         if self.users.remove(&slot) {
             self.say_farewells(now);
@@ -403,7 +408,7 @@ impl Group {
         }
     }
 
-    /// Frees the slots without process for which nothing has to be received any more.
+    /// Frees the slots without a process that no QP needs any longer.
     pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(Slot) -> bool) {
         let orphaned = self.orphaned.iter().copied();
         let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
@@ -413,13 +418,13 @@ impl Group {
         }
     }
 
-    /// The sockets of slots without process that the broker receives from.
+    /// Returns the sockets of slots without a process that the broker receives from.
     pub(super) fn orphaned(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let sockets = self.orphaned.iter();
         sockets.filter_map(|slot| self.socket(slot.index()))
     }
 
-    /// Passes on what has come for slots without process; `route` says to whom.
+    /// Forwards packets to slots without a process to the slot that `route` returns.
     pub(super) fn receive_orphaned(&mut self, route: impl Fn(&[u8]) -> Option<Slot>) {
         let ports = Ports {
             members: &self.members,
@@ -436,7 +441,7 @@ impl Group {
         }
     }
 
-    /// Notes that the slot is free. Its socket keeps next to nothing from here on.
+    /// Notes that the slot is free. Its socket gets a minimal receive buffer.
     pub(super) fn release(&mut self, slot: Slot, now: Instant) {
         if !self.users.remove(&slot) {
             return;
@@ -445,7 +450,8 @@ impl Group {
         self.empty(slot);
     }
 
-    /// What is in the socket is read as what comes later: a request that the process has not got to is anybody's.
+    /// Marks the slot vacant. The broker reads what is left in its socket, because any process can
+    /// answer a request that the old one did not.
     fn empty(&mut self, slot: Slot) {
         self.vacant.insert(slot);
         if let Some(fd) = self.socket(slot.index()) {
@@ -454,7 +460,7 @@ impl Group {
     }
 }
 
-/// Where slots get what the broker passes on.
+/// The UDP ports at which the processes get forwarded packets.
 struct Ports<'g> {
     members: &'g [Member],
     is_relay: bool,
@@ -462,10 +468,9 @@ struct Ports<'g> {
 }
 
 impl Ports<'_> {
-    /// The port of a slot that the kernel does not steer to.
+    /// Returns the port of a slot that the kernel does not steer to.
     fn relayed(&self, slot: Slot) -> Option<u16> {
-        // Whether anybody has the slot or not: one that comes back from an earlier broker may not
-        // have said so yet.
+        // Even if the slot is free: a client of an earlier broker may not have resumed yet.
         let member = self.members.get(slot.index())?;
         match socket::kind_of(member.fd.as_fd(), self.local)? {
             ReceiveKind::Relayed(port) => Some(port),
@@ -488,7 +493,7 @@ impl Ports<'_> {
     }
 }
 
-/// Errors with which systems refuse an option that they do not have or do not allow.
+/// Returns true for errors with which a system refuses an unsupported or forbidden option.
 fn means_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -555,7 +560,7 @@ mod tests {
         for index in 0..4 {
             assert_eq!(socket::drain(group.socket(index).unwrap()), 1, "{index}");
         }
-        // Messages to QP 1: a REQ, and those to who has named a connection.
+        // Messages to QP 1: a REQ, and those whose receiver ID names the slot.
         for (attribute, id_at, slot) in [(0x10, 48, 0), (0x13, 48, 2), (0x16, 48, 3), (0x18, 44, 1)]
         {
             let mut message = [0; 280];
@@ -586,7 +591,7 @@ mod tests {
         group.lease(slot);
         assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
         sender.send_to(&datagram(1), to).unwrap();
-        // Asking again is no new lease.
+        // A second lease of the same slot changes nothing.
         group.lease(slot);
         assert_eq!(socket::drain(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
@@ -598,7 +603,7 @@ mod tests {
         assert!(group.users().is_empty());
     }
 
-    /// A peer is told by the address that it was connected to, and by no other.
+    /// A notice leaves only from the address of the connection.
     //= CM-ST-10 type=test
     #[test]
     fn a_farewell_leaves_from_the_address_of_the_connection() {
@@ -663,7 +668,7 @@ mod tests {
             Err(RestoreError::NotOfThisAddress)
         );
 
-        // The new group goes on where the old one was.
+        // The new group continues where the old one was.
         drop(old);
         new.grow(Slot::new(3)).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,8 +1,9 @@
-//! Datagrams to QP 1, which all processes of an address share: whose they are.
+//! Finds the process for a datagram to QP 1, which all processes of an address share.
 //!
-//! A request for a service that nobody has is answered by whoever is there, with a rejection. But some programs
-//! stop listening between two connections of the same peer, for a moment, and others tell their peers the port before
-//! they listen there: where somebody has listened just now, or has the port, a request waits a little.
+//! A request for a service without a listener goes to any process, which rejects it. But some
+//! programs stop listening for a moment between two connections of the same peer. Others tell their
+//! peers the port before they listen. If a listener ended just now, or a process has bound the
+//! port, the request is delayed a little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,24 +17,24 @@ use crate::cm::services::Services;
 use crate::link::LocalAddr;
 use crate::steering::Slot;
 
-/// Who is to get a packet to QP 1.
+/// The recipients of a packet to QP 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recipients {
-    /// These.
+    /// The processes with these slots.
     Slots(Vec<Slot>),
-    /// Nobody listens for the service just now.
+    /// No process listens for the service just now.
     NobodyListens(ServiceId),
 }
 
-/// What a packet to QP 1 says; `None` where it is no message of the manager.
+/// Returns the CM message of a packet to QP 1, or `None` if there is none.
 pub(super) fn message_of(packet: &[u8]) -> Option<CmMessage> {
     let packet = Packet::parse(packet).ok()?;
     let mad = Mad::parse(mad_of(&packet)?).ok()?;
     Some(mad.message)
 }
 
-/// The processes that a message to this address is for. Who ends a
-/// connection of somebody who is gone is answered by whoever is there.
+/// Returns the processes that a message to this address is for. A DREQ to a process that is gone is
+/// answered by any other process.
 pub(super) fn recipients(
     message: &CmMessage,
     local: IpAddr,
@@ -67,18 +68,19 @@ pub(super) fn recipients(
     Recipients::Slots(one.into_iter().collect())
 }
 
-/// For how long a service is remembered that somebody listened for.
+/// Time for which the broker remembers a service whose listener ended.
 const REMEMBERED: Duration = Duration::from_secs(2);
-/// For how long a request waits for the next listener: longer than a program does not run on a busy machine, and shorter than
-/// its sender waits before it asks again (4.6 s).
+/// Time that a request waits for the next listener. It is longer than a program lacks CPU time on a
+/// busy machine, and shorter than the requester's retry interval (4.6 s).
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Requests that wait at most.
+/// Most requests that wait at once.
 const MAX_WAITING: usize = 64;
 
-/// The port spaces of TCP and UDP (CMA-01).
+/// The port spaces of TCP and UDP.
 const IP_SPACES: [u16; 2] = [0x0106, 0x0111];
 
-/// Services of one port: who has taken connections there may take datagrams next (perftest with `-R -c UD`).
+/// Returns the services of one port. A program that accepted connections may receive datagrams next
+/// (perftest with `-R -c UD`).
 fn of_one_port(service: ServiceId) -> impl Iterator<Item = ServiceId> {
     let [.., port1, port0] = service.get().to_be_bytes();
     let port = u16::from_be_bytes([port1, port0]);
@@ -100,7 +102,7 @@ pub(super) struct Waiting {
     until: Instant,
 }
 
-/// Services that somebody has listened for just now, and requests that wait.
+/// Services whose listener ended just now, and delayed requests.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     services: BTreeMap<ServiceId, Instant>,
@@ -108,13 +110,13 @@ pub(super) struct Lapsed {
 }
 
 impl Lapsed {
-    /// Somebody has stopped listening.
+    /// Notes that a listener ended.
     pub(super) fn remember(&mut self, service: ServiceId, now: Instant) {
         self.services.retain(|_, until| *until > now);
         self.services.insert(service, now + REMEMBERED);
     }
 
-    /// Has a request wait; false where it is to be answered at once.
+    /// Delays a request. Returns false if it is to be answered at once.
     pub(super) fn wait(
         &mut self,
         services: &Services<Slot>,
@@ -140,7 +142,7 @@ impl Lapsed {
         true
     }
 
-    /// Those that need not wait any more: there is a listener, or there was none in time.
+    /// Takes the requests that have a listener now, or whose time is up.
     pub(super) fn ready(&mut self, services: &Services<Slot>, now: Instant) -> Vec<Waiting> {
         let is_ready = |waiting: &mut Waiting| {
             waiting.until <= now
@@ -151,7 +153,7 @@ impl Lapsed {
         self.waiting.extract_if(.., is_ready).collect()
     }
 
-    /// When the next one has waited long enough.
+    /// Returns the time at which the next delayed request expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.iter().map(|waiting| waiting.until).min()
     }
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(message_of(&right[..100]), None);
     }
 
-    /// Whoever has the port for connections may take datagrams there next, and the other way round.
+    /// The process with the port for connections may receive datagrams there next, and vice versa.
     #[test]
     fn a_request_waits_for_who_has_the_port_in_the_other_space() {
         let [tcp, udp] = IP_SPACES.map(|space| ServiceId::of_port(space, 7471));
@@ -307,7 +309,7 @@ mod tests {
         let ready = lapsed.ready(&services, now);
         assert_eq!((ready.len(), ready[0].source), (1, source));
         assert_eq!(lapsed.deadline(), None);
-        // Who has the port may be about to listen.
+        // The process that has bound the port may be about to listen.
         let bound = Binding {
             service: other,
             listens: false,

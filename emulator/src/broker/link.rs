@@ -10,16 +10,16 @@ use crate::error::VerbsError;
 use crate::link::{LocalAddr, UdpLink};
 use crate::steering::Slot;
 
-/// Keeps the process's slot: hands out sockets, reconnects when the broker has gone.
+/// Holds the slot of this process, returns sockets and reconnects after the broker has ended.
 #[derive(Debug)]
 pub(crate) struct BrokerLink {
     client: BrokerClient,
-    /// When to try again to reach the broker, in ns; 0 while connected.
+    /// Time of the next attempt to reach the broker, in ns. 0 while connected.
     retry_at: AtomicU64,
 }
 
 impl BrokerLink {
-    /// For a process that was started with these rules for faults.
+    /// Connects a process that was started with the fault rules `faults`.
     pub(crate) fn connect(config: &BrokerConfig, faults: Vec<String>) -> Result<Self, BrokerError> {
         let client = BrokerClient::connect_with(config, faults)?;
         Ok(Self {
@@ -37,12 +37,12 @@ impl BrokerLink {
         Ok(UdpLink::from_broker(local, self.client.slot(), socket)?)
     }
 
-    /// The broker's client, for channels.
+    /// Returns the broker client, for shared-memory links.
     pub(crate) const fn client(&self) -> &BrokerClient {
         &self.client
     }
 
-    /// Readable when [`BrokerLink::service`] has something to do.
+    /// Returns the fd that is readable when [`BrokerLink::service`] has something to do.
     pub(crate) fn fd(&self) -> RawFd {
         self.client.control_fd()
     }

@@ -1,31 +1,31 @@
-//! The broker: lets several processes of a user share an address's UDP port 4791.
+//! The broker lets several processes of a user share UDP port 4791 of an address.
 //!
-//! There is one broker per user and network namespace, started when first needed
-//! ([`BrokerClient::connect_or_start`]). It leases a [`Slot`] to each process, makes the
-//! `SO_REUSEPORT` group of each address with the steering program on it, and hands each process its
-//! socket. It is not on the data path (but where the kernel does not steer, `relay.rs`), and processes
-//! go on when it is killed.
+//! There is one broker per user and network namespace, started on first use
+//! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`Slot`]) to each process,
+//! creates the `SO_REUSEPORT` group of each address, attaches the steering program and passes each
+//! process its socket. The broker is on the data path only where the kernel does not steer
+//! (`relay.rs`). Processes keep running when the broker is killed.
 //!
 //! # The group invariant
 //!
-//! The steering program returns a slot, which the kernel takes as an index into the group: so the
-//! socket of slot *n* must be at index *n*. The kernel appends new sockets at the end, and when
-//! one is closed for good it moves the last one into the hole. Therefore:
+//! The steering program returns a slot, which the kernel uses as the index into the group. The
+//! socket of slot *n* must therefore be at index *n*. The kernel appends new sockets at the end.
+//! When a socket is closed for good, the kernel moves the last one into the gap. Therefore:
 //!
-//! - sockets of an address are made in the order of slots, 0 first, and never closed singly;
-//! - each client keeps a copy of the sockets 0 up to its own, so that after the death of the
-//!   broker the living clients still hold a prefix of the group without holes;
+//! - sockets of an address are created in slot order, 0 first, and never closed individually;
+//! - each client keeps copies of the sockets 0 up to its own, so that after the death of the broker
+//!   the living clients still hold a prefix of the group without gaps;
 //! - each client holds the lock of its slot's lock file; a new broker sees from the locks which
-//!   clients live, and waits for them to hand their sockets back before it adds to a group;
-//! - who uses an address first claims it in the network namespace (`link/claim.rs`), so that no other
-//!   broker adds to its group;
-//! - before a broker adds to a group, and after, it compares the kernel's list of sockets on the
-//!   address with its own, and adds nothing while there are others.
+//!   clients live, and adds to a group only after they have handed back their sockets;
+//! - the first user of an address locks it in the network namespace (`link/claim.rs`), so that no
+//!   other broker adds to its group;
+//! - before and after a broker adds to a group, it compares the kernel's list of sockets on the
+//!   address with its own, and adds nothing while there are foreign ones.
 //!
-//! # Who can disturb whom
+//! # Isolation
 //!
-//! Nothing that sends or receives waits for the broker. The broker waits for nobody: a client that
-//! says nothing or does not listen loses its connection, and descriptors are handed out few at a time
+//! The data path never waits for the broker. The broker never waits for a client: it disconnects a
+//! client that stays silent or does not read, and sends only a few descriptors at a time
 //! (`server/connections.rs`).
 
 use core::fmt;
@@ -78,28 +78,28 @@ pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;
 pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Ledger, Will};
 
-/// Variable: the directory of the broker's socket, locks and log.
+/// Environment variable with the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";
-/// Variable: the program to start as `PROGRAM broker serve`.
+/// Environment variable with the program that is started as `PROGRAM broker serve`.
 const PROGRAM_VARIABLE: &str = "ROCADE_BROKER";
-/// Variable: milliseconds without clients after which a broker ends.
+/// Environment variable with the milliseconds without clients after which a broker ends.
 const IDLE_VARIABLE: &str = "ROCADE_BROKER_IDLE_MS";
 
-/// How to find, start and run the broker.
+/// Options for finding, starting and running the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or
-    /// `/tmp/rocade-UID` without one (another in /tmp if somebody else has made that).
+    /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or else
+    /// `/tmp/rocade-UID` (or another directory in /tmp if a different user owns that one).
     pub runtime_dir: Option<PathBuf>,
     /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
-    /// looked for beside this library and in `$PATH`.
+    /// searched beside this library and in `$PATH`.
     pub command: Option<Vec<OsString>>,
-    /// A broker without clients ends after this time.
+    /// Time without clients after which a broker ends.
     pub idle_timeout: Duration,
-    /// How long a client waits for a broker that it started and that lives, but does not listen. Long: on a busy machine
-    /// a program may take many seconds to start.
+    /// Time that a client waits for a broker that it started and that runs, but does not listen
+    /// yet. The default is long because a program may take many seconds to start on a busy machine.
     pub start_timeout: Duration,
-    /// How long a new broker waits for clients of its predecessor before it serves new ones.
+    /// Time that a new broker waits for clients of its predecessor before it serves new ones.
     pub recovery_timeout: Duration,
 }
 
@@ -116,9 +116,9 @@ impl Default for BrokerConfig {
 }
 
 impl BrokerConfig {
-    /// The default with what the environment says: `ROCADE_RUNTIME_DIR`, `ROCADE_BROKER` (a
-    /// program that is started as `PROGRAM broker serve`) and `ROCADE_BROKER_IDLE_MS`. Empty and
-    /// unreadable values count as absent.
+    /// Returns the default, changed by the environment variables `ROCADE_RUNTIME_DIR`,
+    /// `ROCADE_BROKER` (a program that is started as `PROGRAM broker serve`) and
+    /// `ROCADE_BROKER_IDLE_MS`. Empty and unparsable values are ignored.
     #[must_use]
     pub fn from_env() -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -133,14 +133,14 @@ impl BrokerConfig {
     }
 }
 
-/// What a broker is doing. `Display` is for people.
+/// Status of a broker. `Display` prints it for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerStatus {
     /// Its process id.
     pub pid: u32,
     /// Version of the program.
     pub version: String,
-    /// Since when it has been running.
+    /// Time since the start of the broker.
     pub uptime: Duration,
     /// Datagrams that arrived for slot 0.
     pub gsi_datagrams: u64,
@@ -148,7 +148,7 @@ pub struct BrokerStatus {
     pub addresses: Vec<AddressStatus>,
     /// The slots in use, lowest first.
     pub slots: Vec<SlotStatus>,
-    /// The services of the connection manager that somebody listens for, lowest first.
+    /// The connection manager's services that have a listener, lowest first.
     pub services: Vec<ServiceStatus>,
 }
 
@@ -157,7 +157,7 @@ pub struct BrokerStatus {
 pub struct ServiceStatus {
     /// Port space and port.
     pub service: ServiceId,
-    /// Who listens.
+    /// Slot of the listening process.
     pub slot: Slot,
 }
 
@@ -166,9 +166,9 @@ pub struct ServiceStatus {
 pub struct AddressStatus {
     /// The address.
     pub local: LocalAddr,
-    /// How many sockets its group has.
+    /// Number of sockets in the address's group.
     pub sockets: u16,
-    /// How many clients use it.
+    /// Number of clients that use the address.
     pub users: u16,
 }
 
@@ -181,8 +181,8 @@ pub struct SlotStatus {
     pub pid: u32,
     /// Name of the client's program.
     pub name: String,
-    /// False if the client lives but is not connected: it has not yet noticed that the broker is
-    /// a new one, or has ended while a child of it lives on.
+    /// False if the client lives but is not connected. Either it has not noticed yet that the
+    /// broker was replaced, or it has ended and a child process still holds the slot.
     pub connected: bool,
 }
 
@@ -225,24 +225,24 @@ impl fmt::Display for BrokerStatus {
     }
 }
 
-/// Why the broker cannot be used.
+/// Reasons why the broker cannot be used.
 #[derive(Debug)]
 pub enum BrokerError {
     /// The runtime directory cannot be used.
     RuntimeDir {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// There is no program to start.
     NoProgram {
-        /// Where it was looked for.
+        /// The places that were searched.
         tried: Vec<PathBuf>,
     },
     /// The broker was started and did not come up.
     Start {
-        /// Why.
+        /// The reason.
         reason: String,
         /// The end of its log.
         log: String,
@@ -251,19 +251,19 @@ pub enum BrokerError {
     NotRunning,
     /// Another broker is running already.
     AlreadyRunning,
-    /// A broker of another user listens at our socket.
+    /// A broker of another user listens on this user's socket.
     ForeignBroker {
         /// That user's id.
         uid: u32,
     },
     /// The broker refused a request.
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: RefusalCode,
-        /// Why, for people.
+        /// The reason, for people.
         text: String,
     },
-    /// The broker sent nonsense.
+    /// The broker sent an invalid message.
     Protocol(ProtocolError),
     /// The broker is of another version.
     OtherVersion {
@@ -272,36 +272,36 @@ pub enum BrokerError {
         /// Its version of the protocol.
         version: u16,
     },
-    /// The connection to the broker ended.
+    /// The connection to the broker was closed.
     Lost,
-    /// The broker does not answer.
+    /// The broker does not respond.
     Silent {
         /// Its process id; 0 if unknown.
         pid: u32,
     },
-    /// The handle belongs to the parent of this process.
+    /// The handle belongs to the parent process, from before fork.
     Forked,
     /// A system call failed.
     System {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl BrokerError {
-    /// Makes a function that says what was being done when a system call failed.
+    /// Returns a function that wraps the error of a failed system call, naming the operation.
     fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { doing, source }
     }
 
-    /// Whether it is worth while to try again, with another connection.
+    /// Returns true if another attempt with a new connection may succeed.
     const fn may_pass(&self) -> bool {
         matches!(self, Self::Lost | Self::Silent { .. })
     }
 
-    /// Whether the connection is of no use any more.
+    /// Returns true if the connection cannot be used any longer.
     const fn ends_connection(&self) -> bool {
         self.may_pass() || matches!(self, Self::Protocol(_) | Self::OtherVersion { .. })
     }
@@ -376,7 +376,7 @@ impl From<ProtocolError> for BrokerError {
 }
 
 impl From<BrokerError> for io::Error {
-    /// Keeps the kind where there is one that fits.
+    /// Keeps the error kind where one fits.
     fn from(error: BrokerError) -> Self {
         let kind = match &error {
             BrokerError::Refused {

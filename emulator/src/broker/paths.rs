@@ -1,4 +1,4 @@
-//! Where the broker's files are.
+//! Paths of the broker's files.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -12,12 +12,12 @@ use super::{BrokerConfig, BrokerError};
 use crate::random;
 use crate::steering::Slot;
 
-/// Permission bits that nobody but the owner may have.
+/// Permission bits that only the owner may have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Where there is no other place for the default directory.
+/// Parent of the fallback directory.
 const TEMPORARY: &str = "/tmp";
-/// Abstract names may have so many bytes, with the zero before them.
+/// Longest abstract socket name, including the leading zero byte.
 const MAX_NAME_LEN: usize = 108;
 
 /// The files of the broker of this user and network namespace.
@@ -28,15 +28,15 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// The paths for the calling thread's network namespace. Creates nothing.
+    /// Returns the paths for the calling thread's network namespace. Creates nothing.
     pub(super) fn new(config: &BrokerConfig) -> Self {
         let dir = config.runtime_dir.clone().unwrap_or_else(default_dir);
-        // Without /proc there is no telling; all namespaces then share one broker.
+        // Without /proc the namespaces are indistinguishable, and all of them share one broker.
         let netns = fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino());
         Self { dir, netns }
     }
 
-    /// Creates the directory unless it is there, and checks that it is ours alone.
+    /// Creates the directory unless it exists, and checks that only this user can write to it.
     pub(super) fn prepare(&self) -> Result<(), BrokerError> {
         let failed = |reason: String| BrokerError::RuntimeDir {
             path: self.dir.clone(),
@@ -50,9 +50,9 @@ impl Paths {
         check_dir(&self.dir).map_err(failed)
     }
 
-    /// The name under which the broker listens besides, in the abstract namespace of the network
-    /// namespace: it is found there when its socket was deleted. All default directories have one
-    /// name, because which of them is used depends on the environment.
+    /// Returns the broker's second address, a name in the network namespace's abstract socket
+    /// namespace. Clients find the broker there if its socket file was deleted. All default
+    /// directories share one name, because the environment decides which of them is used.
     pub(super) fn abstract_name(&self) -> Vec<u8> {
         let uid = effective_uid();
         let mut name = format!("\0rocade/broker/{uid}").into_bytes();
@@ -60,7 +60,7 @@ impl Paths {
             name.push(b':');
             name.extend(self.dir.as_os_str().as_bytes());
         }
-        // A longer one has no room for the socket either.
+        // A longer path does not fit into a socket address either.
         name.truncate(MAX_NAME_LEN);
         name
     }
@@ -69,27 +69,27 @@ impl Paths {
         &self.dir
     }
 
-    /// The socket on which the broker listens.
+    /// Returns the path of the socket on which the broker listens.
     pub(super) fn socket(&self) -> PathBuf {
         self.file("broker.sock")
     }
 
-    /// Locked by the broker as long as it runs.
+    /// Returns the path of the lock file that the broker locks while it runs.
     pub(super) fn broker_lock(&self) -> PathBuf {
         self.file("broker.lock")
     }
 
-    /// Locked by the client that is starting a broker.
+    /// Returns the path of the lock file that a client locks while it starts a broker.
     pub(super) fn start_lock(&self) -> PathBuf {
         self.file("start.lock")
     }
 
-    /// Locked by the client that has this slot as long as it runs.
+    /// Returns the path of the lock file that the client with this slot locks while it runs.
     pub(super) fn slot_lock(&self, slot: Slot) -> PathBuf {
         self.file(&format!("slot-{slot}.lock"))
     }
 
-    /// What the broker writes to its standard output and error.
+    /// Returns the path of the broker's standard output and error.
     pub(super) fn log(&self) -> PathBuf {
         self.file("broker.log")
     }
@@ -99,7 +99,7 @@ impl Paths {
     }
 }
 
-/// Opens a lock file, creating it if need be.
+/// Opens a lock file, and creates it if necessary.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)
@@ -110,7 +110,7 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// `$XDG_RUNTIME_DIR/rocade` if that directory is ours, else one in /tmp.
+/// Returns `$XDG_RUNTIME_DIR/rocade` if this user owns that directory, else one in /tmp.
 fn default_dir() -> PathBuf {
     xdg_dir().unwrap_or_else(|| temporary_dir(Path::new(TEMPORARY)))
 }
@@ -124,8 +124,8 @@ fn xdg_dir() -> Option<PathBuf> {
     ours.then(|| dir.join("rocade"))
 }
 
-/// `rocade-UID`, unless somebody else has put something there: then the first of ours that are
-/// called `rocade-UID-` and something that nobody can guess, or a new one.
+/// Returns `rocade-UID` unless another user has created that. In that case returns the first
+/// `rocade-UID-*` of this user, or a new one with an unguessable suffix.
 fn temporary_dir(parent: &Path) -> PathBuf {
     let name = temporary_name();
     let usual = parent.join(&name);
@@ -150,7 +150,7 @@ fn temporary_name() -> String {
     format!("rocade-{}", effective_uid())
 }
 
-/// Could this be the default directory, in whatever environment?
+/// Returns true if this could be the default directory in some environment.
 fn is_default(dir: &Path) -> bool {
     let name = temporary_name();
     let in_temporary = dir.parent() == Some(Path::new(TEMPORARY))
@@ -162,7 +162,7 @@ fn is_default(dir: &Path) -> bool {
 }
 
 fn check_dir(dir: &Path) -> Result<(), String> {
-    // Not following links: /tmp/rocade-UID may have been put there by somebody else.
+    // Does not follow links, because another user may have created /tmp/rocade-UID.
     let data = fs::symlink_metadata(dir).map_err(|error| error.to_string())?;
     let uid = effective_uid();
     if !data.is_dir() {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(temporary_dir(parent.path()), usual);
         make(&usual, 0o700);
         assert_eq!(temporary_dir(parent.path()), usual);
-        // A directory that others could have put something into is as good as theirs.
+        // A directory that others could write to may be manipulated.
         fs::set_permissions(&usual, Permissions::from_mode(0o777)).unwrap();
         let other = temporary_dir(parent.path());
         let name = other.file_name().unwrap().to_str().unwrap().to_owned();
@@ -253,7 +253,7 @@ mod tests {
             "{name}"
         );
         assert_ne!(temporary_dir(parent.path()), other, "nobody can guess it");
-        // From then on it is the place, whatever else others make.
+        // From then on that directory is used, even if others create more.
         make(&other, 0o700);
         make(&parent.path().join(format!("{}-", temporary_name())), 0o777);
         symlink(

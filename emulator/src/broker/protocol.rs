@@ -8,10 +8,10 @@
 //!
 //! Every field is checked on receipt, and nothing may follow the last one.
 //!
-//! # What never changes
-//! The header, and the messages `Stop`, `Stopping` and `Error`: they are understood whatever their
-//! version, and answered in the version in which they were asked. So a broker of any version can be
-//! told to stop, and says what is wrong with a program of another version.
+//! # Stable messages
+//! The header and the messages `Stop`, `Stopping` and `Error` are the same in all versions. A
+//! broker answers them in the version of the request. So a client can stop a broker of any version,
+//! and learns why a broker of another version refuses it.
 
 mod codec;
 mod xrc;
@@ -39,14 +39,14 @@ pub const VERSION: u16 = 6;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 
-/// Most sockets that one answer brings: descriptors on their way are limited for each user, so that
-/// those that nobody takes must be few.
+/// Most sockets per answer. The kernel limits the descriptors in flight per user, so a client that
+/// reads slowly must not hold many.
 pub(super) const SOCKETS_AT_ONCE: usize = 16;
 
-/// Descriptors that come with a channel: memory, life line, wake.
+/// Descriptors of a shared-memory link: memory, liveness socket, wake eventfd.
 const CHANNEL_FDS: usize = 3;
 
-/// The kinds of messages that are the same in all versions.
+/// The kinds of the messages that are the same in all versions.
 const STOP: u16 = 5;
 const STOPPING: u16 = 105;
 const ERROR: u16 = 199;
@@ -59,28 +59,28 @@ const MAX_TEXT_LEN: usize = 1024;
 /// Longest name of a process in bytes.
 const MAX_NAME_LEN: usize = 32;
 
-/// What a client asks.
+/// Requests of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// First message of an engine. With `resume`, it has that slot from an earlier broker, and the
-    /// slot's lock file comes along as proof.
+    /// The first message of an engine. With `resume`, the client has that slot from an earlier
+    /// broker, and sends the slot's lock file as proof.
     Hello {
-        /// The slot it has, or `None` for a new one.
+        /// The slot that the client has, or `None` to get a new one.
         resume: Option<Slot>,
         /// Name of the program, for people.
         name: String,
-        /// Rules for faults that it was started with, as text; empty where they hold no more.
+        /// Fault rules that the client was started with, as text. Empty where they were cleared.
         faults: Vec<String>,
     },
-    /// Asks for the sockets of an address up to the client's slot, from this index on.
+    /// Requests the sockets of an address up to the client's slot, starting at index `first`.
     Open {
         /// The address.
         local: LocalAddr,
         /// Index of the first one.
         first: u8,
     },
-    /// Hands back sockets that come along, index `first` and following, after a resume. Before
-    /// those from 0 comes the claim.
+    /// Hands back sockets after a resume, starting at index `first`. The address lock precedes
+    /// socket 0.
     Restore {
         /// The address they are bound to.
         local: LocalAddr,
@@ -89,44 +89,44 @@ pub(super) enum Request {
         /// Group index of the first one.
         first: u8,
     },
-    /// Asks for a [`BrokerStatus`].
+    /// Requests a [`BrokerStatus`].
     Status,
-    /// Asks the broker to end.
+    /// Stops the broker.
     Stop,
-    /// The client takes part in shared-memory channels. The eventfd that wakes it comes along.
+    /// Enables shared-memory links. Carries the eventfd that wakes the client.
     Share,
-    /// Asks for a channel to another client.
+    /// Requests a shared-memory link to another client.
     Channel(Ends),
-    /// The client's last will comes along (`will.rs`).
+    /// Carries the client's ACK journal (`will.rs`).
     Will,
-    /// Asks for a port of the connection manager.
+    /// Reserves a port of the connection manager.
     Bind {
-        /// Which, and where. Without a port in the service if any will do.
+        /// The port and address. The service has no port if `any_port` is set.
         binding: Binding,
-        /// Any will do.
+        /// True if any free port will do.
         any_port: bool,
     },
-    /// Requests to a port that the client has are for it from now on.
+    /// Routes requests to a reserved port to the client from now on.
     Listen(Binding),
-    /// Gives a port back.
+    /// Releases a port.
     Release(Binding),
-    /// Opens an XRC domain that processes share. With its memory, the client has it from an earlier broker.
+    /// Opens a shared XRC domain. Carries its memory if the client has it from an earlier broker.
     OpenDomain(DomainOpening),
-    /// The client has closed it.
+    /// Closes a domain of the client.
     CloseDomain(DomainKey),
-    /// Something about a target of a domain that the client has open.
+    /// An operation on a target of a domain that the client has open.
     Target(DomainKey, Qpn, TargetCall),
-    /// A rule for faults that holds for all clients.
+    /// Adds a fault rule for all clients.
     AddFault(String),
-    /// Takes the rule of that number away, or all.
+    /// Removes the fault rule with that number, or all.
     ClearFaults(Option<u32>),
-    /// Asks for the rules that hold for all clients.
+    /// Requests the fault rules of all clients.
     Faults,
-    /// Asks for the rules of the first client whose slot is not below this.
+    /// Requests the fault rules of the first client whose slot is not below this one.
     FaultsFrom(u8),
 }
 
-/// What a channel connects, as the client sees it that the message is from or for.
+/// The ends of a shared-memory link, from the viewpoint of the message's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     /// The client's address.
@@ -137,19 +137,19 @@ pub(super) struct Ends {
     pub(super) slot: Slot,
 }
 
-/// What the broker answers.
+/// Answers and unsolicited messages of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
-    /// Answer to `Hello`. The slot's lock file comes along, locked, where the client has not got it.
+    /// Answer to `Hello`. Carries the slot's lock file, locked, if the client does not have it.
     Welcome {
         /// The client's slot, not 0.
         slot: Slot,
         /// The broker's process id.
         broker_pid: u32,
-        /// The broker was started under limits that are too small for many clients.
+        /// True if the broker's resource limits are too small for many clients.
         cramped: bool,
     },
-    /// Answer to `Open`: some sockets come along; those from 0 have the claim before them.
+    /// Answer to `Open`. Carries some sockets. The address lock precedes socket 0.
     Sockets {
         /// The address they are bound to.
         local: LocalAddr,
@@ -157,7 +157,7 @@ pub(super) enum Response {
         key: ForwardKey,
         /// Group index of the first one.
         first: u8,
-        /// How many there are for the client, 1 to 256.
+        /// Number of sockets for the client, 1 to 256.
         total: u16,
     },
     /// Answer to `Restore`, `Share`, `Will`, `Listen` and `Release`.
@@ -171,75 +171,74 @@ pub(super) enum Response {
         /// How many clients were connected.
         clients: u16,
     },
-    /// Answer to `Channel`: memory, life line and the peer's wake eventfd come along.
+    /// Answer to `Channel`. Carries memory, liveness socket and the peer's wake eventfd.
     Channel(Ends),
-    /// Answer to `Channel`: there can be none, now or ever.
+    /// Answer to `Channel`: no shared-memory link is possible, now or later.
     NoChannel,
-    /// Answer to `Bind`: the port that the client has now.
+    /// Answer to `Bind`: the port that the client has reserved.
     Bound(Binding),
-    /// Answer to `Bind` and `Listen`: another has it.
+    /// Answer to `Bind` and `Listen`: another process has the port.
     PortTaken(Conflict),
-    /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
-    /// `Channel`.
+    /// Unsolicited: another client has requested a shared-memory link to this one. Carries the same
+    /// descriptors as `Channel`.
     Offer(Ends),
-    /// Answer to `OpenDomain`: its memory comes along.
+    /// Answer to `OpenDomain`. Carries the memory.
     Domain,
-    /// Answer to `OpenDomain`: it is there and should not be, or the other way round.
+    /// Answer to `OpenDomain`: the domain exists and should not, or the other way round.
     NoDomain {
-        /// It is there.
+        /// True if the domain exists.
         exists: bool,
     },
-    /// Answer to `Target`: done.
+    /// Answer to `Target`: success.
     Target {
-        /// Nobody has it open any more, and it is gone.
+        /// True if no process has the target open any longer, which destroys it.
         is_gone: bool,
     },
-    /// Answer to `Target`: there is none of that number, or no room for one.
+    /// Answer to `Target`: there is no target with that number, or no room for one.
     NoTarget,
-    /// Comes unasked: something has happened to a target of a domain that the client has open.
+    /// Unsolicited: an event of a target in a domain that the client has open.
     TargetNews(Qpn, TargetNews),
-    /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
-    /// was deleted.
+    /// Unsolicited: carries the slot's new lock file, locked, because the previous one was deleted.
     Lock,
-    /// Comes unasked: the rules for faults that hold for the client.
+    /// Unsolicited: the current fault rules of the client.
     FaultNews(FaultNews),
-    /// Answer to `AddFault`: the rule's number.
+    /// Answer to `AddFault`: the number of the rule.
     FaultAdded(u32),
-    /// Answer to `ClearFaults`: so many rules were taken away.
+    /// Answer to `ClearFaults`: the number of removed rules.
     FaultsCleared(u16),
     /// Answer to `Faults`.
     FaultRules(Vec<NumberedRule>),
-    /// Answer to `FaultsFrom`; `None` where there is no such client.
+    /// Answer to `FaultsFrom`. `None` if there is no such client.
     FaultsOf(Option<FaultyProcess>),
     /// The request failed.
     Error {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: RefusalCode,
-        /// Why, for people.
+        /// The reason, for people.
         text: String,
     },
 }
 
-/// Why the broker refuses a request.
+/// Reasons for which the broker refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// Broker and client are of different versions.
     Version,
-    /// The request makes no sense.
+    /// The request is invalid.
     Malformed,
     /// All 255 slots are taken.
     NoSlot,
-    /// Somebody else has the address.
+    /// Another process or broker has the address.
     AddressInUse,
-    /// The address is not one of this machine, or cannot be the address of a port.
+    /// The address is not local to this machine, or cannot be the address of a port.
     AddressUnusable,
-    /// The client is not entitled to what it claims.
+    /// The client is not entitled to the slot, address or object.
     NotAllowed,
     /// A system call of the broker failed.
     System,
-    /// The broker has reached a limit: of open files, or of connections.
+    /// The broker has reached its limit of open files or connections.
     Limit,
-    /// A reason this version does not know.
+    /// A reason that this version does not know.
     Other(u16),
 }
 
@@ -273,26 +272,26 @@ impl RefusalCode {
     }
 }
 
-/// What is wrong with a message.
+/// Errors of received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// It is shorter than its header or its fields need.
+    /// The message is shorter than its header or its fields need.
     Truncated,
-    /// It does not begin with the magic number.
+    /// The message does not begin with the magic number.
     Magic,
-    /// It is of this other version.
+    /// The message is of this other version.
     Version(u16),
-    /// The length in the header is not that of the message.
+    /// The length in the header differs from the length of the message.
     Length,
-    /// A request or answer of this unknown kind.
+    /// The kind of request or answer is unknown.
     Kind(u16),
-    /// A field has a value that it cannot have.
+    /// The named field has an invalid value.
     Field(&'static str),
-    /// Something follows the last field.
+    /// Bytes follow the last field.
     Trailing,
-    /// Another number of file descriptors than the message needs.
+    /// The number of file descriptors is wrong.
     Descriptors,
-    /// An answer that does not fit the request.
+    /// The answer does not match the request.
     Unexpected,
 }
 
@@ -316,7 +315,7 @@ impl fmt::Display for ProtocolError {
 
 impl Error for ProtocolError {}
 
-/// The version of a message, if it has a header.
+/// Returns the version of a message, if it has a header.
 pub(super) fn version_of(bytes: &[u8]) -> Option<u16> {
     match Reader::any_version(bytes) {
         Ok((version, ..)) => Some(version),
@@ -324,14 +323,14 @@ pub(super) fn version_of(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// The same message in another version. Only those that never change mean anything there.
+/// Returns the same message in another version. Only the stable messages are valid there.
 pub(super) fn with_version(mut message: Vec<u8>, version: u16) -> Vec<u8> {
     message[4..6].copy_from_slice(&version.to_le_bytes());
     message
 }
 
 impl Request {
-    /// The message as bytes.
+    /// Returns the message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello {
@@ -403,7 +402,7 @@ impl Request {
         }
     }
 
-    /// Parses a message that came with this many descriptors.
+    /// Parses a message that arrived with `fds` descriptors.
     pub(super) fn decode(bytes: &[u8], fds: usize) -> Result<Self, ProtocolError> {
         let (kind, mut r) = Reader::new(bytes)?;
         let (request, fds_expected) = match kind {
@@ -476,7 +475,7 @@ impl Request {
 }
 
 impl Response {
-    /// The message as bytes.
+    /// Returns the message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Welcome {
@@ -581,7 +580,7 @@ impl Response {
         }
     }
 
-    /// Parses a message that came with this many descriptors.
+    /// Parses a message that arrived with `fds` descriptors.
     pub(super) fn decode(bytes: &[u8], fds: usize) -> Result<Self, ProtocolError> {
         let (kind, mut r) = Reader::new(bytes)?;
         let (response, fds_expected) = match kind {
@@ -680,11 +679,11 @@ impl Response {
     }
 }
 
-/// Reads a message of the other side that comes with `fds` descriptors. What is understood is
-/// written and read again without loss.
+/// Parses a message of the other side with `fds` descriptors, and checks that encoding and parsing
+/// preserve valid messages.
 ///
 /// # Panics
-/// If it is not.
+/// If encoding and parsing change a message.
 #[cfg(fuzzing)]
 pub fn fuzz_messages(bytes: &[u8], fds: usize) {
     if let Ok(request) = Request::decode(bytes, fds) {

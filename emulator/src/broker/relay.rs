@@ -1,4 +1,4 @@
-//! Passing packets on to processes, where the kernel does not do it.
+//! Forwards packets to processes where the kernel does not steer.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,12 +9,13 @@ use crate::link::sys::{self, SendOptions};
 use crate::link::{ForwardKey, LocalAddr, Segments, forward, socket};
 use crate::steering::Slot;
 
-/// Datagrams, or runs of them, that one call passes on at most: then it is the clients' turn.
+/// Most datagrams, or GRO batches of them, that one call forwards before it returns to serve
+/// clients.
 const MOST_AT_ONCE: usize = 256;
-/// The most that the kernel merges.
+/// Longest batch that the kernel merges.
 const BUFFER_LEN: usize = 1 << 16;
 
-/// What the broker needs to pass packets on; made with the first one.
+/// State for forwarding packets, allocated on first use.
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     buffer: Vec<u8>,
@@ -22,9 +23,10 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Passes on what is in the socket of a slot, each packet wrapped as between processes
-    /// (`link/forward.rs`) to the port that its slot has: `port_of` where the broker has to steer, and
-    /// `gsi` for those to QP 1, which tells whose they are. Returns how many were for slot 0 or for nobody.
+    /// Forwards the packets in the socket of a slot, each wrapped as between processes
+    /// (`link/forward.rs`). `port_of` returns the port of a slot if the broker has to steer. `gsi`
+    /// returns the recipients of packets to QP 1. Returns the number of packets that were for slot
+    /// 0 or undeliverable.
     pub(super) fn pass_on(
         &mut self,
         (from, slot): (BorrowedFd<'_>, Slot),
@@ -42,7 +44,7 @@ impl Relay {
             let segment_len = received.segment_len.unwrap_or(received.len).max(1);
             let data = &self.buffer[..received.len];
             for segment in Segments::new(data, segment_len) {
-                // A process that got it by mistake may have sent it back.
+                // A process that received the packet by mistake may have sent it back.
                 let (source, packet) = match forward::unwrap(key, slot, segment) {
                     Some((source, packet, _)) => (source, packet),
                     None => (received.source, segment),
@@ -60,7 +62,8 @@ impl Relay {
         left
     }
 
-    /// Passes on what is in the socket of a slot whose process is gone: to the ports that `to` finds for a packet.
+    /// Forwards the packets in the socket of a slot whose process is gone, to the ports that `to`
+    /// returns.
     pub(super) fn pass_on_orphaned(
         &mut self,
         from: BorrowedFd<'_>,
@@ -87,7 +90,7 @@ impl Relay {
         }
     }
 
-    /// Passes on one packet to the ports of some slots.
+    /// Forwards one packet to the ports of some slots.
     pub(super) fn deliver(
         &mut self,
         local: LocalAddr,
@@ -100,7 +103,7 @@ impl Relay {
     }
 }
 
-/// True where it was passed on to anybody.
+/// Forwards one packet. Returns true if it was sent to at least one port.
 fn deliver(
     sender_of: &mut Option<Socket>,
     local: LocalAddr,
@@ -117,7 +120,7 @@ fn deliver(
         let Some(sender) = sender(sender_of, local) else {
             continue;
         };
-        // What finds no room is lost, as with any socket.
+        // A packet that does not fit into the socket buffer is lost, as with any socket.
         let to = local.with_port(*port);
         passed |= sys::send(sender.as_fd(), &to, &datagram, SendOptions::default()).is_ok();
     }
@@ -126,7 +129,7 @@ fn deliver(
 
 fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Option<Vec<u8>> {
     if forward::is_wrapped(packet) {
-        // From one process to another, who will see whether it has the key.
+        // From one process to another, which checks the key itself.
         return (Slot::of_packet(packet) == Some(slot)).then(|| packet.to_vec());
     }
     let header = forward::header(key, slot, source, 0, packet)?;
@@ -135,7 +138,7 @@ fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Opti
 
 fn sender(cell: &mut Option<Socket>, local: LocalAddr) -> Option<&Socket> {
     if cell.is_none() {
-        // Any port will do: the key says who it is.
+        // The source port is arbitrary, because the key authenticates the sender.
         match socket::open_send(local, 0, None) {
             Ok(socket) => *cell = Some(socket),
             Err(error) => tracing::warn!(%local, %error, "opening a socket to pass packets on"),

@@ -1,14 +1,13 @@
-//! Last wills: acknowledgements that the broker sends where a process cannot any more.
+//! The ACK journal: acknowledgements that the broker sends if a process dies before it does.
 //!
-//! A message whose completion the application has seen must be acknowledged, whatever becomes of the
-//! process. An acknowledgement that waits for an answer to leave with it is therefore written down
-//! first, in memory that the broker has too. When the client's connection ends, by whatever death,
-//! the broker reads it and sends what is owed.
+//! A message whose completion the application has seen must be acknowledged, even if the process
+//! dies. An ACK that is delayed to share a datagram with a response is therefore recorded first, in
+//! memory shared with the broker. After the client's connection ends, for any reason, the broker
+//! reads the journal and sends the pending ACKs.
 //!
-//! The memory is a page of entries, each of [`WORDS`] words. One word says whether an
-//! acknowledgement is owed, and up to where; it is written in one store, and last, so that there is
-//! no moment at which a death leaves half of something. The others say where it goes, and change
-//! only while nothing is owed.
+//! The memory is a page of entries of [`WORDS`] words each. The first word tells whether an ACK is
+//! pending, and up to which PSN. It is written last and in one store, so that a death never leaves
+//! a partial entry. The other words hold the destination, and change only while no ACK is pending.
 
 mod ledger;
 mod report;
@@ -30,56 +29,56 @@ pub(crate) use report::{HitTally, Report, read as read_report};
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
-/// Entries of a will.
+/// Entries of a journal.
 const ENTRIES: usize = 64;
-/// Length of a will in bytes.
+/// Length of the entries in bytes.
 const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
-/// Behind it, what the process counts (`report.rs`).
+/// Offset of the fault counters (`report.rs`), behind the entries.
 const REPORT_AT: usize = LEN;
-/// Behind that, its connections (`ledger.rs`), in pages of their own.
+/// Offset of the connection journal (`ledger.rs`), behind the counters, in pages of its own.
 const LEDGER_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
 
-/// Where an acknowledgement goes, and what is the same in all of them.
+/// The destination of a pending ACK, and the fields that all ACKs of a connection share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Creditor {
-    /// Address that it leaves from.
+    /// Source address.
     pub(crate) local: LocalAddr,
     /// Address of the peer.
     pub(crate) peer: IpAddr,
-    /// The peer's QP.
+    /// The peer's QP number.
     pub(crate) dest_qp: Qpn,
-    /// That of an acknowledgement in the service that connects them.
+    /// The ACKNOWLEDGE opcode of the connection's transport service.
     pub(crate) opcode: Opcode,
-    /// Of the packets to it.
+    /// P_Key of packets to the peer.
     pub(crate) pkey: Pkey,
-    /// Likewise: IPv4 TOS or IPv6 traffic class.
+    /// IPv4 TOS or IPv6 traffic class of packets to the peer.
     pub(crate) traffic_class: u8,
 }
 
-/// An acknowledgement of everything up to a PSN (RC-ACK-01).
+/// An ACK of all packets up to a PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Debt {
-    /// The last packet acknowledged.
+    /// PSN of the last packet acknowledged.
     pub(crate) psn: Psn,
-    /// Messages completed.
+    /// Number of messages completed (MSN).
     pub(crate) msn: Msn,
-    /// How many more there are receives for.
+    /// Credits for further messages, from the posted receives.
     pub(crate) credits: CreditCode,
-    /// The migration bit.
+    /// The MigReq bit.
     pub(crate) migreq: bool,
 }
 
-/// A process's will.
+/// The ACK journal of a process.
 #[derive(Debug)]
 pub(crate) struct Will {
     shared: Shared,
-    /// Which entries are in use, a bit each.
+    /// Bit mask of the entries in use.
     used: Mutex<u64>,
-    /// A broker has it.
+    /// True while a broker has the journal.
     deposited: AtomicBool,
 }
 
-/// An entry of a will, of one queue pair. With it, what is owed ends.
+/// An entry of the journal, for one queue pair. Dropping it removes the pending ACK.
 #[derive(Debug)]
 pub(crate) struct Bequest {
     will: Arc<Will>,
@@ -88,10 +87,10 @@ pub(crate) struct Bequest {
 }
 
 impl Will {
-    /// An empty one.
+    /// Creates an empty journal.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2) and mmap(2).
+    /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         let whole = LEDGER_AT + ledger::LEN;
         let len = if sys::allows_files_of(whole) {
@@ -106,22 +105,22 @@ impl Will {
         })
     }
 
-    /// The memory, for the broker.
+    /// Returns the memory file, for the broker.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
-    /// A broker has it now, or has it no more.
+    /// Sets whether a broker has the journal.
     pub(super) fn set_deposited(&self, deposited: bool) {
         self.deposited.store(deposited, Ordering::Release);
     }
 
-    /// Is there somebody to carry it out?
+    /// Returns true if a broker has the journal and would process it.
     pub(crate) fn is_deposited(&self) -> bool {
         self.deposited.load(Ordering::Acquire)
     }
 
-    /// An entry, if one is free.
+    /// Allocates an entry, or returns `None` if all are in use.
     pub(crate) fn bequest(self: &Arc<Self>, creditor: &Creditor) -> Option<Bequest> {
         let mut used = self.used.lock();
         let index = u8::try_from(used.trailing_ones()).ok()?;
@@ -147,14 +146,14 @@ impl Will {
 }
 
 impl Bequest {
-    /// From now on this is owed.
+    /// Records a pending ACK.
     #[inline]
     pub(crate) fn owe(&mut self, debt: Debt) {
         self.owed = true;
         self.will.entry(self.index)[0].store(debt.to_word(), Ordering::Release);
     }
 
-    /// It is paid.
+    /// Removes the pending ACK, after it was sent.
     #[inline]
     pub(crate) fn settle(&mut self) {
         if self.owed {
@@ -171,8 +170,8 @@ impl Drop for Bequest {
     }
 }
 
-// What a program or broker of an earlier version does not write or read is 0 there: no credits are told then, the migration bit
-// is set, and the service is RC.
+// Fields that programs and brokers of earlier versions lack are 0. 0 means: no credits, MigReq set,
+// service RC.
 impl Debt {
     const OWED: u64 = 1 << 63;
     const READY: u64 = 1 << 62;
@@ -200,7 +199,7 @@ impl Debt {
 }
 
 impl Creditor {
-    /// Who acknowledges anything, by what is written for it.
+    /// Returns the ACKNOWLEDGE opcode of the service with this number in the journal.
     //= RC-ACK-07 XRC-02
     fn opcode_of(number: u8) -> Option<Opcode> {
         let service = match number {
@@ -235,7 +234,7 @@ impl Creditor {
     }
 }
 
-/// IPv4 addresses are mapped into IPv6.
+/// Returns the address as words, an IPv4 address as IPv4-mapped IPv6 address.
 fn ip_to_words(ip: IpAddr) -> [u64; 2] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -251,8 +250,8 @@ fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
 }
 
-/// What a client's will says. Whatever the client has done to the file: what cannot be read is not
-/// there.
+/// Returns the pending ACKs in a client's journal. Skips invalid entries, because the client may
+/// write anything to the file.
 pub(super) fn read(file: &OwnedFd) -> Vec<(Creditor, Debt)> {
     let mut bytes = [0; LEN];
     let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
@@ -291,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Whatever it says is read as it was written, and what earlier versions write is what they mean.
+    /// Entries are read as written, and entries of earlier versions keep their meaning.
     //= RC-APM-02 RC-CRD-01 XRC-02 type=test
     #[test]
     fn an_acknowledgement_says_what_its_process_would() {

@@ -19,32 +19,32 @@ use crate::link::LocalAddr;
 use crate::link::shm::ChannelOffer;
 use crate::steering::Slot;
 
-/// A message as it came: its bytes and its descriptors.
+/// A received message: its bytes and its descriptors.
 type Message = (Vec<u8>, Vec<OwnedFd>);
 
-/// A connection to the broker, on which requests and answers take turns, and other messages come in
-/// between.
+/// A connection to the broker. Requests and answers alternate, and unsolicited messages may arrive
+/// in between.
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// Channels that others have asked for.
+    /// Shared-memory links that peers have requested.
     offers: Vec<ChannelOffer>,
-    /// A new lock of our slot.
+    /// A new lock file of this process's slot.
     lock: Option<OwnedFd>,
-    /// What has happened to XRC targets.
+    /// Events of XRC targets.
     of_targets: Vec<(Qpn, TargetNews)>,
-    /// Rules for faults that hold for us now.
+    /// The current fault rules of this process.
     faults: Option<FaultNews>,
 }
 
-/// What has come unasked.
+/// Unsolicited messages.
 pub(super) struct News {
-    /// Channels that others have asked for.
+    /// Shared-memory links that peers have requested.
     pub(super) offers: Vec<ChannelOffer>,
-    /// A new lock of our slot.
+    /// A new lock file of this process's slot.
     pub(super) lock: Option<OwnedFd>,
-    /// What has happened to XRC targets.
+    /// Events of XRC targets.
     pub(super) of_targets: Vec<(Qpn, TargetNews)>,
-    /// Rules for faults that hold for us now.
+    /// The current fault rules of this process.
     pub(super) faults: Option<FaultNews>,
 }
 
@@ -75,7 +75,7 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// What has come unasked.
+    /// Takes the unsolicited messages received so far.
     pub(super) fn news(&mut self) -> News {
         News {
             offers: std::mem::take(&mut self.offers),
@@ -102,7 +102,7 @@ impl Connection {
         patience: Duration,
     ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
         if let Err(error) = self.send(request, fds) {
-            // Who turns us away may have said why before it hung up.
+            // A broker that refuses a client may have sent the reason before it hung up.
             return self.try_answer()?.ok_or(error);
         }
         let mut wait = AnswerWait::begin(patience);
@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// The answer to the last request, if it has come.
+    /// Returns the answer to the last request, if it was received.
     pub(super) fn try_answer(&mut self) -> Result<Option<(Response, Vec<OwnedFd>)>, BrokerError> {
         loop {
             let Some((message, fds)) = self.receive()? else {
@@ -157,21 +157,21 @@ impl Connection {
         })
     }
 
-    /// Waits until something has come, for this time at most.
+    /// Waits up to `time` for a message.
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
         let mut waiting = [sys::poll_readable(self.fd())];
         sys::poll(&mut waiting, Some(time)).map_err(BrokerError::doing("waiting"))?;
         Ok(())
     }
 
-    /// The broker has not answered in time.
+    /// Returns the error for a broker that did not answer in time.
     fn silent(&self) -> BrokerError {
         BrokerError::Silent {
             pid: self.broker_pid(),
         }
     }
 
-    /// The process id of the broker; 0 where we cannot see it.
+    /// Returns the process ID of the broker. 0 where it is invisible to this process.
     fn broker_pid(&self) -> u32 {
         fdpass::peer(self.fd()).map_or(0, |peer| peer.pid)
     }
@@ -181,7 +181,7 @@ impl Connection {
         self.stop_as(VERSION)
     }
 
-    /// Tells a broker of another version to stop: that message is the same in all of them.
+    /// Tells a broker of another version to stop. This message is the same in all versions.
     pub(super) fn stop_as(&mut self, version: u16) -> Result<Stop, BrokerError> {
         let message = with_version(Request::Stop.encode(), version);
         fdpass::send(self.fd(), &message, &[]).map_err(lost_or("asking the broker"))?;
@@ -225,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// Asks for the sockets 0 up to that of our slot.
+    /// Requests the sockets 0 up to that of this process's slot.
     pub(super) fn open(
         &mut self,
         local: LocalAddr,
@@ -242,7 +242,8 @@ impl Connection {
         Ok(share)
     }
 
-    /// Asks for some sockets, from this index on. Those from 0 come with what else there is.
+    /// Requests some sockets, starting at index `from`. Those from 0 come with the rest of the
+    /// share.
     fn open_from(
         &mut self,
         local: LocalAddr,
@@ -277,7 +278,7 @@ impl Connection {
         Ok((share, fds.collect()))
     }
 
-    /// Takes part in channels.
+    /// Enables shared-memory links.
     pub(super) fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
         match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => Ok(()),
@@ -285,7 +286,7 @@ impl Connection {
         }
     }
 
-    /// Hands over a last will.
+    /// Passes the ACK journal to the broker.
     pub(super) fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
         match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => {
@@ -296,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Asks for a channel.
+    /// Requests a shared-memory link.
     pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ChannelOffer>, BrokerError> {
         match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
             (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
@@ -311,17 +312,17 @@ impl Connection {
             .map_err(BrokerError::doing("watching the broker"))
     }
 
-    /// Takes what has come unasked. False where the broker has closed its end, or sends what nobody
-    /// has asked for.
+    /// Receives unsolicited messages. Returns false if the broker has closed its end, or sends an
+    /// answer without a request.
     pub(super) fn take_news(&mut self) -> bool {
         matches!(self.try_answer(), Ok(None))
     }
 }
 
-/// For how long an answer of the broker is waited for.
+/// Timeouts of an answer of the broker.
 ///
-/// On a busy machine the broker may not run for seconds. So time decides only about one that was stopped, or that
-/// does not answer for very long.
+/// On a busy machine the broker may get no CPU time for seconds. The timeout therefore only applies
+/// to a broker that was stopped, or that does not answer for very long.
 #[derive(Debug)]
 pub(super) struct AnswerWait {
     next_look: Instant,
@@ -329,7 +330,7 @@ pub(super) struct AnswerWait {
 }
 
 impl AnswerWait {
-    /// Begins to wait. After `patience` a broker that was stopped is given up.
+    /// Starts waiting. After `patience`, the client gives up a broker that was stopped.
     pub(super) fn begin(patience: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -338,10 +339,10 @@ impl AnswerWait {
         }
     }
 
-    /// How long to wait before calling this again.
+    /// Returns the time to wait before the next call.
     ///
     /// # Errors
-    /// [`BrokerError::Silent`] where the broker is given up.
+    /// [`BrokerError::Silent`] if the client gives up the broker.
     pub(super) fn left(&mut self, connection: &Connection) -> Result<Duration, BrokerError> {
         let now = Instant::now();
         if now >= self.next_look {
@@ -354,7 +355,7 @@ impl AnswerWait {
     }
 }
 
-/// The channel that a message brings.
+/// Builds the shared-memory link from the descriptors of a message.
 fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
     let [memory, life_line, wake] =
@@ -370,7 +371,7 @@ fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, Bro
     })
 }
 
-/// The broker's end of the connection is gone, or something else went wrong.
+/// Returns [`BrokerError::Lost`] if the broker has closed its end, else the system error.
 fn lost_or(doing: &'static str) -> impl Fn(io::Error) -> BrokerError {
     move |source| match source.kind() {
         io::ErrorKind::BrokenPipe
@@ -387,7 +388,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends are of this process, which counts as the broker and was not stopped.
+    /// This process has both ends, counts as the broker and was not stopped.
     #[test]
     fn a_broker_that_was_not_stopped_has_a_minute() {
         let (ours, _theirs) = UnixStream::pair().unwrap();

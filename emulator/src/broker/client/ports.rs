@@ -1,4 +1,4 @@
-//! Ports of the connection manager, which the broker hands out for the host.
+//! Ports of the connection manager, which the broker assigns for the host.
 
 use super::super::BrokerError;
 use super::super::protocol::{ProtocolError, Request, Response};
@@ -6,7 +6,7 @@ use super::{BrokerClient, State};
 use crate::cm::services::{Binding, Conflict};
 
 impl BrokerClient {
-    /// Takes a port; any, where `any_port`. [`Conflict`] where somebody has it.
+    /// Reserves a port, any free one if `any_port`. Returns [`Conflict`] if another process has it.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -28,7 +28,8 @@ impl BrokerClient {
         )
     }
 
-    /// Requests to a port of ours come here from now on; [`Conflict`] where they go to somebody else.
+    /// Routes requests to a bound port to this process from now on. Returns [`Conflict`] if they go
+    /// to another process.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -49,10 +50,10 @@ impl BrokerClient {
         })
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     ///
     /// # Errors
-    /// See [`BrokerError`]. The next broker will not hear of the port all the same.
+    /// See [`BrokerError`]. Even then, the next broker is not told of the port.
     pub(crate) fn release_service(&self, binding: Binding) -> Result<(), BrokerError> {
         self.check_process()?;
         {
@@ -67,7 +68,7 @@ impl BrokerClient {
         })
     }
 
-    /// Asks the broker, or the next one.
+    /// Sends a request to the broker, or to the next one.
     fn ask_about_port<R>(
         &self,
         request: &Request,

@@ -1,4 +1,4 @@
-//! Telling a new broker who we are, without waiting for it.
+//! Hands the state of this process to a new broker, without blocking.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,44 +13,44 @@ use super::connection::{AnswerWait, Connection};
 use super::{ANSWER_TIMEOUT, Holdings, process_name};
 use crate::link::LocalAddr;
 
-/// One thing that the broker is told. Each waits for the answer to the one before.
+/// One message to the broker. Each waits for the answer to the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Say {
-    /// Who we are.
+    /// The slot of this process.
     Hello,
-    /// Sockets of an address, from this index on.
+    /// Sockets of an address, starting at this index.
     Restore(LocalAddr, usize),
-    /// That we take part in channels.
+    /// Use of shared-memory links.
     Share,
-    /// Our last will.
+    /// The ACK journal.
     Will,
-    /// A port of ours, by its place in the list.
+    /// A port of the connection manager, by its index in the holdings.
     Port(usize),
-    /// An XRC domain, likewise.
+    /// An XRC domain, by its index in the holdings.
     Domain(usize),
-    /// A target of it, likewise.
+    /// An XRC target, by the indexes of its domain and of the target in it.
     Target(usize, usize),
 }
 
-/// How far it is.
+/// Progress of the handover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The broker has to answer; it has this time left.
+    /// The broker has to answer, within this time.
     Waiting(Duration),
-    /// The broker knows all.
+    /// The broker has the whole state.
     Done,
 }
 
-/// A connection whose broker does not know yet what we have.
+/// A connection to a broker that does not have the whole state yet.
 pub(super) struct Resume {
     connection: Connection,
-    /// What the broker is being told, and what follows.
+    /// The message that waits for its answer, and those that follow.
     to_say: VecDeque<Say>,
     wait: AnswerWait,
 }
 
 impl Resume {
-    /// Begins to talk. What comes on the connection is watched from here on.
+    /// Sends the first message, and watches the connection for answers.
     pub(super) fn begin(
         connection: OwnedFd,
         holdings: &Holdings,
@@ -88,10 +88,10 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Goes on as far as the broker has answered.
+    /// Sends further messages, as far as the broker has answered.
     ///
     /// # Errors
-    /// This broker is not to be had.
+    /// This broker cannot be used.
     pub(super) fn step(&mut self, holdings: &mut Holdings) -> Result<Progress, BrokerError> {
         while let Some(said) = self.to_say.front().copied() {
             let Some((response, fds)) = self.connection.try_answer()? else {
@@ -117,7 +117,7 @@ impl Resume {
                 | (Say::Target(..), Response::NoTarget) => {
                     tracing::warn!("an XRC domain of ours is not that of the others any more");
                 }
-                // Somebody was faster; requests go there.
+                // Another process was faster and receives the requests.
                 (Say::Port(_), Response::PortTaken(_)) => {
                     tracing::warn!("a port of ours has another owner");
                 }
@@ -132,12 +132,12 @@ impl Resume {
         Ok(Progress::Done)
     }
 
-    /// Waits until there is something to go on with, for this time at most.
+    /// Waits up to `time` until there is something to continue with.
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
         self.connection.wait(time)
     }
 
-    /// The connection, when the broker knows all.
+    /// Returns the connection, once the broker has the whole state.
     pub(super) fn finish(self) -> Connection {
         tracing::info!("resumed with a new broker");
         self.connection

@@ -11,8 +11,8 @@ use super::super::protocol::{
 use super::{BrokerClient, SharedDomain, State};
 
 impl BrokerClient {
-    /// Opens a domain, and returns its memory. Else `Ok(Err(exists))`: it is there and should not be, or the other way
-    /// round.
+    /// Opens a domain and returns its memory. Returns `Ok(Err(exists))` if the domain exists and
+    /// should not, or does not exist and should.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -53,7 +53,7 @@ impl BrokerClient {
     /// Closes a domain.
     ///
     /// # Errors
-    /// See [`BrokerError`]. The next broker will not hear of the domain all the same.
+    /// See [`BrokerError`]. Even then, the next broker is not told of the domain.
     pub(crate) fn close_domain(&self, key: DomainKey) -> Result<(), BrokerError> {
         self.check_process()?;
         {
@@ -67,7 +67,8 @@ impl BrokerClient {
         })
     }
 
-    /// A target is there that we have made, and that we have open. False where there is no room.
+    /// Registers a target that this process has created and has open. Returns false if the domain
+    /// is full.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -75,7 +76,8 @@ impl BrokerClient {
         self.have_target(key, qpn, TargetCall::New)
     }
 
-    /// We have a target open. False where there is none of that number.
+    /// Registers that this process has a target open. Returns false if there is no target with that
+    /// number.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -97,7 +99,8 @@ impl BrokerClient {
         })
     }
 
-    /// We have a target open no more. True where nobody has: it is gone.
+    /// Registers that this process has closed a target. Returns true if no process has it open any
+    /// longer, which destroys it.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -109,7 +112,7 @@ impl BrokerClient {
         self.call_target(key, qpn, TargetCall::Close)
     }
 
-    /// The holder of a target shall look who wants it.
+    /// Makes the owner of a target check which process requests ownership.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -117,7 +120,7 @@ impl BrokerClient {
         self.call_target(key, qpn, TargetCall::Want).map(drop)
     }
 
-    /// An event of a target, whose code this is, is raised wherever that is open.
+    /// Raises the event `code` in all other processes that have the target open.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -135,13 +138,13 @@ impl BrokerClient {
         let request = Request::Target(key, qpn, call);
         self.ask_patiently(&request, &[], |_, answer, _| match answer {
             Response::Target { is_gone } => Ok(is_gone),
-            // The broker does not know of it, and so nobody does.
+            // The broker does not know the target, so no process has it open.
             Response::NoTarget => Ok(true),
             _ => Err(ProtocolError::Unexpected.into()),
         })
     }
 
-    /// What has happened to targets since the last call. There is nothing while another thread uses the
+    /// Returns the target events since the last call. Returns none while another thread uses the
     /// connection.
     pub(crate) fn take_target_news(&self) -> Vec<(Qpn, TargetNews)> {
         if self.check_process().is_err() {

@@ -1,4 +1,4 @@
-//! What processes write into a shared domain, and what they read there.
+//! Tests of the records in the shared memory of an XRC domain.
 
 use super::*;
 
@@ -93,7 +93,7 @@ fn another_process_reads_what_was_written() {
     assert!(other.find(QPN).is_none());
 }
 
-/// All operations that a target remembers come back as what they were.
+/// All operations of replay entries survive encoding and decoding.
 #[test]
 fn each_operation_has_a_number() {
     let cell = memory().add(QPN, A).unwrap();
@@ -109,7 +109,7 @@ fn each_operation_has_a_number() {
     }
 }
 
-/// Where there is no room for all, the newest are kept: what comes again is more likely one of them.
+/// If space runs out, the newest entries are kept, because the requester more likely repeats those.
 #[test]
 fn the_oldest_are_forgotten_first() {
     let cell = memory().add(QPN, A).unwrap();
@@ -202,7 +202,7 @@ fn nonsense_is_no_trouble() {
     cell.progress();
     assert_eq!(cell.repeatable().count(), 0);
     cell.control();
-    // A count of three; one half of an entry, and one with nothing behind it.
+    // A count of three: one half of an entry, and one with nothing behind it.
     cell.write(COUNT_AT, 3);
     for (index, first) in [
         (0, 3 | 4 << 32 | 5 << 40),

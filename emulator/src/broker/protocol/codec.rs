@@ -1,4 +1,4 @@
-//! Fields of messages: integers, texts and what is made of them.
+//! Encoding of message fields: integers, texts and compound types.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Writer {
         w
     }
 
-    /// A message of that kind that says what a channel connects.
+    /// Encodes a message of that kind with the ends of a shared-memory link.
     pub(super) fn ends(kind: u16, ends: &Ends) -> Vec<u8> {
         let mut w = Self::new(kind);
         w.local(ends.local);
@@ -32,7 +32,7 @@ impl Writer {
         w.finish()
     }
 
-    /// A message of that kind about a port.
+    /// Encodes a message of that kind about a port.
     pub(super) fn of_binding(kind: u16, binding: &Binding) -> Vec<u8> {
         let mut w = Self::new(kind);
         w.binding(binding);
@@ -88,7 +88,7 @@ impl Writer {
         self.bytes.extend(text.as_bytes());
     }
 
-    /// An address: IPv4 as IPv4-mapped IPv6.
+    /// Writes an address, IPv4 as IPv4-mapped IPv6.
     pub(super) fn local(&mut self, local: LocalAddr) {
         let ip = match local.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -98,7 +98,7 @@ impl Writer {
         self.u32(local.scope_id());
     }
 
-    /// Each with `write`; beyond [`MAX_RULES`] they are left out.
+    /// Writes each item with `write`. Items beyond [`MAX_RULES`] are left out.
     pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
         let items = &items[..items.len().min(MAX_RULES)];
         self.u16(u16::try_from(items.len()).unwrap_or(0));
@@ -165,22 +165,22 @@ impl Writer {
     }
 }
 
-/// Most addresses that a status lists; further ones are left out.
+/// Most addresses that a status lists. Further ones are left out.
 pub(super) const MAX_ADDRESSES: usize = 512;
-/// Most services that a status lists; further ones are left out.
+/// Most services that a status lists. Further ones are left out.
 pub(super) const MAX_SERVICES: usize = 256;
-/// Most rules that hold for a process, or for all.
+/// Most rules of one process, or of all.
 pub(super) const MAX_RULES: usize = crate::link::fault::MAX_RULES;
-/// Most slots there can be.
+/// Number of slots.
 pub(super) const MAX_SLOTS: usize = 255;
 
-/// Takes a message apart.
+/// Parses a message.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Checks the header; returns the kind and a reader of the body.
+    /// Checks the header. Returns the kind and a reader of the body.
     pub(super) fn new(bytes: &'a [u8]) -> Result<(u16, Self), ProtocolError> {
         let (version, kind, r) = Self::any_version(bytes)?;
         if version != VERSION && !UNCHANGING.contains(&kind) {

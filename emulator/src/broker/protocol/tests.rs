@@ -304,7 +304,7 @@ proptest! {
         if let Ok(request) = Request::decode(&bytes, fds) {
             prop_assert_eq!(request.encode(), bytes.clone());
         }
-        // Texts and addresses have one encoding each, so this holds for responses too.
+        // Texts and addresses have a unique encoding, so this holds for responses too.
         if let Ok(response) = Response::decode(&bytes, fds) {
             prop_assert_eq!(response.encode(), bytes);
         }
@@ -360,7 +360,7 @@ fn what_never_changes_is_understood_in_all_versions() {
         let expected = Err(ProtocolError::Version(version));
         assert_eq!(Request::decode(&status, 0), expected);
     }
-    // As version 2 had them.
+    // The encoding of version 2.
     let stop = [b'R', b'C', b'D', b'B', 2, 0, 5, 0, 12, 0, 0, 0];
     assert_eq!(with_version(Request::Stop.encode(), 2), stop);
     let stopping = [
@@ -396,7 +396,7 @@ fn descriptors_must_come_with_the_messages_that_need_them() {
         Request::decode(&Request::Stop.encode(), 1),
         Err(ProtocolError::Descriptors)
     );
-    // The claim is no socket.
+    // The address lock is not a socket.
     let sockets = Response::Sockets {
         local,
         key,

@@ -1,11 +1,11 @@
-//! Messages about XRC domains that processes share, and their targets.
+//! Messages about shared XRC domains and their targets.
 
 use rocade_wire::Qpn;
 
 use super::ProtocolError;
 use super::codec::{Reader, Writer};
 
-/// What a shared XRC domain is known by: the device, and the file (XRCL-04).
+/// The identity of a shared XRC domain: the device and the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DomainKey {
     /// GUID of the device.
@@ -16,16 +16,16 @@ pub(crate) struct DomainKey {
     pub(crate) inode: u64,
 }
 
-/// How a domain is to be opened.
+/// Parameters of opening a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct DomainOpening {
-    /// Which.
+    /// The domain.
     pub(in super::super) key: DomainKey,
-    /// Make it if it is not there.
+    /// Creates the domain if it does not exist.
     pub(in super::super) create: bool,
-    /// Only if it is not there.
+    /// Fails if the domain exists.
     pub(in super::super) exclusive: bool,
-    /// The client has it from an earlier broker, and its memory comes along.
+    /// The client has the domain from an earlier broker, and its memory comes with the message.
     pub(in super::super) resumes: bool,
 }
 
@@ -40,31 +40,31 @@ impl DomainOpening {
     }
 }
 
-/// What a client does about a target.
+/// Operations of a client on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum TargetCall {
-    /// It has made one.
+    /// The client has created the target.
     New,
-    /// It opens one.
+    /// The client opens the target.
     Open,
-    /// It lets go of one.
+    /// The client closes the target.
     Close,
-    /// It has written into the cell that it wants to hold it.
+    /// The client requests ownership, and has written that into the target record.
     Want,
-    /// It raises an event, whose code this is, for all others.
+    /// The client raises the event with this code in all other processes.
     Event(u8),
 }
 
-/// What a client is told of a target.
+/// Events of a target that the broker reports to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetNews {
-    /// Somebody wants to hold it: the cell says who.
+    /// Another process requests ownership. The target record names it.
     Wanted,
-    /// Nobody has it open any more.
+    /// No process has the target open any longer.
     Gone,
-    /// Its holder has died in the middle of a message.
+    /// The owner died in the middle of a message.
     Failed,
-    /// An event has happened at its holder, whose code this is.
+    /// The owner raised the event with this code.
     Event(u8),
 }
 

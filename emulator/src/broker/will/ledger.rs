@@ -1,9 +1,10 @@
-//! The connections of a process, beside its will: whom the broker tells that they have ended, when the process
-//! cannot any more.
+//! The connection journal of a process: the connections whose peers the broker notifies after the
+//! process has died.
 //!
-//! A line of [`WORDS`] words for each. The first word says that it is one, and of what kind; it is written last, and
-//! in one store, so that there is no moment at which a death leaves half of a line. Before the lines is how many of them were
-//! ever used: the rest of the file was never touched, and takes no memory.
+//! Each connection has a line of [`WORDS`] words. The first word marks it used and holds its kind.
+//! It is written last and in one store, so that a death never leaves a partial line. The head line
+//! counts the lines that were ever used. The rest of the file was never touched and takes no
+//! memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,27 +19,28 @@ use super::{LEDGER_AT, Will, ip_to_words, words, words_to_ip};
 
 /// Words of a line: a cache line.
 const WORDS: usize = 8;
-/// Bytes of it.
+/// Length of a line in bytes.
 const LINE: usize = WORDS * size_of::<u64>();
-/// Connections of a process at most; peers of those beyond notice by their retries.
+/// Most connections of a process. Peers of further connections notice by exceeded retries.
 const LINES: usize = 1 << 14;
 /// Length in bytes: the first line is the head.
 pub(super) const LEN: usize = (1 + LINES) * LINE;
-/// Lines that are read at a time.
+/// Lines read per system call.
 const AT_ONCE: usize = 256;
 
-/// The process's side: which line is whose.
+/// The process's side: the line of each connection.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     will: Arc<Will>,
     lines: BTreeMap<CommId, usize>,
     free: Vec<usize>,
-    /// Lines that were ever used.
+    /// Number of lines that were ever used.
     used: usize,
 }
 
 impl Ledger {
-    /// An empty one; `None` where the process may have files of a few KiB only. There may be one for each will.
+    /// Creates an empty journal, at most one per ACK journal. Returns `None` where the process may
+    /// only create files of a few KiB.
     pub(crate) fn new(will: Arc<Will>) -> Option<Self> {
         let has_room = will.shared.words().len() * size_of::<u64>() >= LEDGER_AT + LEN;
         has_room.then(|| Self {
@@ -49,7 +51,7 @@ impl Ledger {
         })
     }
 
-    /// A connection has this bond now, or none.
+    /// Records a connection, or removes it with `None`.
     pub(crate) fn write(&mut self, own_id: CommId, bond: Option<Bond>) {
         let Some(bond) = bond else {
             if let Some(line) = self.lines.remove(&own_id) {
@@ -76,7 +78,7 @@ impl Ledger {
         words[0].store(head, Ordering::Release);
     }
 
-    /// A free line, if there is one.
+    /// Takes a free line, if there is one.
     fn take(&mut self) -> Option<usize> {
         if let Some(line) = self.free.pop() {
             return Some(line);
@@ -96,7 +98,7 @@ impl Ledger {
     }
 }
 
-/// In use, and the kind.
+/// The used bit, above the kind.
 const IN_USE: u64 = 1 << 63;
 
 fn to_words(bond: &Bond) -> [u64; WORDS - 2] {
@@ -132,7 +134,8 @@ fn from_words([head, ends, l0, l1, r0, r1, ..]: [u64; WORDS]) -> Option<Bond> {
     })
 }
 
-/// The bonds of a client. Whatever it has done to the file: what cannot be read is not there.
+/// Returns the connections of a client. Skips invalid lines, because the client may write anything
+/// to the file.
 pub(crate) fn read(file: &OwnedFd) -> Vec<Bond> {
     let mut bytes = vec![0; AT_ONCE * LINE];
     let mut read = |line: usize, count: usize| {
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(read(&file), [made, parting]);
         ledger.write(made.own_id, None);
         assert_eq!(read(&file), [parting]);
-        // Lines are used again, and more of them than are read at a time.
+        // Lines are reused, and there are more of them than are read at a time.
         for own in 3..1_000 {
             ledger.write(id(own), Some(bond(own, BondKind::Made)));
         }

@@ -1,7 +1,7 @@
-//! What a process counts beside its will: how many packets the rules have hit that hold for it.
+//! Fault counters in the journal file of a process: how many packets each fault rule has hit.
 //!
-//! A list of numbers and counts, and a word before it that says of which list they are: 0 while it
-//! changes.
+//! The counters are pairs of rule number and count. The word before them holds the generation of
+//! the rule list, or 0 while the list changes.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{REPORT_AT, Will, words};
 use crate::link::tap::Tally;
 
-/// Most rules that are counted.
+/// Most rules that have a counter.
 pub(crate) const MAX_COUNTED: usize = 64;
-/// The generation, then number and count of each.
+/// The generation, then number and count of each rule.
 const WORDS: usize = 1 + 2 * MAX_COUNTED;
 /// Length in bytes.
 pub(super) const LEN: usize = WORDS * size_of::<u64>();
 
-/// The counts of a process, by number of the rule, and of which list they are.
+/// The counts of a process by rule number, and the generation of the rule list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) generation: u32,
     pub(crate) hits: Vec<(u32, u64)>,
 }
 
-/// Counts in a will what the rules of a list hit.
+/// Counts the hits of a rule list in the journal file.
 #[derive(Debug)]
 pub(crate) struct HitTally {
     will: Arc<Will>,
@@ -59,7 +59,7 @@ impl Will {
         &self.shared.words()[REPORT_AT / size_of::<u64>()..][..WORDS]
     }
 
-    /// The process goes by this list from now on.
+    /// Starts counting for a new rule list.
     fn count_anew(&self, generation: u32, hits: impl Iterator<Item = (u32, u64)>) {
         let words = self.report();
         words[0].store(0, Ordering::SeqCst);
@@ -72,7 +72,7 @@ impl Will {
         words[0].store(generation.into(), Ordering::SeqCst);
     }
 
-    /// So many packets the `index`th rule of the list has hit.
+    /// Stores the hits of the rule at `index` in the list.
     fn count(&self, index: usize, hits: u64) {
         if let Some(word) = self.report().get(2 + 2 * index) {
             word.store(hits, Ordering::Relaxed);
@@ -80,7 +80,8 @@ impl Will {
     }
 }
 
-/// What a client has counted. Whatever it has done to the file: what cannot be read is not there.
+/// Returns the counts of a client. Skips invalid words, because the client may write anything to
+/// the file.
 pub(crate) fn read(file: &OwnedFd) -> Report {
     let mut bytes = [0; REPORT_AT + LEN];
     let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
