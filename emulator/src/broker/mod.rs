@@ -1,9 +1,9 @@
 //! The broker lets several processes of a user share UDP port 4791 of an address.
 //!
 //! There is one broker per user and network namespace, started on first use
-//! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`Slot`]) to each process,
-//! creates the `SO_REUSEPORT` group of each address, attaches the steering program and passes each
-//! process its socket. The broker is on the data path only where the kernel does not steer
+//! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`Slot`]) to each process
+//! and passes it the socket of that slot. For each address it creates the `SO_REUSEPORT` group and
+//! attaches the steering program. The broker is on the data path only where the kernel does not steer
 //! (`relay.rs`). Processes keep running when the broker is killed.
 //!
 //! # The group invariant
@@ -12,20 +12,20 @@
 //! socket of slot *n* must therefore be at index *n*. The kernel appends new sockets at the end.
 //! When a socket is closed for good, the kernel moves the last one into the gap. Therefore:
 //!
-//! - sockets of an address are created in slot order, 0 first, and never closed individually;
-//! - each client keeps copies of the sockets 0 up to its own, so that after the death of the broker
-//!   the living clients still hold a prefix of the group without gaps;
-//! - each client holds the lock of its slot's lock file; a new broker sees from the locks which
-//!   clients live, and adds to a group only after they have handed back their sockets;
-//! - the first user of an address locks it in the network namespace (`link/claim.rs`), so that no
-//!   other broker adds to its group;
-//! - before and after a broker adds to a group, it compares the kernel's list of sockets on the
-//!   address with its own, and adds nothing while there are foreign ones.
+//! - The sockets of an address are created in slot order, 0 first, and never closed individually.
+//! - Each client keeps copies of the sockets 0 up to its own. After the death of the broker, the
+//!   living clients therefore still hold a prefix of the group without gaps.
+//! - Each client holds the lock of its slot's lock file. A new broker sees from the locks which
+//!   clients live, and adds to a group only after they have handed back their sockets.
+//! - The first user of an address locks it in the network namespace (`link/claim.rs`), so that no
+//!   other broker adds to its group.
+//! - Before and after a broker adds to a group, it compares the kernel's list of sockets on the
+//!   address with its own. It adds nothing while there are foreign ones.
 //!
 //! # Isolation
 //!
-//! The data path never waits for the broker. The broker never waits for a client: it disconnects a
-//! client that stays silent or does not read, and sends only a few descriptors at a time
+//! The data path never waits for the broker. The broker never waits for a client. It disconnects a
+//! client that stays silent or does not read, and it sends only a few descriptors at a time
 //! (`server/connections.rs`).
 
 use core::fmt;
@@ -177,7 +177,7 @@ pub struct AddressStatus {
 pub struct SlotStatus {
     /// The slot.
     pub slot: Slot,
-    /// The client's process id; 0 if unknown.
+    /// The client's process ID, 0 if unknown.
     pub pid: u32,
     /// Name of the client's program.
     pub name: String,
@@ -253,7 +253,7 @@ pub enum BrokerError {
     AlreadyRunning,
     /// A broker of another user listens on this user's socket.
     ForeignBroker {
-        /// That user's id.
+        /// User ID of its owner.
         uid: u32,
     },
     /// The broker refused a request.
@@ -267,7 +267,7 @@ pub enum BrokerError {
     Protocol(ProtocolError),
     /// The broker is of another version.
     OtherVersion {
-        /// Its process id; 0 if unknown.
+        /// Its process ID, 0 if unknown.
         pid: u32,
         /// Its version of the protocol.
         version: u16,
@@ -276,7 +276,7 @@ pub enum BrokerError {
     Lost,
     /// The broker does not respond.
     Silent {
-        /// Its process id; 0 if unknown.
+        /// Its process ID, 0 if unknown.
         pid: u32,
     },
     /// The handle belongs to the parent process, from before fork.

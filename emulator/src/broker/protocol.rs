@@ -54,7 +54,7 @@ const UNCHANGING: [u16; 3] = [STOP, STOPPING, ERROR];
 
 const MAGIC: [u8; 4] = *b"RCDB";
 const HEADER_LEN: usize = 12;
-/// Longest text in bytes; longer ones are cut by the sender.
+/// Longest text in bytes. The sender truncates longer ones.
 const MAX_TEXT_LEN: usize = 1024;
 /// Longest name of a process in bytes.
 const MAX_NAME_LEN: usize = 32;
@@ -168,7 +168,7 @@ pub(super) enum Response {
     Stopping {
         /// The broker's process id.
         broker_pid: u32,
-        /// How many clients were connected.
+        /// Number of clients that were connected.
         clients: u16,
     },
     /// Answer to `Channel`. Carries memory, liveness socket and the peer's wake eventfd.

@@ -1,4 +1,4 @@
-//! The broker's main loop: one thread, one poll, no request takes long.
+//! The broker's main loop: one thread with one poll, in which every request is short.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,19 +28,19 @@ use connections::{Client, Reserve};
 use faults::FaultTable;
 use files::Files;
 
-/// How often to look again at what a client waits for.
+/// Interval of retries of a pending request.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The same at whether a client has received what it was sent.
+/// Interval of checks whether a client has received what it was sent.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
-/// For how long a broker waits for its first client, beyond the idle time.
+/// Time that a broker waits for its first client, beyond the idle timeout.
 const FIRST_CLIENT: Duration = Duration::from_secs(10);
-/// Longest time without looking after anything.
+/// Longest wait in poll.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Runs the broker until it is told to stop, or has had no clients for the idle time.
+/// Runs the broker until it is told to stop, or until it has had no clients for the idle timeout.
 ///
 /// # Errors
-/// [`BrokerError::AlreadyRunning`] if there is one; others if it cannot start.
+/// [`BrokerError::AlreadyRunning`] if another broker runs, or the reason why it cannot start.
 pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
     let mut server = Server::start(config)?;
     let result = server.run();
@@ -48,14 +48,14 @@ pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
     result
 }
 
-/// What a client waits for: the sockets of an address.
+/// A pending request of a client for the sockets of an address.
 #[derive(Clone, Copy)]
 struct Pending {
     local: LocalAddr,
-    /// Index of the first one that it asks for.
+    /// Index of the first socket requested.
     first: u8,
     deadline: Instant,
-    /// When to look again.
+    /// Time of the next attempt.
     next_look: Instant,
 }
 
@@ -67,24 +67,24 @@ struct Server {
     reserve: Reserve,
     slots: SlotTable,
     groups: BTreeMap<LocalAddr, Group>,
-    /// Ports of the connection manager, and whose they are.
+    /// Reserved ports of the connection manager, and their slots.
     services: Services<Slot>,
     faults: FaultTable,
-    /// Services without a listener, and who waits for one.
+    /// Services whose listener ended, and the requests that wait for a new listener.
     lapsed: Lapsed,
-    /// Wills of processes that have lost their connection, but live perhaps.
+    /// Journals of processes that have lost their connection and may still live.
     wills: BTreeMap<Slot, OwnedFd>,
     /// XRC domains that processes share.
     domains: xrc::Domains,
-    /// Others who have addresses that clients have asked for.
+    /// Other brokers that own addresses requested by clients.
     rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
-    /// Until when clients of an earlier broker are waited for.
+    /// End of the wait for clients of an earlier broker.
     recovery_deadline: Instant,
     last_active: Instant,
     gsi_datagrams: u64,
     stop: bool,
-    /// Whether it was started under limits that are too small for many clients.
+    /// True if the broker's resource limits are too small for many clients.
     cramped: bool,
 }
 
@@ -97,7 +97,7 @@ impl Server {
                 "failed to leave the low priority of the program that started the broker: others may wait for it"
             );
         }
-        // Everybody waits for it, and it never runs for long.
+        // All clients wait for the broker, and it never runs for long.
         crate::sys::ask_for_short_slice();
         if let Err(error) = sys::raise_limits() {
             tracing::warn!(%error, "raising limits");
@@ -107,7 +107,7 @@ impl Server {
             tracing::warn!("started under small limits (ulimit -H -n, -f)");
         }
         let files = Files::create(&paths)?;
-        // Before anybody is answered: whose locks are held now are clients of another broker.
+        // Before any answer: the locks held now belong to clients of another broker.
         let slots = SlotTable::new(paths.clone());
         let now = Instant::now();
         tracing::info!(dir = %paths.dir().display(), "broker started");
@@ -127,7 +127,7 @@ impl Server {
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
-            // Who has started it may take a moment to come.
+            // The process that started the broker may take a moment to connect.
             last_active: now + FIRST_CLIENT,
             gsi_datagrams: 0,
             stop: false,
@@ -144,7 +144,7 @@ impl Server {
         Ok(())
     }
 
-    /// How long there is nothing to do; `None` when it is time to end.
+    /// Returns the longest time to wait, or `None` if the broker has to end.
     fn timeout(&self) -> Option<Duration> {
         if self.clients.iter().any(Client::is_stuck) {
             return Some(LOOK_AGAIN_SOON);
@@ -178,7 +178,7 @@ impl Server {
         (!left.is_zero()).then_some(left.min(next))
     }
 
-    /// Waits for input, and deals with it.
+    /// Waits for input and handles it.
     fn wait(&mut self, timeout: Duration) -> Result<(), BrokerError> {
         let readable = |fd: BorrowedFd<'_>| sys::poll_readable(fd);
         let mut fds: Vec<_> = self
@@ -221,13 +221,13 @@ impl Server {
         }
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
-                // Though a child of it may keep its connection.
+                // A child of the process may still hold the connection.
                 if let Some(will) = self.clients[index].carry_out_will() {
                     self.mourn(&will);
                 }
             }
         }
-        // The second one is found by those only who do not find the first.
+        // Only clients that do not find the first listener connect to the second one.
         if fds[first_group - 1].revents != 0 && first_group > 1 {
             self.restore_files();
         }
@@ -237,7 +237,7 @@ impl Server {
         Ok(())
     }
 
-    /// Receives what has come to the broker's sockets, and answers who asks whose addresses are.
+    /// Receives from the broker's sockets, and answers queries for the owner of an address.
     fn look_after_groups(&mut self) {
         let introduction = Introduction {
             pid: std::process::id(),
@@ -252,7 +252,7 @@ impl Server {
         }
     }
 
-    /// A process has ended: its peers are told.
+    /// Sends disconnect notices to the peers of a process that has ended.
     fn mourn(&mut self, will: &OwnedFd) {
         let (bonds, now) = (read_bonds(will), Instant::now());
         for group in self.groups.values_mut() {
@@ -266,7 +266,7 @@ impl Server {
         }
     }
 
-    /// What is to be done from time to time.
+    /// Performs the periodic work.
     fn tick(&mut self) {
         let now = Instant::now();
         for index in 0..self.clients.len() {
@@ -293,7 +293,7 @@ impl Server {
         for group in self.groups.values_mut() {
             group.keep_orphaned(|slot| self.domains.needs(slot));
         }
-        // All sockets of an address that nobody has go at once: no order to keep.
+        // All sockets of an unused address are closed together, so their order does not matter.
         self.groups.retain(|_, group| !group.users().is_empty());
         let waiting = |local: &LocalAddr| {
             self.clients.iter().any(|client| {

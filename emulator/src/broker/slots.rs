@@ -1,5 +1,5 @@
-//! Which slots are leased. The truth is in the lock files: a slot is free if and only if nobody
-//! has the lock of its file, whatever connections there are.
+//! The leased slots. The lock files are authoritative: a slot is free if and only if no process
+//! holds the lock of its file, whatever connections exist.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,28 +13,28 @@ use super::paths::{Paths, open_lock};
 use super::sys;
 use crate::steering::Slot;
 
-/// How soon to look again at a slot whose client has just gone.
+/// Delay of the first check of a slot whose client has just gone.
 const FIRST_CHECK: Duration = Duration::from_millis(2);
-/// How often to look at slots that stay locked.
+/// Interval of checks of slots that stay locked.
 const LAST_CHECK: Duration = Duration::from_secs(1);
 
-/// A slot that is locked, but whose client is not connected.
+/// A locked slot whose client is not connected.
 #[derive(Debug)]
 struct Orphan {
     file: File,
-    /// Its client belongs to an earlier broker, and will come to us.
+    /// True if the client belongs to an earlier broker and will reconnect.
     awaited: bool,
 }
 
-/// What became of the claim of a client to a slot.
+/// Results of a client's attempt to resume a slot.
 #[derive(Debug)]
 pub(super) enum Resumed {
-    /// It is not the client's.
+    /// The client does not have the slot.
     Refused,
-    /// It has the lock.
+    /// The client has the lock.
     Locked,
-    /// It has the lock of a file that is not in our directory (that was deleted, or it comes from
-    /// a broker with another one). Nobody else has the slot: here is the lock of our file.
+    /// The client has the lock of a file that was deleted, or that belongs to a broker with another
+    /// directory. The slot is otherwise free. This is the new lock file, locked.
     Relocked(File),
 }
 
@@ -47,7 +47,7 @@ pub(super) struct SlotTable {
 }
 
 impl SlotTable {
-    /// Finds the clients of earlier brokers that still live.
+    /// Finds the living clients of earlier brokers.
     pub(super) fn new(paths: Paths) -> Self {
         let mut table = Self {
             paths,
@@ -75,18 +75,18 @@ impl SlotTable {
         table
     }
 
-    /// Leases the lowest slot that is free and not `taken`: its lock file, locked, with the
-    /// client's process id and name in it. `None` if there is none.
+    /// Leases the lowest free slot for which `taken` is false. Returns its lock file, locked, which
+    /// contains the client's process ID and name. Returns `None` if all slots are in use.
     ///
     /// # Errors
-    /// Those of opening and locking files.
+    /// Errors of opening and locking files.
     pub(super) fn lease(
         &mut self,
         taken: impl Fn(Slot) -> bool,
         pid: u32,
         name: &str,
     ) -> io::Result<Option<(Slot, File)>> {
-        // Files may have been deleted, and then their locks say nothing.
+        // A deleted lock file says nothing about its slot.
         let free = |slot: &Slot| !taken(*slot) && !self.orphans.contains_key(slot);
         for slot in Slot::leasable().filter(free) {
             if let Some(file) = self.lock(slot, pid, name)? {
@@ -96,23 +96,23 @@ impl SlotTable {
         Ok(None)
     }
 
-    /// Takes the lock of a slot for a client; `None` if somebody has it.
+    /// Locks a slot for a client. Returns `None` if another process holds the lock.
     ///
     /// # Errors
-    /// Those of opening and locking files.
+    /// Errors of opening and locking files.
     pub(super) fn lock(&self, slot: Slot, pid: u32, name: &str) -> io::Result<Option<File>> {
         let mut file = open_lock(&self.paths.slot_lock(slot))?;
         if !sys::try_lock(file.as_fd())? {
             return Ok(None);
         }
-        // For people; what cannot be written is not needed.
+        // Informational, so errors are ignored.
         let _ = file
             .set_len(0)
             .and_then(|()| writeln!(file, "{pid} {name}"));
         Ok(Some(file))
     }
 
-    /// A client claims a slot: `proof` is the file it locked.
+    /// Resumes a slot for a client. `proof` is the file that the client locked.
     pub(super) fn resume(
         &mut self,
         slot: Slot,
@@ -122,7 +122,7 @@ impl SlotTable {
     ) -> io::Result<Resumed> {
         let proof = File::from(proof);
         let identity = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
-        // Locking what one has locked already succeeds.
+        // flock succeeds if the same open file is locked already.
         if !proof.metadata()?.is_file() || !sys::try_lock(proof.as_fd())? {
             return Ok(Resumed::Refused);
         }
@@ -131,7 +131,8 @@ impl SlotTable {
             self.orphans.remove(&slot);
             return Ok(Resumed::Locked);
         }
-        // Not with the lock of another slot, and of an orphan of ours it must be that one's.
+        // Refuses the lock file of another slot. For an orphan of this broker, it must be the
+        // orphan's file.
         let of_another = Slot::leasable()
             .filter_map(|slot| std::fs::metadata(self.paths.slot_lock(slot)).ok())
             .any(|data| identity(&proof).is_ok_and(|proof| proof == (data.dev(), data.ino())));
@@ -152,7 +153,8 @@ impl SlotTable {
         })
     }
 
-    /// A client has gone. True if its slot is free; else it is watched until it is.
+    /// Notes that a client is gone. Returns true if its slot is free. Otherwise the slot is checked
+    /// until it is.
     pub(super) fn disconnected(&mut self, slot: Slot) -> bool {
         match open_lock(&self.paths.slot_lock(slot)) {
             Ok(file) if sys::try_lock(file.as_fd()).unwrap_or(false) => true,
@@ -174,7 +176,7 @@ impl SlotTable {
         }
     }
 
-    /// The slots without connection that have become free.
+    /// Returns the slots without a connection that have become free.
     pub(super) fn check_orphans(&mut self) -> Vec<Slot> {
         let mut free = Vec::new();
         self.orphans.retain(|slot, orphan| {
@@ -188,22 +190,22 @@ impl SlotTable {
         free
     }
 
-    /// When to call [`Self::check_orphans`] again, if at all.
+    /// Returns the time to the next call of [`Self::check_orphans`], if one is needed.
     pub(super) fn check_interval(&self) -> Option<Duration> {
         self.has_orphans().then_some(self.interval)
     }
 
-    /// Whether slots are locked whose clients are not connected.
+    /// Returns true if there are locked slots whose clients are not connected.
     pub(super) fn has_orphans(&self) -> bool {
         !self.orphans.is_empty()
     }
 
-    /// Whether clients of an earlier broker have not come yet.
+    /// Returns true if clients of an earlier broker have not resumed yet.
     pub(super) fn has_awaited(&self) -> bool {
         self.orphans.values().any(|orphan| orphan.awaited)
     }
 
-    /// The slots whose clients are not connected, as far as their lock files tell.
+    /// Returns the slots whose clients are not connected, with the owner in their lock files.
     pub(super) fn orphans(&mut self) -> impl Iterator<Item = SlotStatus> {
         self.orphans.iter_mut().map(|(slot, orphan)| {
             let (pid, name) = read_owner(&mut orphan.file).unwrap_or_default();
@@ -251,7 +253,7 @@ mod tests {
         assert!(table.disconnected(one));
         assert_eq!(lease(&mut table).0, one);
 
-        // The client of slot 2 has gone, but somebody has its lock still.
+        // The client of slot 2 is gone, but another process still holds its lock.
         assert!(!table.disconnected(two));
         assert!(!table.has_awaited());
         assert_eq!(table.check_orphans(), []);
@@ -277,7 +279,7 @@ mod tests {
         drop(lock_one);
         let mut new = SlotTable::new(paths(&dir));
         assert!(new.has_awaited());
-        // Not with a file that somebody else has locked, nor with something else.
+        // A file that another process has locked, or any other file, is refused.
         let unlocked = open_lock(&paths(&dir).slot_lock(two)).unwrap();
         let mut resume = |slot, proof| new.resume(slot, proof, 2, "b").unwrap();
         assert!(matches!(resume(two, unlocked.into()), Resumed::Refused));

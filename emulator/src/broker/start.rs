@@ -1,4 +1,4 @@
-//! Reaching the broker, and starting one if there is none.
+//! Connects to the broker, and starts one if there is none.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -17,20 +17,20 @@ use super::paths::{Paths, open_lock};
 use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
 use crate::fdpass;
 
-/// How often a client starts a broker that dies at once.
+/// Most attempts to start a broker that ends at once.
 const MOST_STARTS: u32 = 3;
-/// How long to wait before looking again whether the broker listens.
+/// Interval of checks whether the broker listens.
 const LOOK_AGAIN: Duration = Duration::from_millis(3);
-/// After so many looks it takes longer until the next one, and longer again, up to so many times as long: many
-/// programs may be waiting for the same broker, and want the processor that it needs.
+/// Checks at the first interval. The interval then grows up to [`LAZIEST`] times the first, because
+/// many programs may be waiting for the broker and take CPU time from it.
 const EARLY_LOOKS: u32 = 16;
 const LAZIEST: u32 = 8;
-/// The log starts afresh when it is longer than this.
+/// Length at which the log is truncated, in bytes.
 const LOG_LIMIT: u64 = 256 << 10;
-/// How much of the log goes into an error message, in bytes.
+/// Length of the log excerpt in an error message, in bytes.
 const LOG_TAIL: usize = 1000;
 
-/// Connects to the broker that is running.
+/// Connects to the running broker.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
@@ -45,14 +45,14 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
         connected => return connected,
     }
     match connect_hidden(paths) {
-        // That user's affair.
+        // A broker of another user does not matter here.
         Err(BrokerError::ForeignBroker { .. }) => Err(BrokerError::NotRunning),
         connected => connected,
     }
 }
 
-/// The same by the abstract name: the broker is there even where its files were deleted, or another
-/// default directory is used.
+/// Connects by the abstract name. This finds a broker whose files were deleted, or that uses
+/// another default directory.
 pub(super) fn connect_hidden(paths: &Paths) -> Result<OwnedFd, BrokerError> {
     let name = paths.abstract_name();
     let address = SockAddr::unix(OsStr::from_bytes(&name))
@@ -67,8 +67,8 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
     socket
         .connect(address)
         .map_err(|source| match source.kind() {
-            // A full queue (WouldBlock) means that somebody should be listening; whether anybody does
-            // will show.
+            // A full queue (WouldBlock) means that there should be a listener. The next attempts
+            // show whether there is.
             io::ErrorKind::NotFound
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::WouldBlock => BrokerError::NotRunning,
@@ -84,25 +84,25 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
     Ok(socket.into())
 }
 
-/// One attempt to reach the broker, starting it if need be; made of steps that do not block.
+/// One attempt to reach the broker and to start it if necessary, in non-blocking steps.
 #[derive(Debug)]
 pub(super) struct Connector {
     config: BrokerConfig,
     paths: Paths,
     deadline: Instant,
-    /// Held while we are the one who starts the broker.
+    /// Held while this process starts the broker.
     lock: Option<File>,
     life_line: Option<OwnedFd>,
     starts: u32,
     looks: u32,
 }
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Here is the connection.
+    /// The connection.
     Connected(OwnedFd),
-    /// Take the next step after this time.
+    /// The time to wait before the next step.
     Wait(Duration),
 }
 
@@ -119,8 +119,8 @@ impl Connector {
         }
     }
 
-    /// Takes the lock with which one starts a broker, in order to replace the one that runs. False
-    /// if somebody has it.
+    /// Takes the lock for starting a broker, to replace the running one. Returns false if another
+    /// process has it.
     pub(super) fn take_lock(&mut self) -> Result<bool, BrokerError> {
         if self.lock.is_none() {
             self.paths.prepare()?;
@@ -133,10 +133,10 @@ impl Connector {
         Ok(self.lock.is_some())
     }
 
-    /// Goes on trying.
+    /// Takes the next step.
     ///
     /// # Errors
-    /// The attempt has failed.
+    /// The error that ended the attempt.
     pub(super) fn step(&mut self) -> Result<Step, BrokerError> {
         if let Some(connection) = self.try_connect()? {
             return Ok(Step::Connected(connection));
@@ -151,7 +151,7 @@ impl Connector {
             return Err(self.failed(format!("nothing listens after {secs} s{who}")));
         }
         if self.lock.is_none() {
-            // Whoever had the lock before may just have started one.
+            // The previous owner of the lock may just have started a broker.
             return Ok(Step::Wait(if self.take_lock()? {
                 Duration::ZERO
             } else {
@@ -175,7 +175,7 @@ impl Connector {
         }
     }
 
-    /// How long to wait for the next look.
+    /// Returns the time to wait before the next check.
     fn pause(&mut self) -> Duration {
         self.looks = self.looks.saturating_add(1);
         LOOK_AGAIN * (1 + self.looks / EARLY_LOOKS).min(LAZIEST)
@@ -227,7 +227,8 @@ impl Connector {
         sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
     }
 
-    /// The broker gets our environment, but for libraries preloaded into the application.
+    /// Returns the environment of the broker: that of this process, without libraries preloaded
+    /// into the application.
     fn environment(&self) -> Vec<OsString> {
         let ours = [
             RUNTIME_DIR_VARIABLE,
@@ -272,7 +273,7 @@ impl Connector {
     }
 }
 
-/// The command line that makes this program a broker.
+/// Returns the command line that makes this program a broker.
 pub(super) fn serve_command(program: OsString) -> Vec<OsString> {
     vec![program, "broker".into(), "serve".into()]
 }
@@ -286,7 +287,8 @@ fn has_ended(life_line: &OwnedFd) -> bool {
     sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
-/// The `rocade` program near the file this code is in or the running program, or in `$PATH`.
+/// Returns the `rocade` program near the file of this code or of the running program, or in
+/// `$PATH`.
 fn find_program() -> Result<PathBuf, BrokerError> {
     const NEAR: [&str; 5] = ["", "..", "../..", "../bin", "../../bin"];
     let own_files = [sys::own_file(), env::current_exe().ok()];
@@ -308,7 +310,7 @@ fn find_program() -> Result<PathBuf, BrokerError> {
     Err(BrokerError::NoProgram { tried })
 }
 
-/// The file a command name stands for: itself if it has a slash, else looked for in `$PATH`.
+/// Returns the file of a command name: itself if it contains a slash, else the match in `$PATH`.
 fn in_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         // The broker runs in another directory.

@@ -1,5 +1,5 @@
-//! Small system calls of the broker and its clients: locks, waiting, and starting a program that
-//! outlives this process. `unsafe` of the broker is confined to this file and `will/memory.rs`.
+//! System calls of the broker and its clients: locks, polling, and starting a program that outlives
+//! this process. The broker's `unsafe` code is in this file and `words.rs`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::BrokerError;
 pub(super) use crate::sys::{effective_uid, poll, poll_readable};
 
-/// A descriptor of a process that is readable when the process has ended (pidfd_open(2)).
+/// Returns a pidfd, which is readable when the process has ended (pidfd_open(2)).
 pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: takes no pointers.
@@ -23,19 +23,20 @@ pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh fd that nobody else owns; close-on-exec by itself.
+    // SAFETY: a fresh fd without another owner, close-on-exec by itself.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Returns true if a process was stopped by a signal or a debugger. False where that cannot be seen.
+/// Returns true if a process was stopped by a signal or a debugger. Returns false where /proc does
+/// not show it.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     state.starts_with(['T', 't'])
 }
 
-/// Gives this process the usual scheduling policy and at least the usual priority, where the system allows it. Returns false
-/// where it stays behind others.
+/// Gives this process the normal scheduling policy and at least the normal priority, where the
+/// system allows it. Returns false if the process keeps a lower priority.
 pub(crate) fn run_at_usual_priority() -> bool {
     // SAFETY: takes no pointers.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
@@ -64,8 +65,8 @@ pub(crate) fn run_at_usual_priority() -> bool {
     is_usual
 }
 
-/// Takes the exclusive lock of a file (flock(2)) unless somebody else has it. The lock lives until
-/// all duplicates of the fd are closed, in whatever process.
+/// Takes the exclusive lock of a file (flock(2)) unless another open file holds it. The lock lives
+/// until all duplicates of the fd are closed, in all processes.
 pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
@@ -80,7 +81,7 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Resources of which a broker needs more than a program that starts it may have use for.
+/// Resources of which a broker needs more than the program that starts it.
 const RAISED: [Resource; 4] = [
     libc::RLIMIT_NOFILE,
     libc::RLIMIT_FSIZE,
@@ -93,7 +94,7 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = c_int;
 
-/// Allows this process as much as it can have.
+/// Raises the soft limits of this process to the hard limits.
 pub(crate) fn raise_limits() -> io::Result<()> {
     for resource in RAISED {
         let mut limit = limit_of(0, resource)?;
@@ -104,53 +105,56 @@ pub(crate) fn raise_limits() -> io::Result<()> {
     Ok(())
 }
 
-/// Could this process, with its limits raised, not serve as many clients as there can be?
+/// Returns true if the hard limits of this process are too low to serve all possible clients.
 pub(crate) fn is_cramped() -> bool {
     is_process_cramped(0).unwrap_or(false)
 }
 
-/// The same of another process of this user, if we can see it.
+/// Like [`is_cramped`], for another process of this user. Returns `None` if its limits are
+/// inaccessible.
 pub(crate) fn is_process_cramped(pid: u32) -> Option<bool> {
     const OPEN_FILES: libc::rlim_t = 1024;
-    /// The memory of a channel is a file.
+    /// The memory of a shared-memory link is a file.
     const FILE_SIZE: libc::rlim_t = 64 << 20;
     let open_files = limit_of(pid, libc::RLIMIT_NOFILE).ok()?.rlim_max;
     let file_size = limit_of(pid, libc::RLIMIT_FSIZE).ok()?.rlim_max;
     Some(open_files < OPEN_FILES || file_size < FILE_SIZE)
 }
 
-/// A limit of a process; 0 is this one.
+/// Returns a limit of a process. `pid` 0 is this process.
 fn limit_of(pid: u32, resource: Resource) -> io::Result<libc::rlimit> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: the pointer is to a live rlimit; no new one is set.
+    // SAFETY: the pointer is to a live rlimit, and no new limit is set.
     check(unsafe { libc::prlimit(pid, resource, ptr::null(), limit.as_mut_ptr()) })?;
     // SAFETY: zero-initialised plain data.
     Ok(unsafe { limit.assume_init() })
 }
 
-/// May this process make a file of this length? It would be killed if it tried to make a longer one.
+/// Returns true if this process may create a file of this length. Exceeding the limit would kill
+/// it.
 pub(crate) fn allows_files_of(len: usize) -> bool {
     let limit = limit_of(0, libc::RLIMIT_FSIZE);
     limit.is_ok_and(|limit| libc::rlim_t::try_from(len).is_ok_and(|len| len <= limit.rlim_cur))
 }
 
-/// Has a file that becomes too long be an error of the call, not the end of this process.
+/// Ignores SIGXFSZ, so that exceeding the file size limit is an error of the call and does not end
+/// this process.
 pub(crate) fn survive_file_size_limit() {
     // SAFETY: sets a valid disposition for a valid signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Has the other end of a unix connection messages that it has not received?
+/// Returns true if the peer of a unix connection has not received all messages.
 pub(crate) fn has_unread(connection: BorrowedFd<'_>) -> bool {
     let mut bytes: c_int = 0;
     // SAFETY: this request writes one int, which is live.
     let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    // Where the system does not tell, we do not know of any.
+    // Where the system does not report it, there are none.
     result == 0 && bytes > 0
 }
 
-/// The file this code was loaded from: the shared library or the program.
+/// Returns the file this code was loaded from: the shared library or the program.
 pub(crate) fn own_file() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let address = own_file as fn() -> Option<PathBuf> as *const c_void;
@@ -167,8 +171,8 @@ pub(crate) fn own_file() -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// An fd that becomes readable when a watched connection has something to read or ends, or at a
-/// time. It stays the same while connections come and go.
+/// An fd that becomes readable when a watched connection is readable or closed, or at a set time.
+/// It stays the same while connections come and go.
 #[derive(Debug)]
 pub(crate) struct HangupWatch {
     epoll: OwnedFd,
@@ -182,7 +186,7 @@ impl HangupWatch {
         // SAFETY: takes no pointers.
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
             .map_err(BrokerError::doing("creating an epoll instance"))?;
-        // SAFETY: a fresh fd that nobody else owns.
+        // SAFETY: a fresh fd without another owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         // SAFETY: takes no pointers.
         let timer = check(unsafe {
@@ -192,7 +196,7 @@ impl HangupWatch {
             )
         })
         .map_err(BrokerError::doing("creating a timer (timerfd_create)"))?;
-        // SAFETY: a fresh fd that nobody else owns.
+        // SAFETY: a fresh fd without another owner.
         let timer = unsafe { OwnedFd::from_raw_fd(timer) };
         let watch = Self { epoll, timer };
         watch
@@ -206,14 +210,15 @@ impl HangupWatch {
         self.add(connection.as_raw_fd(), libc::EPOLLIN | libc::EPOLLRDHUP)
     }
 
-    /// Watches for the end of a connection only.
+    /// Watches a connection for its end only.
     pub(crate) fn watch_end(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
         self.add(connection.as_raw_fd(), libc::EPOLLRDHUP)
     }
 
-    /// Watches a connection no longer. Closing it does that too, unless a child of fork has a copy.
+    /// Stops watching a connection. Closing it has the same effect, unless a child of fork has a
+    /// copy.
     pub(crate) fn forget(&self, connection: BorrowedFd<'_>) {
-        // SAFETY: no event is needed for this operation; fails where it was not watched.
+        // SAFETY: no event is needed for this operation. It fails if the connection is not watched.
         unsafe {
             libc::epoll_ctl(
                 self.epoll.as_raw_fd(),
@@ -224,16 +229,16 @@ impl HangupWatch {
         }
     }
 
-    /// Makes the fd readable after this time, once; `None` takes that back.
+    /// Makes the fd readable once after this time. `None` disarms the timer.
     pub(crate) fn wake_after(&self, time: Option<Duration>) {
         // SAFETY: plain data for which zero is a valid value.
         let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
         if let Some(time) = time {
             spec.it_value.tv_sec = time.as_secs().try_into().unwrap_or(libc::time_t::MAX);
-            // Not 0, which would turn the timer off.
+            // Never 0, which would disarm the timer.
             spec.it_value.tv_nsec = time.subsec_nanos().max(1).into();
         }
-        // SAFETY: the new value is a live object; the old one is not asked for.
+        // SAFETY: the new value is a live object, and the old one is not requested.
         let result = unsafe {
             libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
         };
@@ -260,19 +265,20 @@ impl HangupWatch {
     }
 }
 
-/// Lowest number for the copies of fds that a new program gets, above the places they go to.
+/// Lowest number for the copies of fds that a new program gets, above their final numbers.
 const COPY_FLOOR: c_int = 10;
-/// The program's end of the life line.
+/// The new program's end of the liveness pipe.
 const LIFE_LINE: c_int = 3;
 
-/// Starts a program that belongs to nobody: no child of this process, which thus sees no SIGCHLD
-/// and whose wait(2) is not disturbed; a session of its own; the root directory; stdin from
-/// /dev/null, output to `log`; none of this process's files; default signal handling.
+/// Starts a detached program. It is not a child of this process, which thus gets no SIGCHLD, and
+/// whose wait(2) is not disturbed. It has a session of its own, the root directory and default
+/// signal handling. Its stdin is /dev/null and its output goes to `log`. It inherits no other file
+/// of this process.
 ///
-/// Returns a life line: an fd that hangs up when the program ends or could not be executed (the
-/// reason is in the log then).
+/// Returns a liveness fd that hangs up when the program ends or could not be executed (then the log
+/// has the reason).
 ///
-/// `argv[0]` is the program's path; `env` has entries of the form `NAME=value`.
+/// `argv[0]` is the program's path. `env` has entries of the form `NAME=value`.
 pub(crate) fn spawn_detached(
     argv: &[CString],
     env: &[CString],
@@ -292,18 +298,18 @@ pub(crate) fn spawn_detached(
         line: copy_high(remote_line.as_raw_fd())?,
     };
 
-    // No handler of the application shall run in the child.
+    // No signal handler of the application may run in the child.
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the pointer is to a live sigset_t.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: both pointers are to live, initialised sets.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: the child calls `first_child` only, which allocates nothing, takes no locks and never
+    // SAFETY: the child only calls `first_child`, which allocates nothing, takes no locks and never
     // returns.
     let child = unsafe { fork_quietly() };
     if child == 0 {
-        // SAFETY: this is the child of a fork; the plan and what it points to were copied with it.
+        // SAFETY: this is the child of a fork, which copied the plan and its targets.
         unsafe { first_child(&plan) }
     }
     let forked = if child < 0 {
@@ -317,7 +323,7 @@ pub(crate) fn spawn_detached(
     Ok(line)
 }
 
-/// What the child needs, prepared before the fork.
+/// Data of the child, prepared before the fork.
 struct Plan {
     program: *const c_char,
     argv: *const *const c_char,
@@ -339,7 +345,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: the pointer is to two ints.
     check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: a fresh fd that nobody else owns.
+    // SAFETY: a fresh fd without another owner.
     let read = unsafe { OwnedFd::from_raw_fd(fds[0]) };
     // SAFETY: as above.
     let write = unsafe { OwnedFd::from_raw_fd(fds[1]) };
@@ -349,20 +355,20 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 fn copy_high(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, COPY_FLOOR) })?;
-    // SAFETY: a fresh fd that nobody else owns.
+    // SAFETY: a fresh fd without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// fork(2) whose child ends without SIGCHLD, and without running the application's fork handlers
-/// (they may call into this very engine). Returns the child's pid, 0 in the child, negative on
-/// failure.
+/// Like fork(2), but the child ends without SIGCHLD, and the application's fork handlers do not run
+/// (they may call into this very engine). Returns the child's PID, 0 in the child, or a negative
+/// number on failure.
 ///
 /// # Safety
 /// As after fork in a process with threads: the child may only call async-signal-safe functions
 /// until it executes another program or exits.
 unsafe fn fork_quietly() -> libc::pid_t {
-    // SAFETY: with all arguments 0, clone is fork without exit signal: memory is copied, nothing
-    // is written through the (null) pointers.
+    // SAFETY: with all arguments 0, clone is fork without exit signal. The memory is copied, and
+    // nothing is written through the null pointers.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) };
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
@@ -381,7 +387,7 @@ fn reap(child: libc::pid_t) {
 /// Leaves the parent's session, and makes the program a child of init.
 ///
 /// # Safety
-/// To be called in a child of [`fork_quietly`] only; async-signal-safe.
+/// Must only be called in a child of [`fork_quietly`]. Async-signal-safe.
 unsafe fn first_child(plan: &Plan) -> ! {
     // SAFETY: takes no pointers.
     unsafe { libc::setsid() };
@@ -394,11 +400,11 @@ unsafe fn first_child(plan: &Plan) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Becomes the program.
+/// Executes the program.
 ///
 /// # Safety
-/// To be called in a child of [`fork_quietly`] only; async-signal-safe. The plan's pointers must be
-/// valid, its arrays null-terminated.
+/// Must only be called in a child of [`fork_quietly`]. Async-signal-safe. The plan's pointers must
+/// be valid and its arrays null-terminated.
 unsafe fn second_child(plan: &Plan) -> ! {
     let places = [
         (&plan.stdin, 0),
@@ -407,8 +413,8 @@ unsafe fn second_child(plan: &Plan) -> ! {
         (&plan.line, LIFE_LINE),
     ];
     for (fd, place) in places {
-        // Not the C library's function, which a library preloaded into the application may have replaced: it would look
-        // after what the place was there.
+        // A raw system call, because a library preloaded into the application may have replaced the
+        // C library's function. The replacement would act on the previous file at that number.
         // SAFETY: takes no pointers. The copies are above all places, so none is overwritten.
         unsafe { libc::syscall(libc::SYS_dup3, fd.as_raw_fd(), place, 0) };
     }
@@ -421,7 +427,7 @@ unsafe fn second_child(plan: &Plan) -> ! {
         }
     }
     for signal in 1..=64 {
-        // SAFETY: a valid disposition; fails harmlessly for numbers that cannot be changed.
+        // SAFETY: a valid disposition. It fails harmlessly for signals that cannot be changed.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -431,9 +437,9 @@ unsafe fn second_child(plan: &Plan) -> ! {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };
     // SAFETY: takes no pointers.
     unsafe { libc::umask(0o077) };
-    // SAFETY: a C string.
+    // SAFETY: the pointer is to a C string.
     unsafe { libc::chdir(c"/".as_ptr()) };
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: the caller guarantees valid pointers and null-terminated arrays.
     unsafe { libc::execve(plan.program, plan.argv, plan.env) };
     let message = b"the broker program cannot be executed\n";
     // SAFETY: the pointer and length are those of a constant.
@@ -510,7 +516,7 @@ mod tests {
             panic!("{output}")
         };
         assert_eq!((foo, directory, end), ("bar", "/", "end"));
-        // 0, 1, 2, the life line, and the directory that ls reads.
+        // The fds 0, 1, 2, the liveness fd, and the directory that ls reads.
         assert_eq!(fds.trim(), "0 1 2 3 4");
         let (parent, session) = relations.split_once(' ').unwrap();
         assert_ne!(parent, std::process::id().to_string());
@@ -538,7 +544,7 @@ mod tests {
 
     #[test]
     fn a_watch_reports_what_it_was_asked_for() {
-        // A child would have copies of what is closed here.
+        // A child would have copies of the fds that are closed here.
         let _no_starts = crate::sys::STARTS.read();
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let watch = HangupWatch::new().unwrap();

@@ -1,4 +1,4 @@
-//! The broker's main loop with clients of this process: what it hands out when, and to whom.
+//! Tests of the broker's main loop with clients in this process.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::cm::gsi::{mad_of, packet};
 use crate::cm::services::{Binding, BoundTo};
 use crate::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 
-/// Whatever is waited for here takes milliseconds; what takes longer does not come.
+/// Timeout of waits that usually take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A broker that runs in a thread.
@@ -61,7 +61,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails where the test has ended it.
+        // Fails if the test has stopped the broker.
         let _ = stop(&self.config);
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap().unwrap();
@@ -77,7 +77,7 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// An address that no other test uses.
+/// Returns an address that no other test uses.
 fn own_address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -85,7 +85,7 @@ fn own_address() -> IpAddr {
     Ipv4Addr::new(127, (high & 0x1f) | 0x80, low, last).into()
 }
 
-/// A request for a service, as it leaves a port of `from`.
+/// Builds a request for a service, as it leaves a port of `from`.
 fn request(from: IpAddr, to: IpAddr, service_id: ServiceId) -> Vec<u8> {
     let route = CmRoute {
         local: from,
@@ -121,8 +121,8 @@ fn next_message(link: &UdpLink) -> CmMessage {
     }
 }
 
-/// The numbers of a living target begin with the slot of the process that made it: as long as others
-/// have the target open, no process gets that slot.
+/// The QP numbers of a living target begin with the slot of its creator. While other processes have
+/// the target open, no process gets that slot.
 //= XRC-11 type=test
 #[test]
 fn the_slot_of_a_living_target_is_not_leased() {
@@ -179,7 +179,7 @@ fn a_request_waits_for_a_listener_that_has_just_gone() {
         other => panic!("{other:?}"),
     };
     ask(service);
-    // Nobody has ever listened there: somebody is to refuse it, at once.
+    // The service never had a listener, so the request is rejected at once.
     ask(other);
     assert_eq!(asked(next_message(&link)), other);
     assert_eq!(client.bind_service(binding, false).unwrap(), Ok(binding));

@@ -1,4 +1,5 @@
-//! Words in memory that processes share: last wills, and XRC domains. All `unsafe` of both is in this file.
+//! Words in shared memory, for ACK journals and XRC domains. All `unsafe` code of both is in this
+//! file.
 
 use std::ffi::{CStr, c_int};
 use std::fs::File;
@@ -15,7 +16,7 @@ use crate::sys::check_file_size;
 /// The file can be neither shortened, which would make accesses fatal, nor extended.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Words in a memory file, mapped.
+/// The words of a mapped memory file.
 #[derive(Debug)]
 pub(super) struct Shared {
     start: NonNull<AtomicU64>,
@@ -23,18 +24,18 @@ pub(super) struct Shared {
     file: OwnedFd,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; its words are atomics.
+// SAFETY: a mapping belongs to the process, not to a thread. Its words are atomics.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// `len` bytes of zeros, in a file that is called so.
+    /// Creates and maps a file of `len` zero bytes with this name.
     pub(super) fn new(name: &CStr, len: usize) -> io::Result<Self> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string.
         let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-        // SAFETY: a fresh fd that nobody else owns.
+        // SAFETY: a fresh fd without another owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         check_file_size(len as u64)?;
@@ -45,10 +46,10 @@ impl Shared {
         Self::map(file, len)
     }
 
-    /// The file that another process has made, whose first `len` bytes count.
+    /// Maps the first `len` bytes of a file that another process has created.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is shorter, or can become so.
+    /// `InvalidInput` if the file is shorter, or could become so.
     pub(super) fn of(file: OwnedFd, len: usize) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
@@ -60,9 +61,9 @@ impl Shared {
         Self::map(file.into(), len)
     }
 
-    /// Maps a file that is sealed and long enough.
+    /// Maps a sealed file of sufficient length.
     fn map(file: OwnedFd, len: usize) -> io::Result<Self> {
-        // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody uses.
+        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -80,15 +81,15 @@ impl Shared {
         Ok(Self { start, len, file })
     }
 
-    /// All of it.
+    /// Returns all words.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is aligned to pages, `len` bytes long, and lives as long as `self`; the file
-        // cannot shrink; every value is a valid word; nobody accesses it but through atomics and
-        // pread(2), in whatever process.
+        // SAFETY: the mapping is aligned to pages, `len` bytes long, and lives as long as `self`.
+        // The file cannot shrink. Every value is a valid word. All processes access it through
+        // atomics and pread(2) only.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len / size_of::<AtomicU64>()) }
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -96,19 +97,20 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: what was mapped in `map`, and nobody borrows from it any more.
+        // SAFETY: the mapping was created in `map`, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// Reads a file from its beginning, and returns how much there was. It may be any file, of anybody.
+/// Reads a file from its beginning, and returns the length read. The file may be any file of any
+/// user.
 pub(super) fn read(file: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     read_at(file, bytes, 0)
 }
 
-/// The same from some place on.
+/// Reads a file from offset `at`, and returns the length read.
 pub(super) fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], at: usize) -> io::Result<usize> {
-    // What is no regular file could block, or never end.
+    // Other kinds of files could block, or never end.
     let file = File::from(file.try_clone_to_owned()?);
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,16 +1,17 @@
-//! Groups of IPv6 on the loopback interface.
+//! Multicast tunnel: IPv6 groups on the loopback interface.
 //!
-//! Linux has no route for them there: a datagram to one fails with `ENETUNREACH`. So the processes of a host carry
-//! such packets to each other in datagrams to a group of IPv4 on the same interface, behind a header with what
-//! the packet would have come with:
+//! Linux has no route for IPv6 groups on the loopback interface, and sending to one fails with
+//! `ENETUNREACH`. The processes of a host therefore tunnel such packets through an IPv4 group on
+//! the same interface. A header holds what IP and UDP would have carried:
 //!
 //! ```text
 //!  0      1      2      3         4..6         6..8   8..24            24..40        40..
 //! 0xFF  magic0 magic1 version   source port    zero   source address   group         packet
 //! ```
 //!
-//! Traffic class and hop limit are those of the datagram. Many groups share a group of IPv4, so the receiver looks at
-//! the header; and it takes nobody's word more than that of any packet, whose source anybody may forge.
+//! Traffic class and hop limit are those of the outer datagram. Several IPv6 groups share an IPv4
+//! group, so the receiver checks the group in the header. The source in the header is no more
+//! trusted than the source of any packet, which can be forged.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -24,31 +25,32 @@ use super::{LinkError, LocalAddr, ROCE_PORT, socket};
 
 /// Bytes before the packet.
 const HEADER_LEN: usize = 40;
-/// As that of packets that are passed on, an opcode that no packet has.
+/// Begins with an opcode that no packet has, like the magic number of forwarded packets.
 const MAGIC: [u8; 4] = [0xFF, 0x52, 0xF1, 1];
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK_INTERFACE: u32 = 1;
 
-/// Is a group carried that is joined, or sent to, from this address on the interface with this index?
+/// Returns true if a group, joined or sent to from this address and interface, uses the tunnel.
 pub(crate) fn is_carried(group: IpAddr, own: IpAddr, interface: u32) -> bool {
     group.is_ipv6() && (own.is_loopback() || interface == LOOPBACK_INTERFACE)
 }
 
-/// The group of IPv4 that carries one of IPv6: of the range that stays within a site (239.255/16).
+/// Returns the IPv4 group that carries an IPv6 group, in the site-local range (239.255/16).
 fn carrier_of(group: Ipv6Addr) -> Ipv4Addr {
     let folded = group.segments().iter().fold(0, |sum, part| sum ^ part);
     let [high, low] = folded.to_be_bytes();
     Ipv4Addr::new(239, 255, high, low)
 }
 
-/// A socket that gets what is carried to a group.
+/// Opens a socket that receives the tunnelled packets of a group.
 pub(crate) fn open_group(group: Ipv6Addr) -> Result<OwnedFd, LinkError> {
     let carrier = LocalAddr::from(IpAddr::from(carrier_of(group)));
     let own = Ipv4Addr::LOCALHOST.into();
     socket::open_group(carrier, own, LOOPBACK_INTERFACE).map(OwnedFd::from)
 }
 
-/// What was carried to `group`; anything else is forged, or of another group.
+/// Returns the packet tunnelled to `group`. Any other datagram is forged or belongs to another
+/// group.
 pub(crate) fn unwrap(group: IpAddr, datagram: &[u8]) -> Arrival<'_> {
     let parse = || {
         let (header, packet) = datagram.split_first_chunk::<HEADER_LEN>()?;
@@ -67,7 +69,7 @@ pub(crate) fn unwrap(group: IpAddr, datagram: &[u8]) -> Arrival<'_> {
     })
 }
 
-/// Sends what is carried.
+/// Sends tunnelled packets.
 #[derive(Debug)]
 pub(crate) struct Carrier {
     fd: OwnedFd,
@@ -83,10 +85,10 @@ impl Carrier {
         Ok(Self { fd: socket.into() })
     }
 
-    /// Sends a run of segments, each by itself.
+    /// Sends a run of segments, one datagram each.
     ///
     /// # Errors
-    /// Those of sendmsg(2) for the first segment. What is missing of the rest is lost on the way.
+    /// Errors of sendmsg(2) for the first segment. Later segments that fail count as lost packets.
     pub(crate) fn send(
         &self,
         (source, port): (Ipv6Addr, u16),
@@ -143,7 +145,7 @@ mod tests {
             assert_eq!(from, "[::1]:49443".parse().unwrap());
             assert_eq!(inner, packet);
         }
-        // Another group that the same one carries, and what is nothing of the kind.
+        // A different IPv6 group with the same IPv4 group, and an invalid datagram.
         let other: Ipv6Addr = "ff1e::9:7".parse().unwrap();
         assert_eq!(carrier_of(other), carrier_of(group));
         let forged =

@@ -1,16 +1,16 @@
-//! Whose an address is in this network namespace.
+//! Locks an address for its broker in this network namespace.
 //!
-//! Two brokers of one user, which do not know of each other because they use different runtime
-//! directories, would add their sockets to the same `SO_REUSEPORT` group and so break the order of
-//! both. What the two have in common is the network namespace, and unix sockets in the abstract
-//! namespace belong to exactly that: so who uses an address first binds a name that is made of the
-//! address. The claim lives as long as somebody has a copy of that socket, which travels with the
-//! sockets of the group and survives the broker with them.
+//! Two brokers of one user with different runtime directories do not know of each other. Both would
+//! add sockets to the same `SO_REUSEPORT` group and break each other's order. They share the
+//! network namespace, and abstract unix sockets belong to exactly that. Before the first use of an
+//! address, a broker therefore binds an abstract name that contains the address. The lock lives as
+//! long as any process has a copy of that socket. The broker passes copies along with the sockets
+//! of the group, so that the lock survives the broker.
 //!
-//! Any user can bind any name. The kernel keeps users apart at the port itself (sockets of
-//! different users never are in one group), so the claims of others mean nothing to us: we go on to
-//! the next name. Whoever has bound one looks at all the others, so that of two that are at it at
-//! once at least one sees the other.
+//! Any user can bind any name. The kernel separates users at the port itself, because sockets of
+//! different users never share a group. Locks of other users are therefore ignored, and the next
+//! name is used. A broker that has bound one name checks all others, so that of two concurrent
+//! brokers at least one sees the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,37 +25,37 @@ use crate::fdpass;
 use crate::random;
 use crate::sys::{effective_uid, poll, poll_readable};
 
-/// Names that an address has.
+/// Number of names per address.
 const NAMES: u8 = 8;
-/// Questions that may wait to be answered; the kernel may allow fewer.
+/// Longest queue of owner queries. The kernel may limit it further.
 const BACKLOG: i32 = 4096;
-/// How often to look again at a name that is bound and not listened to: its owner has not got that
-/// far, or never will.
+/// Most checks of a name that is bound without a listener. Its owner has not called listen yet, or
+/// never will.
 const MOST_LOOKS: u32 = 20;
-/// The time between.
+/// Time between the checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How long a broker may take to introduce itself to somebody who can wait.
+/// Time that a broker has to identify itself to a process that can wait.
 const INTRODUCTION_TIMEOUT: Duration = Duration::from_millis(100);
-/// Longest introduction in bytes; a path has 4096 at most.
+/// Longest owner information in bytes. A path has 4096 at most.
 const MAX_INTRODUCTION_LEN: usize = 4200;
 
-/// An address is ours, as long as this or a copy of it lives.
+/// The lock of an address, held as long as this or a copy of it lives.
 #[derive(Debug)]
 pub(crate) struct Claim {
     socket: OwnedFd,
 }
 
-/// Why an address cannot be claimed.
+/// Reasons why an address cannot be locked.
 #[derive(Debug)]
 pub(crate) enum ClaimError {
-    /// Somebody else of this user has it.
+    /// Another process of this user has locked it.
     Held(Rival),
     /// A system call failed.
     System(io::Error),
 }
 
 impl Claim {
-    /// Claims an address.
+    /// Locks an address.
     pub(crate) fn take(local: LocalAddr) -> Result<Self, ClaimError> {
         let mut ours = None;
         for index in 0..NAMES {
@@ -76,13 +76,12 @@ impl Claim {
             Some((_, socket)) => Ok(Self {
                 socket: socket.into(),
             }),
-            // Others have all the names there are. What we have instead is seen by nobody.
+            // Other users have all names. An unused name stands in for the lock.
             None => unseen().map_err(ClaimError::System),
         }
     }
 
-    /// Takes back a claim that somebody else has kept meanwhile; `None` if it is none of this
-    /// address.
+    /// Takes back a lock that a client kept. Returns `None` if it does not belong to this address.
     pub(crate) fn restore(fd: OwnedFd, local: LocalAddr) -> Option<Self> {
         let socket = Socket::from(fd);
         let good = socket.is_listener().unwrap_or(false)
@@ -96,27 +95,27 @@ impl Claim {
         })
     }
 
-    /// Readable when somebody wants to know who has the address.
+    /// Returns the fd that is readable when a process queries the owner of the address.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Tells those who have asked who we are.
+    /// Answers all pending owner queries.
     pub(crate) fn introduce(&self, introduction: &Introduction) {
         let socket = SockRef::from(&self.socket);
         while let Ok((asking, _)) = socket.accept() {
-            // Who does not listen has asked for nothing.
+            // A process that does not read needs no answer.
             let _ = asking.send(&introduction.encode());
         }
     }
 }
 
-/// What a broker says of itself.
+/// The identity of a broker, as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
-    /// Its process id, in its own pid namespace.
+    /// The broker's process ID in its own PID namespace.
     pub(crate) pid: u32,
-    /// Its runtime directory.
+    /// The broker's runtime directory.
     pub(crate) dir: PathBuf,
 }
 
@@ -134,7 +133,7 @@ impl Introduction {
     }
 }
 
-/// Somebody of this user who has claimed an address.
+/// A process of this user that has locked an address.
 #[derive(Debug)]
 pub(crate) struct Rival {
     pid: u32,
@@ -143,8 +142,8 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    /// Who it is, as far as it has said so by now. `None` where only its process id is known, if
-    /// that.
+    /// Returns the owner, if its answer has arrived. Returns `None` if at most its process ID is
+    /// known.
     pub(crate) fn holder(&mut self) -> Option<Holder> {
         if self.introduction.is_none() {
             let mut buf = vec![0; MAX_INTRODUCTION_LEN];
@@ -157,26 +156,26 @@ impl Rival {
         Some(Holder::Broker { pid, dir })
     }
 
-    /// The same, waiting a moment for the answer.
+    /// Like [`holder`](Self::holder), but waits briefly for the answer.
     pub(crate) fn wait_for_holder(&mut self) -> Option<Holder> {
         let mut fds = [poll_readable(self.connection.as_fd())];
-        // What it is will show.
+        // The attempt to read shows the result.
         let _ = poll(&mut fds, Some(INTRODUCTION_TIMEOUT));
         self.holder()
     }
 
-    /// Its process id; 0 if we cannot see the process.
+    /// Returns the process ID, 0 if the process is invisible to this one.
     pub(crate) const fn pid(&self) -> u32 {
         self.pid
     }
 }
 
-/// The name of an address, with the zero byte before it that says where names are.
+/// Returns the name of an address. The leading zero byte marks an abstract name.
 fn name(local: LocalAddr, index: u8) -> Vec<u8> {
     format!("\0rocade/address/{local}/{index}").into_bytes()
 }
 
-/// What names begin with that stand for nothing.
+/// Prefix of names that stand for no address.
 const UNSEEN: &[u8] = b"rocade/unseen/";
 
 fn unseen() -> io::Result<Claim> {
@@ -187,7 +186,7 @@ fn unseen() -> io::Result<Claim> {
     })
 }
 
-/// Binds and listens; `None` where somebody has the name.
+/// Binds a name and listens. Returns `None` if the name is taken.
 fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
     let socket = new_socket()?;
     match crate::sys::bind(socket.as_fd(), &address(name)?) {
@@ -200,7 +199,8 @@ fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
     }
 }
 
-/// Looks who has a name; an error if it is this user. `bound`: somebody has.
+/// Checks the owner of a name, and fails if it is a process of this user. `bound` tells that the
+/// name is taken.
 fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), ClaimError> {
     let address = address(&name(local, index)).map_err(ClaimError::System)?;
     for _ in 0..MOST_LOOKS {
@@ -220,7 +220,7 @@ fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), ClaimError> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && bound => {
                 thread::sleep(LOOK_AGAIN);
             }
-            // Nobody, or somebody who does not answer: the sockets of the address will tell.
+            // No listener, or one that does not respond. The list of the address's sockets decides.
             Err(_) => return Ok(()),
         }
     }
@@ -281,12 +281,12 @@ mod tests {
     fn a_name_that_nobody_listens_to_is_passed_over() {
         let _no_starts = crate::sys::STARTS.read();
         let local = own_address(3);
-        // As somebody else would do it who wants to lock us out.
+        // A different user could do this to block the address.
         let silent = new_socket().unwrap();
         silent.bind(&address(&name(local, 0)).unwrap()).unwrap();
         let claim = Claim::take(local).unwrap();
         drop(silent);
-        // The first name is free again, but the claim on the second one is seen.
+        // The first name is free again, but the lock on the second one is found.
         let Err(ClaimError::Held(_)) = Claim::take(local) else {
             panic!("claimed twice")
         };

@@ -1,22 +1,23 @@
-//! Passing on a packet that reached the wrong process of this host.
+//! Forwards packets that reached the wrong process of this host.
 //!
-//! GRO merges datagrams of one 5-tuple whatever their destination QP, and an index beyond the
-//! `SO_REUSEPORT` group is hashed, so a process may receive packets of another slot. It sends them
-//! to its own address again, wrapped in a header that steers and that remembers the sender:
+//! GRO merges datagrams of one 5-tuple even if their destination QPs differ, and the kernel hashes
+//! an index beyond the `SO_REUSEPORT` group. A process may therefore receive packets of another
+//! slot. It sends them to its own address again, with a header that steers them and holds the
+//! original sender:
 //!
 //! ```text
 //!  0      1      2      3       4        5          6..8          8..24            24..28    28..44  44..
 //! 0xFF  magic0 magic1 version family  slot   source port   source address (v6)  scope id    key   packet
 //! ```
 //!
-//! `family` is 4 or 6, and in its upper half how often the packet was passed on before.
+//! `family` is 4 or 6. Its upper half is the number of earlier forwards.
 //!
-//! Opcode 0xFF is in the manufacturer range, and `magic0` has a TVer that no packet has, so that
-//! nobody takes such a datagram for a packet. A stray that was passed on is never passed on again. Packets of XRC
-//! targets that several processes serve (`broker/domain.rs`) are, to who has the target now, but not often: there can be no loop.
+//! Opcode 0xFF is in the manufacturer range, and `magic0` has a TVer that no packet has, so such a datagram is never a packet. A misrouted packet is forwarded only once. Packets
+//! to an XRC target that several processes share (`broker/domain.rs`) go to its current owner. They are forwarded at most [`MAX_HOPS`] times, so that there is no loop.
 //!
-//! The wrapper says who the sender is, and anybody can send datagrams: so it carries the
-//! [`ForwardKey`] of the address, which only the processes that share the address have.
+//! Any process can send datagrams with such a header and a forged sender. The header therefore
+//! contains the [`ForwardKey`] of the address, which only the processes that share the address
+//! have.
 
 use core::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -27,25 +28,25 @@ use crate::steering::Slot;
 /// Bytes before the packet.
 pub(crate) const HEADER_LEN: usize = KEY_AT + KEY_LEN;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 pub(crate) const KEY_LEN: usize = 16;
 
 const MAGIC: [u8; 4] = [0xFF, 0x52, 0xF0, 3];
 const FAMILY_V4: u8 = 4;
 const FAMILY_V6: u8 = 6;
 const FAMILY_BITS: u32 = 4;
-/// How often a packet is passed on at most.
+/// Most forwards of a packet.
 pub(crate) const MAX_HOPS: u8 = 4;
 const SLOT_AT: usize = 5;
 const KEY_AT: usize = 28;
 
-/// The secret of the processes that share an address: 128 random bits, made with the address's
-/// first socket and handed on with the sockets.
+/// The secret of the processes that share an address: 128 random bits, created with the address's
+/// first socket and passed on with the sockets.
 #[derive(Clone, Copy)]
 pub struct ForwardKey([u8; KEY_LEN]);
 
 impl ForwardKey {
-    /// A new one.
+    /// Returns a new random key.
     pub(crate) fn random() -> Self {
         Self(random::bytes())
     }
@@ -60,7 +61,7 @@ impl ForwardKey {
 }
 
 impl PartialEq for ForwardKey {
-    /// In a time that says nothing of where they differ.
+    /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
         let differing = self
             .0
@@ -75,33 +76,34 @@ impl Eq for ForwardKey {}
 
 impl fmt::Debug for ForwardKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A secret stays out of logs.
+        // Keeps the secret out of logs.
         f.write_str("ForwardKey(..)")
     }
 }
 
-/// What a received datagram is.
+/// The kind of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<'d> {
-    /// As it came from the network.
+    /// An unwrapped packet from the network.
     Direct,
-    /// A packet that another process on this address has passed on to us: its original
-    /// sender, the packet, and how often that had been passed on before.
+    /// A packet that another process on this address forwarded: its original sender, the packet,
+    /// and the number of earlier forwards.
     Forwarded(SocketAddr, &'d [u8], u8),
-    /// It pretends to be one, and is not: to be dropped.
+    /// A datagram with an invalid header, which must be dropped.
     Forged,
 }
 
-/// Does it begin as a wrapped packet does, of whatever version?
+/// Returns true if the datagram begins like a wrapped packet of any version.
 #[inline]
 pub(crate) fn is_wrapped(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC[..3])
 }
 
-/// The header to put before a packet for `to_slot` that came from `source` and was passed on `hops` times before.
+/// Returns the header for a packet to `to_slot` that came from `source` and was forwarded `hops`
+/// times before.
 ///
-/// `None` if the packet must not be forwarded: it is wrapped already, too short to have a
-/// destination, or was passed on too often.
+/// Returns `None` if the packet must not be forwarded: it is wrapped already, too short to have a
+/// destination, or was forwarded too often.
 pub(crate) fn header(
     key: &ForwardKey,
     to_slot: Slot,
@@ -127,8 +129,8 @@ pub(crate) fn header(
     Some(header)
 }
 
-/// The original sender, the packet, and how often it was passed on before, if this is a datagram to `slot` that
-/// somebody has wrapped who has the key.
+/// Returns the original sender, the packet and the number of earlier forwards. Returns `None`
+/// unless this is a datagram to `slot` with the right key.
 pub(crate) fn unwrap<'d>(
     key: &ForwardKey,
     slot: Slot,
@@ -211,7 +213,7 @@ mod tests {
     fn a_packet_is_not_passed_on_for_ever() {
         let source: SocketAddr = "192.0.2.1:50000".parse().unwrap();
         for hops in 0..MAX_HOPS {
-            // Of the target of another slot.
+            // A packet to the target of another slot.
             let wrapped = wrap_again(8, source, hops, &packet(7)).unwrap();
             assert_eq!(
                 unwrap(&KEY, Slot::new(8), &wrapped),

@@ -1,9 +1,9 @@
-//! What a send socket is used to.
+//! The default segment size (`UDP_SEGMENT` socket option) of a send socket.
 //!
-//! In a conversation each send is a run of two short segments, a message and the acknowledgement of
-//! the last one. A socket that sends such runs again and again is told their length once: then they need no
-//! control message, and `sendto` takes 0.15 µs less than `sendmsg` with one. What else goes through the socket
-//! says how it wants to be cut.
+//! In a ping-pong exchange, each send is a run of two short segments: a message and the ACK of the
+//! previous one. After many such runs, the socket option is set to their segment length. Further
+//! runs then need no control message, and `sendto` takes 0.15 µs less than `sendmsg` with one. All
+//! other sends through the socket set their segment size explicitly.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -12,38 +12,38 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::sys;
 
-/// So many runs alike make a habit.
+/// Number of equal runs after which the socket option is set.
 const FIRM: u32 = 64;
-/// Longest segment of a conversation, in bytes.
+/// Longest segment for which the socket option is set, in bytes.
 const SHORT: usize = 1_024;
 
-/// Changes once in the life of a socket.
+/// The default segment size of a socket. It changes only once.
 #[derive(Debug, Default)]
 pub(super) struct Habit {
-    /// The length at which the socket cuts of its own accord; 0 as long as it does not.
+    /// The default segment size of the socket, 0 while it has none.
     segment_len: AtomicU16,
-    /// Held by who sends while that may change.
+    /// Locked for reading by senders while the default may change.
     sending: RwLock<()>,
-    /// The length of the last run of two, and in the upper half how many like it came in a row. Threads may
-    /// overwrite each other's.
+    /// The segment length of the last run of two, and in the upper half the number of equal runs in
+    /// a row. Racing threads may overwrite each other's value.
     last: AtomicU32,
 }
 
 impl Habit {
-    /// The length at which the socket cuts of its own accord, in bytes; 0 as long as it does not, and then
-    /// only while [`Habit::keep`] is held.
+    /// Returns the default segment size of the socket in bytes, 0 if it has none. A value of 0
+    /// stays valid only while [`Habit::keep`] is held.
     #[inline]
     pub(super) fn segment_len(&self) -> u16 {
         self.segment_len.load(Ordering::Acquire)
     }
 
-    /// Nothing changes while this is held.
+    /// Locks the default segment size against changes.
     #[inline]
     pub(super) fn keep(&self) -> RwLockReadGuard<'_, ()> {
         self.sending.read()
     }
 
-    /// The socket, which has no habit yet, has sent a run.
+    /// Notes a run that was sent while the socket has no default.
     pub(super) fn note(&self, fd: BorrowedFd<'_>, run_len: usize, segment_len: u16) {
         let pair = run_len <= 2 * usize::from(segment_len) && usize::from(segment_len) <= SHORT;
         let last = self.last.load(Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Habit {
             return;
         }
         self.last.store(0, Ordering::Relaxed);
-        // Somebody is sending: some other time.
+        // Skipped while another thread sends. A later run tries again.
         if let Some(_alone) = self.sending.try_write()
             && self.segment_len() == 0
             && sys::set_int(fd, libc::SOL_UDP, libc::UDP_SEGMENT, segment_len.into()).is_ok()

@@ -1,5 +1,5 @@
-//! Who has UDP port 4791 of an address: for error messages, and for the broker to check that a
-//! group consists of the sockets it knows.
+//! Finds the owner of UDP port 4791 of an address, for error messages, and for the broker's check
+//! that a group contains only known sockets.
 
 use core::fmt;
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use super::{LocalAddr, ROCE_PORT};
 
-/// Who holds a port that cannot be bound.
+/// The owner of a port that cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// A process that this user may look into.
+    /// A process whose /proc entries this user may read.
     Process {
         /// Its process id.
         pid: u32,
@@ -21,25 +21,25 @@ pub enum Holder {
     },
     /// A broker of this user that has another runtime directory.
     Broker {
-        /// Its process id, as it sees it itself.
+        /// Its process ID in its own PID namespace.
         pid: u32,
-        /// Its runtime directory, as it sees it itself.
+        /// Its runtime directory in its own mount namespace.
         dir: PathBuf,
     },
-    /// The kernel's own RoCE driver (rdma_rxe), most likely: the module is loaded and no process
-    /// has the socket.
+    /// Most likely the kernel's own RoCE driver (rdma_rxe), because the module is loaded and no
+    /// process has the socket.
     KernelRxe,
     /// A process of another user.
     OtherUser {
-        /// The user's id.
+        /// The user ID.
         uid: u32,
     },
-    /// A process of a user that has no id in this user namespace.
+    /// A process of a user without an ID in this user namespace.
     UnmappedUser {
-        /// The overflow id, which stands for all such users.
+        /// The overflow ID, which stands for all such users.
         uid: u32,
     },
-    /// Nothing is known.
+    /// The owner is unknown.
     Unknown,
 }
 
@@ -85,17 +85,17 @@ impl fmt::Display for Holder {
 pub(crate) struct BoundSocket {
     pub(crate) ip: IpAddr,
     pub(crate) uid: u32,
-    /// The inode of the socket, as fstat(2) of its fd says it.
+    /// The inode of the socket, equal to that of fstat(2) of its fd.
     pub(crate) inode: u64,
 }
 
-/// Every socket of this network namespace that is bound to port 4791.
+/// Returns all sockets of this network namespace that are bound to port 4791.
 ///
 /// # Errors
-/// Those of reading /proc.
+/// Errors of reading /proc.
 pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
     let v4 = fs::read_to_string("/proc/thread-self/net/udp")?;
-    // Absent where IPv6 is.
+    // Absent without IPv6.
     let v6 = fs::read_to_string("/proc/thread-self/net/udp6").unwrap_or_default();
     Ok(v4
         .lines()
@@ -104,7 +104,7 @@ pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
         .collect())
 }
 
-/// Finds out who holds port 4791 of the address, as far as this user can see.
+/// Finds the owner of port 4791 of the address, as far as this user can see it.
 pub(crate) fn find(local: LocalAddr) -> Holder {
     let Ok(sockets) = bound_sockets() else {
         return Holder::Unknown;
@@ -116,8 +116,8 @@ pub(crate) fn find(local: LocalAddr) -> Holder {
     of(socket)
 }
 
-/// Finds out who holds an address that this process has claimed (0: unknown), and port 4791 of it
-/// perhaps.
+/// Finds the owner of an address that process `pid` (0: unknown) has locked. The process may also
+/// have port 4791 of it.
 pub(crate) fn find_or_process(local: LocalAddr, pid: u32) -> Holder {
     match find(local) {
         Holder::Unknown if pid != 0 => Holder::Process {
@@ -128,7 +128,7 @@ pub(crate) fn find_or_process(local: LocalAddr, pid: u32) -> Holder {
     }
 }
 
-/// Who has this socket, as far as this user can see.
+/// Finds the owner of this socket, as far as this user can see it.
 pub(crate) fn of(socket: &BoundSocket) -> Holder {
     if let Some(holder) = process_of(socket.inode) {
         return holder;
@@ -149,7 +149,8 @@ pub(crate) fn of(socket: &BoundSocket) -> Holder {
     Holder::OtherUser { uid }
 }
 
-/// Returns true if a user namespace with this `uid_map` knows the user. Without a map all are known.
+/// Returns true if a user namespace with this `uid_map` has the user. Without a map it has all
+/// users.
 fn is_mapped(map: &str, uid: u32) -> bool {
     let mut lines = map.lines().peekable();
     let is_there = |line: &str| {
@@ -161,7 +162,7 @@ fn is_mapped(map: &str, uid: u32) -> bool {
     lines.peek().is_none() || lines.any(|line| is_there(line) == Some(true))
 }
 
-/// The process that has an fd of this socket open, if this user may see it.
+/// Returns the process that has an fd of this socket open, if this user may see it.
 fn process_of(inode: u64) -> Option<Holder> {
     let wanted = format!("socket:[{inode}]");
     for entry in fs::read_dir("/proc").ok()?.flatten() {
@@ -187,20 +188,21 @@ fn process_of(inode: u64) -> Option<Holder> {
     None
 }
 
-/// The command name of a process.
+/// Returns the command name of a process.
 pub(crate) fn process_name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
 
-/// Parses a line of /proc/net/udp or udp6; `None` for the heading, other ports and nonsense.
+/// Parses a line of /proc/net/udp or udp6. Returns `None` for the heading, other ports and invalid
+/// lines.
 fn parse_line(line: &str) -> Option<BoundSocket> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
     if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
         return None;
     }
-    // After the local address: remote address, state, queues, timer, retransmits, then the uid.
+    // The fields after the local address: remote address, state, queues, timer, retransmits, uid.
     let uid = fields.nth(5)?.parse().ok()?;
     let inode = fields.nth(1)?.parse().ok()?;
     Some(BoundSocket {
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!(parse_line(v6), Some(expected));
     }
 
-    /// In a user namespace the overflow id stands for every user that has no id there.
+    /// In a user namespace, the overflow ID stands for every user without an ID there.
     #[test]
     fn users_outside_of_a_namespace_are_no_users_of_it() {
         let host = "         0          0 4294967295\n";

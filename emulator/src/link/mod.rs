@@ -1,9 +1,9 @@
-//! Links: how RoCEv2 packets leave and reach this process.
+//! Links: send and receive RoCEv2 packets.
 //!
-//! [`UdpLink`] is one local IP address on UDP port 4791. It moves UDP payloads (BTH to ICRC) in
-//! batches and knows nothing of queue pairs. What the invariant CRC covers of the IP header must
-//! be known to the sender, so the link promises (IPv4): DF set, and Identification 0 for a single
-//! datagram, 0, 1, 2, … for the segments of one call.
+//! [`UdpLink`] is one local IP address on UDP port 4791. It transfers UDP payloads (BTH to ICRC) in
+//! batches and does not know queue pairs. The sender computes the ICRC, which covers fields of the
+//! IP header. For IPv4 the link therefore guarantees DF, and Identification 0 for a single
+//! datagram, or 0, 1, 2, … for the segments of one call.
 
 use core::fmt;
 use std::error::Error;
@@ -42,80 +42,81 @@ pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, TxPath, UdpLink};
 //= ENC-02
 pub const ROCE_PORT: u16 = 4791;
 
-/// What the kernel uses as TTL/hop limit unless told otherwise, and 0 stands for.
+/// The default TTL/hop limit of the kernel, for which 0 stands.
 pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// A local address, and the way from there to others.
+/// A local address, and the means to send to others.
 pub(crate) trait Link: fmt::Debug + Send + Sync {
-    /// The address with its interface, where it needs one.
+    /// Returns the address with its interface, if it needs one.
     fn local_addr(&self) -> LocalAddr;
 
-    /// The address.
+    /// Returns the address.
     fn local(&self) -> IpAddr {
         self.local_addr().ip()
     }
 
-    /// The slot of this process, where others have the address too.
+    /// Returns the slot of this process, if the address is shared.
     fn slot(&self) -> Option<Slot> {
         None
     }
 
-    /// What becomes readable when there is something to receive, where anything does.
+    /// Returns the fd that becomes readable when there is something to receive, if there is such an
+    /// fd.
     fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// As [`UdpLink::recv`].
+    /// Receives a batch, see [`UdpLink::recv`].
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>>;
 
-    /// As [`UdpLink::gso`].
+    /// Returns true if runs are segmented by the kernel, see [`UdpLink::gso`].
     fn gso(&self) -> bool;
 
-    /// As [`UdpLink::tx_path`].
+    /// Returns a path to a QP, see [`UdpLink::tx_path`].
     ///
     /// # Errors
-    /// Those of opening a socket.
+    /// Errors of opening a socket.
     fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath>;
 
-    /// As [`UdpLink::open_paths`].
+    /// Opens all sockets for a hop limit, see [`UdpLink::open_paths`].
     ///
     /// # Errors
-    /// Those of [`Link::tx_path`].
+    /// Errors of [`Link::tx_path`].
     fn open_paths(&self, _hop_limit: u8) -> io::Result<()> {
         Ok(())
     }
 
-    /// As [`UdpLink::prepare_multicast`].
+    /// Prepares sending to groups, see [`UdpLink::prepare_multicast`].
     ///
     /// # Errors
-    /// `Unsupported` where there are no groups.
+    /// `Unsupported` if the link has no groups.
     fn prepare_multicast(&self, _interface: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// As [`UdpLink::group_path`].
+    /// Returns a path to groups, see [`UdpLink::group_path`].
     ///
     /// # Errors
-    /// As [`Link::prepare_multicast`].
+    /// See [`Link::prepare_multicast`].
     fn group_path(&self, _hop_limit: u8) -> io::Result<TxPath> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// As [`UdpLink::report_headers`].
+    /// Enables reporting of IP header fields, see [`UdpLink::report_headers`].
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     fn report_headers(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// As [`UdpLink::send`].
+    /// Sends a run, see [`UdpLink::send`].
     ///
     /// # Errors
-    /// `WouldBlock` where there is no room, others where it will not get there.
+    /// `WouldBlock` if there is no room, other errors if the packets cannot reach the destination.
     fn send(
         &self,
         path: TxPath,
@@ -125,17 +126,19 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
         segment_len: usize,
     ) -> io::Result<()>;
 
-    /// As [`UdpLink::arrival`].
+    /// Returns the kind of a received datagram, see [`UdpLink::arrival`].
     fn arrival<'s>(&self, _segment: &'s [u8]) -> Arrival<'s> {
         Arrival::Direct
     }
 
-    /// As [`UdpLink::hand_over`]; false where that cannot be.
+    /// Redirects a packet to the owner of its QP, see [`UdpLink::hand_over`]. Returns false if that
+    /// fails.
     fn hand_over(&self, _to: Slot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
         false
     }
 
-    /// As [`UdpLink::forward`]; false where the packet is for nobody.
+    /// Forwards a misrouted packet, see [`UdpLink::forward`]. Returns false if the packet cannot be
+    /// forwarded.
     fn forward(&self, _to: Slot, _source: SocketAddr, _segment: &[u8]) -> bool {
         false
     }
@@ -206,21 +209,21 @@ impl Link for UdpLink {
     }
 }
 
-/// What a link brings: BTH to ICRC of what should be a packet.
+/// A received UDP payload: BTH to ICRC of a potential packet.
 pub(crate) trait Inbound<'p>: Copy {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(self) -> usize;
 
-    /// Read the short way, where that is possible.
+    /// Parses the packet on the fast path, if that is possible.
     fn short(self) -> Option<ShortPacket<'p>>;
 
-    /// A copy of it.
+    /// Returns a copy.
     fn copied(self) -> Vec<u8>;
 
-    /// Read as a whole.
+    /// Parses the packet completely.
     ///
     /// # Errors
-    /// [`PacketError`] where it is no packet.
+    /// [`PacketError`] if it is not a valid packet.
     fn whole(self) -> Result<Packet<'p>, PacketError>;
 }
 
@@ -245,8 +248,7 @@ impl<'p> Inbound<'p> for &'p [u8] {
     }
 }
 
-/// A local IP address, with the interface it is on where the address alone does not say
-/// (link-local IPv6).
+/// A local IP address, with its interface if the address requires one (link-local IPv6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalAddr {
     ip: IpAddr,
@@ -254,8 +256,8 @@ pub struct LocalAddr {
 }
 
 impl LocalAddr {
-    /// An address with the index of its interface. The index is dropped where it has no meaning
-    /// (anything but link-local IPv6); an IPv4-mapped IPv6 address becomes IPv4.
+    /// Returns an address with the index of its interface. Drops the index unless the address is
+    /// link-local IPv6. Converts an IPv4-mapped IPv6 address to IPv4.
     #[must_use]
     pub fn new(ip: IpAddr, scope_id: u32) -> Self {
         let ip = ip.to_canonical();
@@ -265,19 +267,19 @@ impl LocalAddr {
         }
     }
 
-    /// The address.
+    /// Returns the IP address.
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// Interface index, or 0 where it is not needed.
+    /// Returns the interface index, or 0 if it is not needed.
     #[must_use]
     pub const fn scope_id(self) -> u32 {
         self.scope_id
     }
 
-    /// This address with a port.
+    /// Returns the socket address with this port.
     #[must_use]
     pub fn with_port(self, port: u16) -> SocketAddr {
         match self.ip {
@@ -286,8 +288,7 @@ impl LocalAddr {
         }
     }
 
-    /// The RoCEv2 port of a peer that this address talks to, or `None` if it is of the other IP
-    /// version.
+    /// Returns the RoCEv2 port of a peer, or `None` if the peer is of the other IP version.
     #[inline]
     pub(crate) fn peer(self, ip: IpAddr) -> Option<SocketAddr> {
         match (self.ip, ip.to_canonical()) {
@@ -312,7 +313,7 @@ impl From<IpAddr> for LocalAddr {
 }
 
 impl From<SocketAddr> for LocalAddr {
-    /// Takes the address and the scope; the port is dropped.
+    /// Takes the address and the scope, and drops the port.
     fn from(addr: SocketAddr) -> Self {
         match addr {
             SocketAddr::V4(addr) => Self::new((*addr.ip()).into(), 0),
@@ -331,7 +332,7 @@ impl fmt::Display for LocalAddr {
     }
 }
 
-/// Unicast `fe80::/10`.
+/// Returns true for `fe80::/10`.
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,
@@ -339,23 +340,23 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Why a link cannot be opened.
+/// Reasons why a link cannot be opened.
 #[derive(Debug)]
 pub enum LinkError {
-    /// Somebody else has the address's port 4791.
+    /// Another process has port 4791 of the address.
     InUse {
         /// The address.
         local: LocalAddr,
-        /// Who has it.
+        /// The owner.
         holder: Holder,
     },
-    /// The address is not one of this machine (or of this network namespace).
+    /// The address is not local to this machine or network namespace.
     NotLocal {
         /// The address.
         local: LocalAddr,
     },
-    /// The address cannot be that of a port: multicast or unspecified, or link-local without an
-    /// interface.
+    /// The address cannot be the address of a port: multicast or unspecified, or link-local without
+    /// an interface.
     Unusable {
         /// The address.
         local: LocalAddr,
@@ -369,9 +370,9 @@ pub enum LinkError {
     System {
         /// The address.
         local: LocalAddr,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

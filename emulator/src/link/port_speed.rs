@@ -1,7 +1,7 @@
-//! How fast packets leave that nobody acknowledges.
+//! Limits the rate of packets that are not acknowledged.
 //!
-//! A sender of datagrams would fill the receive buffer of its peer's socket within a millisecond: nothing
-//! holds it up, as the speed of the wire does it with a NIC. So a port has a speed here too.
+//! A sender of datagrams would fill the receive buffer of its peer's socket within a millisecond.
+//! With a NIC, the link speed limits it. This module limits it to an assumed link speed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,19 +9,19 @@ use rocade_transport::Time;
 
 /// Bytes per microsecond: 8 Gbit/s.
 const BYTES_PER_US: u64 = 1_000;
-/// What a packet costs besides its bytes: a receive buffer holds fewer bytes of short ones.
+/// Bytes added per run, because a receive buffer holds fewer bytes of short packets.
 const PER_RUN_BYTES: u64 = 256;
-/// How far ahead of its time a packet may leave.
+/// Most time that packets may leave ahead of the link speed.
 const BURST_NS: u64 = 200_000;
 
-/// When the wire is free again, if it had that speed.
+/// The time at which a link of that speed would be idle again.
 #[derive(Debug, Default)]
 pub(crate) struct PortSpeed {
     free_at_ns: AtomicU64,
 }
 
 impl PortSpeed {
-    /// May a run of so many bytes leave now? It has the wire then.
+    /// Reserves the link for a run of this many bytes. Returns false if the run has to wait.
     pub(crate) fn admits(&self, now: Time, bytes: usize) -> bool {
         let now = now.as_ns();
         let cost_ns = (bytes as u64 + PER_RUN_BYTES) * 1_000 / BYTES_PER_US;

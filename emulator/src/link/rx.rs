@@ -3,16 +3,16 @@
 use core::fmt;
 use std::net::SocketAddr;
 
-/// The largest run of datagrams that GRO hands over in one piece fits.
+/// Size of the longest run that GRO merges.
 const RX_BUFFER_LEN: usize = 1 << 16;
 
-/// Memory for one receive call: 64 KiB, the most that the kernel merges. Reuse it.
+/// The buffer of one receive call: 64 KiB, the most that the kernel merges. Reuse it.
 pub struct RxBuffer {
     bytes: Box<[u8]>,
 }
 
 impl RxBuffer {
-    /// A new buffer.
+    /// Allocates a buffer.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -40,25 +40,25 @@ impl fmt::Debug for RxBuffer {
     }
 }
 
-/// What one receive call brought: one datagram, or several of one sender merged by GRO.
+/// The result of one receive call: one datagram, or several of one sender merged by GRO.
 #[derive(Clone, Copy, Debug)]
 pub struct RxBatch<'b> {
     /// The payloads, one after the other.
     pub data: &'b [u8],
-    /// Length of each payload in bytes; the last may be shorter. Never 0.
+    /// Length of each payload in bytes, never 0. The last may be shorter.
     pub segment_len: usize,
-    /// Address and port of the sender (the port carries no meaning, ENC-03).
+    /// Address and port of the sender. The port carries no meaning.
     pub source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0 (ENC-08). Only after
+    /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0. Only set after
     /// [`UdpLink::set_receive_tos`](super::UdpLink::set_receive_tos).
     pub tos: Option<u8>,
-    /// IPv4 TTL or IPv6 hop limit (ENC-08). Only after
+    /// IPv4 TTL or IPv6 hop limit. Only set after
     /// [`UdpLink::report_headers`](super::UdpLink::report_headers).
     pub hop_limit: Option<u8>,
 }
 
 impl<'b> RxBatch<'b> {
-    /// The UDP payloads in the order in which they arrived.
+    /// Returns the UDP payloads in the order of arrival.
     #[inline]
     #[must_use]
     pub fn segments(&self) -> Segments<'b> {
@@ -66,7 +66,7 @@ impl<'b> RxBatch<'b> {
     }
 }
 
-/// Iterator over the UDP payloads of an [`RxBatch`]. An empty datagram yields nothing.
+/// An iterator over the UDP payloads of an [`RxBatch`]. An empty datagram yields nothing.
 #[derive(Clone, Debug)]
 pub struct Segments<'b> {
     rest: &'b [u8],
@@ -74,7 +74,7 @@ pub struct Segments<'b> {
 }
 
 impl<'b> Segments<'b> {
-    /// `segment_len` is not 0.
+    /// Creates an iterator. `segment_len` must not be 0.
     pub(crate) const fn new(data: &'b [u8], segment_len: usize) -> Self {
         Self {
             rest: data,

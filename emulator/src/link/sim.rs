@@ -1,8 +1,9 @@
-//! A simulated network: several HCAs of one process, virtual time, no sockets.
+//! A simulated network: several HCAs in one process, virtual time, no sockets.
 //!
-//! A packet arrives after the latency, in the order in which it left; what else may happen to it is for
-//! [`fault`](super::fault) rules. Time stands still while the program runs and moves to the next event when it
-//! polls in vain, so a program of one thread does the same each time.
+//! A packet arrives after the latency, in the order of sending. Everything else is injected by
+//! [`fault`](super::fault) rules. Time stands still while the program runs, and advances to the
+//! next event when a poll finds nothing. A single-threaded program therefore behaves the same each
+//! time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,15 +21,15 @@ use super::{Link, LocalAddr, RxBatch, RxBuffer, Segments, TxPath};
 
 /// UDP source port of all packets.
 const PORT: u16 = 0xC000;
-/// Where time begins; below it a time stamp has no past.
+/// Start of the virtual time, late enough that times before it can be represented.
 const BEGIN_NS: u64 = 1_000_000_000;
 
-/// What a simulated network is like.
+/// Parameters of a simulated network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Simulation {
-    /// Decides everything that is left to chance: QP numbers, first PSNs, rules with a probability.
+    /// Seed of all random values: QP numbers, initial PSNs, rules with a probability.
     pub seed: u64,
-    /// From one HCA to another.
+    /// Latency from one HCA to another.
     pub latency: Duration,
 }
 
@@ -43,11 +44,11 @@ pub(crate) struct Network {
 #[derive(Debug, Default)]
 struct Flying {
     packets: BinaryHeap<Reverse<InFlight>>,
-    /// How many have been sent.
+    /// Number of packets sent.
     sent: u64,
 }
 
-/// In the order of arrival, then of sending.
+/// A packet in flight, ordered by arrival time, then by sending.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InFlight {
     due: Time,
@@ -68,7 +69,7 @@ impl Network {
         }
     }
 
-    /// The time, for a clock.
+    /// Returns the time, for a clock.
     pub(crate) fn time(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.now_ns)
     }
@@ -77,12 +78,12 @@ impl Network {
         Time::from_ns(self.now_ns.load(Ordering::Relaxed))
     }
 
-    /// Moves time on; never back.
+    /// Advances the time, never back.
     pub(crate) fn move_to(&self, time: Time) {
         self.now_ns.fetch_max(time.as_ns(), Ordering::Relaxed);
     }
 
-    /// When the next packet arrives.
+    /// Returns the arrival time of the next packet.
     pub(crate) fn next_due(&self) -> Option<Time> {
         let flying = self.flying.lock();
         flying.packets.peek().map(|Reverse(packet)| packet.due)
@@ -111,7 +112,7 @@ impl Link for SimLink {
         let now = self.network.now();
         let mut flying = self.network.flying.lock();
         let is_ours = |packet: &InFlight| packet.due <= now && packet.to == self.local.ip();
-        // Due for somebody else: that one's turn comes.
+        // The next packet belongs to another link, which will receive it.
         if !flying
             .packets
             .peek()

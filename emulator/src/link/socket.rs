@@ -1,4 +1,4 @@
-//! Making the sockets: receive sockets (also for the broker's groups) and send sockets.
+//! Creates receive sockets (also for the broker's groups) and send sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,21 +10,21 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Sock
 use super::{LinkError, LocalAddr, ROCE_PORT, holder, sys};
 use crate::sys::bind;
 
-/// What is asked for as receive buffer. An unprivileged process gets `net.core.rmem_max` at most.
+/// Requested receive buffer size. An unprivileged process gets `net.core.rmem_max` at most.
 const RECEIVE_BUFFER_BYTES: c_int = 8 << 20;
-/// What is asked for as send buffer. An unprivileged process gets `net.core.wmem_max` at most.
+/// Requested send buffer size. An unprivileged process gets `net.core.wmem_max` at most.
 const SEND_BUFFER_BYTES: c_int = 8 << 20;
 
-/// How a receive socket holds its port.
+/// Sharing of a receive socket's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Alone.
+    /// The socket has the port exclusively.
     Exclusive,
-    /// As a member of a `SO_REUSEPORT` group.
+    /// The socket is a member of a `SO_REUSEPORT` group.
     ReusePort,
 }
 
-/// A socket bound to port 4791 of the address, set up as [`configure_receive`] does.
+/// Opens a socket bound to port 4791 of the address, set up by [`configure_receive`].
 pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket, LinkError> {
     let unusable = local.ip().is_unspecified()
         || local.ip().is_multicast()
@@ -63,8 +63,8 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
     Ok(socket)
 }
 
-/// A socket bound to port 4791 of a multicast group that is a member of it on one interface and gets
-/// what comes to it there, and nothing else. Other processes may have one too.
+/// Opens a socket bound to port 4791 of a multicast group, a member of the group on one interface.
+/// It receives only the group's packets on that interface. Other processes may open the same group.
 pub(crate) fn open_group(
     group: LocalAddr,
     own: IpAddr,
@@ -85,7 +85,7 @@ pub(crate) fn open_group(
     report_headers(socket.as_fd(), group).map_err(failed("asking for headers"))?;
     let mut address = group.with_port(ROCE_PORT);
     if let SocketAddr::V6(address) = &mut address {
-        // Groups of some scopes mean nothing without an interface.
+        // Groups of some scopes require an interface.
         address.set_scope_id(interface);
     }
     bind(socket.as_fd(), &SockAddr::from(address)).map_err(failed("binding UDP port 4791"))?;
@@ -108,7 +108,7 @@ pub(crate) fn open_group(
     Ok(socket)
 }
 
-/// By which interface a send socket of `local` sends to groups.
+/// Sets the interface by which a send socket of `local` sends to groups.
 pub(crate) fn set_multicast(
     fd: BorrowedFd<'_>,
     local: LocalAddr,
@@ -121,8 +121,8 @@ pub(crate) fn set_multicast(
     }
 }
 
-/// Has runs of datagrams merged, and asks for a large buffer. What the system refuses of it is done
-/// without: then each datagram is received singly.
+/// Enables GRO and requests a large buffer. Ignores options that the system refuses. Without GRO,
+/// each datagram is received individually.
 pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) {
     wish("UDP_GRO", sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1));
     if local.ip().is_ipv6() {
@@ -133,14 +133,14 @@ pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) {
     set_receive_buffer(fd, RECEIVE_BUFFER_BYTES);
 }
 
-/// Notes what became of an option that we can do without.
+/// Logs the failure of an optional socket option.
 fn wish(option: &str, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(option, %error, "the system does without");
     }
 }
 
-/// Has the TOS or traffic class of each datagram reported, or not. That takes 0.1 µs per receive.
+/// Enables or disables reporting of the TOS or traffic class, which takes 0.1 µs per receive.
 pub(crate) fn set_receive_tos(fd: BorrowedFd<'_>, local: LocalAddr, on: bool) -> io::Result<()> {
     let (level, name) = match local.ip() {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTOS),
@@ -149,7 +149,7 @@ pub(crate) fn set_receive_tos(fd: BorrowedFd<'_>, local: LocalAddr, on: bool) ->
     sys::set_int(fd, level, name, c_int::from(on))
 }
 
-/// Has traffic class and hop limit of each datagram reported: datagrams show both to their receiver.
+/// Enables reporting of traffic class and hop limit, which UD receivers get from the IP header.
 pub(crate) fn report_headers(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
     set_receive_tos(fd, local, true)?;
     let (level, name) = match local.ip() {
@@ -159,7 +159,7 @@ pub(crate) fn report_headers(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result
     sys::set_int(fd, level, name, 1)
 }
 
-/// Asks for a receive buffer of this many bytes, beyond the system's limit if privileged.
+/// Requests a receive buffer of this many bytes, beyond the system's limit if privileged.
 fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: c_int) {
     let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes));
@@ -171,15 +171,15 @@ pub(crate) fn grow_receive_buffer(fd: BorrowedFd<'_>) {
     set_receive_buffer(fd, RECEIVE_BUFFER_BYTES);
 }
 
-/// The smallest receive buffer there is, for a socket that nobody reads.
+/// Requests the smallest receive buffer, for a socket without a reader.
 pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) {
     let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1);
     wish("SO_RCVBUF", result);
 }
 
-/// Throws away what is queued on a receive socket; returns how many datagrams that were.
+/// Discards the datagrams queued on a receive socket. Returns their number.
 ///
-/// Bounded, so that a sender that is faster than this loop cannot hold it.
+/// Bounded, so that a fast sender cannot keep this loop running.
 pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
     const LIMIT: usize = 1 << 16;
     let mut byte = [0; 1];
@@ -188,11 +188,11 @@ pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
         .count()
 }
 
-/// A send socket of the address bound to this source port, with this TTL or hop limit unless the
-/// kernel's will do: unconnected, never fragmenting.
+/// Opens a send socket of the address with this source port, unconnected and without fragmentation.
+/// Sets the TTL or hop limit, unless `None` selects the kernel's default.
 ///
-/// The socket must stay unconnected: only then is the IPv4 Identification 0 (or the index of the
-/// GSO segment), which the ICRC of the packets relies on.
+/// The socket must stay unconnected. Only then is the IPv4 Identification 0 (or the index of the
+/// GSO segment), on which the ICRC of the packets relies.
 //= ENC-07
 pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> io::Result<Socket> {
     let socket = new_socket(local)?;
@@ -226,13 +226,13 @@ pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> i
         (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into())?,
         (IpAddr::V6(_), Some(limit)) => socket.set_unicast_hops_v6(limit.into())?,
     }
-    // Nobody reads this socket; whatever is sent to its port shall not pile up.
+    // The socket has no reader, so datagrams to its port must not pile up.
     shrink_receive_buffer(fd);
     bind(socket.as_fd(), &SockAddr::from(local.with_port(port)))?;
     Ok(socket)
 }
 
-/// What kind of receive socket of a shared address an fd is; `None` if it is none.
+/// Returns the kind of a receive socket of a shared address, or `None` for any other fd.
 pub(crate) fn kind_of(fd: BorrowedFd<'_>, local: LocalAddr) -> Option<ReceiveKind> {
     let socket = SockRef::from(&fd);
     let bound = socket.local_addr().ok()?.as_socket()?;
@@ -247,18 +247,18 @@ pub(crate) fn kind_of(fd: BorrowedFd<'_>, local: LocalAddr) -> Option<ReceiveKin
     }
 }
 
-/// A receive socket of an address that is shared.
+/// The kind of a receive socket of a shared address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveKind {
     /// A member of the `SO_REUSEPORT` group of port 4791.
     Group,
     /// Bound to port 4791, in no group.
     Alone,
-    /// Bound to this other port, where the broker passes packets on to.
+    /// Bound to this other port, to which the broker forwards packets.
     Relayed(u16),
 }
 
-/// A socket of a process to which the broker passes packets on: of the address, with any port.
+/// Opens a socket for a process to which the broker forwards packets, on any port of the address.
 pub(crate) fn open_relayed(local: LocalAddr) -> io::Result<Socket> {
     let socket = new_socket(local)?;
     configure_receive(socket.as_fd(), local);

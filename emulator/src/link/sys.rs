@@ -1,8 +1,8 @@
-//! The system calls of the UDP link. All `unsafe` of the link is in this file; what it exports is
+//! The system calls of the UDP link. All its `unsafe` code is in this file, whose functions are
 //! safe to call with any argument.
 //!
-//! Messages are sent and received by the system calls themselves: the functions of the C library are
-//! points at which a thread can be cancelled, and we are called with locks held.
+//! Uses raw system calls for sending and receiving. The functions of the C library are cancellation
+//! points, and the callers hold locks.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -12,39 +12,40 @@ use std::ptr;
 
 use libc::{c_int, c_void, socklen_t};
 
-/// Room for the control messages of one datagram: at most four small ones.
+/// Space for the control messages of one datagram: at most four small ones.
 const CONTROL_LEN: usize = 128;
 
 /// A control message buffer, aligned as `cmsghdr` needs it.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
-/// What [`receive`] learned about a datagram, or a run of datagrams merged by GRO.
+/// The result of [`receive`]: a datagram, or a run of datagrams merged by GRO.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// Bytes in the buffer.
+    /// Number of bytes in the buffer.
     pub(crate) len: usize,
-    /// Payload length of each merged datagram (the last may be shorter); `None` for a single one.
+    /// Payload length of each merged datagram (the last may be shorter), or `None` for a single
+    /// one.
     pub(crate) segment_len: Option<usize>,
-    /// Where it came from.
+    /// Source address and port.
     pub(crate) source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class, where the socket reports it.
+    /// IPv4 TOS or IPv6 traffic class, if the socket reports it.
     pub(crate) tos: Option<u8>,
-    /// IPv4 TTL or IPv6 hop limit, likewise.
+    /// IPv4 TTL or IPv6 hop limit, if the socket reports it.
     pub(crate) hop_limit: Option<u8>,
-    /// The datagram was longer than the buffer.
+    /// True if the datagram was longer than the buffer.
     pub(crate) truncated: bool,
 }
 
-/// What [`send`] shall put into the IP header and how it shall cut the data. Fields that are
-/// `None` leave the socket's default.
+/// Options of [`send`]: IP header fields and segment length. `None` selects the socket's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendOptions {
     /// IPv4 TOS or IPv6 traffic class.
     pub(crate) tos: Option<u8>,
     /// IPv4 TTL or IPv6 hop limit, 1 to 255.
     pub(crate) hop_limit: Option<u8>,
-    /// Cut the data into datagrams of this many bytes (`UDP_SEGMENT`); 0 for not at all.
+    /// Length of the datagrams into which the kernel segments the data (`UDP_SEGMENT`), 0 to send
+    /// one datagram.
     pub(crate) segment_len: Option<u16>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn set_int(
     set_option(fd, level, name, &value)
 }
 
-/// Attaches a classic BPF program that chooses the socket of the fd's `SO_REUSEPORT` group.
+/// Attaches a classic BPF program that selects the socket of the fd's `SO_REUSEPORT` group.
 pub(crate) fn attach_reuseport_cbpf(
     fd: BorrowedFd<'_>,
     program: &[libc::sock_filter],
@@ -77,9 +78,10 @@ pub(crate) fn attach_reuseport_cbpf(
     )
 }
 
-/// How many datagrams a socket has lost for want of buffer. Wraps at 2^32.
+/// Returns the number of datagrams that a socket has dropped because its buffer was full. Wraps at
+/// 2^32.
 pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    /// Of linux/sock_diag.h: the index of the drops, and how many values there are up to it.
+    /// From linux/sock_diag.h: the index of the drops, and the number of values up to it.
     const SK_MEMINFO_DROPS: usize = 8;
     const VALUES: usize = SK_MEMINFO_DROPS + 1;
     let mut values = [0u32; VALUES];
@@ -115,7 +117,7 @@ fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io
 /// Receives without blocking into `buf`.
 ///
 /// # Errors
-/// Those of recvmsg(2); `WouldBlock` when there is nothing.
+/// Errors of recvmsg(2). `WouldBlock` if there is nothing to receive.
 #[inline]
 pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     let mut name = SockAddr::NONE;
@@ -133,8 +135,8 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = CONTROL_LEN as _;
 
-    // SAFETY: every pointer in `msg` is to a live local or to `buf`, which is exclusively
-    // borrowed, each with its true length.
+    // SAFETY: every pointer in `msg` is to a live local or to `buf`, which is exclusively borrowed,
+    // each with its true length.
     let received = unsafe {
         libc::syscall(
             libc::SYS_recvmsg,
@@ -162,7 +164,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
 /// Sends one datagram, or a run of equal ones, from an unconnected socket without blocking.
 ///
 /// # Errors
-/// Those of sendto(2) and sendmsg(2); `WouldBlock` when the socket's buffer is full.
+/// Errors of sendto(2) and sendmsg(2). `WouldBlock` if the socket's buffer is full.
 #[inline]
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
@@ -209,7 +211,8 @@ pub(crate) fn send(
     let control_len = writer.len;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if control_len == 0 {
-        // SAFETY: `data` and `name` are readable for the lengths stated; sendto only reads them.
+        // SAFETY: `data` and `name` are readable for the lengths stated, and sendto only reads
+        // them.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_sendto,
@@ -226,8 +229,8 @@ pub(crate) fn send(
     msg.msg_control = (&raw mut control).cast();
     msg.msg_controllen = control_len as _;
 
-    // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length;
-    // sendmsg only reads them.
+    // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length,
+    // and sendmsg only reads them.
     let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -239,8 +242,8 @@ struct ControlWriter<'a> {
 }
 
 impl ControlWriter<'_> {
-    /// Appends one message. The three that [`send`] writes fit by far; one that did not would be
-    /// left out.
+    /// Appends one message. The three that [`send`] writes fit easily. A message that does not fit
+    /// is left out.
     fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         let data_len = u32::try_from(size_of::<T>()).unwrap_or(u32::MAX);
         // SAFETY: pure computations without access to memory.
@@ -257,7 +260,8 @@ impl ControlWriter<'_> {
             cmsg_type: kind,
         };
         // SAFETY: `space` bytes from `start` are inside the buffer (checked above). `start` is
-        // aligned for cmsghdr: the buffer is, and CMSG_SPACE is a multiple of that alignment.
+        // aligned for cmsghdr, because the buffer is and CMSG_SPACE is a multiple of that
+        // alignment.
         unsafe { start.cast::<libc::cmsghdr>().write(header) };
         // SAFETY: the data begins right behind the header, inside the same `space` bytes.
         unsafe {
@@ -270,13 +274,13 @@ impl ControlWriter<'_> {
 }
 
 fn read_control(msg: &libc::msghdr, meta: &mut Received) {
-    // SAFETY: `msg` was filled by recvmsg, so that msg_control/msg_controllen describe the valid
+    // SAFETY: `msg` was filled by recvmsg, so msg_control and msg_controllen describe the valid
     // control messages in a live buffer.
     let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(msg) };
     while !cmsg.is_null() {
         // SAFETY: CMSG_FIRSTHDR/CMSG_NXTHDR return aligned pointers to complete headers.
         let header = unsafe { &*cmsg };
-        // SAFETY: as above; computes the address behind the header.
+        // SAFETY: as above. Computes the address behind the header.
         let data = unsafe { libc::CMSG_DATA(cmsg) };
         let len = header.cmsg_len as usize - (data as usize - cmsg as usize);
         match (header.cmsg_level, header.cmsg_type) {
@@ -302,19 +306,19 @@ fn read_control(msg: &libc::msghdr, meta: &mut Received) {
     }
 }
 
-/// Reads an integer from a control message whose data has `len` bytes.
+/// Reads an integer from a control message with `len` bytes of data.
 fn read_value<T: Copy + Integer>(data: *const u8, len: usize) -> Option<T> {
-    // SAFETY: `len` bytes at `data` are valid (checked against the size), T is an integer, so that
-    // any bit pattern will do, and the read needs no alignment.
+    // SAFETY: `len` bytes at `data` are valid (checked against the size). T is an integer, so any
+    // bit pattern is valid, and the read needs no alignment.
     (len >= size_of::<T>()).then(|| unsafe { data.cast::<T>().read_unaligned() })
 }
 
-/// Types for which every bit pattern is a value.
+/// Types for which every bit pattern is valid.
 trait Integer {}
 impl Integer for u8 {}
 impl Integer for c_int {}
 
-/// Either form of a socket address, as large as the larger one.
+/// An IPv4 or IPv6 socket address.
 #[repr(C)]
 union SockAddr {
     v4: libc::sockaddr_in,
@@ -322,8 +326,8 @@ union SockAddr {
 }
 
 impl SockAddr {
-    /// All zero: the unspecified family.
-    // SAFETY: zero is valid for both, plain data as they are.
+    /// The zero value, of the unspecified family.
+    // SAFETY: zero is valid for both, which are plain data.
     const NONE: Self = unsafe { mem::zeroed() };
 }
 
@@ -367,7 +371,7 @@ fn socket_addr(name: &SockAddr, len: socklen_t) -> Option<SocketAddr> {
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 if len >= socklen_of::<libc::sockaddr_in6>() => {
-            // SAFETY: likewise, as `len` says.
+            // SAFETY: as above, because `len` covers the larger address.
             let v6 = unsafe { name.v6 };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())

@@ -1,7 +1,7 @@
-//! What may sit between the engine and any of its links, in both directions: captures and faults.
+//! Packet hooks between the engine and its links: capture and fault injection, in both directions.
 //!
-//! Where nobody asks for either, sending and receiving look at one word. Faults take packets one by one, so
-//! runs are short then. The tap decides and keeps; sending and handing over is for who asks it.
+//! Without either, sending and receiving only test one flag. Fault rules apply to single packets,
+//! so runs have one segment then. The hooks decide and store. The caller sends and delivers.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,21 +18,21 @@ use super::fault::{self, Direction, Effect, Ends, Faults, Held, Rule};
 use super::shm::ShmChannel;
 use super::{Segments, Simulation};
 
-/// The bits of TOS or traffic class that say: congestion experienced.
+/// The ECN bits of TOS or traffic class for congestion experienced (CE).
 pub(crate) const ECN_CE: u8 = 0b11;
 
-/// Captures and faults of an engine; a packet that leaves late remembers its way out, a `W`.
+/// Capture and fault rules of an engine. `W` is the route of a delayed packet.
 #[derive(Debug)]
 pub(crate) struct Tap<W> {
-    /// Is there anything to do?
+    /// True if there is anything to do.
     on: AtomicBool,
-    /// Do packets have to come one by one?
+    /// True if packets must be sent one by one.
     faulty: AtomicBool,
     /// The rules that the process was started with.
     own: Vec<Rule>,
     path: Option<PathBuf>,
     capture: OnceLock<Capture>,
-    /// What carries packets that do not go through shared memory.
+    /// The transport of packets that do not use shared memory.
     medium: Medium,
     /// The engine's time 0, in nanoseconds since 1970.
     origin_ns: u64,
@@ -47,16 +47,16 @@ struct State<W> {
     arriving: Held<Arriving>,
 }
 
-/// Who is told what the rules have hit.
+/// A receiver of the rules' hit counts.
 pub(crate) trait Tally: fmt::Debug + Send {
-    /// So many packets each of them, when it begins.
+    /// Starts counting for a list of rules, with the present counts.
     fn begin(&self, hits: &mut dyn Iterator<Item = u64>);
 
-    /// So many packets that one.
+    /// Sets the count of the rule at `index`.
     fn count(&self, index: usize, hits: u64);
 }
 
-/// A packet that leaves, late perhaps.
+/// A packet to be sent, possibly delayed.
 #[derive(Debug)]
 pub(crate) struct Leaving<W> {
     pub(crate) way: W,
@@ -64,7 +64,7 @@ pub(crate) struct Leaving<W> {
     pub(crate) copies: u32,
 }
 
-/// A packet that arrives, late perhaps.
+/// A packet to be delivered, possibly delayed.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) meta: PacketMeta,
@@ -73,49 +73,49 @@ pub(crate) struct Arriving {
     pub(crate) copies: u32,
 }
 
-/// Where a packet came from whose ICRC has been checked.
+/// The source of a packet whose ICRC was verified.
 #[derive(Clone, Debug)]
 pub(crate) enum Via {
-    /// A socket; its source port, its Identification and its TOS.
+    /// A socket: the source port, Identification and TOS.
     Udp(u16, u16, u8),
-    /// A channel.
+    /// A shared-memory link.
     Channel(Arc<ShmChannel>),
 }
 
-/// What becomes of a run that is to leave.
+/// The hooks' decision on a run to be sent.
 #[derive(Debug)]
 pub(crate) enum Departure<W> {
-    /// It leaves as it is.
+    /// Send the run unchanged.
     Free,
-    /// This packet in its place, now.
+    /// Send this packet instead.
     Changed(Leaving<W>),
-    /// It will leave by then.
+    /// The packet is delayed until this time at the latest.
     Late(Time),
 }
 
-/// What becomes of a packet that has come.
+/// The hooks' decision on a received packet.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// It arrives.
+    /// Deliver the packet now.
     Now(Arriving),
-    /// Nobody gets it: it was damaged.
+    /// Drop the packet, because it was corrupted.
     Damaged,
-    /// It will arrive by then.
+    /// The packet is delayed until this time at the latest.
     Late(Time),
 }
 
-/// What is around a packet.
+/// The addresses and header fields of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// Source port and Identification, over UDP.
+    /// UDP source port and IPv4 Identification, for packets over UDP.
     pub(crate) udp: Option<(u16, u16)>,
     pub(crate) tos: u8,
 }
 
 impl Envelope {
-    /// Of a packet that came.
+    /// Returns the information of a received packet.
     pub(crate) const fn of(meta: &PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
@@ -146,7 +146,7 @@ impl<W> Default for State<W> {
 }
 
 impl<W> State<W> {
-    /// What happens to a packet.
+    /// Applies the rules to a packet and reports the hits.
     fn decide(&mut self, direction: Direction, ends: Ends, packet: &[u8]) -> Effect {
         let effect = self.faults.decide(direction, ends, packet);
         if !effect.is_none()
@@ -161,7 +161,7 @@ impl<W> State<W> {
 }
 
 impl<W> Tap<W> {
-    /// One with these rules, that captures into a file from [`Tap::start`] on.
+    /// Creates hooks with these rules. Capturing into the file begins with [`Tap::start`].
     pub(crate) fn new(
         rules: &[Rule],
         capture: Option<PathBuf>,
@@ -193,23 +193,23 @@ impl<W> Tap<W> {
         tap
     }
 
-    /// Is there anything to do?
+    /// Returns true if there is anything to do.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Do packets have to come one by one?
+    /// Returns true if packets must be sent one by one.
     pub(crate) fn is_faulty(&self) -> bool {
         self.faulty.load(Ordering::Relaxed)
     }
 
-    /// The rules that the process was started with.
+    /// Returns the rules that the process was started with.
     pub(crate) fn own_rules(&self) -> &[Rule] {
         &self.own
     }
 
-    /// These rules from now on; what they hit is told to `tally`.
+    /// Installs these rules, whose hits are reported to `tally`.
     pub(crate) fn obey(&self, rules: &[Rule], tally: Option<Box<dyn Tally>>) {
         tracing::info!(rules = rules.len(), "faults");
         let mut state = self.state.lock();
@@ -228,12 +228,12 @@ impl<W> Tap<W> {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// The process is going to have packets.
+    /// Starts the capture. Must be called before the process has packets.
     pub(crate) fn start(&self) {
         let Some(path) = &self.path else { return };
         match Capture::start(path) {
             Ok(capture) => {
-                // Once: there is one attachment.
+                // Set only once, because an engine is attached only once.
                 let _ = self.capture.set(capture);
                 self.on.store(true, Ordering::Relaxed);
             }
@@ -241,14 +241,14 @@ impl<W> Tap<W> {
         }
     }
 
-    /// What was captured is in the file when this returns.
+    /// Writes all captured packets to the file before it returns.
     pub(crate) fn flush(&self) {
         if let Some(capture) = self.capture.get() {
             capture.flush();
         }
     }
 
-    /// When something that is late goes on.
+    /// Returns the time of the next delayed packet.
     pub(crate) fn next_due(&self) -> Option<Time> {
         if !self.is_on() {
             return None;
@@ -258,8 +258,8 @@ impl<W> Tap<W> {
         both.into_iter().flatten().min()
     }
 
-    /// Captures a run that is complete and sealed and is to leave now, and says what becomes of it. `way` says where it
-    /// leaves, marked or not.
+    /// Captures a complete and sealed run that is to be sent now, and returns the decision on it.
+    /// `way` returns the route, with or without ECN mark.
     pub(crate) fn depart(
         &self,
         now: Time,
@@ -292,7 +292,8 @@ impl<W> Tap<W> {
         if let Some(random) = effect.corrupt {
             fault::corrupt(&mut leaving.bytes, random);
             if envelope.udp.is_none() {
-                // Nobody checks an ICRC there: it is lost, as it would be when that had been done.
+                // Shared memory has no ICRC to check, so the packet is dropped like a receiver
+                // would.
                 leaving.copies = 0;
             }
         }
@@ -308,7 +309,7 @@ impl<W> Tap<W> {
         }
     }
 
-    /// Captures a packet that has come, and says what becomes of it.
+    /// Captures a received packet, and returns the decision on it.
     pub(crate) fn arrive(&self, now: Time, meta: &PacketMeta, bytes: Vec<u8>, via: Via) -> Arrived {
         let envelope = Envelope::of(meta, &via);
         let mut effect = Effect::NONE;
@@ -337,27 +338,27 @@ impl<W> Tap<W> {
         }
     }
 
-    /// Captures a packet that has come and that nobody gets.
+    /// Captures a received packet that is dropped.
     pub(crate) fn refuse(&self, now: Time, meta: &PacketMeta, bytes: &[u8], via: &Via, why: &str) {
         self.record(now, Direction::Rx, &Envelope::of(meta, via), bytes, why);
     }
 
-    /// A packet has left: others may have waited for that.
+    /// Notes that a packet was sent, for packets to be reordered behind it.
     pub(crate) fn has_left(&self) {
         self.state.lock().leaving.pass();
     }
 
-    /// A packet has arrived.
+    /// Notes that a packet was delivered, for packets to be reordered behind it.
     pub(crate) fn has_arrived(&self) {
         self.state.lock().arriving.pass();
     }
 
-    /// The next packet that has been late for long enough to leave.
+    /// Takes the next delayed packet that is to be sent now.
     pub(crate) fn take_leaving(&self, now: Time) -> Option<Leaving<W>> {
         self.state.lock().leaving.take(now)
     }
 
-    /// The next packet that has been late for long enough to arrive.
+    /// Takes the next delayed packet that is to be delivered now.
     pub(crate) fn take_arriving(&self, now: Time) -> Option<Arriving> {
         self.state.lock().arriving.take(now)
     }

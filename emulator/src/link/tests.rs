@@ -13,7 +13,7 @@ use super::socket::{self, Sharing};
 use super::*;
 use crate::steering::{Slot, steering_program};
 
-/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
+/// Returns an address of 127.0.0.0/8 that no other test uses, in this process or another.
 fn own_address() -> LocalAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -21,7 +21,7 @@ fn own_address() -> LocalAddr {
     IpAddr::from(Ipv4Addr::new(127, high | 0x80, low, last)).into()
 }
 
-/// Waits until the link has something and receives it; `None` where nothing comes.
+/// Waits until the link is readable and receives. Returns `None` if nothing arrives.
 fn receive<'b>(link: &UdpLink, buf: &'b mut RxBuffer) -> Option<RxBatch<'b>> {
     let readable = |timeout| {
         let mut fds = [crate::sys::poll_readable(link.rx_fd())];
@@ -30,7 +30,7 @@ fn receive<'b>(link: &UdpLink, buf: &'b mut RxBuffer) -> Option<RxBatch<'b>> {
     readable(Duration::from_secs(20)).then(|| link.recv(buf).expect("recv"))?
 }
 
-/// A packet for this QP: 12 bytes of BTH, a body, and a valid ICRC for the flow.
+/// Returns a packet for this QP: 12 bytes of BTH, a body, and a valid ICRC for the flow.
 fn packet(dest: Qpn, body: u8, len: usize, icrc: Option<(&IcrcFlow, u16)>) -> Vec<u8> {
     let mut packet = vec![body; len];
     packet[0] = 0x64;
@@ -141,7 +141,7 @@ fn a_single_datagram_arrives_as_it_was_sent() {
     assert_eq!(batch.segments().collect::<Vec<_>>(), [b"header + payload"]);
 }
 
-/// A run whose segments say their length in their first two bytes.
+/// Returns a run whose segments hold their length in their first two bytes.
 fn labelled(lens: &[u16]) -> Vec<u8> {
     let segment = |&len: &u16| {
         let rest = std::iter::repeat_n(0x5A, usize::from(len) - 2);
@@ -262,7 +262,7 @@ fn pieces_get_the_icrc_of_identification_0() {
         let batch = receive(&b, &mut buf).unwrap();
         assert_eq!(batch.data, packet(dest, id, 64, Some((&flow, 0))));
     }
-    // What has no valid ICRC stays as it is.
+    // A packet without a valid ICRC stays unchanged.
     let run = [packet(dest, 1, 64, None), packet(dest, 2, 64, None)].concat();
     a.send(path, b.local(), 0, &run, 64).unwrap();
     for body in 1..3 {
@@ -328,8 +328,8 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     assert_eq!(members[2].arrival(batch.data), forwarded);
     assert_eq!(members[2].arrival(&stray), Arrival::Direct);
 
-    // Who has not the key is not believed, and other slots do not take what is not theirs. A link
-    // that is not shared takes nothing of the kind.
+    // A wrapped packet with a wrong key or for another slot is forged. A link that is not shared
+    // accepts none.
     let mut guessed = batch.data.to_vec();
     guessed[28] ^= 1;
     for (link, data) in [
@@ -340,7 +340,7 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     ] {
         assert_eq!(link.arrival(data), Arrival::Forged);
     }
-    // Wrapped ones, our own, and those for a third slot are not forwarded.
+    // Wrapped packets, those of this process, and those for a third slot are not forwarded.
     for (slot, data) in [(2, batch.data), (3, &stray), (1, &stray), (2, &stray[..4])] {
         let refused = members[3]
             .forward(Slot::new(slot), source, data)
@@ -380,7 +380,7 @@ fn unusable_addresses_are_refused() {
             "{text}: {error}"
         );
     }
-    // Reserved for documentation: nobody's.
+    // Reserved for documentation, and assigned to no machine.
     let error = UdpLink::bind(IpAddr::from([203, 0, 113, 77])).unwrap_err();
     assert!(matches!(error, LinkError::NotLocal { .. }), "{error}");
 }

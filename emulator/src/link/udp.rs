@@ -21,37 +21,39 @@ use super::sys::{self, SendOptions};
 use super::{DEFAULT_HOP_LIMIT, LinkError, LocalAddr, RxBatch, RxBuffer, holder};
 use crate::steering::{Slot, slot_of};
 
-/// Most segments that one [`UdpLink::send`] may have.
+/// Most segments of one [`UdpLink::send`].
 pub const MAX_SEGMENTS: usize = 64;
-/// Most bytes that one [`UdpLink::send`] may have.
+/// Most bytes of one [`UdpLink::send`].
 pub const MAX_SEND_LEN: usize = 65_000;
 
-/// Number of send sockets for each hop limit. Destinations with the same slot bits always share one.
+/// Number of send sockets for each hop limit. Destinations with the same slot bits always share
+/// one.
 const SEND_SOCKETS: u8 = 8;
-/// Hop limits that have sockets: the kernel's, and the first other one that is asked for.
+/// Number of hop limits with sockets of their own: the kernel's default, and the first other one in
+/// use.
 const HOP_LIMITS: u8 = 2;
-/// Lowest source port (ENC-03).
+/// Lowest source port.
 const FIRST_PORT: u16 = 0xC000;
 /// Number of source ports: 0xC000 to 0xFFFF.
 const PORTS: u16 = 0x4000;
-/// The ICRC at the end of each packet, in bytes.
+/// Length of the ICRC at the end of each packet, in bytes.
 const ICRC_LEN: usize = 4;
 
-/// How packets to a destination QP leave: constant for the life of a QP, which keeps them in
-/// order.
+/// The send socket and header fields for packets to a destination QP. Constant for the life of a
+/// QP, which keeps its packets in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxPath {
     /// The UDP source port, 0xC000 to 0xFFFF. The ICRC covers it.
     pub source_port: u16,
-    /// To be told with each send, because the socket does not know it: that takes 0.1 µs.
+    /// Hop limit to set with each send, because it differs from the socket's. That takes 0.1 µs.
     hop_limit: Option<u8>,
     socket: u8,
-    /// It leads to a group that this host carries for itself.
+    /// True for a group that uses the multicast tunnel.
     carried: bool,
 }
 
 impl TxPath {
-    /// A path without a socket.
+    /// Returns a path without a socket.
     pub(super) const fn simulated(source_port: u16) -> Self {
         Self {
             source_port,
@@ -68,16 +70,16 @@ struct SendSocket {
     habit: Habit,
 }
 
-/// One local IP address that speaks RoCEv2. Every method takes `&self`; threads may send and
-/// receive at the same time.
+/// A local IP address that sends and receives RoCEv2. Every method takes `&self`. Threads may send
+/// and receive at the same time.
 ///
-/// The link is either the only one on its address ([`UdpLink::bind`]), or one of several processes
-/// that share the address through the broker ([`UdpLink::from_broker`]).
+/// The link either has its address exclusively ([`UdpLink::bind`]), or shares it with other
+/// processes through the broker ([`UdpLink::from_broker`]).
 pub struct UdpLink {
     local: LocalAddr,
-    /// Our place on a shared address.
+    /// Slot and key on a shared address.
     place: Option<(Slot, ForwardKey)>,
-    /// Keeps an address that is not shared.
+    /// The lock of an address that is not shared.
     _claim: Option<Claim>,
     rx: OwnedFd,
     tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
@@ -85,13 +87,12 @@ pub struct UdpLink {
     other_hop_limit: OnceLock<u8>,
     opening: Mutex<()>,
     gso: AtomicBool,
-    /// Groups are sent to by this, and received from so, on the loopback interface.
+    /// The multicast tunnel for sending, and a flag for a link that receives from the tunnel.
     carrier: OnceLock<Carrier>,
     is_carried: bool,
 }
 
-/// This process's receive socket on a shared address; for
-/// [`UdpLink::from_broker`].
+/// This process's receive socket on a shared address, for [`UdpLink::from_broker`].
 #[derive(Debug)]
 pub struct SharedSocket {
     pub(crate) fd: OwnedFd,
@@ -102,7 +103,7 @@ impl UdpLink {
     /// Opens the address for this process alone, without a broker.
     ///
     /// # Errors
-    /// [`LinkError::InUse`] says who has the port if somebody has; else see [`LinkError`].
+    /// [`LinkError::InUse`] names the owner of the port if it is taken, else see [`LinkError`].
     pub fn bind(local: impl Into<LocalAddr>) -> Result<Self, LinkError> {
         let local = local.into();
         let in_use = |holder| LinkError::InUse { local, holder };
@@ -115,7 +116,7 @@ impl UdpLink {
                 ));
             }
             Err(ClaimError::System(error)) => {
-                // The port decides.
+                // Binding the port decides.
                 tracing::debug!(%local, %error, "claiming an address");
                 None
             }
@@ -124,10 +125,10 @@ impl UdpLink {
         Ok(Self::new(local, None, claim, rx.into()))
     }
 
-    /// Uses the receive socket of `slot` that the broker made for this address.
+    /// Uses the receive socket of `slot` that the broker created for this address.
     ///
     /// # Errors
-    /// [`LinkError::System`] if `rx` is no such socket.
+    /// [`LinkError::System`] if `rx` is not such a socket.
     pub fn from_broker(
         local: impl Into<LocalAddr>,
         slot: Slot,
@@ -148,11 +149,11 @@ impl UdpLink {
         }
     }
 
-    /// Joins a multicast group on the interface that has the address `own` and the index `interface`
-    /// (0 where that is not known). The address of this link is the group's; nothing is sent from it.
+    /// Joins a multicast group on the interface that has the address `own` and the index
+    /// `interface` (0 if unknown). The address of this link is the group's. The link only receives.
     ///
     /// # Errors
-    /// Those of opening the socket.
+    /// Errors of opening the socket.
     //= MC-06
     pub fn join(group: LocalAddr, own: IpAddr, interface: u32) -> Result<Self, LinkError> {
         if let IpAddr::V6(ip) = group.ip()
@@ -187,45 +188,45 @@ impl UdpLink {
         }
     }
 
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub const fn local(&self) -> IpAddr {
         self.local.ip()
     }
 
-    /// The address with its interface, where it needs one.
+    /// Returns the address with its interface, if it needs one.
     #[must_use]
     pub const fn local_addr(&self) -> LocalAddr {
         self.local
     }
 
-    /// This process's slot on a shared address; `None` if the address is not shared.
+    /// Returns this process's slot on a shared address, or `None` if the address is not shared.
     #[must_use]
     pub fn slot(&self) -> Option<Slot> {
         self.place.map(|(slot, _)| slot)
     }
 
-    /// The receive socket, to wait on until it is readable.
+    /// Returns the receive socket, to wait until it is readable.
     #[must_use]
     pub fn rx_fd(&self) -> BorrowedFd<'_> {
         self.rx.as_fd()
     }
 
-    /// Receives what is there, up to 64 KiB of datagrams of one sender. Does not block; `None` if
-    /// there is nothing.
+    /// Receives up to 64 KiB of datagrams of one sender without blocking. Returns `None` if there
+    /// are none.
     ///
     /// # Errors
-    /// Those of recvmsg(2), except that it would block or was interrupted.
+    /// Errors of recvmsg(2), except EAGAIN and EINTR.
     #[inline]
     pub fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>> {
         let bytes = buf.as_mut_slice();
         let received = loop {
             match sys::receive(self.rx.as_fd(), bytes) {
-                // A datagram longer than IP can carry does not exist; were there one, the piece
-                // we have of it is of no use.
+                // A datagram longer than IP can carry does not exist. A truncated one would be
+                // useless.
                 Ok(received) if received.truncated => {}
                 Ok(received) => break received,
-                // Not by its kind: this is what most polls end with.
+                // Compares the raw error, because most polls end here.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -240,66 +241,67 @@ impl UdpLink {
         }))
     }
 
-    /// How many datagrams the kernel has dropped because the receive buffer was full. Wraps at 2^32.
+    /// Returns the number of datagrams that the kernel dropped because the receive buffer was full.
+    /// Wraps at 2^32.
     ///
     /// # Errors
-    /// Those of getsockopt(2).
+    /// Errors of getsockopt(2).
     pub fn receive_overflows(&self) -> io::Result<u32> {
         sys::receive_drops(self.rx.as_fd())
     }
 
-    /// Has [`RxBatch::tos`] filled in from now on, or not. Costs 0.1 µs per receive.
+    /// Enables or disables [`RxBatch::tos`]. Costs 0.1 µs per receive.
     ///
     /// # Errors
-    /// Those of setsockopt(2).
+    /// Errors of setsockopt(2).
     pub fn set_receive_tos(&self, on: bool) -> io::Result<()> {
         socket::set_receive_tos(self.rx.as_fd(), self.local, on)
     }
 
-    /// Has [`RxBatch::tos`] and [`RxBatch::hop_limit`] filled in from now on. Costs 0.2 µs per receive.
+    /// Enables [`RxBatch::tos`] and [`RxBatch::hop_limit`]. Costs 0.2 µs per receive.
     ///
     /// # Errors
-    /// Those of setsockopt(2).
+    /// Errors of setsockopt(2).
     pub fn report_headers(&self) -> io::Result<()> {
         socket::report_headers(self.rx.as_fd(), self.local)
     }
 
-    /// Size of the kernel's receive buffer in bytes, bookkeeping included: a datagram costs at
-    /// least 768 of them.
+    /// Returns the size of the kernel's receive buffer in bytes, overhead included. A datagram
+    /// takes at least 768 bytes of it.
     ///
     /// # Errors
-    /// Those of getsockopt(2).
+    /// Errors of getsockopt(2).
     pub fn receive_buffer(&self) -> io::Result<usize> {
         SockRef::from(&self.rx).recv_buffer_size()
     }
 
-    /// Limits the kernel's receive buffer (the kernel doubles the figure), for trials with little
-    /// of it.
+    /// Limits the kernel's receive buffer (the kernel doubles the value), for experiments with
+    /// small buffers.
     ///
     /// # Errors
-    /// Those of setsockopt(2).
+    /// Errors of setsockopt(2).
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         SockRef::from(&self.rx).set_recv_buffer_size(bytes)
     }
 
-    /// How packets to this QP leave. The send socket depends on the hop limit and the slot bits of the QP
-    /// number only: the receiver's GRO then merges what belongs to one process.
+    /// Returns the path of packets to this QP. The send socket depends on the hop limit and the
+    /// slot bits of the QP number only. The receiver's GRO then merges packets of one process.
     ///
-    /// `hop_limit` is the IPv4 TTL or IPv6 hop limit; 0 stands for the default of 64 (ENC-08). The ICRC does
+    /// `hop_limit` is the IPv4 TTL or IPv6 hop limit. 0 stands for the default of 64. The ICRC does
     /// not cover it.
     ///
     /// # Errors
-    /// Those of opening a socket; `AddrInUse` if no source port is free.
+    /// Errors of opening a socket. `AddrInUse` if no source port is free.
     //= ENC-03
     pub fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
         self.path_to_slot(slot_of(dest), hop_limit)
     }
 
-    /// Opens all sockets that paths with this hop limit may need: what [`Self::tx_path`] says for it afterwards
-    /// takes no system call.
+    /// Opens all sockets that paths with this hop limit may need. Later calls of [`Self::tx_path`]
+    /// with it need no system call.
     ///
     /// # Errors
-    /// Those of [`Self::tx_path`].
+    /// Errors of [`Self::tx_path`].
     pub fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
         for slot in 0..SEND_SOCKETS {
             self.path_to_slot(Slot::new(slot), hop_limit)?;
@@ -307,16 +309,16 @@ impl UdpLink {
         Ok(())
     }
 
-    /// What is sent to multicast groups leaves by this interface (for IPv6; 0 where it is not known) from now on.
+    /// Sets the interface for sending to multicast groups (for IPv6, 0 if unknown).
     ///
     /// # Errors
-    /// Those of socket(2) and setsockopt(2).
+    /// Errors of socket(2) and setsockopt(2).
     pub fn prepare_multicast(&self, interface: u32) -> io::Result<()> {
         let own = self.local.ip();
         if own.is_ipv6() && carried::is_carried(own, own, interface) {
             let _only_one = self.opening.lock();
             if self.carrier.get().is_none() {
-                // Nobody else does, under the lock.
+                // Cannot fail, because only one thread holds the lock.
                 let _ = self.carrier.set(Carrier::open()?);
             }
             return Ok(());
@@ -325,10 +327,11 @@ impl UdpLink {
         socket::set_multicast(self.tx_fd(path)?, self.local, interface)
     }
 
-    /// How packets to multicast groups leave, after [`Self::prepare_multicast`]; as [`Self::tx_path`].
+    /// Returns the path of packets to multicast groups, after [`Self::prepare_multicast`]. See
+    /// [`Self::tx_path`].
     ///
     /// # Errors
-    /// Those of opening a socket.
+    /// Errors of opening a socket.
     //= MC-04
     pub fn group_path(&self, hop_limit: u8) -> io::Result<TxPath> {
         let path = self.path_to_slot(slot_of(Qpn::MULTICAST), 0)?;
@@ -336,7 +339,7 @@ impl UdpLink {
             0 => DEFAULT_HOP_LIMIT,
             limit => limit,
         };
-        // What a socket has for other packets, groups do not get.
+        // The hop limit of the socket does not apply to groups.
         Ok(TxPath {
             hop_limit: Some(hop_limit),
             carried: self.carrier.get().is_some(),
@@ -362,10 +365,10 @@ impl UdpLink {
         })
     }
 
-    /// The socket that a path uses, to wait on until it is writable after `WouldBlock`.
+    /// Returns the socket of a path, to wait until it is writable after `WouldBlock`.
     ///
     /// # Errors
-    /// Those of opening a socket, if the path is not of this link.
+    /// Errors of opening a socket, if the path is not of this link.
     pub fn tx_fd(&self, path: TxPath) -> io::Result<BorrowedFd<'_>> {
         Ok(self.send_socket(path.socket)?.fd.as_fd())
     }
@@ -409,18 +412,18 @@ impl UdpLink {
         Err(LinkError::NoSourcePort { local: self.local }.into())
     }
 
-    /// Sends `data` to port 4791 of `to`: one datagram, or where `data` is longer than
-    /// `segment_len`, a run of datagrams of `segment_len` bytes (the last may be shorter) with
-    /// IPv4 Identification 0, 1, 2, …. Does not block.
+    /// Sends `data` to port 4791 of `to`, without blocking. If `data` is longer than `segment_len`,
+    /// sends a run of datagrams of `segment_len` bytes (the last may be shorter) with IPv4
+    /// Identification 0, 1, 2, ….
     ///
-    /// At most [`MAX_SEGMENTS`] and [`MAX_SEND_LEN`]. Where the system refuses to segment, the
-    /// run is sent piece by piece, with the ICRCs corrected for the Identification that the pieces
-    /// then have (0), and [`Self::gso`] is false from then on.
+    /// At most [`MAX_SEGMENTS`] and [`MAX_SEND_LEN`]. If the system refuses GSO, the segments are
+    /// sent one by one with Identification 0 and corrected ICRCs, and [`Self::gso`] is false from
+    /// then on.
     ///
     /// # Errors
-    /// Those of sendmsg(2): `WouldBlock` if the socket's buffer is full (nothing was sent), EMSGSIZE
-    /// if a segment exceeds the path's MTU, and so on. `InvalidInput` if `to` is of the other IP
-    /// version.
+    /// Errors of sendmsg(2): `WouldBlock` if the socket's buffer is full (nothing was sent),
+    /// EMSGSIZE if a segment exceeds the path's MTU, and so on. `InvalidInput` if `to` is of the
+    /// other IP version.
     #[inline]
     pub fn send(
         &self,
@@ -460,7 +463,7 @@ impl UdpLink {
         self.send_pieces(socket, &to, data, segment_len, options)
     }
 
-    /// Sends to a group as this host does for itself.
+    /// Sends to a group through the multicast tunnel.
     #[cold]
     fn carry(
         &self,
@@ -479,7 +482,7 @@ impl UdpLink {
         carrier.send(source, group, ip, data, segment_len)
     }
 
-    /// Sends data as they are, or cut `at` a length.
+    /// Sends data as one datagram, or segmented into datagrams of `at` bytes.
     #[inline]
     fn send_cut(
         &self,
@@ -513,7 +516,7 @@ impl UdpLink {
                 result => return result,
             }
         }
-        // 0 is in one piece.
+        // 0 disables segmentation.
         options.segment_len = Some(at.unwrap_or(0));
         send_all(fd, to, data, options)
     }
@@ -531,7 +534,7 @@ impl UdpLink {
         let mut data = data.to_vec();
         let flow = match to.ip() {
             IpAddr::V4(ip) => IcrcFlow::new(self.local.ip(), ip.into(), socket.port),
-            // There is no Identification in IPv6.
+            // IPv6 has no Identification.
             IpAddr::V6(_) => None,
         };
         for (index, segment) in data.chunks_mut(segment_len).enumerate() {
@@ -545,7 +548,7 @@ impl UdpLink {
                 }
                 Ok(()) => {}
                 Err(error) if index == 0 => return Err(error),
-                // The head of the run is gone: what is missing counts as lost on the way.
+                // The head of the run was sent. The rest counts as lost packets.
                 Err(_) => break,
             }
         }
@@ -558,26 +561,25 @@ impl UdpLink {
             .map_or(0, |socket| socket.habit.segment_len())
     }
 
-    /// Whether runs of segments go out in one piece, with Identification 0, 1, 2, …. False after the
-    /// system refused: then send one segment per call, whose Identification is 0.
+    /// Returns true if the kernel segments runs (GSO), with Identification 0, 1, 2, …. False after
+    /// the system refused. Then send one segment per call, with Identification 0.
     #[inline]
     #[must_use]
     pub fn gso(&self) -> bool {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// Declares whether runs of segments go out in one piece.
+    /// Sets whether the kernel segments runs (GSO).
     pub fn set_gso(&self, on: bool) {
         self.gso.store(on, Ordering::Relaxed);
     }
 
-    /// Passes a packet of another slot on to the process it is for. `segment` must be as received
-    /// from the network: what [`Self::arrival`] says was forwarded never is again.
+    /// Forwards a packet of another slot to its process. `segment` must be as received from the
+    /// network. Packets that [`Self::arrival`] reports as forwarded are never forwarded again.
     ///
     /// # Errors
-    /// `InvalidInput` if it must not be forwarded: the address is not shared, the packet is for
-    /// this process or not for `to_slot`, or it is a forwarded one. Else those of sending. On any
-    /// error drop the packet.
+    /// `InvalidInput` if the address is not shared, or if the packet is for this process, not for `to_slot`, or forwarded already. Otherwise the errors of
+    /// sending. On any error drop the packet.
     pub fn forward(&self, to_slot: Slot, source: SocketAddr, segment: &[u8]) -> io::Result<()> {
         let is_there = |slot| slot == to_slot || segment.get(5..8) == Some(&[0, 0, 1]);
         if !Slot::of_packet(segment).is_some_and(is_there) {
@@ -586,11 +588,11 @@ impl UdpLink {
         self.hand_over(to_slot, source, 0, segment)
     }
 
-    /// Passes a packet on to the process that serves its QP now, which may be another one than the number says
-    /// (XRC targets). It has been passed on `hops` times before.
+    /// Redirects a packet to the process that owns its QP now, which may differ from the slot in
+    /// the QP number (XRC targets). It was forwarded `hops` times before.
     ///
     /// # Errors
-    /// As [`Self::forward`], but for whom the packet is.
+    /// As [`Self::forward`], except that the packet may be for any slot.
     pub fn hand_over(
         &self,
         to_slot: Slot,
@@ -609,8 +611,8 @@ impl UdpLink {
         self.send(path, self.local.ip(), 0, &datagram, datagram.len())
     }
 
-    /// What a received datagram is: a packet, or one that another process of this host has
-    /// forwarded to us, or the attempt of somebody to make us believe that.
+    /// Returns the kind of a received datagram: a packet, one that another process of this host
+    /// forwarded, or a forged one.
     #[inline]
     #[must_use]
     pub fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
@@ -663,8 +665,8 @@ fn send_all(
     }
 }
 
-/// Errors with which kernels and drivers refuse `UDP_SEGMENT`. Some also have other causes; then
-/// sending piece by piece fails too.
+/// Returns true for errors with which kernels and drivers refuse `UDP_SEGMENT`. Some have other
+/// causes as well. Then sending one by one fails, too.
 fn means_no_gso(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -672,8 +674,8 @@ fn means_no_gso(error: &io::Error) -> bool {
     )
 }
 
-/// Turns a valid ICRC for Identification `index` into one for Identification 0, and leaves an
-/// invalid one alone (somebody wants it so).
+/// Converts a valid ICRC for Identification `index` into one for Identification 0. Leaves an
+/// invalid one unchanged, because it is invalid on purpose.
 fn renumber(flow: &IcrcFlow, index: u16, segment: &mut [u8]) {
     let Some(at) = segment.len().checked_sub(ICRC_LEN).filter(|&len| len >= 12) else {
         return;

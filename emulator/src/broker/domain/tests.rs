@@ -109,7 +109,7 @@ fn each_operation_has_a_number() {
     }
 }
 
-/// If space runs out, the newest entries are kept, because the requester more likely repeats those.
+/// Keeps the newest entries if space runs out, because the requester more likely repeats those.
 #[test]
 fn the_oldest_are_forgotten_first() {
     let cell = memory().add(QPN, A).unwrap();

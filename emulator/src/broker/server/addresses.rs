@@ -1,4 +1,4 @@
-//! Addresses: making their sockets, handing them out and taking them back.
+//! Addresses: creating their sockets, passing them to clients and taking them back.
 
 use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ use crate::link::holder::{self, BoundSocket};
 use crate::link::{ForwardKey, Holder, LinkError, LocalAddr};
 use crate::steering::Slot;
 
-/// How long sockets that we do not know may stand in the way of a request: those of a process
-/// that is ending are gone soon.
+/// Time for which foreign sockets may delay a request. Those of a process that is ending disappear
+/// soon.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often to look again at an address that somebody else has claimed.
+/// Interval of attempts to lock an address that another process has locked.
 const LOOK_AT_CLAIM: Duration = Duration::from_millis(100);
 
 impl From<LinkError> for Refusal {
@@ -41,21 +41,22 @@ impl From<LinkError> for Refusal {
     }
 }
 
-/// Why an address cannot be had.
+/// Reasons why an address cannot be opened.
 enum Obstacle {
-    /// A client of an earlier broker has not come yet; it may have sockets of the group.
+    /// A client of an earlier broker has not resumed yet and may have sockets of the group.
     Awaited(Holder),
-    /// There is a socket that we do not know.
+    /// There is a socket that this broker does not know.
     Stranger(BoundSocket),
-    /// Another process of this user has claimed the address: its id (0 if unknown), and what it has
-    /// said of itself.
+    /// Another process of this user has locked the address: its process ID (0 if unknown), and the
+    /// owner it reported.
     Rival(u32, Option<Holder>),
-    /// The system does not let us.
+    /// The system refuses a socket.
     Failed(LinkError),
 }
 
 impl Obstacle {
-    /// Whether the obstacle may go away by itself: a process of ours that is coming or ending.
+    /// Returns true if the blocker may disappear by itself, because it is a process of this user
+    /// that is starting or ending.
     fn may_pass(&self) -> bool {
         match self {
             Self::Awaited(_) | Self::Rival(..) => true,
@@ -83,7 +84,8 @@ impl Obstacle {
 }
 
 impl Server {
-    /// Takes sockets back, and before those from 0 the claim. Says at which index it went wrong.
+    /// Takes sockets back. The address lock precedes socket 0. An error names the index that
+    /// failed.
     pub(super) fn restore(
         &mut self,
         local: LocalAddr,
@@ -111,7 +113,7 @@ impl Server {
         Ok(())
     }
 
-    /// A client asks for the sockets of an address, from this index on.
+    /// Starts a client's request for the sockets of an address, starting at `first`.
     pub(super) fn begin_to_open(&mut self, index: usize, local: LocalAddr, first: u8) {
         let now = Instant::now();
         let begin = if self.slots.has_awaited() {
@@ -128,7 +130,7 @@ impl Server {
         self.open(index, pending);
     }
 
-    /// Sends a client sockets of an address, or an error, or lets it wait.
+    /// Sends a client sockets of an address or an error, or delays the request.
     pub(super) fn open(&mut self, index: usize, pending: Pending) {
         let Some(slot) = self.clients[index].slot else {
             return;
@@ -183,7 +185,7 @@ impl Server {
         if group.len() > len
             && let Err(obstacle) = self.check_whole(local)
         {
-            // Somebody has come between.
+            // Another process has added a socket in between.
             if let Some(group) = self.groups.get_mut(&local) {
                 group.shrink(len);
             }
@@ -195,12 +197,12 @@ impl Server {
         Ok(())
     }
 
-    /// A group of an address that nobody else has.
+    /// Creates a group for an address after locking the address.
     fn claim(&mut self, local: LocalAddr) -> Result<Group, Obstacle> {
         let claim = match Claim::take(local) {
             Ok(claim) => claim,
             Err(ClaimError::Held(mut new)) => {
-                // One that we have asked before may have answered.
+                // The same competing broker may already have answered an earlier query.
                 let rival = match self.rivals.entry(local) {
                     Entry::Occupied(old) if old.get().pid() == new.pid() => old.into_mut(),
                     Entry::Occupied(mut old) => {
@@ -222,7 +224,8 @@ impl Server {
         Ok(Group::new(local, claim, ForwardKey::random()))
     }
 
-    /// Checks that all clients of an earlier broker have come, who may have sockets of any group.
+    /// Checks that all clients of an earlier broker have resumed, because they may have sockets of
+    /// any group.
     fn check_awaited(&mut self) -> Result<(), Obstacle> {
         if !self.slots.has_awaited() || Instant::now() >= self.recovery_deadline {
             return Ok(());
@@ -234,10 +237,10 @@ impl Server {
         Err(Obstacle::Awaited(holder))
     }
 
-    /// Checks that no sockets of the group are in hands that we do not know: adding to the group
-    /// would then put the new one at the wrong index.
+    /// Checks that the address has no foreign sockets, because these would move a new socket to a
+    /// wrong index.
     fn check_whole(&self, local: LocalAddr) -> Result<(), Obstacle> {
-        // Without /proc there is no more to know than what locks and claims say.
+        // Without /proc, the locks are the only information.
         let sockets = holder::bound_sockets().unwrap_or_default();
         let known = |inode| self.groups.values().any(|group| group.has_inode(inode));
         let mut strangers = sockets
@@ -249,15 +252,15 @@ impl Server {
     }
 }
 
-/// Sockets could not be sent.
+/// Failure to send sockets.
 enum Refused {
-    /// Too many descriptors are on their way.
+    /// Too many descriptors are in flight.
     ForNow,
-    /// The client takes nothing.
+    /// The client cannot receive.
     ForEver,
 }
 
-/// Descriptors on their way count for the user, whoever they are for.
+/// Descriptors in flight count for the sending user, whatever their receiver.
 const TOO_MANY_IN_FLIGHT: &str = "too many file descriptors are on their way to programs of this \
     user that do not receive them";
 
@@ -271,7 +274,7 @@ impl Pending {
 }
 
 impl Client {
-    /// Sends sockets from this index on, at most up to that of the slot.
+    /// Sends sockets starting at `first`, at most up to that of the slot.
     fn send_sockets(
         &self,
         group: &Group,

@@ -1,4 +1,4 @@
-//! Shared-memory channels: the broker makes them and keeps nothing of them.
+//! Creates shared-memory links between clients. The broker keeps no part of them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,8 +9,8 @@ use super::{Client, Server};
 use crate::link::shm;
 
 impl Server {
-    /// Makes a channel between two clients and hands each its end of it; or says that there can be
-    /// none, which means UDP.
+    /// Creates a shared-memory link between two clients and sends each its end. If that is
+    /// impossible, answers [`Response::NoChannel`], and the clients use UDP.
     pub(super) fn connect(&mut self, index: usize, ends: Ends) {
         let made = self
             .peer_for(index, ends)
@@ -27,8 +27,9 @@ impl Server {
         }
     }
 
-    /// The client that a channel leads to, where both take part. The peer's address must be ours to
-    /// manage: then this slot on it is that client's, whether it uses the address already or will.
+    /// Returns the peer of a shared-memory link if both clients have enabled them. This broker must
+    /// manage the peer's address, so that the slot identifies the peer there even before the peer
+    /// uses the address.
     fn peer_for(&self, index: usize, ends: Ends) -> Option<usize> {
         let asking = &self.clients[index];
         let own = asking.slot?;
@@ -49,8 +50,8 @@ impl Server {
             .position(|client| client.slot == Some(ends.slot) && takes_part(client))
     }
 
-    /// Sends both ends; false where the peer receives nothing. Who does not take its end later is
-    /// noticed by the other one, whose life line hangs up.
+    /// Sends both ends. Returns false if the peer does not receive. If a client drops its end
+    /// later, the liveness socket hangs up and the other client notices.
     fn give(&mut self, asking: usize, peer: usize, ends: Ends, channel: &Channel) -> bool {
         let (Some(own), Ok(asking_wake), Ok(peer_wake)) = (
             self.clients[asking].slot,
@@ -85,7 +86,7 @@ fn copy(fd: Option<&OwnedFd>) -> io::Result<OwnedFd> {
     fd.ok_or(io::ErrorKind::NotFound)?.try_clone()
 }
 
-/// What both ends of a channel share.
+/// The shared parts of a link.
 struct Channel {
     memory: OwnedFd,
     life_line: [UnixStream; 2],

@@ -1,8 +1,9 @@
-//! Connections: who gets one, and who loses it.
+//! Client connections: accepting, limiting and dropping them.
 //!
-//! One process must not keep others out, whether it connects and says nothing, or asks and does not
-//! listen. Who has no slot has little time; where there is no room it goes, the oldest first. Who
-//! does not receive what it was sent is not served until it does, and goes after a while: it can
+//! One process must not lock others out, by staying silent or by not reading answers. A connection
+//! without a slot has a short time limit. When the broker is full, it drops the oldest of these
+//! first. The broker stops serving a client that does not read, and drops it after a timeout. The
+//! client can reconnect.
 //! come back.
 
 use std::fs::File;
@@ -21,35 +22,36 @@ use super::{LOOK_AGAIN, Pending, Server};
 use crate::fdpass::{self, Peer};
 use crate::steering::Slot;
 
-/// Most connections at a time: a client for each slot, and some that ask for the status.
+/// Most connections at a time: one client per slot, and some status queries.
 const MAX_CONNECTIONS: usize = 300;
-/// For how long a connection may have no slot.
+/// Time that a connection may have no slot.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// For how long a client may leave unread what it was sent, while it asks for more.
+/// Time that a client may leave messages unread while it sends more requests.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Offers of channels that a client may leave unread: each has descriptors.
+/// Most offers of shared-memory links that a client may leave unread, because each holds
+/// descriptors.
 const MAX_UNREAD_OFFERS: u32 = 16;
 
-/// A connection.
+/// A client's connection.
 pub(super) struct Client {
     pub(super) connection: OwnedFd,
     pub(super) peer: Peer,
     pub(super) name: String,
     pub(super) slot: Option<Slot>,
-    /// What wakes it, where it takes part in shared-memory channels.
+    /// The eventfd that wakes the client, if it uses shared-memory links.
     pub(super) wake: Option<OwnedFd>,
-    /// What is to be done when it is gone.
+    /// The client's ACK journal, to process when the client is gone.
     pub(super) deposit: Option<Deposit>,
-    /// An address it has asked for and not got yet.
+    /// An unanswered request for an address.
     pub(super) pending: Option<Pending>,
-    /// Rules for faults that hold for it.
+    /// The client's fault rules.
     pub(super) faults: ClientFaults,
-    /// The version of the protocol in which it asks.
+    /// The protocol version of the client's requests.
     pub(super) version: u16,
-    /// To be dropped.
+    /// True if the connection is to be dropped.
     pub(super) gone: bool,
     since: Instant,
-    /// Since when it has asked for something and not received what it was sent before.
+    /// Time since which the client has sent a request while an earlier message is unread.
     stuck_since: Option<Instant>,
     unread_offers: u32,
 }
@@ -73,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Waits for its next request, or only for its end while it is stuck.
+    /// Returns the poll entry for the next request, or only for a hangup while the client is stuck.
     pub(super) fn poll(&self) -> libc::pollfd {
         let mut entry = sys::poll_readable(self.connection.as_fd());
         if self.is_stuck() {
@@ -86,21 +88,22 @@ impl Client {
         self.stuck_since.is_some()
     }
 
-    /// Has it received all it was sent? Else it is not served for now.
+    /// Returns true if the client has received all messages. Otherwise the broker stops serving it
+    /// for now.
     pub(super) fn listens(&mut self) -> bool {
         let unread = sys::has_unread(self.connection.as_fd());
         self.stuck_since = unread.then(|| self.stuck_since.unwrap_or_else(Instant::now));
         !unread
     }
 
-    /// When it has to go, unless something happens.
+    /// Returns the time at which the client is dropped unless something happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let without_slot = self.slot.is_none().then(|| self.since + HELLO_TIMEOUT);
         let stuck = self.stuck_since.map(|since| since + UNREAD_TIMEOUT);
         [without_slot, stuck].into_iter().flatten().min()
     }
 
-    /// Sends an answer. A client that does not take it is dropped: it has asked for it.
+    /// Sends an answer. Drops a client that does not receive the answer to its own request.
     pub(super) fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
         if let Err(error) = self.try_send(response, fds) {
             tracing::warn!(pid = self.peer.pid, %error, "answering a client");
@@ -111,14 +114,13 @@ impl Client {
     /// Sends an answer.
     ///
     /// # Errors
-    /// Those of sending; the client stays.
+    /// The error of sending. The client stays.
     pub(super) fn try_send(&self, response: &Response, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let message = with_version(response.encode(), self.version);
         fdpass::send(self.connection.as_fd(), &message, fds)
     }
 
-    /// Sends an offer, unless there are too many that the client has not received. False if it was
-    /// not sent.
+    /// Sends an offer unless too many are unread. Returns false if it was not sent.
     pub(super) fn offer(&mut self, offer: &Response, fds: &[BorrowedFd<'_>]) -> bool {
         if !sys::has_unread(self.connection.as_fd()) {
             self.unread_offers = 0;
@@ -131,7 +133,7 @@ impl Client {
     }
 }
 
-/// A descriptor to be given up when there is no other left, to tell who knocks.
+/// A spare descriptor, closed when no other is left, to accept a connection and refuse it.
 pub(super) struct Reserve(Option<File>);
 
 impl Reserve {
@@ -149,7 +151,7 @@ impl Reserve {
 }
 
 impl Server {
-    /// Accepts who waits at one of the listeners.
+    /// Accepts the connections waiting at one of the listeners.
     pub(super) fn accept(&mut self, which: usize) {
         while let Some(accepted) = self.files.accept(which) {
             match accepted {
@@ -179,7 +181,7 @@ impl Server {
         self.clients.push(client);
     }
 
-    /// Drops the oldest connection without a slot; false if there is none.
+    /// Drops the oldest connection without a slot. Returns false if there is none.
     fn dismiss_one(&mut self) -> bool {
         let oldest = self.clients.iter().position(|client| client.slot.is_none());
         let Some(oldest) = oldest else { return false };
@@ -188,8 +190,8 @@ impl Server {
         true
     }
 
-    /// Where this broker is at its limits, and a program could start one with larger limits: ends, to
-    /// make room for that. The program tries again, as with any broker that ends.
+    /// Ends this broker if its limits are too small and the peer could start one with larger
+    /// limits. The peer retries, as with any broker that ends. Returns true if the broker ends.
     pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
         let can_do_better = peer.pid != 0 && sys::is_process_cramped(peer.pid) == Some(false);
         if self.cramped && can_do_better {
@@ -200,10 +202,10 @@ impl Server {
         false
     }
 
-    /// There is no descriptor left for a connection: says so to the one who waits.
+    /// Refuses a connection with an error message when no descriptor is left for it.
     fn turn_away(&mut self, which: usize) {
         if self.reserve.0.take().is_none() {
-            // Do not spin on it.
+            // Avoids a busy loop on the listener.
             thread::sleep(LOOK_AGAIN);
         }
         if let Some(Ok(connection)) = self.files.accept(which)
@@ -218,7 +220,7 @@ impl Server {
         self.reserve.refill();
     }
 
-    /// Drops those whose time is over.
+    /// Drops the clients whose timeout has expired.
     pub(super) fn check_deadlines(&mut self) {
         let now = Instant::now();
         for client in &mut self.clients {
@@ -236,12 +238,12 @@ impl Server {
     }
 }
 
-/// What a program is told for which there are no descriptors.
+/// The error sent to a program when the broker has no descriptors left.
 pub(super) const NO_DESCRIPTORS: &str = "the broker has as many files open as it can, because the \
     program that started it had a small limit (ulimit -n). `rocade broker stop`, then start a \
     program with a larger one: the others keep their traffic";
 
-/// Errors of a process, or system, that cannot open another file.
+/// Returns true for the errors of a process or system that cannot open another file.
 pub(super) fn means_no_descriptor(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
@@ -250,7 +252,7 @@ fn refuse(client: &mut Client, text: &str) {
     tracing::warn!(pid = client.peer.pid, text, "connection refused");
     let (code, text) = (RefusalCode::Limit, text.to_owned());
     client.send(&Response::Error { code, text }, &[]);
-    // Closed with something in it, the connection would lose the answer.
+    // Closing the socket with unread data would discard the answer.
     let _ = fdpass::receive(client.connection.as_fd(), &mut vec![0; MAX_LEN]);
 }
 

@@ -1,4 +1,4 @@
-//! Rules for faults: which there are, and who is told.
+//! Fault rules: the current list, and its distribution to the clients.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::requests::Refusal;
 use super::{Client, Server};
 use crate::link::fault::{MAX_RULES, Rule};
 
-/// How often to look whether a client listens again that has to be told.
+/// Interval of checks whether a client that missed an update reads again.
 pub(super) const TELL_AGAIN: Duration = Duration::from_millis(50);
 
-/// The rules that hold for all clients.
+/// The rules that apply to all clients.
 #[derive(Debug)]
 pub(super) struct FaultTable {
     rules: Vec<NumberedRule>,
     last_id: u32,
-    /// How often the rules have changed.
+    /// Number of changes of the rules.
     generation: u32,
 }
 
-/// What a client knows of them.
+/// The fault rules of one client.
 #[derive(Debug, Default)]
 pub(super) struct ClientFaults {
-    /// Those that it was started with, and their places among those.
+    /// The rules that the client was started with, and their indexes.
     own: Vec<(u8, NumberedRule)>,
-    /// The list that it was told; 0 for none.
+    /// Generation of the list that the client was last sent, 0 for none.
     told: u32,
 }
 
@@ -49,8 +49,8 @@ impl FaultTable {
         NumberedRule { id, text }
     }
 
-    /// A client has come, new or from an earlier broker, with rules of its own. One that has none and that no rule
-    /// holds for need not be told.
+    /// Registers a client with its own rules. If no rules apply to a new client, it needs no
+    /// update.
     pub(super) fn welcome(&mut self, faults: Vec<String>, is_new: bool) -> ClientFaults {
         let own: Vec<_> = (0..)
             .zip(faults)
@@ -65,7 +65,7 @@ impl FaultTable {
     }
 
     fn changed(&mut self) {
-        // Never 0, which nobody was told.
+        // Never 0, which means that no list was sent.
         self.generation = self.generation.checked_add(1).unwrap_or(1);
     }
 
@@ -86,7 +86,7 @@ impl FaultTable {
 }
 
 impl Client {
-    /// Has it to be told?
+    /// Returns true if the client needs an update.
     pub(super) fn knows_too_little(&self, table: &FaultTable) -> bool {
         self.slot.is_some() && !self.gone && self.faults.told != table.generation
     }
@@ -174,8 +174,8 @@ impl Server {
         Response::FaultsOf(next.and_then(|(_, client)| client.faulty_process(&self.faults)))
     }
 
-    /// Tells the clients which rules hold for them, but for those that have not received what they were sent
-    /// before: they are told later.
+    /// Sends the rules to all outdated clients, except those with unread messages, which get them
+    /// later.
     pub(super) fn tell_faults(&mut self) {
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
@@ -186,7 +186,8 @@ impl Server {
         }
     }
 
-    /// Tells a client, unless it knows; one that has just been welcomed hears of its rules before it has a packet.
+    /// Sends the rules to a client unless it is up to date. A new client gets its rules before its
+    /// first packet.
     pub(super) fn tell_faults_to(&mut self, index: usize) {
         let (client, table) = (&mut self.clients[index], &self.faults);
         if client.knows_too_little(table) {

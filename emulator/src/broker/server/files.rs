@@ -1,4 +1,4 @@
-//! The broker's files: its lock, and the sockets at which it listens.
+//! The broker's files: its lock, and the sockets on which it listens.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -16,30 +16,31 @@ use super::super::{BrokerError, start, sys};
 use super::{LOOK_AGAIN, Server};
 use crate::sys::{bind, socket};
 
-/// How long a starting broker waits for one that listens, but may be about to end.
+/// Time that a starting broker waits for one that listens but may be about to end.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest wait for a broker that no longer listens and needs a processor to end on.
+/// Longest wait for a broker that does not listen and needs CPU time to end.
 const LONGEST_END: Duration = Duration::from_secs(30);
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How often to look whether the files are still there.
+/// Interval of checks whether the files still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What shows programs the way to this broker.
+/// The files through which programs find this broker.
 pub(super) struct Files {
-    /// At the path that programs know.
+    /// Listens at the well-known path.
     pub(super) listener: Socket,
-    /// In the abstract namespace, for when the path is gone. `None` where another user has the name.
+    /// Listens in the abstract namespace, in case the path is deleted. `None` if another user has
+    /// the name.
     pub(super) hidden: Option<Socket>,
-    /// Which file the path is to be.
+    /// Device and inode of the socket file.
     inode: (u64, u64),
     checked: Instant,
-    /// Locked as long as this broker runs.
+    /// Locked while this broker runs.
     lock: File,
 }
 
 impl Files {
-    /// Begins to listen, unless another broker does.
+    /// Starts listening, unless another broker does.
     pub(super) fn create(paths: &Paths) -> Result<Self, BrokerError> {
         paths.prepare()?;
         let lock = take_lock(paths)?;
@@ -55,15 +56,15 @@ impl Files {
         })
     }
 
-    /// The listeners.
+    /// Returns the listeners.
     pub(super) fn listeners(&self) -> impl Iterator<Item = &Socket> {
         std::iter::once(&self.listener).chain(&self.hidden)
     }
 
-    /// Accepts a connection at one of the listeners; `None` if nobody waits there.
+    /// Accepts a connection at one of the listeners. Returns `None` if none is waiting.
     pub(super) fn accept(&self, which: usize) -> Option<io::Result<Socket>> {
         let listener = self.listeners().nth(which)?;
-        // Without a descriptor left, accepting fails whether somebody waits or not.
+        // Without a free descriptor, accept fails even if no connection is waiting.
         let mut waiting = [sys::poll_readable(listener.as_fd())];
         if !sys::poll(&mut waiting, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0) {
             return None;
@@ -77,8 +78,8 @@ impl Files {
 }
 
 impl Server {
-    /// Where somebody has deleted our files, makes them anew: programs that start look for them. Not
-    /// while nobody uses this broker, who may have tidied up.
+    /// Recreates deleted files, which new programs need to find the broker. An unused broker does
+    /// not, because its user may be cleaning up.
     pub(super) fn keep_files(&mut self) {
         let is_used = self.clients.iter().any(|client| client.slot.is_some());
         if is_used && self.files.checked.elapsed() >= CHECK_INTERVAL {
@@ -86,7 +87,7 @@ impl Server {
         }
     }
 
-    /// The same at once, because somebody has come who did not find them.
+    /// Recreates deleted files at once, because a program did not find them.
     pub(super) fn restore_files(&mut self) {
         self.files.checked = Instant::now();
         if self.files.are_there(&self.paths) {
@@ -103,14 +104,14 @@ impl Server {
         let lock = open_lock(&self.paths.broker_lock()).map_err(&failed)?;
         if !same_file(&lock, &self.files.lock) {
             if !sys::try_lock(lock.as_fd()).map_err(&failed)? {
-                // That one has all programs that come from now on.
+                // The other broker gets all new programs.
                 return Err(BrokerError::AlreadyRunning);
             }
             self.files.lock = lock;
         }
         tracing::warn!(dir = %self.paths.dir().display(), "the broker's files were deleted");
         (self.files.listener, self.files.inode) = listen(&self.paths).map_err(&failed)?;
-        // The next broker is to see from the locks who lives.
+        // The next broker has to see from the locks which clients live.
         for client in &mut self.clients {
             let Some(slot) = client.slot else { continue };
             let lock = self.slots.lock(slot, client.peer.pid, &client.name);
@@ -121,11 +122,11 @@ impl Server {
         Ok(())
     }
 
-    /// Makes room for the next broker. Connections still in the queue are cut when the listener is
-    /// closed; those clients try again.
+    /// Makes room for the next broker. Closing the listener resets the connections in its queue,
+    /// whose clients retry.
     pub(super) fn end(&self) {
         tracing::info!("broker ends");
-        // Not the socket of another broker.
+        // Does not remove the socket of another broker.
         if self.files.are_there(&self.paths)
             && let Err(error) = fs::remove_file(self.paths.socket())
         {
@@ -155,14 +156,14 @@ fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
         }
         thread::sleep(LOOK_AGAIN);
     }
-    // For people who wonder; what cannot be written is not needed.
+    // Informational, so errors are ignored.
     let _ = lock
         .set_len(0)
         .and_then(|()| writeln!(lock, "{}", std::process::id()));
     Ok(lock)
 }
 
-/// Listens in place of an earlier broker; to be called with its lock.
+/// Listens in place of an earlier broker. The caller must hold the broker lock.
 fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     let path = paths.socket();
     match fs::remove_file(&path) {
@@ -171,7 +172,8 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     }
     let listener = socket(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)?;
     bind(listener.as_fd(), &SockAddr::unix(&path)?)?;
-    // The directory is ours, and we look who connects: this is for those who look at the file.
+    // Only this user can write to the directory, and the broker checks each peer's user. The mode
+    // is informational.
     if let Err(error) = fs::set_permissions(&path, Permissions::from_mode(0o600)) {
         tracing::debug!(%error, "setting the mode of the socket");
     }
@@ -179,7 +181,7 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     Ok((listener, identity(paths)?))
 }
 
-/// Listens in the abstract namespace; `None` where another user has the name.
+/// Listens in the abstract namespace. Returns `None` if another user has the name.
 fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
     let failed = BrokerError::doing("listening");
     let name = paths.abstract_name();
@@ -201,9 +203,9 @@ fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
                 tracing::warn!(uid, "another user has the broker's abstract name");
                 return Ok(None);
             }
-            // It may be ending.
+            // The other broker may be ending.
             Ok(_) if Instant::now() > deadline => return Err(BrokerError::AlreadyRunning),
-            // Bound, and nobody listens: so it is none of ours.
+            // The name is bound without a listener, so its owner is not a broker.
             Err(_) if Instant::now() > deadline => return Ok(None),
             _ => thread::sleep(LOOK_AGAIN),
         }

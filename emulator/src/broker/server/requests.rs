@@ -1,4 +1,4 @@
-//! What the broker does with each request.
+//! Handles the requests of clients.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::fdpass;
 use crate::random;
 use crate::steering::Slot;
 
-/// A request is refused.
+/// The refusal of a request.
 pub(super) struct Refusal {
     pub(super) code: RefusalCode,
     pub(super) text: String,
@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// A system call has failed.
+    /// Returns the refusal for a failed system call.
     pub(super) fn system(doing: &str, error: &io::Error) -> Self {
         if means_no_descriptor(error) {
             return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
@@ -58,7 +58,7 @@ impl Server {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                // Descriptors that find no room are cut off.
+                // Descriptors that exceed the limits were discarded.
                 let peer = client.peer;
                 tracing::warn!(pid = peer.pid, %error, "receiving a request");
                 client.gone = true;
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Tells a client that its request is refused.
+    /// Sends a client the refusal of its request.
     pub(super) fn refuse(&mut self, index: usize, refusal: Refusal) {
         let Refusal { code, text } = refusal;
         let peer = self.clients[index].peer;
@@ -95,14 +95,14 @@ impl Server {
         let client = &mut self.clients[index];
         tracing::warn!(pid = peer.pid, ?code, text, "request refused");
         client.send(&Response::Error { code, text }, &[]);
-        // Who sends nonsense, sends more of it.
+        // An invalid request is likely followed by more.
         client.gone |= matches!(
             code,
             RefusalCode::Malformed | RefusalCode::Version | RefusalCode::NotAllowed
         );
     }
 
-    /// Drops the clients that have gone.
+    /// Drops the clients that are gone.
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
         for mut client in gone {
@@ -117,7 +117,7 @@ impl Server {
         }
     }
 
-    /// A slot has become free.
+    /// Frees a slot.
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
         let now = Instant::now();
@@ -280,7 +280,7 @@ impl Server {
             .lease(taken, client.peer.pid, &client.name)
             .map_err(|error| Refusal::system("leasing a slot", &error))?
             .ok_or_else(|| Refusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
-        // Its last client may be gone without our having noticed.
+        // The last client of the slot may be gone unnoticed.
         self.release(slot);
         let client = &mut self.clients[index];
         client.slot = Some(slot);
@@ -296,7 +296,7 @@ impl Server {
         Ok(())
     }
 
-    /// Welcomes a client that has a slot from before.
+    /// Accepts a client that has a slot from an earlier broker.
     fn resume(&mut self, index: usize, slot: Slot, proof: OwnedFd) -> Result<(), Refusal> {
         let client = &self.clients[index];
         let resumed = self
@@ -310,9 +310,9 @@ impl Server {
                 return Err(Refusal::new(RefusalCode::NotAllowed, text));
             }
         };
-        // It lives, and brings its will again.
+        // The client lives and sends its journal again.
         self.wills.remove(&slot);
-        // An earlier connection of the same client: its end does not free the slot.
+        // An earlier connection of the same client must not free the slot when it ends.
         for earlier in self
             .clients
             .iter_mut()
@@ -335,7 +335,7 @@ impl Server {
         Ok(())
     }
 
-    /// Gives a client a port, where it is free.
+    /// Reserves a port for a client, if it is free.
     fn bind(&mut self, slot: Slot, binding: Binding, any_port: bool) -> Response {
         let bound = if any_port {
             let (first, last) = port_range();

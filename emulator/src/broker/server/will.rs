@@ -1,4 +1,4 @@
-//! Carrying out the last will of a client that is gone.
+//! Processes the ACK journal of a client that is gone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,11 @@ use super::connections::Client;
 use crate::link::sys::{SendOptions, send};
 use crate::link::{LocalAddr, socket};
 
-/// A will, and who has made it.
+/// A client's ACK journal, and its process.
 pub(super) struct Deposit {
     will: OwnedFd,
-    /// Readable when the process has ended: its connection may live on in a child of it. `None` where
-    /// the system does not tell.
+    /// A pidfd. Readable when the process has ended, even if a child holds the connection. `None`
+    /// if the system has no pidfds.
     process: Option<OwnedFd>,
 }
 
@@ -28,20 +28,20 @@ impl Deposit {
         Self { will, process }
     }
 
-    /// The page.
+    /// Returns the journal's memory file.
     pub(super) const fn will(&self) -> &OwnedFd {
         &self.will
     }
 
-    /// What to wait for.
+    /// Returns the pidfd to poll.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(AsFd::as_fd)
     }
 }
 
 impl Client {
-    /// The client is gone: pays what it owes. The will, if it is not carried out yet: its connections may live on, with the
-    /// process.
+    /// Sends the ACKs that a terminated client left pending. Returns the journal unless it was
+    /// processed before, because a live process may still use the connections in it.
     pub(super) fn carry_out_will(&mut self) -> Option<OwnedFd> {
         let deposit = self.deposit.take()?;
         for (creditor, debt) in will::read(&deposit.will) {
@@ -55,7 +55,7 @@ impl Client {
     }
 }
 
-/// Sends an acknowledgement, from a socket of its own.
+/// Sends one ACK, from a new socket.
 fn pay(creditor: &Creditor, debt: Debt) -> io::Result<()> {
     let Creditor {
         local,
@@ -76,7 +76,7 @@ fn pay(creditor: &Creditor, debt: Debt) -> io::Result<()> {
     send(socket.as_fd(), &to, &packet, options).map(drop)
 }
 
-/// The packet, as the transport would have made it.
+/// Builds the ACK packet like the transport would.
 //= RC-ACK-07
 fn acknowledgement(
     creditor: &Creditor,

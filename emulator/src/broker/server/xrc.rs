@@ -1,4 +1,4 @@
-//! XRC domains that processes share: who has them open, and what becomes of their targets.
+//! Shared XRC domains: their members and targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,14 +17,15 @@ use super::Server;
 use super::requests::Refusal;
 use crate::steering::Slot;
 
-/// Domains that there can be: each has a descriptor.
+/// Most domains, each of which takes a descriptor.
 const MAX_DOMAINS: usize = 256;
-/// The upper bits of an opcode, and those of an XRC request: the number of an SRQ follows its BTH.
+/// Service bits of an opcode, and their value for XRC. The BTH of an XRC request is followed by the
+/// SRQ number (XRCETH).
 const SERVICE: u8 = 0xe0;
 const XRC: u8 = 0xa0;
 const SRQ_SLOT_AT: usize = 13;
 
-/// Something that a client is told unasked.
+/// An unsolicited message to a client.
 type News = (Slot, Qpn, TargetNews);
 
 #[derive(Default)]
@@ -64,7 +65,7 @@ impl Domain {
             .filter(move |other| *other != slot)
     }
 
-    /// What a client does about a target.
+    /// Handles an operation of a client on a target.
     fn call(
         &mut self,
         slot: Slot,
@@ -83,7 +84,7 @@ impl Domain {
             return (gone(false), Vec::new());
         }
         if call == TargetCall::Open && !self.targets.contains_key(&qpn.get()) {
-            // An earlier broker may have known it.
+            // An earlier broker may have known the target.
             if let Some(cell) = self.memory.find(qpn) {
                 let openers = BTreeSet::new();
                 if cell.control().holder.is_some_and(|holder| !lives(holder)) {
@@ -121,7 +122,7 @@ impl Domain {
         }
     }
 
-    /// A process is gone, or has closed the domain.
+    /// Removes a member: its process is gone, or has closed the domain.
     //= XRC-11
     fn leave(&mut self, slot: Slot, news: &mut Vec<News>) {
         if !self.members.remove(&slot) {
@@ -148,7 +149,7 @@ impl Domain {
     }
 }
 
-/// Are they the same file?
+/// Returns true if both are the same file.
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let identity = |fd: BorrowedFd<'_>| {
         let data = File::from(fd.try_clone_to_owned()?).metadata()?;
@@ -158,7 +159,7 @@ fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 impl Domains {
-    /// Check and creation are one.
+    /// Opens a domain. Checks for it and creates it in one step.
     //= XRCL-03
     fn open(
         &mut self,
@@ -173,7 +174,7 @@ impl Domains {
                 let domain = Domain::new(DomainMemory::of(memory)?);
                 self.all.insert(opening.key, domain);
             } else if !is_same(self.all[&opening.key].memory.fd(), memory.as_fd())? {
-                // Others have made one meanwhile, when nobody knew of this.
+                // Other processes have created a new domain while no broker knew this one.
                 return Ok(Err(true));
             }
         } else if known && opening.exclusive || !known && !opening.create {
@@ -191,7 +192,8 @@ impl Domains {
         Ok(Ok(domain))
     }
 
-    /// Does the broker receive for targets of a process with this slot, should it be gone?
+    /// Returns true if targets created by the process with this slot exist, for which the broker
+    /// receives when the process is gone.
     pub(super) fn needs(&self, slot: Slot) -> bool {
         let targets = self.all.values().flat_map(|domain| domain.targets.keys());
         targets
@@ -199,7 +201,7 @@ impl Domains {
             .any(|number| Slot::of(Qpn::new(*number)) == slot)
     }
 
-    /// The process of a slot is gone.
+    /// Removes a process from all domains.
     pub(super) fn leave_all(&mut self, slot: Slot) -> Vec<News> {
         let mut news = Vec::new();
         self.all.retain(|_, domain| {
@@ -209,8 +211,8 @@ impl Domains {
         news
     }
 
-    /// Who is to get a packet to a target whose own process is gone: its holder, else whose SRQ it names, else
-    /// anybody, who will refuse it.
+    /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else the
+    /// process of the SRQ named in the packet, else any process, which rejects it.
     pub(super) fn route(&self, packet: &[u8]) -> Option<Slot> {
         let [slot, high, low] = *packet.get(5..8)?.first_chunk()?;
         let number = u32::from_be_bytes([0, slot, high, low]);
@@ -286,7 +288,8 @@ impl Server {
         self.tell(news);
     }
 
-    /// Tells clients what has happened to targets. Who does not listen finds it in the domain's memory.
+    /// Sends target events to clients. A client that does not read finds the state in the domain's
+    /// memory.
     pub(super) fn tell(&mut self, news: Vec<News>) {
         for (slot, qpn, what) in news {
             let mut clients = self.clients.iter_mut();

@@ -1,4 +1,4 @@
-//! The file of a capture: sections of pcapng, appended.
+//! The capture file: sections in pcapng format, appended.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -22,34 +22,34 @@ use super::{Counts, Medium, Record};
 use crate::link::fault::Direction;
 use crate::sys::check_file_size;
 
-/// The type of a section header block: how a pcapng file begins.
+/// The type of a section header block, with which a pcapng file begins.
 const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// `if_tsresol`: time stamps are in nanoseconds.
+/// `if_tsresol`: timestamps are in nanoseconds.
 const NANOSECONDS: u8 = 9;
-/// `epb_flags` of a packet that came, and of one that went.
+/// `epb_flags` of a received and of a sent packet.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// Where sections go.
+/// The file to which sections are appended.
 #[derive(Debug)]
 pub(super) struct Sections {
     file: File,
     path: PathBuf,
-    /// What the sections say of their writer.
+    /// Name and PID of the program, written into each section.
     program: String,
     said: Counts,
     failed: bool,
 }
 
-/// Makes the file of a capture ready for a new run: it is there, empty and writable, unless a process is writing
-/// into it, whose packets then stay.
+/// Prepares a capture file for a new run. Creates or truncates it, unless a process is writing to
+/// it. Then the packets of that process stay.
 ///
 /// # Errors
-/// Those of opening; `InvalidData` if it is in use and no pcapng file.
+/// Errors of opening, or `InvalidData` if the file is in use and not a pcapng file.
 pub fn prepare(path: &Path) -> io::Result<()> {
     let mut file = open(path)?;
     if file.try_lock().is_ok() {
-        // Whatever it is, the user wants this capture there.
+        // Truncates any file, because the user chose this path.
         return file.set_len(0);
     }
     check(&mut file)
@@ -60,7 +60,7 @@ fn open(path: &Path) -> io::Result<File> {
         .read(true)
         .append(true)
         .create(true)
-        // It holds what is in registered memory.
+        // A capture contains data from registered memory.
         .mode(0o600)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
@@ -73,7 +73,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Is it empty, or a pcapng file?
+/// Checks that the file is empty or a pcapng file.
 fn check(file: &mut File) -> io::Result<()> {
     let mut begin = Vec::new();
     file.seek(SeekFrom::Start(0))?;
@@ -90,7 +90,7 @@ fn check(file: &mut File) -> io::Result<()> {
 impl Sections {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let mut file = open(path)?;
-        // Held until the process ends: it tells `prepare` that the file is in use.
+        // Held until the process ends, so that `prepare` sees that the file is in use.
         file.lock_shared()?;
         check(&mut file)?;
         let program = std::env::current_exe().ok();
@@ -104,7 +104,7 @@ impl Sections {
             said: Counts::default(),
             failed: false,
         };
-        // A process that never sends is there too.
+        // A process that never sends appears in the file, too.
         sections.write(&[], &[], Counts::default());
         if sections.failed {
             return Err(io::Error::other("cannot write to it"));
@@ -112,7 +112,7 @@ impl Sections {
         Ok(sections)
     }
 
-    /// Appends packets, if there are any or others were lost.
+    /// Appends packets, if there are any or if others were dropped.
     pub(super) fn append(&mut self, records: &[Record], frames: &[u8], counts: Counts) {
         if !records.is_empty() || counts != self.said {
             self.write(records, frames, counts);
@@ -127,7 +127,7 @@ impl Sections {
             Ok(section) => section,
             Err(error) => return self.fail(&error),
         };
-        // In one call: others append too.
+        // Written in one call, because other processes append too.
         let written = self
             .file
             .metadata()
@@ -139,7 +139,7 @@ impl Sections {
         }
     }
 
-    /// A disk that is full does not get emptier by trying.
+    /// Stops capturing after a failed write, because retries on a full disk are useless.
     fn fail(&mut self, error: &dyn std::fmt::Display) {
         self.failed = true;
         tracing::error!("the capture {} ends: {error}", self.path.display());
@@ -152,7 +152,7 @@ impl Sections {
         counts: Counts,
     ) -> Result<Vec<u8>, pcap_file::PcapError> {
         let header = SectionHeaderBlock {
-            // Statistics have their time in two halves, the upper one first.
+            // Interface statistics split the timestamp into two halves, the upper one first.
             endianness: Endianness::Big,
             options: vec![SectionHeaderOption::UserApplication(Cow::Owned(format!(
                 "Rocade {} in {}",
@@ -180,7 +180,7 @@ impl Sections {
             writer.write_block(&packet(record, &frames[begin..record.end]).into_block())?;
             begin = record.end;
         }
-        // One queue for all interfaces: the first one tells.
+        // All interfaces share one queue, so only the first one has statistics.
         let statistics = InterfaceStatisticsBlock {
             interface_id: 0,
             timestamp: records.last().map_or(0, |record| record.unix_ns),

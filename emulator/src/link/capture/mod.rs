@@ -1,11 +1,13 @@
-//! Captures: every packet of a process, both directions, in a file that Wireshark opens (pcapng).
+//! Packet capture: writes all packets of a process, in both directions, to a pcapng file for
+//! Wireshark.
 //!
-//! Who sends or receives puts a copy into a bounded queue and goes on; a thread of its own writes. What the
-//! queue has no room for is counted, and the file says so (interface statistics). Packets through shared
-//! memory have never had an IP header or an ICRC: both are made as UDP would have made them.
+//! The sending or receiving thread copies the packet into a bounded queue, and a writer thread
+//! empties the queue. Packets that do not fit are counted and reported in the file (interface
+//! statistics). Packets in shared memory have no IP header and no ICRC. The capture computes both
+//! as UDP would have sent them.
 //!
-//! Several processes may write into one file. Each writes whole sections at its end, and a pcapng file may
-//! have any number of them.
+//! Several processes may write to one file. Each appends whole sections, and a pcapng file may have
+//! any number of sections.
 
 mod file;
 #[cfg(test)]
@@ -28,21 +30,21 @@ use super::fault::Direction;
 use file::Sections;
 pub use file::prepare;
 
-/// Most bytes that wait to be written.
+/// Most bytes in the queue.
 const MAX_WAITING: usize = 8 << 20;
-/// With so many the writer is called at once.
+/// Queue length at which the writer is woken at once.
 const MANY: usize = MAX_WAITING / 4;
-/// Else it lets packets come together for so long: what a process that is killed may lose.
+/// Otherwise the writer collects packets for this time. A killed process may lose these.
 const GATHER: Duration = Duration::from_millis(2);
-/// Bytes before the IP header: Ethernet.
+/// Bytes before the IP header (Ethernet).
 const ETHERNET_LEN: usize = 14;
-/// What a record is reckoned to take beside its packet.
+/// Estimated size of a record without its packet.
 const RECORD_LEN: usize = 128;
-/// UDP source port of packets that had none, plus the slot bits of the QP: both ends of a channel show the
-/// same.
+/// UDP source port of packets without one, to which the slot bits of the QP are added. Both ends of
+/// a shared-memory link show the same port.
 const PORT_OF_SHARED: u16 = 0xC000;
 
-/// How a packet travels; each is an interface of the capture.
+/// The transport of a packet. Each is an interface of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
     /// UDP.
@@ -65,7 +67,7 @@ impl Medium {
     }
 }
 
-/// A packet, and what is around it.
+/// A packet and its metadata.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) medium: Medium,
@@ -74,7 +76,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) unix_ns: u64,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// UDP source port and IPv4 Identification; `None` for shared memory, and the ICRC is made up too.
+    /// UDP source port and IPv4 Identification. `None` for shared memory, whose ICRC is computed.
     pub(crate) udp: Option<(u16, u16)>,
     /// IPv4 TOS or IPv6 traffic class.
     pub(crate) tos: u8,
@@ -84,18 +86,18 @@ pub(crate) struct Seen<'a> {
     pub(crate) note: &'a str,
 }
 
-/// What is written of a packet.
+/// The metadata of a queued packet.
 #[derive(Debug)]
 struct Record {
     medium: Medium,
     direction: Direction,
     unix_ns: u64,
-    /// The end of its frame; it begins where the last one ends.
+    /// End of the packet's frame. The frame begins at the end of the previous one.
     end: usize,
     note: String,
 }
 
-/// Packets on their way to the file.
+/// Packets that wait to be written.
 #[derive(Debug, Default)]
 struct Queue {
     records: Vec<Record>,
@@ -104,7 +106,7 @@ struct Queue {
     ended: bool,
 }
 
-/// Since the capture began.
+/// Counts since the capture began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     seen: u64,
@@ -116,7 +118,7 @@ impl Queue {
         self.frames.len() + self.records.len() * RECORD_LEN
     }
 
-    /// False where there is no room.
+    /// Queues a packet. Returns false if there is no room.
     fn push(&mut self, seen: &Seen<'_>) -> bool {
         self.counts.seen += 1;
         if self.len() + seen.payload.len() + seen.note.len() > MAX_WAITING
@@ -136,11 +138,11 @@ impl Queue {
     }
 }
 
-/// A capture of this process, until it is dropped.
+/// A capture of this process, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Capture {
     shared: Arc<Shared>,
-    /// A forked child has a copy of the queue, and no writer.
+    /// The process that started the capture. A forked child has a copy of the queue, but no writer.
     process: u32,
     writer: Option<JoinHandle<()>>,
     thread: Thread,
@@ -154,10 +156,10 @@ struct Shared {
 }
 
 impl Capture {
-    /// Begins to capture into a file, behind what is there.
+    /// Starts capturing into a file, after its present content.
     ///
     /// # Errors
-    /// Those of opening; `InvalidData` if it is there and no pcapng file.
+    /// Errors of opening, or `InvalidData` if the file exists and is not a pcapng file.
     pub(crate) fn start(path: &Path) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
@@ -175,7 +177,7 @@ impl Capture {
         })
     }
 
-    /// Keeps a copy of a packet, if there is room.
+    /// Queues a copy of a packet, if there is room.
     pub(crate) fn record(&self, seen: &Seen<'_>) {
         let mut queue = self.shared.queue.lock();
         let before = queue.len();
@@ -187,7 +189,7 @@ impl Capture {
         }
     }
 
-    /// Writes what waits; returns when it is in the file.
+    /// Writes the queue to the file, and returns when done.
     pub(crate) fn flush(&self) {
         if self.process == std::process::id() {
             self.shared.write_some();
@@ -203,14 +205,14 @@ impl Drop for Capture {
         self.shared.queue.lock().ended = true;
         self.thread.unpark();
         if let Some(writer) = self.writer.take() {
-            // It does not panic; if it did, what it has not written is lost.
+            // The writer does not panic. If it did, its unwritten packets would be lost.
             let _ = writer.join();
         }
     }
 }
 
 impl Shared {
-    /// The writer's life.
+    /// Runs the writer thread.
     fn write_all(&self) {
         crate::sys::block_all_signals();
         loop {
@@ -243,7 +245,7 @@ impl Shared {
     }
 }
 
-/// Appends the whole Ethernet frame. False where the packet is longer than IP can carry.
+/// Appends the whole Ethernet frame. Returns false if the packet is too long for IP.
 fn append_frame(frames: &mut Vec<u8>, seen: &Seen<'_>) -> bool {
     let Seen {
         source: src,
@@ -266,7 +268,7 @@ fn append_frame(frames: &mut Vec<u8>, seen: &Seen<'_>) -> bool {
         udp_payload,
     };
     let datagram = Datagram {
-        // Optional for IPv4; Linux leaves it out on the loopback interface as well.
+        // Optional for IPv4. Linux leaves it out on the loopback interface as well.
         udp_checksum: if src.is_ipv6() {
             datagram.compute_udp_checksum()
         } else {
@@ -305,7 +307,7 @@ fn shared_port(udp_payload: &[u8]) -> u16 {
     PORT_OF_SHARED | u16::try_from(slot).unwrap_or(0)
 }
 
-/// A locally administered MAC address that tells the end of the IP address.
+/// Returns a locally administered MAC address that contains the end of the IP address.
 fn mac(ip: IpAddr) -> [u8; 6] {
     let (a, b, c, d) = match ip {
         IpAddr::V4(ip) => ip.octets().into(),

@@ -7,7 +7,7 @@ use rocade_wire::icrc;
 
 use super::*;
 
-/// A SEND Only of 100 bytes, whose ICRC is not there yet.
+/// Returns a SEND Only of 100 bytes without an ICRC.
 fn payload() -> Vec<u8> {
     let mut bytes = vec![0; 12 + 100 + 4];
     bytes[0] = 4;
@@ -33,7 +33,7 @@ fn seen(payload: &[u8], note: &'static str) -> Seen<'static> {
 /// A frame and its comment.
 type Commented = (Vec<u8>, String);
 
-/// Frames, and the last count of those seen and lost.
+/// Reads the frames, and the last counts of seen and lost packets.
 fn read(path: &Path) -> (Vec<Commented>, (u64, u64)) {
     let mut reader = PcapNgReader::new(File::open(path).expect("there")).expect("pcapng");
     let (mut packets, mut counts) = (Vec::new(), (0, 0));
@@ -73,7 +73,7 @@ fn two_processes_write_into_one_file() {
         capture.flush();
     }
     captures[0].record(&seen(&payload(), ""));
-    // In use: nothing is thrown away.
+    // The file is in use, so its content stays.
     prepare(&path).expect("in use by us");
     drop(captures);
     let (packets, counts) = read(&path);
@@ -87,7 +87,7 @@ fn two_processes_write_into_one_file() {
         let expected = icrc::datagram(&frame[ETHERNET_LEN..]);
         assert_eq!(expected, Some(u32::from_le_bytes(icrc)));
     }
-    // Nobody uses it any more.
+    // The file is not in use any longer.
     prepare(&path).expect("ours");
     assert_eq!(std::fs::metadata(&path).expect("there").len(), 0);
 }
@@ -97,7 +97,7 @@ fn what_there_is_no_room_for_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("c.pcapng");
     let capture = Capture::start(&path).expect("it starts");
-    // The writer has to wait.
+    // The writer has to wait for this lock.
     let file = capture.shared.file.lock();
     let packet = vec![0x11; 4096];
     let room = MAX_WAITING / (4096 + RECORD_LEN + 42);

@@ -1,11 +1,11 @@
-//! Packets that are late.
+//! Delayed packets.
 
 use rocade_transport::Time;
 
-/// Most packets that wait at a time.
+/// Most delayed packets at a time.
 const MAX_HELD: usize = 4_096;
 
-/// Things that go on at a time, or behind others, whichever comes first.
+/// Delayed items, each released at a time or behind others, at the earlier of the two.
 #[derive(Debug)]
 pub struct Held<T> {
     waiting: Vec<Waiting<T>>,
@@ -14,7 +14,7 @@ pub struct Held<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     due: Time,
-    /// So many have to pass first; `None` where only time counts.
+    /// Number of packets that have to pass first. `None` if only the time counts.
     behind: Option<u32>,
     item: T,
 }
@@ -28,10 +28,10 @@ impl<T> Default for Held<T> {
 }
 
 impl<T> Held<T> {
-    /// Keeps something until `due`, or until `behind` (unless 0) others have passed.
+    /// Delays an item until `due`, or until `behind` (unless 0) others have passed.
     ///
     /// # Errors
-    /// Gives it back where too many wait already.
+    /// Returns the item if too many are delayed already.
     pub fn hold(&mut self, due: Time, behind: u32, item: T) -> Result<(), T> {
         if self.waiting.len() >= MAX_HELD {
             return Err(item);
@@ -41,7 +41,7 @@ impl<T> Held<T> {
         Ok(())
     }
 
-    /// Another one passes. Call [`Held::take`] after it has.
+    /// Notes that another packet passes. Call [`Held::take`] afterwards.
     pub fn pass(&mut self) {
         for waiting in &mut self.waiting {
             if let Some(behind) = &mut waiting.behind {
@@ -50,8 +50,7 @@ impl<T> Held<T> {
         }
     }
 
-    /// Takes the next one that may go on: the earliest, and of those that are due together the one that came
-    /// first.
+    /// Takes the next item that is ready: the earliest, and among equals the first one added.
     pub fn take(&mut self, now: Time) -> Option<T> {
         let ready = |waiting: &Waiting<T>| waiting.behind == Some(0) || waiting.due <= now;
         let ready = self.waiting.iter().enumerate().filter(|(_, w)| ready(w));
@@ -59,7 +58,7 @@ impl<T> Held<T> {
         Some(self.waiting.remove(first).item)
     }
 
-    /// When the next one goes on at the latest.
+    /// Returns the time at which the next item becomes ready at the latest.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.waiting.iter().map(|waiting| waiting.due).min()

@@ -1,9 +1,9 @@
-//! Faults that somebody asks for: which packets are lost, doubled, late, damaged or marked.
+//! Fault injection: rules that drop, duplicate, delay, reorder, corrupt or ECN-mark packets.
 //!
-//! A [`Rule`] says what happens to which packets ([`Rule::parse`] reads `drop opcode=READ_RESPONSE nth=3`);
-//! [`Faults`] looks at packets one after the other and decides, without clock and I/O: the same rules and
-//! packets always give the same [`Effect`]s. [`Held`] keeps what is late. Links, the simulated network of
-//! the engine and the simulation of the tests use them alike.
+//! A [`Rule`] selects packets and an action ([`Rule::parse`] parses `drop opcode=READ_RESPONSE
+//! nth=3`). [`Faults`] applies the rules to one packet after the other, without clock and I/O. The
+//! same rules and packets always give the same [`Effect`]s. [`Held`] stores delayed packets. Links,
+//! the simulated network of the engine and the simulation of the tests share this module.
 
 mod held;
 mod parse;
@@ -19,47 +19,48 @@ pub use rule::{Action, Direction, Ends, Rule};
 
 use rocade_wire::{Bth, Packet};
 
-/// A reordered packet that nothing follows goes on after so many nanoseconds.
+/// Longest delay of a reordered packet, in nanoseconds, if no other packet follows.
 pub const REORDER_NS: u64 = 1_000_000;
 /// Most rules at a time.
 pub const MAX_RULES: usize = 64;
 
-/// Rules in force, and what they have seen so far.
+/// The active rules, and their state.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     armed: Vec<Armed>,
-    /// For rules that have no seed of their own.
+    /// Seed for rules without a seed of their own.
     seed: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Armed {
     rule: Rule,
-    /// Packets that fit, but for which of them it is.
+    /// Number of packets that match, including those that are not hit.
     seen: u64,
     hits: u64,
     random: Random,
 }
 
-/// What happens to a packet. Nothing: see [`Effect::NONE`].
+/// The effect of the rules on a packet. [`Effect::NONE`] if there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// How often it arrives: 0 is lost.
+    /// Number of copies that arrive, 0 if the packet is lost.
     pub copies: u32,
-    /// So many nanoseconds later.
+    /// Delay in nanoseconds.
     pub delay_ns: u64,
-    /// Behind so many packets of its direction that come after it, or after [`REORDER_NS`].
+    /// Number of packets of the same direction that overtake this one. It waits for [`REORDER_NS`]
+    /// at most.
     pub behind: u32,
-    /// Damaged: [`corrupt`] with this number.
+    /// Corrupts the packet: the random number for [`corrupt`].
     pub corrupt: Option<u64>,
-    /// Marked as having met congestion (ECN CE).
+    /// Marks the packet as ECN-CE (congestion experienced).
     pub ecn: bool,
-    /// In words, with the rules; empty where nothing happens.
+    /// Description of the effect and its rules. Empty if there is none.
     pub note: String,
 }
 
 impl Effect {
-    /// It arrives as it is.
+    /// The packet arrives unchanged.
     pub const NONE: Self = Self {
         copies: 1,
         delay_ns: 0,
@@ -69,19 +70,19 @@ impl Effect {
         note: String::new(),
     };
 
-    /// Does nothing happen?
+    /// Returns true if no rule hits the packet.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.note.is_empty()
     }
 
-    /// Does it have to wait?
+    /// Returns true if the packet is delayed.
     #[must_use]
     pub const fn is_late(&self) -> bool {
         self.delay_ns > 0 || self.behind > 0
     }
 
-    /// How long it waits at most, in nanoseconds.
+    /// Returns the longest delay in nanoseconds.
     #[must_use]
     pub const fn wait_ns(&self) -> u64 {
         if self.behind > 0 {
@@ -93,7 +94,7 @@ impl Effect {
 }
 
 impl Faults {
-    /// These rules, as if they had seen nothing.
+    /// Creates the state for these rules.
     #[must_use]
     pub fn new(rules: &[Rule]) -> Self {
         let mut faults = Self::default();
@@ -101,7 +102,7 @@ impl Faults {
         faults
     }
 
-    /// None yet; those with a probability and without a seed take this one.
+    /// Creates an empty list. Rules with a probability and without a seed use this one.
     #[must_use]
     pub const fn with_seed(seed: u64) -> Self {
         Self {
@@ -110,7 +111,7 @@ impl Faults {
         }
     }
 
-    /// More rules; beyond [`MAX_RULES`] they are left out.
+    /// Adds rules. Rules beyond [`MAX_RULES`] are left out.
     pub fn add(&mut self, rules: &[Rule]) {
         let room = MAX_RULES.saturating_sub(self.armed.len());
         let armed = rules.iter().take(room).map(|rule| Armed {
@@ -122,7 +123,7 @@ impl Faults {
         self.armed.extend(armed);
     }
 
-    /// These rules from now on. Those that were there before go on counting where they were.
+    /// Replaces the rules. Rules that stay keep their state.
     pub fn replace(&mut self, rules: &[Rule]) {
         let mut before = std::mem::take(&mut self.armed);
         for rule in rules.iter().take(MAX_RULES) {
@@ -133,18 +134,19 @@ impl Faults {
         }
     }
 
-    /// The rules, and how many packets each has hit.
+    /// Returns the rules, and the number of packets that each has hit.
     pub fn rules(&self) -> impl Iterator<Item = (&Rule, u64)> {
         self.armed.iter().map(|armed| (&armed.rule, armed.hits))
     }
 
-    /// Are there any?
+    /// Returns true if there are no rules.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.armed.is_empty()
     }
 
-    /// What happens to the next packet, `udp_payload` from BTH to ICRC. To what is no packet, nothing.
+    /// Applies the rules to the next packet, `udp_payload` from BTH to ICRC. An invalid packet is
+    /// unaffected.
     pub fn decide(&mut self, direction: Direction, ends: Ends, udp_payload: &[u8]) -> Effect {
         match Packet::parse(udp_payload) {
             Ok(packet) => self.decide_packet(direction, ends, &packet),
@@ -152,7 +154,7 @@ impl Faults {
         }
     }
 
-    /// Likewise, for a packet that has been read.
+    /// Like [`decide`](Self::decide), for a parsed packet.
     pub fn decide_packet(
         &mut self,
         direction: Direction,
@@ -171,7 +173,7 @@ impl Faults {
                     "lost"
                 }
                 Action::Duplicate => {
-                    // Two rules that double make three of one; what is lost stays so.
+                    // Two rules that duplicate make three packets. A dropped packet stays dropped.
                     effect.copies += u32::from(effect.copies > 0);
                     "doubled"
                 }
@@ -193,7 +195,7 @@ impl Faults {
                 }
             };
             let separator = if effect.note.is_empty() { "" } else { "; " };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(effect.note, "{separator}{what} ({})", armed.rule);
         }
         effect
@@ -201,14 +203,14 @@ impl Faults {
 }
 
 impl Armed {
-    /// Another packet fits: is it one of those that are hit?
+    /// Counts another matching packet. Returns true if the rule hits it.
     fn strikes(&mut self) -> bool {
         self.seen += 1;
         self.rule.hits_number(self.seen) && self.random.chance(self.rule.per_million())
     }
 }
 
-/// Damages a packet: one bit behind the BTH, where the ICRC covers everything.
+/// Corrupts a packet: flips one bit behind the BTH, where the ICRC covers everything.
 pub fn corrupt(udp_payload: &mut [u8], random: u64) {
     let Some(behind) = udp_payload.get_mut(Bth::LEN..).filter(|b| !b.is_empty()) else {
         return;
@@ -218,12 +220,12 @@ pub fn corrupt(udp_payload: &mut [u8], random: u64) {
     behind[bit / 8] ^= 1 << (bit % 8);
 }
 
-/// SplitMix64: a seed means the same for ever.
+/// The SplitMix64 generator. A seed gives the same numbers in all versions.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -231,7 +233,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// True in so many of a million cases.
+    /// Returns true with this probability.
     pub(crate) const fn chance(&mut self, per_million: u32) -> bool {
         per_million >= 1_000_000 || self.next() % 1_000_000 < per_million as u64
     }

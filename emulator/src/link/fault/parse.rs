@@ -1,4 +1,4 @@
-//! Reading rules.
+//! Parses rules.
 
 use std::error::Error;
 use std::fmt;
@@ -8,25 +8,25 @@ use rocade_wire::{Operation, Psn, Qpn};
 use super::rule::{Action, CLASSES, Direction, Rule, begins};
 use crate::config::nearest;
 
-/// What a rule begins with.
+/// The actions, with which a rule begins.
 const ACTIONS: [&str; 6] = ["drop", "dup", "delay", "reorder", "corrupt", "ecn"];
-/// What follows.
+/// The keys that may follow.
 const KEYS: [&str; 10] = [
     "opcode", "qpn", "ip", "psn", "dir", "nth", "every", "p", "seed", "by",
 ];
-/// The longest delay.
+/// Longest delay.
 const MAX_DELAY_NS: u64 = 60_000_000_000;
-/// So many packets may overtake one.
+/// Most packets that may overtake one.
 const MAX_BEHIND: u64 = 1_000;
 
-/// Why something is no rule. The text names the key and its value.
+/// An error in a rule. The text names the key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
     /// The words at fault, e.g. `nth=0`.
     pub at: String,
-    /// What is wrong with them.
+    /// The reason why they are invalid.
     pub reason: String,
-    /// What may stand there instead.
+    /// The allowed values.
     pub allowed: String,
 }
 
@@ -55,10 +55,10 @@ fn error<T>(
 }
 
 impl Rule {
-    /// Reads `ACTION KEY=VALUE..`, e.g. `drop opcode=READ_RESPONSE nth=3`.
+    /// Parses `ACTION KEY=VALUE..`, e.g. `drop opcode=READ_RESPONSE nth=3`.
     ///
     /// # Errors
-    /// [`RuleError`] for the first word that is wrong.
+    /// [`RuleError`] for the first invalid word.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         let mut words = text.split_whitespace();
         let Some(action) = words.next() else {
@@ -110,7 +110,7 @@ impl Rule {
         Ok(rule)
     }
 
-    /// Reads rules, one a line or separated by semicolons. `#` begins a comment.
+    /// Parses rules, one per line or separated by semicolons. `#` begins a comment.
     ///
     /// # Errors
     /// As [`Rule::parse`].
@@ -211,7 +211,7 @@ fn unknown(kind: &str, word: &str, known: &[&str]) -> String {
     }
 }
 
-/// The name of an operation or a class, as written.
+/// Parses the name of an operation or a class.
 fn opcode(word: &str, name: &str) -> Result<String, RuleError> {
     let upper = name.to_ascii_uppercase();
     let operations = Operation::ALL.iter().map(|operation| operation.name());
@@ -229,7 +229,7 @@ fn opcode(word: &str, name: &str) -> Result<String, RuleError> {
     )
 }
 
-/// Decimal, or hexadecimal with 0x.
+/// Parses a decimal number, or a hexadecimal one with 0x.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
@@ -238,7 +238,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// `N`, `FIRST..LAST` or `FIRST..`.
+/// Parses `N`, `FIRST..LAST` or `FIRST..`.
 fn range(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<(u64, u64)> {
     match text.split_once("..") {
         None => number(text).map(|n| (n, n)),
@@ -259,7 +259,7 @@ fn duration_ns(text: &str) -> Option<u64> {
     number(digits)?.checked_mul(unit_ns)
 }
 
-/// In millionths.
+/// Parses a probability. Returns it in millionths.
 fn probability(text: &str) -> Option<u32> {
     let (digits, scale) = match text.strip_suffix('%') {
         Some(percent) => (percent, 1e4),

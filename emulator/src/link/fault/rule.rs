@@ -1,77 +1,78 @@
-//! What a rule says.
+//! Fault rules.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use rocade_wire::{Operation, Packet, Psn, Qpn, Syndrome};
 
-/// What happens to a packet that a rule hits.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is lost.
+    /// Drops the packet.
     Drop,
-    /// It arrives twice.
+    /// Duplicates the packet.
     Duplicate,
-    /// It arrives later.
+    /// Delays the packet.
     Delay {
-        /// How much, in nanoseconds.
+        /// The delay in nanoseconds.
         ns: u64,
     },
-    /// Others overtake it.
+    /// Lets later packets overtake the packet.
     Reorder {
-        /// How many, at least 1.
+        /// The number of these packets, at least 1.
         packets: u32,
     },
-    /// A bit of it is wrong.
+    /// Flips a bit of the packet.
     Corrupt,
-    /// A switch marks it: congestion experienced.
+    /// Marks the packet like a switch with congestion (ECN CE).
     Ecn,
 }
 
-/// Which way a packet goes, seen from the process.
+/// The direction of a packet, from the viewpoint of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It leaves.
+    /// Sent by the process.
     Tx,
-    /// It arrives.
+    /// Received by the process.
     Rx,
 }
 
 /// The source and the destination address of a packet.
 pub type Ends = (IpAddr, IpAddr);
 
-/// Classes of packets beside the names of operations.
+/// Packet classes, in addition to the names of operations.
 pub(super) const CLASSES: [&str; 6] = ["REQUEST", "RESPONSE", "ACK", "NAK", "RNR_NAK", "ATOMIC"];
 
-/// Which packets are hit, and what happens to them.
+/// A rule: the packets that it matches, and its action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub(super) action: Action,
     /// `None` for both.
     pub(super) direction: Option<Direction>,
-    /// One of these; any where empty.
+    /// Names of operations or classes. Matches all packets if empty.
     pub(super) opcodes: Vec<String>,
     pub(super) qpn: Option<Qpn>,
-    /// Where it comes from or goes to.
+    /// Source or destination address.
     pub(super) ip: Option<IpAddr>,
-    /// First and last.
+    /// First and last PSN.
     pub(super) psn: Option<(Psn, Psn)>,
-    /// First and last of those that fit, from 1.
+    /// First and last of the matching packets to hit, counted from 1.
     pub(super) nth: Option<(u64, u64)>,
     pub(super) every: Option<u64>,
-    /// Probability.
+    /// Probability in millionths.
     pub(super) per_million: Option<u32>,
     pub(super) seed: Option<u64>,
 }
 
 impl Rule {
-    /// What happens.
+    /// Returns the action.
     #[must_use]
     pub const fn action(&self) -> &Action {
         &self.action
     }
 
-    /// Does a packet fit, whichever of those that do it may be? `ends` are its source and its destination.
+    /// Returns true if a packet matches, before `nth` and `every` are applied. `ends` are its
+    /// source and destination.
     #[must_use]
     pub fn fits(&self, direction: Direction, ends: Ends, packet: &Packet<'_>) -> bool {
         let bth = packet.bth();
@@ -85,7 +86,7 @@ impl Rule {
             && (self.opcodes.is_empty() || self.opcodes.iter().any(|name| is_called(packet, name)))
     }
 
-    /// Is the `number`th packet that fits, from 1, among those that are hit?
+    /// Returns true if the rule hits the `number`th matching packet, counted from 1.
     #[must_use]
     pub fn hits_number(&self, number: u64) -> bool {
         self.nth
@@ -102,7 +103,7 @@ impl Rule {
     }
 }
 
-/// Is this the packet's operation, the beginning of its name, or a class that it is in?
+/// Returns true if `name` is the packet's operation, a prefix of it, or a class of the packet.
 fn is_called(packet: &Packet<'_>, name: &str) -> bool {
     let Some(operation) = packet.bth().opcode.operation() else {
         return false;
@@ -119,7 +120,8 @@ fn is_called(packet: &Packet<'_>, name: &str) -> bool {
     }
 }
 
-/// Is `name` the operation's name, or that up to an underscore? `RDMA_` may be left out.
+/// Returns true if `name` is the operation's name, or its part before an underscore. `RDMA_` may be
+/// left out.
 pub(super) fn begins(operation: &str, name: &str) -> bool {
     let of = |operation: &str| {
         operation
@@ -159,7 +161,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// As it can be parsed again.
+/// Prints the rule in the syntax that [`Rule::parse`] reads.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;

@@ -4,13 +4,13 @@ use rocade_wire::{Opcode, Operation, Service};
 
 use super::*;
 
-/// Where packets come from and go to.
+/// Source and destination of the packets.
 const ENDS: Ends = (
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)),
 );
 
-/// A packet of RC with an AETH that says Acknowledge, where it has one.
+/// Returns an RC packet. Its AETH, if it has one, is an ACK.
 fn packet(operation: Operation, qpn: u32, psn: u32) -> Vec<u8> {
     let opcode = Opcode::of(Service::Rc, operation).expect("RC has it");
     let mut bytes = vec![0; 64];
@@ -25,7 +25,7 @@ fn faults(text: &str) -> Faults {
     Faults::new(&Rule::parse_list(text).expect("rules"))
 }
 
-/// Which of the first ten packets are lost.
+/// Returns which of the first ten packets are lost.
 fn lost(text: &str, operation: Operation) -> Vec<usize> {
     let mut faults = faults(text);
     let bytes = packet(operation, 0x11, 7);
@@ -263,20 +263,21 @@ fn any_rule() -> impl Strategy<Value = Rule> {
 }
 
 proptest! {
-    /// What a rule prints is that rule.
+    /// Parsing the printed form of a rule returns the rule.
     #[test]
     fn printing_and_reading_are_inverse(rule in any_rule()) {
         let text = rule.to_string();
         prop_assert_eq!(Rule::parse(&text).expect(&text), rule);
     }
 
-    /// Nothing that anybody writes panics.
+    /// Parsing never panics.
     #[test]
     fn any_text_is_a_rule_or_an_error(text in "(drop|delay|reorder|p|by|nth|seed|=|[0-9.x%é ]){0,12}") {
         let _ = Rule::parse_list(&text);
     }
 
-    /// The same rules and packets have the same effects, and what a rule hits is within what it says.
+    /// Equal rules and packets have equal effects, and rules only hit packets that they
+    /// match.
     #[test]
     fn the_same_happens_again(
         rules in prop::collection::vec(any_rule(), 0..4),

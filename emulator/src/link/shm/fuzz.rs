@@ -1,4 +1,4 @@
-//! A link through shared memory whose other end writes anything anywhere.
+//! Fuzz target: a shared-memory link whose peer writes arbitrary data.
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::steering::Slot;
 
-/// Bytes of the runs that are sent: longer ones only take longer.
+/// Most bytes of the runs that are sent. Longer ones only take more time.
 const MAX_SENT: u16 = 4096;
 
-/// Does with a link what `input` says, three bytes a step: sends, receives, and damages what the
-/// sender may write. What is received undamaged is what was sent, in order. Nothing panics, and a
-/// receiver that has noticed damage receives nothing more.
+/// Executes `input` on a link, three bytes per step: sends, receives, and damages the memory that
+/// the sender may write. Data received without damage must equal the data sent, in order. Nothing
+/// may panic, and a receiver that has detected damage must receive nothing more.
 ///
 /// # Panics
 /// If the link breaks one of these rules.
@@ -77,7 +77,8 @@ fn send(end: &ShmChannel, run: &[u8], what: u8) -> ShmSent {
     end.send(std::iter::once(Piece::Bytes(run)), sending)
 }
 
-/// Receives up to `max` runs, parses their segments and hands over the first byte of each run.
+/// Receives up to `max` runs, parses their segments and passes the first byte of each run to
+/// `first_byte`.
 fn receive(end: &ShmChannel, max: usize, mut first_byte: impl FnMut(u8)) {
     end.receiver().receive(max, true, |run| {
         for (index, segment) in run.segments().enumerate() {

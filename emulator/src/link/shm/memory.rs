@@ -1,16 +1,16 @@
-//! The memory of a channel: made by the broker, mapped by both processes. All `unsafe` of the
-//! shared-memory link is in this file.
+//! The memory of a shared-memory link, created by the broker and mapped by both processes. All
+//! `unsafe` code of the link is in this file.
 //!
 //! ```text
 //! 0                 CONTROL_LEN             CONTROL_LEN + RING_LEN     FILE_LEN
 //! control words     ring of direction 0     ring of direction 1
 //! ```
 //!
-//! Each ring is mapped twice in a row, so that a record that wraps around is still one piece.
+//! Each ring is mapped twice in a row, so that a record that wraps around is contiguous.
 //!
-//! The other process may write anything at any moment, as the application may into registered
-//! memory (docs/memory-model.md). So what decides something is copied out first
-//! ([`SharedMemory::copy`]), and what is looked at in place is only ever copied further.
+//! The other process may write anything at any time, as the application may in registered memory
+//! (docs/memory-model.md). Bytes that affect a decision are therefore copied out first
+//! ([`SharedMemory::copy`]). Bytes that are read in place are only copied on.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,11 +20,11 @@ use std::ptr::{self, NonNull};
 use super::ring::Control;
 use crate::memory::{Fault, Readable};
 
-/// Bytes of the control words: a page, whatever the page size.
+/// Length of the control words: 64 KiB, a multiple of every page size.
 const CONTROL_LEN: usize = 64 << 10;
-/// Bytes of a ring, a power of two and a multiple of every page size.
+/// Length of a ring, a power of two and a multiple of every page size.
 pub(super) const RING_LEN: usize = 1 << 20;
-/// Bytes of the whole file.
+/// Length of the whole file.
 const FILE_LEN: usize = CONTROL_LEN + 2 * RING_LEN;
 
 /// The file can be neither shortened (which would make accesses fatal) nor extended.
@@ -32,12 +32,12 @@ const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL
 
 const _: () = assert!(2 * size_of::<Control>() <= CONTROL_LEN);
 
-/// Which of the two rings.
+/// One of the two rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From the process that asked for the channel.
+    /// From the process that requested the link.
     First,
-    /// To it.
+    /// To the process that requested the link.
     Second,
 }
 
@@ -57,15 +57,15 @@ impl Direction {
     }
 }
 
-/// Makes the memory of a channel: zeros, of a size that nobody can change.
+/// Creates the memory of a link, zeroed and sealed in its size.
 ///
 /// # Errors
-/// Those of memfd_create(2) and ftruncate(2).
+/// Errors of memfd_create(2) and ftruncate(2).
 pub(crate) fn create() -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string.
     let fd = check(unsafe { libc::memfd_create(c"rocade-channel".as_ptr(), flags) })?;
-    // SAFETY: a fresh fd that nobody else owns.
+    // SAFETY: a fresh fd without another owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = libc::off_t::try_from(FILE_LEN).map_err(|_| io::ErrorKind::InvalidInput)?;
     crate::sys::check_file_size(FILE_LEN as u64)?;
@@ -76,7 +76,7 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// An address range that is ours until it is dropped.
+/// An address range, reserved until it is dropped.
 #[derive(Debug)]
 struct Area {
     start: NonNull<u8>,
@@ -85,14 +85,14 @@ struct Area {
 
 // SAFETY: an address range belongs to the process, not to a thread.
 unsafe impl Send for Area {}
-// SAFETY: as above; all accesses through it are atomics or copies, whose races are those that the
-// module documentation speaks of.
+// SAFETY: as above. All accesses through it are atomics or copies, whose races the module
+// documentation describes.
 unsafe impl Sync for Area {}
 
 impl Area {
     /// Reserves addresses without memory behind them.
     fn reserve(len: usize) -> io::Result<Self> {
-        // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody uses.
+        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -110,7 +110,7 @@ impl Area {
         Ok(Self { start, len })
     }
 
-    /// Puts `len` bytes of the file at `at` of the range.
+    /// Maps `len` bytes of the file to `at` in the range.
     fn map(&self, at: usize, file: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -118,8 +118,8 @@ impl Area {
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: `at` is inside the range (checked above).
         let place = unsafe { self.start.add(at) };
-        // SAFETY: MAP_FIXED replaces addresses inside the range only, which is ours and which
-        // nothing refers to yet.
+        // SAFETY: MAP_FIXED only replaces addresses inside the range, which this object owns and to
+        // which no reference exists yet.
         let mapped = unsafe {
             libc::mmap(
                 place.as_ptr().cast(),
@@ -139,12 +139,12 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the range is ours, and what was borrowed from it is gone.
+        // SAFETY: this object owns the range, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// The memory of a channel, mapped.
+/// The mapped memory of a link.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
     control: Area,
@@ -152,10 +152,10 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps a file that [`create`] has made.
+    /// Maps a file created by [`create`].
     ///
     /// # Errors
-    /// `InvalidData` if it is not such a file; else those of mmap(2).
+    /// `InvalidData` if the file is invalid, or the errors of mmap(2).
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
@@ -178,43 +178,43 @@ impl SharedMemory {
         })
     }
 
-    /// The control words of a direction.
+    /// Returns the control words of a direction.
     #[inline]
     pub(super) fn control(&self, direction: Direction) -> &Control {
         let words = self.control.start.cast::<Control>();
-        // SAFETY: the area holds two of them (asserted above), is page-aligned and mapped as long as
-        // `self` lives.
+        // SAFETY: the area holds two of them (asserted above). It is page-aligned, and mapped as
+        // long as `self` lives.
         let words = unsafe { words.add(direction.index()) };
-        // SAFETY: as above. It consists of atomics, which may be shared with anybody and for which
-        // any contents are valid.
+        // SAFETY: as above. It consists of atomics, which may be shared and for which any contents
+        // are valid.
         unsafe { words.as_ref() }
     }
 
-    /// Where `len` bytes at a position of a ring begin.
+    /// Returns the address of `len` bytes at a ring position.
     #[inline]
     fn place(&self, direction: Direction, position: u64, len: usize) -> NonNull<u8> {
         assert!(len <= RING_LEN, "no record is longer than the ring");
-        // The mask keeps what is below the length of the ring, which is a usize.
+        // The mask keeps the bits below the ring length, which is a usize.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
         let at = position as usize & (RING_LEN - 1);
         // SAFETY: `at` is below RING_LEN, and 2 * RING_LEN bytes are mapped.
         unsafe { self.rings[direction.index()].start.add(at) }
     }
 
-    /// Copies into a ring.
+    /// Copies bytes into a ring.
     #[inline]
     pub(super) fn write(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let place = self.place(direction, position, bytes.len());
-        // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours or the application's and so
-        // does not overlap with shared memory, of which no `&mut` exists.
+        // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is memory of this process or the
+        // application, so it does not overlap with shared memory, of which no `&mut` exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
     }
 
-    /// Something will be read there soon: its cache line, which the producer has written, comes meanwhile.
+    /// Prefetches a cache line for reading. The producer has written it.
     #[inline]
     pub(super) fn fetch(&self, direction: Direction, position: u64) {
         let place = self.place(direction, position, 1);
-        // SAFETY: a hint, which has no effect but on caches, and faults nowhere.
+        // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             std::arch::asm!("prefetcht0 [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
@@ -228,11 +228,11 @@ impl SharedMemory {
         let _ = place;
     }
 
-    /// Something will be written there soon: its cache line, which the consumer has read, comes back meanwhile.
+    /// Prefetches a cache line for writing. The consumer has read it.
     #[inline]
     pub(super) fn fetch_for_writing(&self, direction: Direction, position: u64) {
         let place = self.place(direction, position, 1);
-        // SAFETY: a hint, which has no effect but on caches, and faults nowhere.
+        // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags));
@@ -249,7 +249,7 @@ impl SharedMemory {
     /// Copies registered memory into a ring.
     ///
     /// # Errors
-    /// [`Fault`]; in its place in the ring is anything then.
+    /// [`Fault`]. The bytes in the ring are undefined then.
     #[inline]
     pub(super) fn write_from(
         &self,
@@ -262,7 +262,7 @@ impl SharedMemory {
         unsafe { payload.copy_to(place) }
     }
 
-    /// Copies out of a ring, as the bytes are now.
+    /// Copies the current bytes out of a ring.
     #[inline]
     pub(super) fn copy(&self, direction: Direction, position: u64, out: &mut [u8]) {
         let place = self.place(direction, position, out.len());
@@ -270,13 +270,13 @@ impl SharedMemory {
         unsafe { ptr::copy_nonoverlapping(place.as_ptr(), out.as_mut_ptr(), out.len()) };
     }
 
-    /// Bytes in place. The other process ought to leave them alone, and may not: nothing must
-    /// depend on what they say; copying them further is what they are for.
+    /// Returns bytes in place. The other process should not change them, but can. No decision may
+    /// depend on their values. They may only be copied on.
     #[inline]
     pub(super) fn in_place(&self, direction: Direction, position: u64, len: usize) -> &[u8] {
         let place = self.place(direction, position, len);
         // SAFETY: `len` mapped bytes that live as long as `self`. This process does not write to
-        // them while the caller has not released them, and has no `&mut` to them ever.
+        // them before the caller has released them, and never has a `&mut` to them.
         unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }
     }
 }
@@ -289,26 +289,27 @@ fn file_len(file: BorrowedFd<'_>) -> io::Result<usize> {
     usize::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// An eventfd with the value 0 that never blocks.
+/// Creates a non-blocking eventfd with the value 0.
 ///
 /// # Errors
-/// Those of eventfd(2).
+/// Errors of eventfd(2).
 pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: a fresh fd that nobody else owns.
+    // SAFETY: a fresh fd without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Makes an eventfd readable.
 pub(super) fn wake(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
-    // Not write(2) of the C library, in which a thread that posts or polls could be cancelled.
-    // SAFETY: `one` is readable for 8 bytes. Fails where the descriptor is readable already.
+    // A raw system call, because write(2) of the C library is a cancellation point for the posting
+    // or polling thread.
+    // SAFETY: `one` is readable for 8 bytes. Fails if the counter is at its maximum.
     unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
-/// Has the other end of a socket been closed?
+/// Returns true if the other end of a socket is closed.
 pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut entry = libc::pollfd {
         fd: socket.as_raw_fd(),
@@ -319,7 +320,7 @@ pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // Not poll(2) of the C library: see `wake`.
+    // A raw system call, see `wake`.
     // SAFETY: one live entry, a live timespec and no signal mask.
     let ready = unsafe {
         libc::syscall(

@@ -1,11 +1,11 @@
-//! The shared-memory link: packets between two processes of a host without the kernel.
+//! Shared-memory links: packets between two processes of a host without the kernel.
 //!
-//! A [`ShmChannel`] connects an address of this process with an address of another one that has
-//! the same broker, which has made the memory. It carries what UDP would: runs of segments from BTH
-//! to ICRC, whose ICRC is left out. Each process wakes the other one through an eventfd where it
-//! sleeps, and a socket pair, the life line, says when the other end is gone.
+//! A [`ShmChannel`] connects an address of this process with an address of another process of the
+//! same broker, which has created the memory. It carries the same runs of segments (BTH to ICRC) as
+//! UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
+//! pair, the liveness socket, hangs up when the other end is gone.
 //!
-//! The other process is not trusted further than to send packets: see `ring` and `memory`.
+//! The other process is only trusted to send packets, see `ring` and `memory`.
 
 #[cfg(fuzzing)]
 pub(crate) mod fuzz;
@@ -31,87 +31,89 @@ use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::Slot;
 
-/// Bytes before each run in the ring, little-endian: its length (2), that of its segments (2), flags (2), traffic
-/// class (1), hop limit (1).
+/// Bytes before each run in the ring, little-endian: length (2), segment length (2), flags (2),
+/// traffic class (1), hop limit (1).
 const RECORD_HEADER: usize = 8;
-/// Where in it the flags are.
+/// Offset of the flags in the header.
 const RECORD_FLAGS: usize = 4;
-/// Flag: the run comes after what its queue pair has sent over UDP.
+/// Flag: the peer must first receive the earlier UDP packets of the queue pair.
 const AFTER_UDP: u16 = 1;
-/// Most records that a ring has room for.
+/// Most records in a ring.
 pub(crate) const MAX_RECORDS: usize = RING_LEN / RECORD_ALIGN;
-/// Records begin at multiples of this: a cache line.
+/// Alignment of records: two cache lines.
 const RECORD_ALIGN: usize = 128;
-/// So many of the shortest records that follow have their place fetched ahead: an acknowledgement and a message.
+/// Number of following shortest records that are prefetched: an ACK and a message.
 const RECORDS_AHEAD: u64 = 2;
 /// Longest run in bytes.
 pub(crate) const MAX_RUN: usize = 65_535;
 const _: () = assert!(super::MAX_SEND_LEN <= MAX_RUN && MAX_RUN <= u16::MAX as usize);
-/// A ring that is fuller than this may have a producer that waits for room. The producer
-/// waits only where less than a longest record is free.
+/// Fill level above which the producer may be waiting for room. The producer waits only if the
+/// longest record does not fit.
 const CROWDED: u64 = RING_LEN as u64 / 4;
 
-/// Which processes a channel connects, and what is needed to use it. Comes from the broker.
+/// The ends of a link and the descriptors to use it, from the broker.
 #[derive(Debug)]
 pub(crate) struct ChannelOffer {
-    /// Our address.
+    /// The address of this process.
     pub(crate) local: LocalAddr,
     /// The peer's address.
     pub(crate) peer: LocalAddr,
     /// The peer's slot.
     pub(crate) slot: Slot,
-    /// We have asked for it; the other way round otherwise.
+    /// True if this process requested the link, false if the peer did.
     pub(crate) asked: bool,
     /// The memory.
     pub(crate) memory: OwnedFd,
-    /// Hangs up when the peer is gone.
+    /// The liveness socket, which hangs up when the peer is gone.
     pub(crate) life_line: OwnedFd,
-    /// Wakes the peer.
+    /// The eventfd that wakes the peer.
     pub(crate) wake: OwnedFd,
 }
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece<'a> {
-    /// In a buffer of ours.
+    /// Bytes in a buffer of this process.
     Bytes(&'a [u8]),
-    /// In registered memory.
+    /// Bytes in registered memory.
     Registered(Readable<'a>),
 }
 
-/// How a run is sent.
+/// Parameters of sending a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
-    /// Bytes of the run, at most [`MAX_RUN`].
+    /// Length of the run in bytes, at most [`MAX_RUN`].
     pub(crate) len: usize,
-    /// Bytes of its segments; the last may be shorter.
+    /// Length of the segments in bytes. The last may be shorter.
     pub(crate) segment_len: usize,
-    /// What its packets would have in the IP header.
+    /// Traffic class that the packets would have in the IP header.
     pub(crate) traffic_class: u8,
-    /// Likewise.
+    /// Hop limit that the packets would have in the IP header.
     pub(crate) hop_limit: u8,
-    /// For the first run that a queue pair sends this way: the peer receives what has come over UDP before it.
+    /// Set for the first run that a queue pair sends on this link. The peer first receives the
+    /// earlier packets over UDP.
     pub(crate) after_udp: bool,
-    /// See [`ShmSent::Full`].
+    /// Waits for room, see [`ShmSent::Full`].
     pub(crate) wait: bool,
-    /// It is not seen before the next run, or [`ShmChannel::keep_promise`], or our end.
+    /// Leaves the record unpublished until the next run or [`ShmChannel::keep_promise`]. The peer
+    /// also reads it if this process ends.
     pub(crate) promise: bool,
 }
 
-/// What has become of a run.
+/// Results of sending a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShmSent {
-    /// It is on its way.
+    /// The run was sent.
     Sent,
-    /// There is no room. To who waits for it the wake fd becomes readable when there is.
+    /// There is no room. With [`Sending::wait`], the wake fd becomes readable when there is.
     Full,
-    /// The channel is of no use any more.
+    /// The link cannot be used any longer.
     Ended,
-    /// Registered memory could not be read. Nothing was sent.
+    /// Registered memory was inaccessible. Nothing was sent.
     Fault,
 }
 
-/// A way to another process. Threads may send and receive at the same time.
+/// A shared-memory link to another process. Threads may send and receive at the same time.
 pub(crate) struct ShmChannel {
     local: LocalAddr,
     peer: LocalAddr,
@@ -120,22 +122,22 @@ pub(crate) struct ShmChannel {
     tx: Direction,
     producer: Mutex<Producer>,
     consumer: Mutex<Consumer>,
-    /// The consumer's position, to look for news without its lock.
+    /// The consumer's position, to check for packets without its lock.
     head: AtomicU64,
-    /// The producer's position, to fetch ahead without its lock.
+    /// The producer's position, to prefetch without its lock.
     next: AtomicU64,
     life_line: UnixStream,
     wake: OwnedFd,
-    /// We have announced our sleep.
+    /// True while this process has announced that it sleeps.
     announced: AtomicBool,
     ended: AtomicBool,
 }
 
 impl ShmChannel {
-    /// Maps a channel.
+    /// Maps a link.
     ///
     /// # Errors
-    /// Those of mapping; `InvalidData` if the memory is not what it should be.
+    /// Errors of mapping, or `InvalidData` if the memory is invalid.
     pub(crate) fn new(offer: ChannelOffer) -> io::Result<Self> {
         let memory = SharedMemory::map(offer.memory.as_fd())?;
         let len = RING_LEN as u64;
@@ -160,10 +162,10 @@ impl ShmChannel {
         })
     }
 
-    /// Both ends of a channel between two addresses of this process, which `wake` wakes.
+    /// Creates both ends of a link between two addresses of this process, which `wake` wakes.
     ///
     /// # Errors
-    /// Those of making and mapping memory and sockets.
+    /// Errors of creating and mapping memory and sockets.
     pub(crate) fn own(
         local: LocalAddr,
         peer: LocalAddr,
@@ -189,60 +191,61 @@ impl ShmChannel {
         ])
     }
 
-    /// Our address.
+    /// Returns the address of this process.
     pub(crate) const fn local(&self) -> IpAddr {
         self.local.ip()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub(crate) const fn peer(&self) -> IpAddr {
         self.peer.ip()
     }
 
-    /// Is this the way from `local` to the process with that slot at `peer`?
+    /// Returns true if this link connects `local` to the process with that slot at `peer`.
     pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: Slot) -> bool {
         self.local == local && self.peer.ip() == peer && self.slot == slot
     }
 
-    /// Do both connect the same?
+    /// Returns true if both links have the same ends.
     #[inline]
     pub(crate) fn is_parallel_to(&self, other: &Self) -> bool {
         std::ptr::eq(self, other) || other.leads(self.local, self.peer.ip(), self.slot)
     }
 
-    /// Hangs up when the peer is gone.
+    /// Returns the liveness socket, which hangs up when the peer is gone.
     pub(crate) fn life_line(&self) -> BorrowedFd<'_> {
         self.life_line.as_fd()
     }
 
-    /// Is it of no use any more?
+    /// Returns true if the link cannot be used any longer.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Is the peer gone, or the channel cut? What the peer has sent before can still be received.
+    /// Returns true if the peer is gone or the link was shut down. Earlier packets of the peer can
+    /// still be received.
     pub(crate) fn has_hung_up(&self) -> bool {
         memory::has_hung_up(self.life_line.as_fd())
     }
 
-    /// From here on nothing is sent or received.
+    /// Stops sending and receiving.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// The peer does not keep to the protocol: no more of it.
+    /// Shuts the link down because the peer broke the protocol.
     #[cold]
     fn give_up(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             tracing::warn!(channel = %self, "the peer has damaged the channel's memory");
-            // Both ends hang up. Fails where that has been so before.
+            // Both ends hang up. Fails if that has happened before.
             let _ = self.life_line.shutdown(Shutdown::Both);
         }
     }
 
-    /// Sends a run of segments, in any number of pieces. The bytes of the ICRC are there, their value is of no
-    /// importance.
+    /// Sends a run of segments, in any number of pieces. The run has space for the ICRCs, whose
+    /// values are ignored.
     #[inline]
     pub(crate) fn send<'a>(
         &self,
@@ -264,7 +267,7 @@ impl ShmChannel {
         match producer.room_or_wait(control, need, sending.wait) {
             Ok(true) => {}
             Ok(false) => {
-                // The peer makes room only for what it sees.
+                // The peer frees only the space of published records.
                 producer.keep_promise(control);
                 return ShmSent::Full;
             }
@@ -310,8 +313,8 @@ impl ShmChannel {
         ShmSent::Sent
     }
 
-    /// There are packets: the cache lines that they are in are needed at once, and soon those that answers go
-    /// to, which the peer has read. All of them come while the locks are taken, not one after the other.
+    /// Prefetches the next received packets, and the space for their answers, which the peer has
+    /// read. The cache lines load while the locks are taken, instead of one after the other.
     #[inline]
     pub(crate) fn fetch_ahead(&self) {
         let head = self.head.load(Ordering::Relaxed);
@@ -324,7 +327,7 @@ impl ShmChannel {
         }
     }
 
-    /// The peer sees what was promised, and is woken for it where it sleeps.
+    /// Publishes unpublished records, and wakes the peer if it sleeps.
     pub(crate) fn keep_promise(&self) {
         let producer = self.producer.lock();
         producer.keep_promise(self.memory.control(self.tx));
@@ -339,18 +342,18 @@ impl ShmChannel {
         }
     }
 
-    /// Are there packets? Takes a few nanoseconds.
+    /// Returns true if there are packets. Takes a few nanoseconds.
     #[inline]
     pub(crate) fn has_packets(&self) -> bool {
         self.rx_control().has_news(self.head()) && !self.has_ended()
     }
 
-    /// Has a thread the receiving end?
+    /// Returns true if a thread has the receiving end.
     pub(crate) fn is_receiving(&self) -> bool {
         self.consumer.is_locked()
     }
 
-    /// The receiving end, unless another thread has it.
+    /// Locks the receiving end, unless another thread has it.
     #[inline]
     pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
         self.consumer.try_lock().map(|consumer| ShmReceiver {
@@ -359,7 +362,7 @@ impl ShmChannel {
         })
     }
 
-    /// The receiving end.
+    /// Locks the receiving end.
     pub(crate) fn receiver(&self) -> ShmReceiver<'_> {
         ShmReceiver {
             channel: self,
@@ -368,29 +371,29 @@ impl ShmChannel {
     }
 
     /// Announces to the peers of `channels` that this process is going to wait for its wake fd.
-    /// Returns true if it may: nothing is there to be received, and peers wake it for what comes.
+    /// Returns true if it may: there are no packets, and peers wake it for new ones.
     pub(crate) fn announce_sleep<'c>(channels: impl Iterator<Item = &'c Self> + Clone) -> bool {
         for channel in channels.clone() {
             channel.announced.store(true, Ordering::Relaxed);
         }
-        // Packets of a link that has ended are received no more.
+        // A link that has ended receives no packets.
         let in_use = channels.filter(|channel| !channel.has_ended());
         ring::announce_sleep(in_use.map(|channel| (channel.rx_control(), channel.head())))
     }
 
-    /// The words of the direction in which this process receives.
+    /// Returns the control words of the receive direction.
     #[inline]
     fn rx_control(&self) -> &Control {
         self.memory.control(self.tx.reverse())
     }
 
-    /// The consumer's position.
+    /// Returns the consumer's position.
     #[inline]
     fn head(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// The process does not wait for its wake fd any more. True where the peer has woken it.
+    /// Ends the announced sleep. Returns true if the peer has woken this process.
     pub(crate) fn wake_up(&self) -> bool {
         self.announced.swap(false, Ordering::Relaxed) && self.rx_control().wake_up()
     }
@@ -413,22 +416,22 @@ impl fmt::Debug for ShmChannel {
     }
 }
 
-/// Bytes that a run takes in the ring.
+/// Returns the length of a run's record in the ring.
 #[inline]
 const fn record_len(run: usize) -> u64 {
     (RECORD_HEADER + run).next_multiple_of(RECORD_ALIGN) as u64
 }
 
-/// The receiving end of a channel, locked.
+/// The receiving end of a link, locked.
 pub(crate) struct ShmReceiver<'a> {
     channel: &'a ShmChannel,
     consumer: MutexGuard<'a, Consumer>,
 }
 
-/// Bytes of a segment that are copied out before anything is decided: all headers fit.
+/// Bytes of a segment that are copied out before any decision. All headers fit.
 const HEAD_LEN: usize = 64;
 
-/// A run of segments, in place.
+/// A run of segments in the ring.
 #[derive(Clone, Copy)]
 pub(crate) struct ShmRun<'a> {
     channel: &'a ShmChannel,
@@ -449,15 +452,15 @@ pub(crate) struct ShmSegment<'a> {
 }
 
 impl<'a> ShmReceiver<'a> {
-    /// What the peer has promised counts as sent, because the peer is gone or we cannot wait. False where
-    /// there is nothing to receive.
+    /// Makes unpublished records readable, because the peer is gone or this process cannot wait.
+    /// Returns false if there is nothing to receive.
     pub(crate) fn redeem(&mut self) -> bool {
         let control = self.channel.rx_control();
         self.consumer.redeem(control);
         self.consumer.available(control) != Ok(0)
     }
 
-    /// Does what has come over UDP have to be received before the next run?
+    /// Returns true if earlier UDP packets must be received before the next run.
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
         let control = self.channel.rx_control();
@@ -468,9 +471,9 @@ impl<'a> ShmReceiver<'a> {
         is_there && self.next_is_after_udp()
     }
 
-    /// Hands up to `max` runs to `each` until it breaks off, and gives their room back. Stops before a run for which
-    /// packets that came over UDP have to be received first; `udp_received` says that they have been
-    /// for the first run.
+    /// Passes up to `max` runs to `each` until it breaks off, and frees their space. Stops before a
+    /// run that requires earlier UDP packets. `udp_received` tells that these were received for the
+    /// first run.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -501,7 +504,7 @@ impl<'a> ShmReceiver<'a> {
         }
     }
 
-    /// What the flags of the next record say, whatever else it says.
+    /// Returns true if the next record has the flag [`AFTER_UDP`], without validating the record.
     #[inline]
     fn next_is_after_udp(&self) -> bool {
         let mut flags = [0; 2];
@@ -512,7 +515,7 @@ impl<'a> ShmReceiver<'a> {
     }
 }
 
-/// The run at a position, if what is there makes sense.
+/// Returns the run at a position, if its header is valid.
 #[inline]
 fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>> {
     let mut header = [0; RECORD_HEADER];
@@ -542,12 +545,12 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
 }
 
 impl<'a> ShmRun<'a> {
-    /// What its packets would have in the IP header: traffic class and hop limit, as the peer says.
+    /// Returns traffic class and hop limit of the packets, as sent by the peer.
     pub(crate) const fn header(&self) -> (u8, u8) {
         (self.traffic_class, self.hop_limit)
     }
 
-    /// The segments.
+    /// Returns the segments.
     #[inline]
     pub(crate) fn segments(self) -> impl Iterator<Item = ShmSegment<'a>> {
         let starts = (0..self.len).step_by(self.segment_len);
@@ -560,7 +563,7 @@ impl<'a> ShmRun<'a> {
 }
 
 impl<'a> ShmSegment<'a> {
-    /// A copy of the first bytes; `None` where there are not so many.
+    /// Copies the first `N` bytes. Returns `None` if there are fewer.
     #[inline]
     fn copy_first<const N: usize>(&self) -> Option<[u8; N]> {
         let mut bytes = [0; N];
@@ -570,7 +573,7 @@ impl<'a> ShmSegment<'a> {
         })
     }
 
-    /// Copies the first bytes, as many as there are and fit, and returns them.
+    /// Copies the first bytes, as many as exist and fit, and returns them.
     #[inline]
     fn copy_head<'h>(&self, head: &'h mut [u8]) -> &'h [u8] {
         let len = self.len.min(head.len());
@@ -580,7 +583,7 @@ impl<'a> ShmSegment<'a> {
         head
     }
 
-    /// All of it in place, of which only the length may be relied upon.
+    /// Returns the whole segment in place. Only its length is reliable.
     #[inline]
     fn in_place(&self) -> &'a [u8] {
         let direction = self.channel.tx.reverse();
@@ -588,7 +591,8 @@ impl<'a> ShmSegment<'a> {
     }
 }
 
-/// The peer may change it meanwhile: headers are copied out, and of the rest only the length is relied upon.
+/// Copies headers out before use, because the peer may change them. Of the rest, only the length is
+/// reliable.
 impl<'a> Inbound<'a> for ShmSegment<'a> {
     #[inline]
     fn len(self) -> usize {

@@ -1,46 +1,46 @@
-//! The ring protocol: who may touch which bytes, and who has to wake whom.
+//! The ring protocol: which process may access which bytes, and when it has to wake the other.
 //!
-//! One direction of a channel is a byte ring with one producer and one consumer process. Positions
-//! count bytes since the beginning and only grow; the place in the ring is the position modulo its
-//! length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]); what
-//! the other one writes into [`Control`] is checked at every use and never trusted.
+//! One direction of a link is a byte ring with one producer and one consumer process. Positions
+//! count bytes since the beginning and only grow. The place in the ring is the position modulo the
+//! ring length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]).
+//! Values that the other process writes into [`Control`] are validated at every use.
 //!
-//! Sleeping and being blocked are announced, then what was waited for is looked at once more ([`announce_sleep`],
-//! [`Producer::room_or_wait`]); the
-//! other side first does its part, then looks for announcements. A fence between the two steps on
-//! both sides makes sure that at least one of them sees the other.
+//! A process first announces that it sleeps or waits for room, and then checks once more
+//! ([`announce_sleep`], [`Producer::room_or_wait`]). The other process first produces or consumes,
+//! and then checks for announcements. A fence between the two steps on both sides guarantees that
+//! at least one of them sees the other.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Keeps what different processes write in different cache lines (two of them, because lines are
-/// fetched in pairs).
+/// Keeps words of different writers in different cache lines (two of them, because lines are
+/// prefetched in pairs).
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct Apart<T>(T);
 
-/// The words of one direction that both processes see. Valid whatever they contain.
+/// The shared words of one direction. Every content is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Control {
-    /// The producer's position: everything before it is there to be read.
+    /// The producer's position: all bytes before it are published.
     tail: Apart<AtomicU64>,
-    /// Everything before it is written, and will be there to be read before long: the consumer may read it
-    /// at once where it matters, and does so when the producer is gone.
+    /// The end of the unpublished bytes. All bytes before it are written and will be published
+    /// soon. The consumer may read them early, and does so when the producer is gone.
     promised: Apart<AtomicU64>,
-    /// The consumer's position: everything before it is free again.
+    /// The consumer's position: all bytes before it are free.
     head: Apart<AtomicU64>,
-    /// Not 0 while the consumer sleeps: wake it after producing.
+    /// Not 0 while the consumer sleeps and must be woken after producing.
     sleeping: Apart<AtomicU64>,
-    /// Not 0 while the producer waits for room: wake it after consuming.
+    /// Not 0 while the producer waits for room and must be woken after consuming.
     blocked: Apart<AtomicU64>,
 }
 
-/// A record that was taken out of the ring.
+/// A record that was consumed from the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Consumed {
-    /// Bytes that it took in the ring.
+    /// Length of the record in the ring.
     pub(super) len: u64,
-    /// The caller wants no more for now.
+    /// True if the caller wants no further record for now.
     pub(super) is_last: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Producer {
 #[derive(Debug)]
 pub(super) struct Consumer {
     head: u64,
-    /// Up to where a promise was taken at its word.
+    /// Position up to which unpublished bytes may be read.
     redeemed: u64,
     len: u64,
 }
@@ -93,18 +93,18 @@ impl Control {
             .store(value, Ordering::Relaxed);
     }
 
-    /// Is there something behind `head`? Takes a few nanoseconds, and no lock.
+    /// Returns true if there are bytes after `head`. Takes a few nanoseconds, and no lock.
     #[inline]
     pub(super) fn has_news(&self, head: u64) -> bool {
         ahead(self.tail.0.load(Ordering::Acquire), head) > 0
     }
 
-    /// The consumer is awake; true where the producer has woken it.
+    /// Clears the sleep flag. Returns true if the producer has woken the consumer.
     pub(super) fn wake_up(&self) -> bool {
         self.sleeping.0.swap(0, Ordering::Relaxed) == 0
     }
 
-    /// To be asked after producing: does the consumer have to be woken?
+    /// Returns true if the consumer must be woken. Must be called after producing.
     #[inline]
     pub(super) fn has_to_wake_consumer(&self) -> bool {
         settle();
@@ -112,7 +112,7 @@ impl Control {
             && self.sleeping.0.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// To be asked after consuming: does the producer have to be woken?
+    /// Returns true if the producer must be woken. Must be called after consuming.
     fn has_to_wake_producer(&self) -> bool {
         settle();
         self.blocked.0.load(Ordering::Relaxed) != 0
@@ -120,7 +120,7 @@ impl Control {
     }
 }
 
-/// How far a position is ahead of another; 0 where it is behind.
+/// Returns how far a position is ahead of another, 0 if it is behind.
 #[inline]
 const fn ahead(position: u64, of: u64) -> u64 {
     let ahead = position.wrapping_sub(of);
@@ -128,7 +128,7 @@ const fn ahead(position: u64, of: u64) -> u64 {
 }
 
 /// Announces the sleep of a consumer, given its position in each of its rings. Returns true if it
-/// may go to sleep: nothing is there, and each producer wakes it for the next record.
+/// may sleep: nothing is there, and each producer wakes it for the next record.
 pub(super) fn announce_sleep<'c>(rings: impl Iterator<Item = (&'c Control, u64)> + Clone) -> bool {
     for (control, _) in rings.clone() {
         control.sleeping.0.store(1, Ordering::Relaxed);
@@ -138,15 +138,15 @@ pub(super) fn announce_sleep<'c>(rings: impl Iterator<Item = (&'c Control, u64)>
     !rings.any(|(control, head)| control.has_news(head))
 }
 
-/// Stands between an announcement and the look that follows it, and between a change and the look
-/// for announcements.
+/// Orders an announcement before the check that follows it, and a change before the check for
+/// announcements.
 #[inline]
 fn settle() {
     fence(Ordering::SeqCst);
 }
 
 impl Producer {
-    /// At the beginning of a ring of `len` bytes.
+    /// Starts at the beginning of a ring of `len` bytes.
     pub(super) const fn new(len: u64) -> Self {
         Self {
             tail: 0,
@@ -155,16 +155,16 @@ impl Producer {
         }
     }
 
-    /// Where the next bytes go.
+    /// Returns the position of the next bytes to write.
     pub(super) const fn position(&self) -> u64 {
         self.tail
     }
 
-    /// Returns true if there is room for `need` bytes. If not, and the producer is to `wait`, the
-    /// consumer wakes it as soon as there is some.
+    /// Returns true if there is room for `need` bytes. If not and `wait` is set, the consumer wakes
+    /// the producer as soon as there is room.
     ///
     /// # Errors
-    /// [`Corrupt`], if the consumer's position makes no sense.
+    /// [`Corrupt`], if the consumer's position is invalid.
     #[inline]
     pub(super) fn room_or_wait(
         &mut self,
@@ -183,7 +183,7 @@ impl Producer {
         self.room(control, need)
     }
 
-    /// Is there room for `need` bytes?
+    /// Returns true if there is room for `need` bytes.
     #[inline]
     fn room(&mut self, control: &Control, need: u64) -> Result<bool, Corrupt> {
         if self.len - (self.tail.wrapping_sub(self.head_seen)) >= need {
@@ -191,7 +191,7 @@ impl Producer {
         }
         let head = control.head.0.load(Ordering::Acquire);
         let used = self.tail.wrapping_sub(head);
-        // The head never goes back, and never beyond the tail.
+        // The head never moves back, and never beyond the tail.
         if used > self.tail.wrapping_sub(self.head_seen) {
             return Err(Corrupt);
         }
@@ -199,22 +199,22 @@ impl Producer {
         Ok(self.len - used >= need)
     }
 
-    /// Hands over `count` bytes, for which there was room. Then, or some time later, ask
-    /// [`Control::has_to_wake_consumer`].
+    /// Publishes `count` bytes, for which there was room. Call [`Control::has_to_wake_consumer`]
+    /// afterwards.
     #[inline]
     pub(super) fn publish(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
         self.keep_promise(control);
     }
 
-    /// Writes `count` bytes, for which there was room, down: they are handed over with the next ones, or when
-    /// [`Producer::keep_promise`] is called, but are not lost in between, whatever happens to this process.
+    /// Appends `count` bytes, for which there was room, without publishing them. The next bytes or
+    /// [`Producer::keep_promise`] publish them. They survive the death of this process.
     pub(super) fn promise(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
         control.promised.0.store(self.tail, Ordering::Release);
     }
 
-    /// Hands over what was promised.
+    /// Publishes all appended bytes.
     #[inline]
     pub(super) fn keep_promise(&self, control: &Control) {
         control.tail.0.store(self.tail, Ordering::Release);
@@ -222,7 +222,7 @@ impl Producer {
 }
 
 impl Consumer {
-    /// At the beginning of a ring of `len` bytes.
+    /// Starts at the beginning of a ring of `len` bytes.
     pub(super) const fn new(len: u64) -> Self {
         Self {
             head: 0,
@@ -231,12 +231,12 @@ impl Consumer {
         }
     }
 
-    /// Where the next bytes are.
+    /// Returns the position of the next bytes to read.
     pub(super) const fn position(&self) -> u64 {
         self.head
     }
 
-    /// How many bytes are there.
+    /// Returns the number of readable bytes.
     #[inline]
     pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
         let tail = control.tail.0.load(Ordering::Acquire);
@@ -248,17 +248,17 @@ impl Consumer {
         }
     }
 
-    /// What has been promised so far counts as handed over.
+    /// Makes the bytes that are unpublished now readable.
     pub(super) fn redeem(&mut self, control: &Control) {
         self.redeemed = control.promised.0.load(Ordering::Acquire);
     }
 
-    /// Hands up to `max` records to `each` and gives their room back, until `each` breaks off. `each`
-    /// gets the position of a record and the number of bytes that are there, and returns the length
-    /// of the record, or `None` to leave it there.
+    /// Passes up to `max` records to `each` and frees their space, until `each` breaks off. `each`
+    /// gets the position of a record and the number of readable bytes. It returns the length of the
+    /// record, or `None` to leave it in the ring.
     ///
-    /// Returns true if the producer has to be woken. A producer waits only where the ring is fuller
-    /// than `crowded`.
+    /// Returns true if the producer must be woken. A producer waits only if the ring is fuller than
+    /// `crowded`.
     ///
     /// # Errors
     /// [`Corrupt`], from the producer's position or from `each`.
@@ -289,7 +289,7 @@ impl Consumer {
         Ok(was_crowded && control.has_to_wake_producer())
     }
 
-    /// Gives back `count` bytes that were available.
+    /// Frees `count` bytes that were readable.
     #[inline]
     fn release(&mut self, control: &Control, count: u64) {
         self.head = self.head.wrapping_add(count);
@@ -349,16 +349,16 @@ mod tests {
         assert!(!control.has_news(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(0));
         assert_eq!(producer.room(&control, 256), Ok(false), "it takes room");
-        // With the next ones.
+        // The next published bytes publish the appended ones, too.
         producer.publish(&control, 64);
         assert_eq!(consumer.available(&control), Ok(128));
         consumer.release(&control, 128);
-        // By itself.
+        // The producer publishes them itself.
         producer.promise(&control, 64);
         producer.keep_promise(&control);
         assert_eq!(consumer.available(&control), Ok(64));
         consumer.release(&control, 64);
-        // By the consumer, who is ahead of the producer's word then.
+        // The consumer reads them early, and is then ahead of the published position.
         producer.promise(&control, 64);
         consumer.redeem(&control);
         assert_eq!(consumer.available(&control), Ok(64));
@@ -368,7 +368,7 @@ mod tests {
         producer.publish(&control, 64);
         assert!(control.has_news(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(64));
-        // Nonsense is noticed here, too.
+        // An invalid unpublished position is detected, too.
         control.promised.0.store(1 << 40, Ordering::Relaxed);
         consumer.redeem(&control);
         assert_eq!(consumer.available(&control), Err(Corrupt));
@@ -426,7 +426,7 @@ mod loom_tests {
 
         fn put(&self, producer: &mut Producer, value: u64) -> bool {
             let at = (producer.position() % LEN) as usize;
-            // SAFETY: loom checks that nobody else accesses the cell meanwhile.
+            // SAFETY: loom checks that no other thread accesses the cell meanwhile.
             self.cells[at].with_mut(|cell| unsafe { *cell = value });
             producer.publish(&self.control, 1);
             self.control.has_to_wake_consumer()
@@ -446,7 +446,8 @@ mod loom_tests {
         }
     }
 
-    /// What is read was written before, in order, and is not overwritten while it is read.
+    /// All bytes are read after they were written, in order, and are not overwritten while they are
+    /// read.
     #[test]
     fn loom_bytes_are_handed_over_and_back() {
         loom::model(|| {

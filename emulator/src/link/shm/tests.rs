@@ -1,12 +1,12 @@
 use super::*;
 
-/// Both ends of a channel in one process.
+/// Returns both ends of a link in one process.
 fn pair() -> (ShmChannel, ShmChannel) {
     let (a, b, ..) = pair_and_wakes();
     (a, b)
 }
 
-/// Both ends of a channel, and what wakes the process of the first and of the second.
+/// Returns both ends of a link, and the eventfds that wake the first and the second process.
 fn pair_and_wakes() -> (ShmChannel, ShmChannel, OwnedFd, OwnedFd) {
     let memory = create().unwrap();
     let (line_a, line_b) = UnixStream::pair().unwrap();
@@ -63,7 +63,7 @@ fn send_after_udp(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSe
     channel.send(pieces, sending)
 }
 
-/// What one call receives: runs as lists of segments.
+/// Receives with one call. Returns runs as lists of segments.
 fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
     let mut runs = Vec::new();
     channel.receiver().receive(max, true, |run| {
@@ -107,7 +107,7 @@ fn runs_arrive_in_order_and_cut_as_sent() {
 fn a_full_ring_takes_nothing_and_has_room_again_later() {
     let (a, b) = pair();
     let mut sent = 0usize;
-    // Several times around.
+    // Wraps around several times.
     for round in 0..5 {
         while send(
             &a,
@@ -173,7 +173,7 @@ fn whoever_damages_the_memory_is_not_listened_to() {
         &[0u8; 8][..],
         &[0xff; 8],
         &[1, 0, 0, 0, 0, 0, 0, 0],
-        // A run that ends behind what is there.
+        // A run that ends after the published bytes.
         &[200, 0, 0, 0, 8, 0, 0, 0],
         // An unknown flag.
         &[4, 0, 0, 0, 4, 0, 2, 0],
@@ -276,8 +276,8 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
     assert_eq!(receive(&b, 9), [[b"ack"], [b"end"]]);
 }
 
-/// The peer makes room only for what it sees: a ring that is full of what it does not see would
-/// stay so.
+/// The peer frees only the space of published records. A ring full of unpublished ones would stay
+/// full.
 #[test]
 fn a_full_ring_publishes_what_is_in_it() {
     let (a, b) = pair();
@@ -296,7 +296,7 @@ fn a_full_ring_publishes_what_is_in_it() {
     assert_eq!(send(&a, &run, 4096), ShmSent::Sent);
 }
 
-/// The longest run that fits into what is there is believed, one byte more is not.
+/// The longest run that fits into the published bytes is received, one byte more is not.
 #[test]
 fn the_length_of_a_record_is_checked_to_the_byte() {
     for (len, fits) in [(120u16, true), (121, false), (u16::MAX, false)] {
@@ -308,11 +308,11 @@ fn the_length_of_a_record_is_checked_to_the_byte() {
     }
 }
 
-/// A peer that says that more is there than the ring holds is not listened to, either.
+/// A published position beyond the ring length ends the link, too.
 #[test]
 fn a_record_longer_than_what_was_written_is_not_received() {
     let (a, b) = pair();
-    // Two records are there, and the first one says that it reaches beyond both.
+    // There are two records, and the first one has a length that reaches beyond both.
     assert_eq!(send(&a, &[7; 100], 100), ShmSent::Sent);
     assert_eq!(send(&a, &[8; 100], 100), ShmSent::Sent);
     a.memory.write(Direction::First, 0, &249u16.to_le_bytes());
