@@ -1,4 +1,4 @@
-//! The engine's time: that of the system, or of a simulation.
+//! The engine's time: the system's clock, or simulated time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use rocade_transport::Time;
 
 use crate::sys;
 
-/// One second at the origin stays below every real time stamp.
+/// Clock value at the origin: one second, which is less than every real timestamp.
 const ORIGIN_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds since the engine was made, monotonic.
+/// A monotonic clock in nanoseconds since the engine was created.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin_ns: u64,
-    /// The time itself, where it is simulated.
+    /// The simulated time, if there is one.
     simulated: Option<Arc<AtomicU64>>,
 }
 
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// One that shows what somebody else says.
+    /// Creates a clock that shows the time `time`.
     pub(crate) const fn simulated(time: Arc<AtomicU64>) -> Self {
         Self {
             origin_ns: 0,
@@ -34,7 +34,8 @@ impl Clock {
         }
     }
 
-    /// Read for each batch of packets: hence in plain nanoseconds, not as an `Instant`.
+    /// Returns the time. Reads plain nanoseconds, not an `Instant`, because this runs for each
+    /// batch of packets.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         if let Some(time) = &self.simulated {

@@ -1,36 +1,38 @@
-//! What an engine counts.
+//! The counters of an engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::hca::Hca;
 
-/// Statistics of an engine, since it was made.
+/// Statistics of an engine, since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounters {
     /// Packets sent.
     pub tx_packets: u64,
-    /// Sends that the system refused for a reason other than lack of room.
+    /// Sends that the system refused for a reason other than a full buffer.
     pub tx_errors: u64,
-    /// Packets handed to a QP.
+    /// Packets delivered to a QP.
     pub rx_packets: u64,
-    /// Datagrams that are no RoCEv2 packets (ENC-16, BTH-05).
+    /// Datagrams that are not RoCEv2 packets.
     pub rx_malformed: u64,
-    /// Packets with a wrong ICRC (ICRC-11).
+    /// Packets with a wrong ICRC.
     pub rx_bad_icrc: u64,
-    /// Packets for a QP that does not exist (BTH-10).
+    /// Packets for a QP that does not exist.
     pub rx_unknown_qp: u64,
-    /// Packets that came over UDP, or through another channel, for a QP whose peer uses a channel.
+    /// Packets over UDP, or over a different shared-memory link, for a QP whose peer uses a
+    /// shared-memory link.
     pub rx_wrong_link: u64,
-    /// Packets from addresses that are not among the allowed peers ([`Peers`](crate::config::Peers)), not looked at further.
+    /// Packets dropped because their source is not among the allowed peers
+    /// ([`Peers`](crate::config::Peers)).
     pub rx_refused: u64,
-    /// Datagrams that pretended to be passed on by another process of this host, and were not.
+    /// Datagrams with a forged header of forwarded packets.
     pub rx_forged: u64,
-    /// Packets passed on to the process that they are for.
+    /// Packets forwarded to the right process.
     pub forwarded: u64,
-    /// Those of the packets sent that went through shared memory.
+    /// Packets sent over shared memory, also counted in `tx_packets`.
     pub tx_shared: u64,
-    /// Those of the packets handed to a QP that came through shared memory.
+    /// Packets received over shared memory, also counted in `rx_packets`.
     pub rx_shared: u64,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct AtomicCounters {
 }
 
 impl AtomicCounters {
-    /// As they are now, with what the devices of the engine have counted.
+    /// Returns the current values, with the sums of the engine's devices.
     pub(crate) fn with(&self, hcas: &[Arc<Hca>]) -> EngineCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = || hcas.iter().map(|hca| hca.traffic.totals());

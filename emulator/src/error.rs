@@ -1,4 +1,4 @@
-//! Why a verb failed, and the errno that C programs see (ERN-*).
+//! Errors of verbs, and their errno values for C programs.
 
 use std::error::Error;
 use std::fmt;
@@ -10,20 +10,20 @@ use rocade_transport::{ModifyError, PostError, SrqError};
 use crate::broker::BrokerError;
 use crate::link::LinkError;
 
-/// Why a verb failed.
+/// Reasons why a verb failed.
 #[derive(Debug)]
 pub enum VerbsError {
-    /// EINVAL: an argument is wrong; says which.
+    /// EINVAL: the named argument is invalid.
     InvalidArgument(&'static str),
-    /// ENOMEM: a queue is full or a limit reached; says which.
+    /// ENOMEM: the named queue is full, or the named limit is reached.
     NoMemory(&'static str),
-    /// EOPNOTSUPP: this device does not do it.
+    /// EOPNOTSUPP: the device does not support this.
     NotSupported(&'static str),
-    /// EPERM: the caller may not do that; says what.
+    /// EPERM: the caller may not do the named operation.
     NotPermitted(&'static str),
-    /// EBUSY: something else still uses the object; says which object, and what uses it.
+    /// EBUSY: the named object is still in use by the named user.
     Busy(String),
-    /// ENOENT: there is no such thing; says what.
+    /// ENOENT: the named object does not exist.
     NotFound(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
     Fault,
@@ -31,9 +31,9 @@ pub enum VerbsError {
     NoDevice,
     /// ENODATA: an empty GID table entry.
     NoData,
-    /// EAGAIN: nothing there, and the descriptor is non-blocking.
+    /// EAGAIN: there is nothing to get, and the descriptor is non-blocking.
     WouldBlock,
-    /// EINVAL: `post_send`/`post_recv` refused, or ENOMEM where the queue is full.
+    /// EINVAL: `post_send`/`post_recv` refused. ENOMEM if the queue is full.
     Post(PostError),
     /// EINVAL: `modify_qp` refused.
     Modify(ModifyError),
@@ -50,7 +50,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// The errno value (ERN-02).
+    /// Returns the errno value.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

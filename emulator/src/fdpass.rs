@@ -1,4 +1,4 @@
-//! Messages with file descriptors over a unix socket (SCM_RIGHTS), and who is at the other end.
+//! Messages with file descriptors over a unix socket (SCM_RIGHTS), and the credentials of its peer.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -6,25 +6,25 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, socklen_t};
 
-/// Most file descriptors that come with one message.
+/// Most file descriptors of a message.
 pub(crate) const MAX_FDS: usize = 64;
 
-/// Room for [`MAX_FDS`] descriptors in a control message, headers included.
+/// Space for [`MAX_FDS`] descriptors in a control message, headers included.
 const CONTROL_LEN: usize = 64 + MAX_FDS * size_of::<RawFd>();
 
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
-/// Who is at the other end of a unix connection, as the kernel says.
+/// The process at the other end of a unix connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Process id; 0 if the process is in a pid namespace that we do not see.
+    /// Process ID, 0 if the process is in a PID namespace invisible to this one.
     pub(crate) pid: u32,
-    /// Effective user id at the time of connecting.
+    /// Effective user ID at the time of connecting.
     pub(crate) uid: u32,
 }
 
-/// The process that connected or listens (SO_PEERCRED).
+/// Returns the process that connected or listens (SO_PEERCRED).
 pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
@@ -52,7 +52,7 @@ pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
 /// Sends one message with descriptors, without blocking.
 ///
 /// # Errors
-/// Those of sendmsg(2); `InvalidInput` for more than [`MAX_FDS`] descriptors.
+/// Errors of sendmsg(2), or `InvalidInput` for more than [`MAX_FDS`] descriptors.
 pub(super) fn send(
     connection: BorrowedFd<'_>,
     message: &[u8],
@@ -86,15 +86,15 @@ pub(super) fn send(
         let start = (&raw mut control).cast::<libc::cmsghdr>();
         // SAFETY: the buffer is aligned for cmsghdr and has CONTROL_LEN >= space bytes.
         unsafe { start.write(header) };
-        // SAFETY: the data area begins inside the buffer and has room for MAX_FDS descriptors;
-        // source and destination are distinct objects.
+        // SAFETY: the data area begins inside the buffer and has room for MAX_FDS descriptors.
+        // Source and destination are distinct objects.
         unsafe {
             libc::CMSG_DATA(start).copy_from_nonoverlapping(fds.as_ptr().cast(), bytes as usize);
         }
     }
     loop {
-        // SAFETY: every pointer in `msg` is to a live local or to `message`, with its true length;
-        // sendmsg only reads them.
+        // SAFETY: every pointer in `msg` is to a live local or to `message`, with its true length,
+        // and sendmsg only reads them.
         let sent = unsafe {
             libc::sendmsg(
                 connection.as_raw_fd(),
@@ -112,12 +112,12 @@ pub(super) fn send(
     }
 }
 
-/// Receives one message and its descriptors, which this process owns from here on, without
-/// blocking. Length 0 means that the connection has ended.
+/// Receives one message and its descriptors without blocking. The caller owns the descriptors.
+/// Length 0 means that the connection was closed.
 ///
 /// # Errors
-/// Those of recvmsg(2); `InvalidData` if the message or its descriptors did not fit. Descriptors
-/// that came are closed then.
+/// Errors of recvmsg(2), or `InvalidData` if the message or its descriptors did not fit. The
+/// received descriptors are closed then.
 pub(crate) fn receive(
     connection: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -151,7 +151,7 @@ pub(crate) fn receive(
             return Err(error);
         }
     };
-    // First own what came, then judge.
+    // Takes ownership of the descriptors before any check can fail.
     let fds = take_fds(&msg);
     let cut: c_int = libc::MSG_TRUNC | libc::MSG_CTRUNC;
     if msg.msg_flags & cut != 0 {
@@ -165,22 +165,21 @@ pub(crate) fn receive(
 
 fn take_fds(msg: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: `msg` was filled by recvmsg, so that msg_control/msg_controllen describe the valid
+    // SAFETY: `msg` was filled by recvmsg, so msg_control and msg_controllen describe the valid
     // control messages in a live buffer.
     let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(msg) };
     while !cmsg.is_null() {
         // SAFETY: CMSG_FIRSTHDR/CMSG_NXTHDR return aligned pointers to complete headers.
         let header = unsafe { &*cmsg };
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: as above; computes the address behind the header.
+            // SAFETY: as above. Computes the address behind the header.
             let data = unsafe { libc::CMSG_DATA(cmsg) };
             let bytes = header.cmsg_len as usize - (data as usize - cmsg as usize);
             for at in 0..bytes / size_of::<RawFd>() {
-                // SAFETY: the kernel wrote `bytes` bytes of descriptors at `data`; the read needs
-                // no alignment.
+                // SAFETY: the kernel wrote `bytes` bytes of descriptors at `data`, and the read
+                // needs no alignment.
                 let fd = unsafe { data.cast::<RawFd>().add(at).read_unaligned() };
-                // SAFETY: the kernel installed this descriptor for us just now, and nobody else
-                // knows it.
+                // SAFETY: the kernel has just installed this descriptor, and it has no other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -251,7 +250,7 @@ mod tests {
             receive(b.as_fd(), &mut buf).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
-        // Our end sees the other one closed.
+        // The own end sees that the other one is closed.
         assert_eq!(io::Read::read(&mut &watch, &mut buf).unwrap(), 0);
     }
 

@@ -1,16 +1,20 @@
 //! An RDMA NIC in userspace.
 //!
-//! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
-//! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
-//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`],
-//! [`Xrcd`], [`Qp`].
+//! An [`Engine`] is the hardware of one process. It owns the links, the queue pairs, the registered
+//! memory and one background thread. [`Engine::open_device`] returns a [`Context`], which creates
+//! the verbs objects: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Xrcd`], [`Qp`].
 //!
-//! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
-//! this crate gives it memory, time, threads and sockets.
+//! Packets are real RoCEv2 over UDP port 4791. The protocol is in `rocade-transport`. This crate
+//! adds memory, time, threads and sockets.
 //!
-//! Layers, top down: [`objects`](Context) (what verbs calls reach), `engine` (progress: who
-//! drives packets when), `cells` (what both share: the state of queues and ways), `memory` (keys, access checks, the copies), [`link`] and [`steering`]
-//! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
+//! Layers, top down:
+//! - [`objects`](Context): the verbs objects.
+//! - `engine`: progress, in polling threads and in the background thread.
+//! - `cells`: the state that both share, of queues and routes.
+//! - `memory`: keys, access checks and copies.
+//! - [`link`] and [`steering`]: sockets.
+//! - [`broker`]: many processes on one address.
+//! - [`config`]: the devices.
 
 pub mod broker;
 mod cells;
@@ -36,7 +40,7 @@ mod sync;
 mod sys;
 mod travel;
 
-/// Unit tests use the helpers of `tests/common` too.
+/// The name under which the helpers of `tests/common` import this crate, for unit tests.
 #[cfg(all(test, not(loom)))]
 extern crate self as rocade_emulator;
 

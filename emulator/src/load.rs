@@ -1,6 +1,6 @@
-//! How busy the system is: a thread that looks for packets on a busy one would take the processor
-//! away from the very program that it waits for, and later wake up late, because the scheduler
-//! counts what it has used.
+//! Checks whether the system has idle processors. On a busy system, a thread that polls takes the
+//! processor from the program that it waits for. It also wakes up late afterwards, because the
+//! scheduler counts its CPU time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,22 +11,22 @@ use rocade_transport::Time;
 use crate::figures::{BUSY_NS, IDLE_NS};
 use crate::sys;
 
-/// How busy the system is.
+/// The load of the system.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     file: Option<File>,
     processors: usize,
-    /// Until when the answer holds.
+    /// End of the validity of `idle`.
     until: Option<Time>,
     idle: bool,
 }
 
 impl Load {
-    /// Returns true if no more threads want to run than there are processors. A poller asks too, so
-    /// this is no point at which a thread is cancelled.
+    /// Returns true if there are at least as many processors as runnable threads. Pollers call this
+    /// too, so it is not a cancellation point.
     pub(crate) fn has_idle_processors(&mut self, now: Time) -> bool {
         if self.until.is_none_or(|until| until <= now) {
-            // Those that run now, with this thread among them.
+            // The running threads, including this one.
             let running = sys::uncancelled(|| self.running());
             self.idle = running.is_some_and(|n| n <= self.processors);
             self.until = Some(now.plus_ns(if self.idle { IDLE_NS } else { BUSY_NS }));
@@ -34,7 +34,7 @@ impl Load {
         self.idle
     }
 
-    /// How many threads run or want to; `None` where the system does not tell.
+    /// Returns the number of runnable threads, or `None` if the system does not report it.
     fn running(&mut self) -> Option<usize> {
         if self.file.is_none() {
             self.file = File::open("/proc/loadavg").ok();
@@ -46,7 +46,7 @@ impl Load {
     }
 }
 
-/// The number in a line of /proc/loadavg, such as `0.20 0.18 0.12 1/80 11206`.
+/// Returns the number in a line of /proc/loadavg, such as `0.20 0.18 0.12 1/80 11206`.
 fn running_in(line: &str) -> Option<usize> {
     let (running, _) = line.split_whitespace().nth(3)?.split_once('/')?;
     running.parse().ok()

@@ -1,7 +1,7 @@
-//! Numbers that nobody can guess: keys, queue pair numbers, first PSNs.
+//! Unpredictable numbers: keys, queue pair numbers, initial PSNs.
 //!
-//! Each comes from the kernel when it is needed. Nothing is kept, so that a forked child cannot repeat
-//! what its parent has had.
+//! Each number comes from the kernel when it is needed. There is no buffered state, so a forked
+//! child cannot repeat the numbers of its parent.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::link::fault::Random;
 
-/// So many random bytes.
+/// Returns `N` random bytes.
 #[must_use]
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
@@ -34,7 +34,8 @@ fn interrupted() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
 }
 
-/// A seccomp filter forbids it, say. The standard library has secret keys as well, or makes the best of it.
+/// Fills the bytes from the standard library's secret keys if getrandom(2) fails, for example
+/// because of a seccomp filter.
 #[cold]
 fn without_kernel(bytes: &mut [u8]) {
     let state = RandomState::new();
@@ -45,18 +46,18 @@ fn without_kernel(bytes: &mut [u8]) {
     }
 }
 
-/// Any 32 bits.
+/// Returns 32 random bits.
 #[must_use]
 pub fn word() -> u32 {
     u32::from_ne_bytes(bytes())
 }
 
-/// Where an engine has its random numbers from.
+/// The source of an engine's random numbers.
 #[derive(Debug)]
 pub(crate) enum Randomness {
     /// The kernel.
     System,
-    /// A seed: a simulation repeats itself.
+    /// A seed, so that a simulation is repeatable.
     Seeded(Mutex<Random>),
 }
 
@@ -65,7 +66,7 @@ impl Randomness {
         seed.map_or(Self::System, |seed| Self::Seeded(Mutex::new(Random(seed))))
     }
 
-    /// Any 32 bits.
+    /// Returns 32 random bits.
     pub(crate) fn word(&self) -> u32 {
         match self {
             Self::System => word(),
@@ -76,7 +77,7 @@ impl Randomness {
         }
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub(crate) fn below(&self, limit: usize) -> usize {
         match self {
             Self::System => below(limit),
@@ -88,11 +89,12 @@ impl Randomness {
     }
 }
 
-/// A number below `limit`, which is not 0, all with the same probability but for less than one in 2^31.
+/// Returns a number below `limit`, which must not be 0. The probabilities are equal up to one part
+/// in 2^31.
 pub(crate) fn below(limit: usize) -> usize {
     let limit = limit.max(1) as u128;
     let scaled = (u128::from(u64::from_ne_bytes(bytes())) * limit) >> 64;
-    // Below `limit`, which is a usize.
+    // The value is below `limit`, which is a usize.
     usize::try_from(scaled).unwrap_or(0)
 }
 

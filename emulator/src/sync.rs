@@ -1,7 +1,6 @@
 //! The synchronisation primitives that the loom models replace.
 //!
-//! What is shared between threads and modelled (keys and the memory behind them, completion and shared receive queues, the
-//! hand-over between inline and background progress, the agenda) takes its atomics and locks from here.
+//! Modelled code takes its atomics and locks from here. This is the code of memory keys, completion queues, shared receive queues, the handover between inline and background progress, and the work queue.
 
 #[cfg(not(loom))]
 pub(crate) mod atomic {
@@ -25,7 +24,7 @@ pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 #[cfg(loom)]
 const WHOLE: &str = "no model panics while it holds a lock";
 
-/// A lock as parking_lot's.
+/// A lock with the interface of parking_lot's.
 #[cfg(loom)]
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
@@ -40,13 +39,13 @@ impl<T> Mutex<T> {
         self.0.lock().expect(WHOLE)
     }
 
-    /// A model has no time.
+    /// Like `try_lock`, because a model has no time.
     pub(crate) fn try_lock_for(&self, _: std::time::Duration) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
 }
 
-/// Likewise.
+/// A read-write lock with the interface of parking_lot's.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
@@ -68,7 +67,7 @@ impl<T> RwLock<T> {
         self.0.read().expect(WHOLE)
     }
 
-    /// No model reads twice at a time.
+    /// Like `read`, because no model reads recursively.
     pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
         self.read()
     }

@@ -1,7 +1,7 @@
-//! System calls of the engine: eventfd, waiting, the clock, and nothing else.
+//! System calls of the engine: eventfd, waiting, clocks, sockets and signals.
 //!
-//! What threads of the program call while they post and poll goes to the kernel directly: a function
-//! of the C library would be a point at which pthread_cancel(3) ends the thread.
+//! Threads that post or poll make raw system calls, because functions of the C library are
+//! cancellation points (pthread_cancel(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int};
@@ -14,18 +14,18 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Held by tests that start programs, and shared by tests of locks: a process that is about to become another program has
-/// copies of all files for a moment, and so of their locks.
+/// Locked exclusively by tests that start programs, and shared by tests of file locks. Between fork
+/// and exec, a child has copies of all files, and so of their locks.
 #[cfg(test)]
 pub(crate) static STARTS: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
 
-/// The monotonic clock, in nanoseconds.
+/// Returns the monotonic clock, in nanoseconds.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// The time of day, in nanoseconds since 1970.
+/// Returns the time of day, in nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
@@ -36,18 +36,18 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is writable. These clocks are always there.
+    // SAFETY: `time` is writable. These clocks always exist.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The user whose rights this process has.
+/// Returns the effective user ID of this process.
 pub(crate) fn effective_uid() -> u32 {
     // SAFETY: has no arguments and always succeeds.
     unsafe { libc::geteuid() }
 }
 
-/// An entry for [`poll`] that waits for input or a hang-up.
+/// Returns a [`poll`] entry that waits for input or a hangup.
 pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
     libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -56,8 +56,8 @@ pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
     }
 }
 
-/// Waits until one of the fds has what it waits for, or the time is over (`None`: for ever).
-/// Returns how many have; 0 also after a signal.
+/// Waits until one of the fds has an event or the timeout expires (`None`: never). Returns the
+/// number of fds with events, 0 also after a signal.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout_ms = match timeout {
         None => -1,
@@ -81,8 +81,8 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Makes a socket. The system call is made directly: a library that is loaded before Rocade may have put itself in the
-/// place of `socket`, to make the sockets of programs run over RDMA. Rocade's own sockets must not get there.
+/// Creates a socket by a raw system call. A preloaded library may replace `socket` to run the
+/// sockets of programs over RDMA. Rocade's own sockets must not use that.
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> io::Result<Socket> {
     let (domain, kind) = (c_int::from(domain), c_int::from(kind));
     let protocol = protocol.map_or(0, c_int::from);
@@ -92,11 +92,11 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> 
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the system call has just returned it to us.
+    // SAFETY: the system call has just returned it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
-/// Binds a socket to an address. The system call is made directly, as in [`socket`].
+/// Binds a socket to an address by a raw system call, as in [`socket`].
 pub(crate) fn bind(socket: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
     let (fd, len) = (socket.as_raw_fd(), address.len());
     // SAFETY: the address lives across the call, and `len` is its length.
@@ -107,13 +107,13 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()>
     Ok(())
 }
 
-/// Returns true if this host, in this network namespace, has the address. The port is not looked at.
+/// Returns true if this host has the address in this network namespace. Ignores the port.
 pub(crate) fn is_of_this_host(mut address: SocketAddr) -> bool {
     address.set_port(0);
     udp_socket(address).is_ok()
 }
 
-/// A UDP socket with an address, made in the same way.
+/// Creates a UDP socket bound to an address by raw system calls.
 pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket(
         Domain::for_address(address),
@@ -124,7 +124,7 @@ pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// A socket that tells of changes of interfaces and their addresses; it does not block.
+/// Opens a non-blocking netlink socket that reports changes of interfaces and their addresses.
 pub(crate) fn route_socket() -> io::Result<OwnedFd> {
     let kind = Type::RAW.cloexec().nonblocking();
     let protocol = Protocol::from(libc::NETLINK_ROUTE);
@@ -148,10 +148,10 @@ pub(crate) fn route_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a datagram, cut to the length of `buffer`, where one waits.
+/// Receives a datagram without blocking, truncated to the length of `buffer`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
-    // SAFETY: `buffer` is exclusively borrowed, and as long as said.
+    // SAFETY: `buffer` is exclusively borrowed, and has the given length.
     let len = unsafe {
         libc::recv(
             socket.as_raw_fd(),
@@ -163,12 +163,12 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<u
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// A new eventfd with the value 0, blocking, closed on exec.
+/// Creates a blocking eventfd with the value 0, closed on exec.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     eventfd_with(libc::EFD_CLOEXEC)
 }
 
-/// One that does not block.
+/// Creates a non-blocking eventfd with the value 0, closed on exec.
 pub(crate) fn eventfd_nonblocking() -> io::Result<OwnedFd> {
     eventfd_with(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
 }
@@ -179,29 +179,30 @@ fn eventfd_with(flags: c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new file in memory, closed on exec.
+/// Creates a memory file, closed on exec.
 pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: a terminated string that lives across the call.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new descriptor from which there is never anything to read, closed on exec.
+/// Creates a descriptor that never becomes readable, closed on exec.
 pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
-    // A socket that nobody can send to: its file is its own, and known by its inode, however often it is duplicated.
+    // A socket without an address, to which no process can send. Its inode identifies it even if it
+    // is duplicated.
     Ok(socket(Domain::UNIX, Type::DGRAM.cloexec(), None)?.into())
 }
 
-/// Succeeds if the process may make a file of so many bytes. The kernel ends a process that does so beyond its limit
-/// with SIGXFSZ.
+/// Checks that this process may create a file of this length. The kernel ends a process that
+/// exceeds its limit with SIGXFSZ.
 ///
 /// # Errors
 /// `FileTooLarge`, with the limit.
@@ -210,7 +211,7 @@ pub(crate) fn check_file_size(len: u64) -> io::Result<()> {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: `limit` is writable. What fails leaves it as it is.
+    // SAFETY: `limit` is writable. A failed call leaves it unchanged.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
     if limit.rlim_cur == libc::RLIM_INFINITY || len <= limit.rlim_cur {
         return Ok(());
@@ -224,22 +225,22 @@ pub(crate) fn check_file_size(len: u64) -> io::Result<()> {
     ))
 }
 
-/// Makes an eventfd readable; where it is so already, a new edge for whoever waits for edges.
+/// Makes an eventfd readable. If it is readable already, edge-triggered waiters get a new edge.
 pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: `one` is readable for 8 bytes. Fails only if the counter would overflow: then the
-    // descriptor is readable already.
+    // SAFETY: `one` is readable for 8 bytes. The call fails only if the counter would overflow, and
+    // the descriptor is readable then.
     unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
-/// Makes an eventfd unreadable, also where somebody else has just done that.
+/// Makes an eventfd unreadable, without blocking if another thread has just done so.
 pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let mut value = [0u8; 8];
     let piece = libc::iovec {
         iov_base: value.as_mut_ptr().cast(),
         iov_len: value.len(),
     };
-    // No position, as for any descriptor that has none.
+    // No position, because an eventfd has none.
     let position: libc::c_long = -1;
     // SAFETY: `piece` names 8 writable bytes.
     let result = unsafe {
@@ -254,7 +255,8 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
         )
     };
     if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
-        // The kernel is too old for that: the descriptor is readable unless the program meddles.
+        // Without support in the kernel, a blocking read. The descriptor is readable unless the
+        // program interferes.
         // SAFETY: `value` is writable for 8 bytes.
         unsafe {
             libc::syscall(
@@ -267,7 +269,7 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Has somebody set `O_NONBLOCK` on the descriptor?
+/// Returns true if the descriptor has `O_NONBLOCK`.
 pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_GETFL) };
@@ -275,65 +277,66 @@ pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
 }
 
 unsafe extern "C-unwind" {
-    /// Unlike the declaration of `libc` this one lets pthread_cancel(3) end the thread in it, which
-    /// unwinds the stack.
+    /// Unlike the declaration in `libc`, this one allows pthread_cancel(3) to end the thread
+    /// inside, which unwinds the stack.
     fn sem_wait(semaphore: *mut libc::sem_t) -> c_int;
 }
 
-/// Lets threads through while there is something for them: a counting semaphore.
+/// A counting semaphore on which threads wait for events.
 ///
-/// Waiting for it is what a blocking read(2) is to signals: it goes on after a handler with
-/// `SA_RESTART` and fails after another, which poll(2) does always. And it is what a verb that can be
-/// cancelled needs: a thread that ends in it has taken nothing away.
+/// With respect to signals, the wait behaves like a blocking read(2). It continues after a handler
+/// with `SA_RESTART` and fails after any other, whereas poll(2) always fails. It is also safe for a
+/// verb that can be cancelled, because a thread that ends in it has not consumed anything.
 ///
-/// Programs end an event channel while a thread of theirs waits at it (rping does), which then waits for ever, as in read(2) of
-/// a descriptor that is closed. So each thread that waits has a gate of its own, which leads to the same place; one that is
-/// cancelled takes it along.
+/// Programs destroy an event channel while one of their threads waits on it (rping does). The
+/// thread then waits forever, as in a read(2) of a closed descriptor. Each waiting thread therefore
+/// has its own `Gate` to the shared semaphore. A cancelled thread takes its `Gate` with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate(Arc<Place>);
 
 #[derive(Debug)]
 struct Place(UnsafeCell<libc::sem_t>);
 
-// SAFETY: a semaphore is made for several threads; the functions synchronise.
+// SAFETY: a semaphore may be shared by threads, and its functions synchronise.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
 impl Gate {
-    /// A closed one.
+    /// Creates a closed semaphore.
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: a sem_t is plain data, for which zero is a value until it is initialised below.
+        // SAFETY: a sem_t is plain data, for which zero is valid until it is initialised below.
         let place = Arc::new(Place(UnsafeCell::new(unsafe { std::mem::zeroed() })));
-        // SAFETY: the place stays where it is, and nobody else knows it yet.
+        // SAFETY: the semaphore does not move, and no other thread knows it yet.
         let result = unsafe { libc::sem_init(place.0.get(), 0, 0) };
         if result < 0 {
             let error = io::Error::last_os_error();
-            // Nothing that could be destroyed.
+            // An uninitialised semaphore must not be destroyed.
             let _ = ManuallyDrop::new(place);
             return Err(error);
         }
         Ok(Self(place))
     }
 
-    /// Lets one more through.
+    /// Increments the semaphore.
     pub(crate) fn open(&self) {
-        // SAFETY: an initialised semaphore. Fails where the counter would overflow: it is open then.
+        // SAFETY: an initialised semaphore. Fails if the counter would overflow, and it is open
+        // then.
         unsafe { libc::sem_post(self.0.0.get()) };
     }
 
-    /// Lets one less through; false where it is closed already.
+    /// Decrements the semaphore. Returns false if it was zero.
     pub(crate) fn close(&self) -> bool {
         // SAFETY: an initialised semaphore.
         unsafe { libc::sem_trywait(self.0.0.get()) == 0 }
     }
 
-    /// Waits until it is open, and leaves it so.
+    /// Waits until the semaphore is not zero, and leaves it unchanged.
     ///
     /// # Errors
     /// `Interrupted` by a signal whose handler does not restart system calls.
     pub(crate) fn wait(&self) -> io::Result<()> {
-        // Nothing here may have to be dropped when the thread is cancelled.
+        // No value may need a drop here when the thread is cancelled.
         // SAFETY: an initialised semaphore.
         if unsafe { sem_wait(self.0.0.get()) } < 0 {
             return Err(io::Error::last_os_error());
@@ -345,17 +348,18 @@ impl Gate {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // SAFETY: initialised, and nobody waits: who does has the place.
+        // SAFETY: initialised, and without a waiter, because each waiter has a reference.
         unsafe { libc::sem_destroy(self.0.get()) };
     }
 }
 
-/// Descriptors to wait for, any number of them. The first one added has index 0.
+/// Descriptors to wait for. The first one added has index 0.
 #[derive(Debug, Default)]
 pub(crate) struct PollSet(Vec<libc::pollfd>);
 
 impl PollSet {
-    /// Adds one, and returns its index. A descriptor that is closed meanwhile counts as readable.
+    /// Adds a descriptor, and returns its index. A descriptor that was closed meanwhile counts as
+    /// readable.
     pub(crate) fn add(&mut self, fd: RawFd) -> usize {
         self.0.push(libc::pollfd {
             fd,
@@ -365,10 +369,10 @@ impl PollSet {
         self.0.len() - 1
     }
 
-    /// Waits until one of them is readable or the time is up.
+    /// Waits until a descriptor is readable or the timeout expires.
     ///
     /// # Errors
-    /// Those of ppoll(2). Nothing counts as readable then.
+    /// Errors of ppoll(2). No descriptor counts as readable then.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let polls = &mut self.0;
         let timeout = timeout.map(|t| libc::timespec {
@@ -378,8 +382,8 @@ impl PollSet {
         let timeout_ptr = timeout
             .as_ref()
             .map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `polls` holds as many entries as said, the timeout is null or a valid timespec,
-        // both outlive the call; no signal mask.
+        // SAFETY: `polls` has the given number of entries, the timeout is null or a valid timespec,
+        // and both outlive the call. There is no signal mask.
         let n = unsafe {
             libc::ppoll(
                 polls.as_mut_ptr(),
@@ -394,10 +398,10 @@ impl PollSet {
         Ok(())
     }
 
-    /// Like [`Self::wait`], but no point at which pthread_cancel(3) ends the thread.
+    /// Like [`Self::wait`], but not a cancellation point.
     ///
     /// # Errors
-    /// Those of ppoll(2), `Interrupted` by any signal. Nothing counts as readable then.
+    /// Errors of ppoll(2), `Interrupted` by any signal. No descriptor counts as readable then.
     pub(crate) fn wait_uncancelled(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let polls = &mut self.0;
         let mut timeout = timeout.map(|t| libc::timespec {
@@ -408,8 +412,9 @@ impl PollSet {
             .as_mut()
             .map_or(std::ptr::null_mut(), std::ptr::from_mut);
         let no_mask = std::ptr::null::<libc::sigset_t>();
-        // SAFETY: `polls` holds as many entries as said; the timeout, which the kernel changes, is null or a valid
-        // timespec; both outlive the call. No signal mask, whose size is of no importance.
+        // SAFETY: `polls` has the given number of entries. The timeout, which the kernel changes,
+        // is null or a valid timespec. Both outlive the call. There is no signal mask, so its size
+        // does not matter.
         let n = unsafe {
             libc::syscall(
                 libc::SYS_ppoll,
@@ -426,26 +431,25 @@ impl PollSet {
         Ok(())
     }
 
-    /// Was the descriptor with this index readable when the last wait ended?
+    /// Returns true if the descriptor with this index was readable at the end of the last wait.
     pub(crate) fn is_ready(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|poll| poll.revents != 0)
     }
 
-    /// Was one of them, from this index on?
+    /// Returns true if any descriptor from this index on was readable at the end of the last wait.
     pub(crate) fn any_ready_from(&self, index: usize) -> bool {
         self.0.iter().skip(index).any(|poll| poll.revents != 0)
     }
 }
 
-/// Runs `f` without cancellation: nothing that it calls is a point at which pthread_cancel(3) ends
-/// the thread. `f` must not panic.
+/// Runs `f` with pthread_cancel(3) disabled. `f` must not panic.
 pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
     const DISABLE: c_int = 1;
     unsafe extern "C" {
         fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     }
     let mut before = DISABLE;
-    // SAFETY: `before` is writable. Fails for unknown states only.
+    // SAFETY: `before` is writable. The call only fails for unknown states.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     let result = f();
     let mut disabled = DISABLE;
@@ -454,10 +458,11 @@ pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Blocks all signals in the calling thread but those of memory accesses that fail, which are caught
-/// (`memory/guard`).
+/// Blocks all signals in the calling thread except those of failed memory accesses, which are
+/// handled (`memory/guard`).
 pub(crate) fn block_all_signals() {
-    // SAFETY: a sigset is plain data that sigfillset initialises; the pointers outlive the calls.
+    // SAFETY: a sigset is plain data that sigfillset initialises, and the pointers outlive the
+    // calls.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -467,35 +472,34 @@ pub(crate) fn block_all_signals() {
     }
 }
 
-/// Lets the calling thread's timed waits end within a microsecond of the time asked for; the
-/// default is 50.
+/// Sets the timer slack of the calling thread to 1 µs. The default is 50 µs.
 pub(crate) fn set_precise_timers() {
-    // SAFETY: no pointers; where it fails, waits last a little longer.
+    // SAFETY: no pointers. If it fails, waits last a little longer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong, 0, 0, 0) };
 }
 
-/// Asks the system to let the calling thread run soon when it wakes: it never runs for long (`sched_setattr(2)` with a short
-/// slice, from Linux 6.12 on; without effect before).
+/// Requests a short scheduler slice for the calling thread, which makes it run soon after waking
+/// (`sched_setattr(2)`, from Linux 6.12 on). The thread never runs for long.
 pub(crate) fn ask_for_short_slice() {
     const SLICE_NS: u64 = 100_000;
     let size = size_of::<libc::sched_attr>();
     // SAFETY: plain data, for which zero is a value.
     let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: `attr` is writable and as long as said. 0 is the calling thread.
+    // SAFETY: `attr` is writable and has the given length. 0 is the calling thread.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
     let is_usual = i64::from(attr.sched_policy) == i64::from(libc::SCHED_OTHER);
     if got < 0 || !is_usual {
-        // The program has chosen another policy, which says all.
+        // The program has chosen another policy, which takes precedence.
         return;
     }
     attr.sched_runtime = SLICE_NS;
-    // SAFETY: `attr` is a valid structure, which says its length. What fails leaves all as it was.
+    // SAFETY: `attr` is a valid structure that contains its length. A failed call changes nothing.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
-/// Has `handler` called when the process exits by exit(3) or by returning from `main`.
+/// Registers `handler` to run when the process exits by exit(3) or by returning from `main`.
 pub(crate) fn at_exit(handler: extern "C" fn()) {
-    // SAFETY: `handler` is code of this object, which the C library calls before it unloads it. Fails
-    // without memory: then nothing is called.
+    // SAFETY: `handler` is code of this object, which the C library calls before it unloads the
+    // object. If the registration fails for lack of memory, nothing is called.
     unsafe { libc::atexit(handler) };
 }

@@ -1,10 +1,10 @@
-//! What can be wrong with a configuration, said so that it can be put right.
+//! Configuration errors, with a hint how to fix them.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a setting was read from; errors name it.
+/// The source of a setting, which errors name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A flag of the `rocade` command, e.g. `--dev`.
@@ -33,19 +33,19 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A configuration that cannot be used. The text names the key, its value, what is wrong with it
-/// and what is allowed.
+/// An error in the configuration. Its text names the key, the value, the reason and the allowed
+/// values.
 #[derive(Debug)]
 pub enum ConfigError {
     /// A setting has a value that is not allowed, or that does not fit this host.
     Invalid {
-        /// Which setting.
+        /// The setting.
         origin: Origin,
         /// The value as it was given.
         value: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         reason: String,
-        /// What may stand there instead.
+        /// The allowed values.
         allowed: String,
     },
     /// Two settings that exclude each other are both given.
@@ -54,14 +54,14 @@ pub enum ConfigError {
         first: Origin,
         /// The second of them.
         second: Origin,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A configuration file cannot be read, or is not the TOML that is expected.
+    /// A configuration file cannot be read, or is not valid TOML for Rocade.
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column where known.
+        /// The reason, with line and column where known.
         reason: String,
     },
     /// The network interfaces of this host cannot be listed.

@@ -1,15 +1,15 @@
-//! Node GUIDs: the same for every process of a host, different between hosts and devices.
+//! Node GUIDs: equal in every process of a host, and different between hosts and devices.
 
 use std::net::IpAddr;
 
 use rocade_wire::Guid;
 
-/// What makes GUIDs of this host and network namespace differ from those of others.
+/// Identity of this host and network namespace, which makes their GUIDs unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostIdentity(String);
 
 impl HostIdentity {
-    /// Of this host: its machine id or else its name, and the network namespace.
+    /// Returns the identity of this host: its machine ID and name, and the network namespace.
     #[must_use]
     pub fn this_host() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -22,14 +22,13 @@ impl HostIdentity {
         ))
     }
 
-    /// A given identity, for tests that need the same GUIDs everywhere.
+    /// Returns a given identity, for tests that need the same GUIDs everywhere.
     #[must_use]
     pub fn fixed(identity: &str) -> Self {
         Self(identity.to_owned())
     }
 
-    /// GUID of the device `name` whose first address is `addr`: the bytes 52:6f ("Ro", a locally
-    /// administered EUI-64 prefix) and 48 bits of a hash. Never zero.
+    /// Returns the GUID of the device `name` whose first address is `addr`. It consists of the bytes 52:6f ("Ro", a locally administered prefix) and 48 bits of a hash. Never zero.
     #[must_use]
     pub fn device_guid(&self, name: &str, addr: IpAddr) -> Guid {
         let mut hash = Fnv1a::new();
@@ -42,7 +41,7 @@ impl HostIdentity {
     }
 }
 
-/// FNV-1a, 64 bit: small, and the same in every build (std's hashers promise neither).
+/// The 64-bit FNV-1a hash: small, and the same in every build (std's hashers guarantee neither).
 struct Fnv1a(u64);
 
 impl Fnv1a {
@@ -56,7 +55,7 @@ impl Fnv1a {
         }
     }
 
-    /// Folded to 48 bits, as the authors of FNV recommend.
+    /// Returns the hash folded to 48 bits, as the authors of FNV recommend.
     fn finish48(&self) -> u64 {
         (self.0 >> 48) ^ (self.0 & 0xffff_ffff_ffff)
     }

@@ -1,4 +1,4 @@
-//! The network interfaces of this host, as far as devices are made of them.
+//! The network interfaces of this host that can back devices.
 
 use std::fmt::Write as _;
 use std::io;
@@ -6,47 +6,47 @@ use std::net::IpAddr;
 
 use super::sys;
 
-/// MTU in bytes that is assumed when the kernel does not tell: that of Ethernet.
+/// Assumed MTU in bytes if the kernel reports none: that of Ethernet.
 const FALLBACK_MTU_BYTES: u32 = 1500;
 
-/// One network interface that has an IP address.
+/// A network interface with an IP address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Name, e.g. `eth0`.
     pub name: String,
-    /// Index in this network namespace, never 0. It is the scope id of link-local addresses.
+    /// Index in this network namespace, never 0, and the scope ID of link-local addresses.
     pub index: u32,
     /// MTU in bytes.
     pub mtu_bytes: u32,
-    /// Whether it is a loopback interface.
+    /// True for a loopback interface.
     pub loopback: bool,
-    /// Its addresses in GID order: IPv4, then IPv6, then link-local IPv6; in the order of the
-    /// kernel among equals.
+    /// Its addresses in GID order: IPv4, then IPv6, then link-local IPv6, each in the kernel's
+    /// order.
     pub addrs: Vec<IpAddr>,
 }
 
 impl Interface {
-    /// Whether all its addresses are link-local IPv6 ones.
+    /// Returns true if all addresses are link-local IPv6 addresses.
     fn link_local_only(&self) -> bool {
         self.addrs.iter().all(is_link_local_v6)
     }
 }
 
-/// All interfaces of this network namespace that can carry a device.
+/// All interfaces of this network namespace that can back a device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostNetwork {
-    /// In device order: by index, those with nothing but link-local addresses after the others,
-    /// loopback last.
+    /// The interfaces in device order: by index, those with only link-local addresses after the
+    /// others, loopback last.
     pub interfaces: Vec<Interface>,
-    /// Those that are not up. No device is made of them, but their addresses are theirs.
+    /// The interfaces that are down. They back no device, but own their addresses.
     pub down: Vec<Interface>,
 }
 
 impl HostNetwork {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// What `getifaddrs` reports.
+    /// Errors of `getifaddrs`.
     pub fn discover() -> io::Result<Self> {
         let mut all: [Vec<Interface>; 2] = Default::default();
         for found in if_addrs::get_if_addrs()? {
@@ -73,7 +73,7 @@ impl HostNetwork {
         })
     }
 
-    /// From a list of interfaces that are up, which is put into device order, and their addresses into GID
+    /// Sorts a list of interfaces that are up into device order, and their addresses into GID
     /// order.
     #[must_use]
     pub fn new(mut interfaces: Vec<Interface>) -> Self {
@@ -89,13 +89,13 @@ impl HostNetwork {
         }
     }
 
-    /// Whether the interface with this index is up and has a carrier; what is not known is.
+    /// Returns true if the interface with this index is up and has a carrier, or is unknown.
     #[must_use]
     pub fn is_running(&self, index: u32) -> bool {
         !self.down.iter().any(|interface| interface.index == index)
     }
 
-    /// The interface called `name`.
+    /// Returns the interface called `name`.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces
@@ -103,9 +103,9 @@ impl HostNetwork {
             .find(|interface| interface.name == name)
     }
 
-    /// The interface that carries traffic to and from the local address `addr`: the one that has
-    /// it, else the loopback interface if the kernel lets us bind to it (all of 127.0.0.0/8, and
-    /// prefixes routed to the host as local).
+    /// Returns the interface that carries traffic to and from the local address `addr`. It is the
+    /// interface with that address. Otherwise it is the loopback interface if the kernel can bind
+    /// the address (all of 127.0.0.0/8, and prefixes with a local route).
     #[must_use]
     pub fn owner_of(&self, addr: IpAddr) -> Option<&Interface> {
         self.interfaces
@@ -121,7 +121,7 @@ impl HostNetwork {
             })
     }
 
-    /// One line for error messages: `eth0 (192.0.2.2, fd00::2), lo (127.0.0.1, ::1)`.
+    /// Returns one line for error messages: `eth0 (192.0.2.2, fd00::2), lo (127.0.0.1, ::1)`.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut out = String::new();
@@ -140,17 +140,17 @@ impl HostNetwork {
     }
 }
 
-/// Whether an interface of this name exists, be it up or down.
+/// Returns true if an interface of this name exists, up or down.
 pub(super) fn exists(name: &str) -> bool {
     sys::interface_index(name).is_some()
 }
 
-/// Whether `addr` is in fe80::/10.
+/// Returns true if `addr` is in fe80::/10.
 pub(super) fn is_link_local_v6(addr: &IpAddr) -> bool {
     matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Place of an address in the GID table of its device.
+/// Returns the rank of an address in the GID table of its device.
 pub(super) fn gid_rank(addr: &IpAddr) -> u8 {
     match addr {
         IpAddr::V4(_) => 0,

@@ -1,4 +1,4 @@
-//! What a device says it is, and which partitions it is in.
+//! Vendor, part and P_Key table of a device.
 
 use rocade_wire::Pkey;
 
@@ -7,18 +7,18 @@ use super::error::{ConfigError, Origin};
 /// Most entries of a P_Key table.
 pub const MAX_PKEYS: usize = 128;
 
-/// Vendor and part of a device (`vendor_id`, `vendor_part_id` of `ibv_device_attr`). Programs decide by them
-/// what a device can do.
+/// Vendor and part of a device (`vendor_id`, `vendor_part_id` of `ibv_device_attr`). Programs use
+/// them to detect device features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceIdentity {
-    /// 24 bits: of an organization, as the IEEE assigns them.
+    /// The 24-bit OUI that the IEEE assigned to the vendor.
     pub vendor_id: u32,
-    /// What the vendor calls the device.
+    /// The vendor's number of the device.
     pub part_id: u32,
 }
 
 impl Default for DeviceIdentity {
-    /// Rocade's own, which no real device has.
+    /// Returns Rocade's own identity, which no real device has.
     fn default() -> Self {
         Self {
             vendor_id: 0x526f,
@@ -31,7 +31,7 @@ impl DeviceIdentity {
     /// Parses `VENDOR:PART`, decimal or with 0x.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] that names `origin`, the text and what is allowed.
+    /// [`ConfigError::Invalid`] with `origin`, the text and the allowed values.
     pub(super) fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let bad = |reason: String| {
             let allowed = "VENDOR:PART, e.g. 0x02c9:0x1017 (ConnectX-5); of 24 and 32 bits";
@@ -52,8 +52,8 @@ impl DeviceIdentity {
 /// Parses the P_Key table: numbers, in the order of the table.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] for what is no number of 16 bits, partition 0, a partition that is there twice,
-/// and for none or too many.
+/// [`ConfigError::Invalid`] for an entry that is not a 16-bit number, for partition 0 and duplicate
+/// partitions, and for an empty or too long table.
 pub(super) fn parse_pkeys<'t>(
     items: impl Iterator<Item = &'t str>,
     text: &str,
@@ -93,7 +93,7 @@ fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hex.map_or((text, 10), |digits| (digits, 16));
-    // No sign.
+    // Rejects a sign.
     let plain = digits.starts_with(|c: char| c.is_ascii_hexdigit());
     plain.then(|| u32::from_str_radix(digits, radix).ok())?
 }

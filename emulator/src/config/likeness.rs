@@ -1,4 +1,4 @@
-//! Devices that programs know, whose visible habits Rocade's devices can have (`ROCADE_LIKE`).
+//! Known devices that Rocade's devices can imitate in their reported attributes (`ROCADE_LIKE`).
 
 use rocade_transport::{QpCap, QpType};
 use rocade_wire::Guid;
@@ -7,46 +7,46 @@ use super::error::{ConfigError, Origin};
 use super::identity::DeviceIdentity;
 use crate::hca::{DeviceAttr, limits};
 
-/// Bytes of a scatter/gather element in a work queue entry, of rxe and of mlx5.
+/// Length of a scatter/gather element in a work queue entry, for rxe and mlx5.
 const SGE_LEN: u32 = 16;
-/// Flags that rxe reports: `BAD_PKEY_CNTR | BAD_QKEY_CNTR | AUTO_PATH_MIG | CHANGE_PHY_PORT | UD_AV_PORT_ENFORCE |
-/// PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | MEM_MGT_EXTENSIONS |
-/// MEM_WINDOW_TYPE_2B`.
+/// The flags that rxe reports: `BAD_PKEY_CNTR | BAD_QKEY_CNTR | AUTO_PATH_MIG | CHANGE_PHY_PORT |
+/// UD_AV_PORT_ENFORCE | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE |
+/// MEM_WINDOW | MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B`.
 const RXE_CAP_FLAGS: u32 = 0x0122_3c76;
-/// Memory regions, and as many windows, of rxe.
+/// Most memory regions, and most memory windows, of rxe.
 const RXE_MAX_MR: u32 = 0x7_ffff;
-/// Entries of a completion queue of rxe.
+/// Most entries of an rxe completion queue.
 const RXE_MAX_CQE: u32 = 32_767;
-/// Scatter/gather elements of a shared receive of rxe.
+/// Most scatter/gather elements of an rxe shared receive.
 const RXE_MAX_SRQ_SGE: u32 = 27;
-/// READs and atomics that a QP of mlx5 may have outstanding.
+/// Most outstanding READs and atomics of an mlx5 QP.
 const MLX5_MAX_RD_ATOM: u32 = 16;
-/// Scatter/gather elements that mlx5 reports, of a work request and of a shared receive.
+/// Most scatter/gather elements that mlx5 reports for a work request and for a shared receive.
 const MLX5_MAX_SGE: u32 = 30;
 const MLX5_MAX_SRQ_SGE: u32 = 31;
-/// Bytes that mlx5 counts the entries of a send queue in.
+/// Unit in bytes of send queue entries of mlx5.
 const MLX5_BLOCK: u32 = 64;
-/// Bytes before inline data in an entry of mlx5.
+/// Bytes before inline data in an mlx5 entry.
 const MLX5_INLINE_HEADER: u32 = 4;
 
-/// A kind of device, by the driver that programs know it by. It changes what can be seen of a device, never what the
-/// device can do, nor any packet.
+/// A kind of device, named after its driver. It only changes reported attributes, never the
+/// device's abilities or packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Likeness {
-    /// Like no other device.
+    /// Rocade's own attributes.
     #[default]
     Rocade,
-    /// The kernel's software RoCE.
+    /// The kernel's software RoCE (rdma_rxe).
     Rxe,
     /// NVIDIA's ConnectX-4 and later.
     Mlx5,
 }
 
 impl Likeness {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Rocade, Self::Rxe, Self::Mlx5];
 
-    /// The name that users write.
+    /// Returns the name in settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Likeness {
     /// Parses a name.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] that names `origin`, the text and what is allowed.
+    /// [`ConfigError::Invalid`] with `origin`, the text and the allowed values.
     pub(super) fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let found = Self::ALL.into_iter().find(|like| like.name() == text);
         found.ok_or_else(|| {
@@ -68,7 +68,7 @@ impl Likeness {
         })
     }
 
-    /// The name of device `number`, where the user gives none.
+    /// Returns the default name of device `number`.
     pub(super) fn device_name(self, number: usize) -> String {
         match self {
             Self::Rocade => format!("rocade{number}"),
@@ -77,7 +77,7 @@ impl Likeness {
         }
     }
 
-    /// Vendor and part, where the user gives none.
+    /// Returns the default vendor and part.
     #[must_use]
     pub fn identity(self) -> DeviceIdentity {
         match self {
@@ -94,7 +94,8 @@ impl Likeness {
         }
     }
 
-    /// A node GUID in the form that the driver makes of a MAC address. The other bytes are those of Rocade's GUID.
+    /// Returns a node GUID in the driver's format for GUIDs derived from a MAC address. The other
+    /// bytes are those of Rocade's GUID.
     pub(super) const fn guid(self, own: Guid) -> Guid {
         let middle = match self {
             Self::Rocade => return own,
@@ -103,14 +104,14 @@ impl Likeness {
         };
         let hash = own.get() & 0xffff_ffff_ffff;
         let (high, low) = (hash >> 24, hash & 0xff_ffff);
-        // The address is locally administered and of one host: its first byte ends in 10. An EUI-64 has the former
-        // inverted, which mlx5 does not do.
+        // A locally administered unicast MAC address has a first byte that ends in binary 10. An
+        // EUI-64 inverts the former bit, but mlx5 does not.
         let first = if middle == 0xfffe { 0 } else { 2 };
         let high = high & 0xfc_ffff | first << 16;
         Guid::new(high << 40 | middle << 24 | low)
     }
 
-    /// The board (`board_id` in sysfs), for devices that say one.
+    /// Returns the board (`board_id` in sysfs), for devices that report one.
     #[must_use]
     pub const fn board_id(self) -> Option<&'static str> {
         match self {
@@ -120,7 +121,8 @@ impl Likeness {
         }
     }
 
-    /// The type (`hca_type` in sysfs), for devices that say one. Those also say a revision.
+    /// Returns the type (`hca_type` in sysfs), for devices that report one. These also report a
+    /// revision.
     #[must_use]
     pub const fn hca_type(self) -> Option<&'static str> {
         match self {
@@ -130,19 +132,19 @@ impl Likeness {
         }
     }
 
-    /// Returns true if every successful receive has `IBV_WC_GRH`, of whichever service it is.
+    /// Returns true if every successful receive has `IBV_WC_GRH`, for all transport services.
     #[must_use]
     pub const fn marks_all_receives(self) -> bool {
         matches!(self, Self::Rxe)
     }
 
-    /// Returns true if memory can be paged on demand, and raw packets have offloads, as far as the device says.
+    /// Returns true if the device reports on-demand paging and offloads of raw packets.
     #[must_use]
     pub const fn has_extras(self) -> bool {
         !matches!(self, Self::Rxe)
     }
 
-    /// Longest message in bytes.
+    /// Returns the length of the longest message in bytes.
     pub(crate) const fn max_msg_sz(self) -> u32 {
         match self {
             Self::Mlx5 => 1 << 30,
@@ -150,7 +152,7 @@ impl Likeness {
         }
     }
 
-    /// Changes what the device reports. No limit is above that of Rocade.
+    /// Changes the reported attributes. No limit exceeds that of Rocade.
     pub(crate) fn report(self, attr: &mut DeviceAttr) {
         match self {
             Self::Rocade => {}
@@ -181,24 +183,25 @@ impl Likeness {
         }
     }
 
-    /// The capacities of a queue pair for which these are asked, at least as large.
+    /// Returns the granted capacities of a queue pair, at least as large as requested.
     #[must_use]
     pub fn granted(self, qp_type: QpType, asked: QpCap) -> QpCap {
         let (sge, inline) = (asked.max_send_sge, asked.max_inline_data);
         if sge > limits::MAX_SGE || inline > limits::MAX_INLINE_DATA {
-            // Refused by who checks the limits.
+            // The caller's limit check rejects these.
             return asked;
         }
         let mut cap = asked;
         match self {
             Self::Rocade => {}
-            // Elements and inline data have the same room.
+            // In rxe, elements and inline data share the same space.
             Self::Rxe => {
                 cap.max_inline_data = inline.max(sge * SGE_LEN);
                 let elements = cap.max_inline_data / SGE_LEN;
                 cap.max_send_sge = elements.clamp(sge, limits::MAX_SGE);
             }
-            // An entry has whole blocks, and inline data gets what is left of them.
+            // In mlx5, an entry consists of whole blocks, and inline data gets the rest of the last
+            // one.
             Self::Mlx5 => {
                 let header = match qp_type {
                     QpType::Rc | QpType::Uc => 192,
@@ -266,7 +269,7 @@ mod tests {
         assert_eq!(granted(Mlx5, rc, 1, 1024), (1, 1024));
     }
 
-    /// Whatever is asked for is granted, and nothing above Rocade's limits.
+    /// Every request is granted in full, and nothing exceeds Rocade's limits.
     #[test]
     fn nothing_is_granted_that_rocade_does_not_have() {
         for like in Likeness::ALL {

@@ -1,39 +1,39 @@
-//! Which devices there are, and how this process reaches the others.
+//! Configuration: the devices of this process, and its means to reach peers.
 //!
-//! An [`EngineConfig`] is plain data, and a program that uses the Rust API may write one down
-//! itself. Everybody else lets it be found: flags of `rocade run` over `ROCADE_*` variables over
-//! the configuration file over what the host has.
+//! An [`EngineConfig`] is plain data, which a program may construct through the Rust API. Otherwise
+//! it results from several sources, in order of precedence: flags of `rocade run`, `ROCADE_*`
+//! variables, the configuration file, and the interfaces of the host.
 //!
 //! | variable | key in `rocade.toml` | value |
 //! |---|---|---|
-//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..][+IFACE\|ADDR..]`; in the variable separated by `;` |
+//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..][+IFACE\|ADDR..]`, separated by `;` in the variable |
 //! | `ROCADE_IP` | `ip = ".."` | `ADDR[,ADDR..]`: short for one device `rocade0=ADDR,..` |
 //! | `ROCADE_BROKER` | `broker = ".."` | `auto` (default), `embedded`, or path of the `rocade` executable |
-//! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | a broker without clients ends after this time; 60000 by default |
+//! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | time without clients after which a broker ends, 60000 by default |
 //! | `ROCADE_RUNTIME_DIR` | `runtime_dir = ".."` | directory of the broker's socket and lock files |
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
-//! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
-//! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
+//! | `ROCADE_ICRC` | `icrc = ".."` | method of computing ICRCs, for measurements (default: the processor's best): `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table` |
+//! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: allowed peers, all by default: [`Peers`] |
 //! | `ROCADE_DCQCN` | `dcqcn = ".."` | `on` or `off` (default): congestion control of RC, XRC and UC over UDP |
-//! | `ROCADE_IDENTITY` | `identity = ".."` | `VENDOR:PART`: what the devices say they are: [`DeviceIdentity`] |
-//! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table; only 0xffff by default |
-//! | `ROCADE_CAPTURE` | `capture = ".."` | file that all packets are appended to, see [`capture`](crate::link::capture) |
-//! | `ROCADE_FAULT` | `fault = ["..", ..]` | what happens to packets: rules separated by `;`, see [`fault`](crate::link::fault) |
+//! | `ROCADE_IDENTITY` | `identity = ".."` | `VENDOR:PART` that the devices report: [`DeviceIdentity`] |
+//! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table, only 0xffff by default |
+//! | `ROCADE_CAPTURE` | `capture = ".."` | file to which all packets are appended, see [`capture`](crate::link::capture) |
+//! | `ROCADE_FAULT` | `fault = ["..", ..]` | fault rules separated by `;`, see [`fault`](crate::link::fault) |
 //! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
 //! | `ROCADE_CONFIG` | | path of the configuration file |
 //!
 //! # Devices and GIDs
 //! Without a specification there is one device per interface that is up and has an address:
-//! `rocade0`, `rocade1`, ... by interface index, interfaces with only link-local addresses after
-//! the others, loopback last. The GID table of a device lists its IPv4 addresses first, then
-//! IPv6, then link-local IPv6 (whose scope id is [`PortConfig::ifindex`]). So GID index 0 is
-//! IPv4 wherever there is IPv4; `lo` has 127.0.0.1 at index 0 and ::1 at index 1. A specification
-//! puts the addresses in the order in which it names them: `rocade0=::1,127.0.0.1` turns that
-//! around, and `rocade0=127.0.0.2` gives a device with only that address (all of 127.0.0.0/8 is
-//! there without being configured).
+//! `rocade0`, `rocade1`, ... They are ordered by interface index, interfaces with only link-local
+//! addresses after the others, loopback last. The GID table of a device lists its IPv4 addresses
+//! first, then IPv6, then link-local IPv6 (whose scope ID is [`PortConfig::ifindex`]). So GID index
+//! 0 is IPv4 wherever there is IPv4, and `lo` has 127.0.0.1 at index 0 and ::1 at index 1. A
+//! specification sets the order of the addresses: `rocade0=::1,127.0.0.1` reverses that of `lo`.
+//! `rocade0=127.0.0.2` gives a device with only that address, because all of 127.0.0.0/8 is
+//! available without configuration.
 //!
-//! What stands behind a `+` is a second port: `rocade0=eth0+eth1`, or `rocade0=127.0.0.2+127.0.1.2` to try
-//! path migration on one host. Each port has its own GID table.
+//! The part after a `+` is a second port: `rocade0=eth0+eth1`, or `rocade0=127.0.0.2+127.0.1.2` to
+//! try path migration on one host. Each port has its own GID table.
 
 mod error;
 mod guid;
@@ -74,51 +74,53 @@ pub use crate::broker::BrokerConfig;
 use crate::link::Simulation;
 use crate::link::fault::{Rule, RuleError};
 
-/// MTU in bytes of simulated interfaces: an active MTU of 1024.
+/// MTU of simulated interfaces in bytes, which gives an active MTU of 1024.
 const SIMULATED_MTU: u32 = 1_500;
 
-/// Everything an engine needs to know when it is made.
+/// The configuration of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// In the order in which programs see them. Names differ, and no address is in two of them.
+    /// The devices in the order of the device list. Names are unique, and no two devices share an
+    /// address.
     pub devices: Vec<DeviceConfig>,
-    /// How this process shares its addresses with others.
+    /// Sharing of addresses with other processes.
     pub broker: BrokerMode,
-    /// How packets travel.
+    /// Transport of packets.
     pub link: LinkMode,
-    /// How ICRCs are computed, in the whole process; `None` for the best way that the processor has.
+    /// Method of computing ICRCs in the whole process. `None` selects the fastest that the
+    /// processor supports.
     pub icrc: Option<Way>,
-    /// Who may talk to this process.
+    /// The allowed peers of this process.
     pub peers: Peers,
-    /// Whether congestion is controlled (DCQCN): packets of RC over UDP ask to be marked, marks are answered by
-    /// notifications, and those slow the sender down.
+    /// Enables congestion control (DCQCN). RC packets over UDP are then sent ECN-capable, the
+    /// receiver answers CE marks with CNPs, and CNPs reduce the sender's rate.
     pub dcqcn: bool,
-    /// Where all packets go: a pcapng file, which is appended to ([`capture`](crate::link::capture)).
+    /// A pcapng file to which all packets are appended ([`capture`](crate::link::capture)).
     pub capture: Option<PathBuf>,
-    /// What happens to packets on their way.
+    /// The fault rules for packets.
     pub faults: Vec<Rule>,
-    /// A network that is simulated instead of links; there is no broker then.
+    /// A simulated network instead of links, without a broker.
     pub simulation: Option<Simulation>,
 }
 
-/// How packets travel between this process and its peers.
+/// Transport of packets between this process and its peers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LinkMode {
-    /// Through shared memory where the peer is a process of this host with the same broker and
-    /// does not refuse it; over UDP otherwise.
+    /// Shared memory if the peer is a process of this host with the same broker that accepts it,
+    /// UDP otherwise.
     #[default]
     Auto,
-    /// Over UDP, always.
+    /// UDP only.
     Udp,
-    /// Through shared memory, always: what cannot go that way is lost, and queue pairs to other
-    /// peers end with retries exceeded. For tests and measurements.
+    /// Shared memory only. Packets without a shared-memory link are lost, and their queue pairs end
+    /// with retries exceeded. For tests and measurements.
     Shm,
 }
 
-/// One emulated HCA with one port or two.
+/// An emulated HCA with one or two ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Name that programs use, e.g. `rocade0`; at most [`MAX_DEVICE_NAME_LEN`] bytes.
+    /// Device name, e.g. `rocade0`, at most [`MAX_DEVICE_NAME_LEN`] bytes.
     pub name: String,
     /// Port number 1.
     pub port: PortConfig,
@@ -126,7 +128,7 @@ pub struct DeviceConfig {
     pub second_port: Option<PortConfig>,
     /// Node GUID, not zero.
     pub guid: Guid,
-    /// The kind of device that it is like.
+    /// The kind of device that it imitates.
     pub like: Likeness,
     /// Vendor and part.
     pub identity: DeviceIdentity,
@@ -137,32 +139,32 @@ pub struct DeviceConfig {
 /// A port of an emulated HCA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortConfig {
-    /// The network interface behind it.
+    /// The network interface of the port.
     pub ifname: Option<String>,
-    /// Its index; the scope id of link-local addresses. 0 if unknown.
+    /// Index of the interface, and the scope ID of link-local addresses. 0 if unknown.
     pub ifindex: u32,
-    /// Local addresses, at least one; the position is the GID index.
+    /// Local addresses, at least one. The position is the GID index.
     pub addrs: Vec<IpAddr>,
-    /// Indexes of the interfaces whose addresses are those of the port, whatever they are.
+    /// Indexes of the interfaces whose address changes the port follows.
     pub follows: Vec<u32>,
-    /// MTU of the interface in bytes; the port's active MTU follows from it.
+    /// MTU of the interface in bytes, from which the port's active MTU results.
     pub netdev_mtu: u32,
 }
 
 impl DeviceConfig {
-    /// Its ports in the order of their numbers, from 1.
+    /// Returns the ports in the order of their numbers, from 1.
     pub fn ports(&self) -> impl Iterator<Item = &PortConfig> {
         std::iter::once(&self.port).chain(&self.second_port)
     }
 
-    /// The addresses of all its ports.
+    /// Returns the addresses of all ports.
     pub fn addrs(&self) -> impl Iterator<Item = IpAddr> {
         self.ports().flat_map(|port| port.addrs.iter().copied())
     }
 }
 
 impl PortConfig {
-    /// A port of a simulated network, with these addresses.
+    /// Returns a port of a simulated network with these addresses.
     #[must_use]
     pub fn simulated(addrs: Vec<IpAddr>) -> Self {
         Self {
@@ -175,27 +177,27 @@ impl PortConfig {
     }
 }
 
-/// How a process shares its addresses with other processes.
+/// Sharing of addresses between processes.
 #[derive(Debug, Clone)]
 pub enum BrokerMode {
-    /// It does not: the engine binds the addresses itself, and nobody else can.
+    /// No sharing: the engine binds the addresses exclusively.
     Embedded,
-    /// The broker hands out a place on the shared port; it is started on demand.
+    /// The broker leases a slot on the shared port. It is started on demand.
     Auto(BrokerConfig),
 }
 
 impl EngineConfig {
-    /// From the environment, the configuration file and the interfaces of this host.
+    /// Reads the environment, the configuration file and the interfaces of this host.
     ///
     /// # Errors
-    /// [`ConfigError`], whose text is meant for the user.
+    /// [`ConfigError`] with a text for the user.
     pub fn from_env() -> Result<Self, ConfigError> {
         Settings::load()?.resolve_here()
     }
 
-    /// Two devices `a` and `b` in a simulated network, with addresses 10.0.0.1 and 10.0.0.2. Time is virtual:
-    /// it moves when the program polls or waits. A program of one thread that does the same as before sees the same
-    /// as before.
+    /// Returns two devices `a` and `b` in a simulated network, with addresses 10.0.0.1 and
+    /// 10.0.0.2. Time is virtual and advances when the program polls or waits. A single-threaded
+    /// program that repeats its calls gets the same results.
     ///
     /// # Examples
     /// ```
@@ -235,7 +237,7 @@ impl EngineConfig {
         }
     }
 
-    /// Each device with a second port, whose addresses are 10.1.0.1 and 10.1.0.2.
+    /// Adds a second port to each device, with the addresses 10.1.0.1 and 10.1.0.2.
     #[must_use]
     pub fn with_second_ports(mut self) -> Self {
         for (last, device) in (1..).zip(&mut self.devices) {
@@ -245,26 +247,26 @@ impl EngineConfig {
         self
     }
 
-    /// With these rules ([`Rule::parse_list`]) besides.
+    /// Adds these fault rules ([`Rule::parse_list`]).
     ///
     /// # Errors
-    /// [`RuleError`] for the first rule that is wrong.
+    /// [`RuleError`] for the first invalid rule.
     pub fn with_faults(mut self, rules: &str) -> Result<Self, RuleError> {
         self.faults.extend(Rule::parse_list(rules)?);
         Ok(self)
     }
 
-    /// With a capture.
+    /// Enables a capture.
     #[must_use]
     pub fn with_capture(mut self, path: impl Into<PathBuf>) -> Self {
         self.capture = Some(path.into());
         self
     }
 
-    /// Devices given as `NAME=IFACE|ADDR[,..]`; environment and files are not read.
+    /// Resolves device specifications `NAME=IFACE|ADDR[,..]`, without environment and files.
     ///
     /// # Errors
-    /// [`ConfigError`] if a specification is wrong or does not fit this host.
+    /// [`ConfigError`] if a specification is invalid or does not fit this host.
     ///
     /// # Examples
     /// ```
@@ -285,11 +287,11 @@ impl EngineConfig {
 }
 
 impl Settings {
-    /// [`resolve`](Self::resolve) for this host.
+    /// Calls [`resolve`](Self::resolve) for this host.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`ConfigError::Interfaces`] if the host does not list its
-    /// interfaces.
+    /// Errors of [`resolve`](Self::resolve), and [`ConfigError::Interfaces`] if the interfaces
+    /// cannot be listed.
     pub fn resolve_here(&self) -> Result<EngineConfig, ConfigError> {
         let network = HostNetwork::discover().map_err(ConfigError::Interfaces)?;
         self.resolve(&network, &HostIdentity::this_host())

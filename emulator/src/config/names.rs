@@ -1,4 +1,4 @@
-//! Names that users write: what is misspelt gets the nearest known one.
+//! Suggests the nearest known name for a misspelt one.
 
 use std::ffi::{OsStr, OsString};
 
@@ -28,7 +28,7 @@ const VARIABLES: [&str; 16] = [
     ENV_RUNTIME_DIR,
 ];
 
-/// Variables with these beginnings are between Rocade's own parts and its tests.
+/// Prefixes of the internal variables of Rocade and its tests.
 const INTERNAL: [&str; 11] = [
     ENV_WARNED,
     "ROCADE_BIN",
@@ -43,14 +43,14 @@ const INTERNAL: [&str; 11] = [
     "ROCADE_VIEW",
 ];
 
-/// Variables that the user was warned of, separated by commas: `rocade run` tells the libraries in
-/// the program, which would otherwise say it again.
+/// Variables about which the user was warned, separated by commas. `rocade run` sets it so that the
+/// libraries in the program do not repeat the warning.
 pub const ENV_WARNED: &str = "ROCADE_WARNED";
 
 /// Levels of a tracing filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Crates that write traces, or may in time.
+/// Crates that write traces, now or in the future.
 const TARGETS: [&str; 6] = [
     "rocade_emulator",
     "rocade_transport",
@@ -60,17 +60,17 @@ const TARGETS: [&str; 6] = [
     "ibverbs",
 ];
 
-/// A variable `ROCADE_*` that nothing reads.
+/// A variable `ROCADE_*` that Rocade does not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownVariable {
     /// Its name.
     pub name: String,
-    /// What to tell the user.
+    /// The warning for the user.
     pub text: String,
 }
 
-/// The variables among `variables` (all of the environment) that are named like settings of Rocade
-/// and are none. Empty ones count as not set; what [`ENV_WARNED`] lists is left out.
+/// Returns the variables among `variables` (the whole environment) that look like settings of
+/// Rocade but are unknown. Skips empty ones, and those listed in [`ENV_WARNED`].
 pub fn unknown_variables(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Vec<UnknownVariable> {
@@ -101,8 +101,8 @@ pub fn unknown_variables(
     found.into_iter().map(with_text).collect()
 }
 
-/// What is wrong with a tracing filter, if something is: a level or a target that does not exist.
-/// The parser of filters would take a misspelt level for a target.
+/// Returns the error in a tracing filter, if there is one: an unknown level or target. The filter
+/// parser would take a misspelt level for a target.
 pub(super) fn log_filter_mistake(filter: &str) -> Option<String> {
     filter
         .split(',')
@@ -117,7 +117,7 @@ fn directive_mistake(directive: &str) -> Option<String> {
         LEVELS.iter().any(|level| is(level)) || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
     };
     let (head, level) = match directive.rsplit_once('=') {
-        // An equals sign inside of braces belongs to a field.
+        // An equals sign inside braces belongs to a field.
         Some((head, level)) if !level.contains(['}', ']']) => (head, Some(level)),
         _ => (directive, None),
     };
@@ -154,27 +154,28 @@ fn no_such(kind: &str, word: &str, known: &[&str]) -> String {
     text
 }
 
-/// The known name that `word` was probably meant to be.
+/// Returns the known name that `word` was probably meant to be.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_ascii_uppercase();
     let rated = known.iter().map(|&name| {
         let upper = name.to_ascii_uppercase();
-        // ROCADE_LOG_LEVEL is ROCADE_LOG, ROCADE_RUNTIME is ROCADE_RUNTIME_DIR.
+        // For example, ROCADE_LOG_LEVEL means ROCADE_LOG, and ROCADE_RUNTIME means
+        // ROCADE_RUNTIME_DIR.
         let is_part = word.len() > 2 && (word.starts_with(&upper) || upper.starts_with(&word));
         let distance = if is_part { 1 } else { distance(&word, &upper) };
         ((distance, word.len().abs_diff(upper.len())), name)
     });
     let ((distance, _), name) = rated.min_by_key(|(rating, _)| *rating)?;
-    // The common beginning of variables says nothing.
+    // Excludes the common prefix of variables.
     let len = word.trim_start_matches("ROCADE_").len();
     (distance <= 1 + len / 4).then_some(name)
 }
 
-/// How many letters have to be changed, added, left out, or swapped with their neighbour.
+/// Returns the edit distance: letters changed, added, left out, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
-    // rows[i][j]: from the first i letters of `a` to the first j of `b`.
+    // `rows[i][j]` is the distance from the first i letters of `a` to the first j of `b`.
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for (i, x) in a.iter().enumerate() {
         let mut row = vec![i + 1];
@@ -250,7 +251,7 @@ mod tests {
         assert!(unknown(&told).is_empty());
     }
 
-    /// A new setting has to be added above, or users who set it are told that it does not exist.
+    /// A new setting has to be added above, or users who set it get a warning.
     #[test]
     fn every_variable_of_the_settings_is_known() {
         let constants = include_str!("settings.rs")

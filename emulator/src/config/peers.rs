@@ -1,21 +1,21 @@
-//! Who may talk to the queue pairs of a process: `ADDR[/PREFIX][,..]`.
+//! The allowed peers of a process: `ADDR[/PREFIX][,..]`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::{ConfigError, Origin};
 
-/// The addresses that queue pairs may be connected with, and whose packets are looked at.
+/// The addresses to which queue pairs may be connected, and whose packets are accepted.
 ///
-/// Anybody by default. IPv4 addresses are allowed by IPv4 networks only, whichever way either is written:
+/// All addresses by default. Only IPv4 networks allow IPv4 addresses, in either notation:
 /// `::ffff:10.0.0.0/104` is `10.0.0.0/8`, and `::/0` is all of IPv6.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// `None`: anybody.
+    /// `None` allows all addresses.
     networks: Option<Vec<Network>>,
 }
 
-/// Addresses that have their first bits in common.
+/// A network, as address and mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     V4 { addr: u32, mask: u32 },
@@ -26,11 +26,11 @@ const ALLOWED: &str =
     "addresses and networks separated by ',', e.g. 10.1.0.0/16,192.0.2.7,fd00::/8";
 
 impl Peers {
-    /// Reads a list of addresses and networks. Bits behind a prefix do not count, so that an
+    /// Parses a list of addresses and networks. Ignores bits behind a prefix, so that an
     /// interface's address with its prefix names its network.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if an item is none of these, or there is no item.
+    /// [`ConfigError::Invalid`] if an item is invalid, or if the list is empty.
     pub fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let bad = |reason: String| ConfigError::invalid(origin, text, reason, ALLOWED);
         if text.is_empty() {
@@ -45,7 +45,7 @@ impl Peers {
         })
     }
 
-    /// May a peer with this address talk to us?
+    /// Returns true if a peer with this address is allowed.
     #[inline]
     #[must_use]
     pub fn allow(&self, peer: IpAddr) -> bool {
@@ -117,7 +117,8 @@ impl fmt::Display for Network {
     }
 }
 
-/// As it can be read again; `anybody` where nobody is kept out.
+/// Prints the list in the syntax that [`Peers::parse`] reads, or `anybody` if all addresses are
+/// allowed.
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(networks) = &self.networks else {

@@ -1,4 +1,4 @@
-//! From what was asked for, and what the host has, to devices.
+//! Resolves settings to devices, given the interfaces of the host.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::likeness::Likeness;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{DeviceConfig, PortConfig};
 
-/// A device per interface that has an address.
+/// Returns one device per interface that has an address.
 pub(super) fn default_devices(
     network: &HostNetwork,
     identity: &HostIdentity,
@@ -44,7 +44,7 @@ pub(super) fn default_devices(
         .collect()
 }
 
-/// The devices that were asked for.
+/// Returns the devices of the specifications.
 pub(super) fn resolve_specs(
     specs: &[DeviceSpec],
     origin: &Origin,

@@ -1,4 +1,4 @@
-//! Where settings come from: flags, environment, file; and how they become an [`EngineConfig`].
+//! Collects settings from flags, environment and file, and resolves them to an [`EngineConfig`].
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,45 +38,46 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
-/// How ICRCs are computed: a name of [`Way`]. For measurements; the default is the best that the processor has.
+/// Method of computing ICRCs, a name of [`Way`]. For measurements. The default is the fastest that
+/// the processor supports.
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
-/// `ADDR[/PREFIX][,..]`: who may talk to this process.
+/// Allowed peers of this process: `ADDR[/PREFIX][,..]`.
 pub const ENV_PEERS: &str = "ROCADE_PEERS";
-/// `on` or `off`: whether congestion is controlled (DCQCN).
+/// `on` or `off`: congestion control (DCQCN).
 pub const ENV_DCQCN: &str = "ROCADE_DCQCN";
-/// `VENDOR:PART`: what the devices say they are.
+/// Vendor and part that the devices report: `VENDOR:PART`.
 pub const ENV_IDENTITY: &str = "ROCADE_IDENTITY";
-/// `rocade`, `rxe` or `mlx5`: the kind of device that the devices are like.
+/// `rocade`, `rxe` or `mlx5`: the kind of device that the devices imitate.
 pub const ENV_LIKE: &str = "ROCADE_LIKE";
 /// `PKEY[,..]`: the P_Key table of the devices.
 pub const ENV_PKEYS: &str = "ROCADE_PKEYS";
-/// Path of a pcapng file that all packets go to.
+/// Path of a pcapng file to which all packets are appended.
 pub const ENV_CAPTURE: &str = "ROCADE_CAPTURE";
-/// What happens to packets on their way: rules of [`Rule::parse_list`].
+/// Fault rules for packets, see [`Rule::parse_list`].
 pub const ENV_FAULT: &str = "ROCADE_FAULT";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
 pub const ENV_CONFIG: &str = "ROCADE_CONFIG";
 
-/// Name of the configuration file in every place where it is looked for.
+/// Name of the configuration file in all searched directories.
 pub const FILE_NAME: &str = "rocade.toml";
 
-/// A value as it was said, and by whom.
+/// A value and its source.
 type Said = (String, Origin);
 
-/// How processes that share an address find each other.
+/// The setting of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerSetting {
-    /// Through the broker, which is started on demand.
+    /// Uses the broker, which is started on demand.
     Auto,
-    /// Through the broker; this executable is started as `EXE broker serve` when none runs.
+    /// Uses the broker, and starts this executable as `EXE broker serve` when none runs.
     Executable(PathBuf),
-    /// No broker: this process alone uses its addresses.
+    /// Uses no broker. This process uses its addresses exclusively.
     Embedded,
 }
 
-/// Settings of one source, or of several merged; what is `None` was not said.
+/// The settings of one source, or of several merged. `None` if a setting is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     devices: Option<Setting<Vec<DeviceSpec>>>,
@@ -95,7 +96,7 @@ pub struct Settings {
     log: Option<Setting<String>>,
 }
 
-/// The keys of the configuration file; each says the same as the variable `ROCADE_<KEY>`.
+/// The keys of the configuration file. Each is equivalent to the variable `ROCADE_<KEY>`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileKeys {
@@ -117,7 +118,7 @@ struct FileKeys {
 }
 
 impl FileKeys {
-    /// What a key says, as its variable would.
+    /// Returns the value of a key, in the syntax of its variable.
     fn text(&self, key: &str) -> Option<String> {
         let list = |list: &Option<Vec<String>>, by: &str| list.as_ref().map(|list| list.join(by));
         match key {
@@ -142,15 +143,15 @@ impl FileKeys {
 }
 
 impl Settings {
-    /// The environment, and below it the configuration file: `$ROCADE_CONFIG`, else the first
-    /// that exists of `$XDG_CONFIG_HOME/rocade/rocade.toml` (`~/.config/...` by default) and
-    /// `/etc/rocade/rocade.toml`.
+    /// Reads the environment, and with lower precedence the configuration file. This is
+    /// `$ROCADE_CONFIG`, or the first existing one of `$XDG_CONFIG_HOME/rocade/rocade.toml`
+    /// (`~/.config/...` by default) and `/etc/rocade/rocade.toml`.
     ///
-    /// The current directory is not searched, because a program may change it; `rocade run` looks
-    /// for `./rocade.toml` and hands it down as `ROCADE_CONFIG`.
+    /// The current directory is not searched, because a program may change it. `rocade run`
+    /// searches `./rocade.toml` and passes it on as `ROCADE_CONFIG`.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first value that is not allowed.
+    /// [`ConfigError`] for the first invalid value.
     pub fn load() -> Result<Self, ConfigError> {
         let env = |name: &str| std::env::var_os(name);
         let from_env = Self::from_env(env)?;
@@ -160,11 +161,11 @@ impl Settings {
         }
     }
 
-    /// The `ROCADE_*` variables. An empty variable counts as not set.
+    /// Reads the `ROCADE_*` variables. An empty variable counts as not set.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first value that is not allowed, or when `ROCADE_IP` and
-    /// `ROCADE_DEVICES` are both set.
+    /// [`ConfigError`] for the first invalid value, or if `ROCADE_IP` and `ROCADE_DEVICES` are both
+    /// set.
     pub fn from_env(var: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let say = |name: &'static str, _| -> Result<Option<Said>, ConfigError> {
             let Some(value) = var(name).filter(|value| !value.is_empty()) else {
@@ -184,7 +185,8 @@ impl Settings {
         Self::from_source(say, "unset one of them")
     }
 
-    /// What somebody says, by variable or key. `advice` is for who says both devices and an address.
+    /// Parses the settings of a source by variable or key. `advice` is the remedy if both devices
+    /// and an address are set.
     fn from_source(
         mut say: impl FnMut(&'static str, &'static str) -> Result<Option<Said>, ConfigError>,
         advice: &'static str,
@@ -226,11 +228,11 @@ impl Settings {
         })
     }
 
-    /// A configuration file.
+    /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError::File`] if it cannot be read or is not TOML with the known keys;
-    /// [`ConfigError`] for the first value that is not allowed.
+    /// [`ConfigError::File`] if it cannot be read or is not TOML with the known keys.
+    /// [`ConfigError`] for the first invalid value.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::File {
             path: path.to_owned(),
@@ -239,10 +241,10 @@ impl Settings {
         Self::from_toml(&text, path)
     }
 
-    /// The text of a configuration file; `path` is for error messages.
+    /// Parses the text of a configuration file. `path` is for error messages.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file).
+    /// Errors of [`from_file`](Self::from_file), except that of reading.
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let keys: FileKeys = toml::from_str(text).map_err(|error| ConfigError::File {
             path: path.to_owned(),
@@ -258,10 +260,10 @@ impl Settings {
         Self::from_source(say, "remove one of them")
     }
 
-    /// The flags `--dev SPEC` (any number) and `--ip ADDR[,ADDR..]` of the `rocade` command.
+    /// Parses the flags `--dev SPEC` (any number) and `--ip ADDR[,ADDR..]` of the `rocade` command.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first value that is not allowed, or when both flags are given.
+    /// [`ConfigError`] for the first invalid value, or if both flags are given.
     pub fn from_flags(dev: &[String], ip: Option<&str>) -> Result<Self, ConfigError> {
         let (dev_origin, ip_origin) = (Origin::Flag("--dev"), Origin::Flag("--ip"));
         let devices = match (dev, ip) {
@@ -288,7 +290,7 @@ impl Settings {
         })
     }
 
-    /// Devices that a program asks for.
+    /// Returns settings with the devices that a program specifies.
     #[must_use]
     pub fn from_specs(devices: Vec<DeviceSpec>) -> Self {
         let devices = Some(Setting {
@@ -301,7 +303,7 @@ impl Settings {
         }
     }
 
-    /// These settings, and where they say nothing those of `lower`.
+    /// Returns these settings, with those of `lower` where these have none.
     #[must_use]
     pub fn or(self, lower: Self) -> Self {
         Self {
@@ -322,7 +324,7 @@ impl Settings {
         }
     }
 
-    /// The device specifications, if any source gave some.
+    /// Returns the device specifications, if a source has some.
     #[must_use]
     pub fn devices(&self) -> Option<&[DeviceSpec]> {
         self.devices
@@ -330,7 +332,7 @@ impl Settings {
             .map(|setting| setting.value.as_slice())
     }
 
-    /// The devices as the value of `ROCADE_DEVICES`.
+    /// Returns the devices as the value of `ROCADE_DEVICES`.
     #[must_use]
     pub fn devices_env(&self) -> Option<String> {
         let specs = self.specs()?;
@@ -338,8 +340,8 @@ impl Settings {
         Some(specs.collect::<Vec<_>>().join(";"))
     }
 
-    /// The device specifications, if any source gave some. Where the source gave addresses and no name, the device has
-    /// the name that its kind has.
+    /// Returns the device specifications, if a source has some. If the source has addresses without
+    /// a name, the device gets the default name of its kind.
     fn specs(&self) -> Option<Vec<DeviceSpec>> {
         let setting = self.devices.as_ref()?;
         let mut specs = setting.value.clone();
@@ -356,7 +358,7 @@ impl Settings {
         Some(specs)
     }
 
-    /// The kind of device that the devices are like.
+    /// Returns the kind of device that the devices imitate.
     #[must_use]
     pub fn like(&self) -> Likeness {
         self.like
@@ -364,10 +366,10 @@ impl Settings {
             .map_or_else(Likeness::default, |setting| setting.value)
     }
 
-    /// These settings with what the flag `--like NAME` says.
+    /// Returns these settings with the value of the flag `--like NAME`.
     ///
     /// # Errors
-    /// [`ConfigError`] for a kind that there is not.
+    /// [`ConfigError`] for an unknown kind.
     pub fn with_like(mut self, like: Option<&str>) -> Result<Self, ConfigError> {
         if let Some(like) = like {
             self.like = Some(parse_like((like.to_owned(), Origin::Flag("--like")))?);
@@ -375,17 +377,17 @@ impl Settings {
         Ok(self)
     }
 
-    /// The tracing filter, if any source gave one.
+    /// Returns the tracing filter, if a source has one.
     #[must_use]
     pub fn log(&self) -> Option<&str> {
         self.log.as_ref().map(|setting| setting.value.as_str())
     }
 
-    /// Checks the levels and targets of the tracing filter. Apart from the other settings, because
-    /// programs run with a wrong filter too.
+    /// Checks the levels and targets of the tracing filter. This is separate from the other checks,
+    /// because programs also run with an invalid filter.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with the nearest name that exists.
+    /// [`ConfigError::Invalid`] with the nearest existing name.
     pub fn check_log(&self) -> Result<(), ConfigError> {
         let Some(Setting { value, origin }) = &self.log else {
             return Ok(());
@@ -397,7 +399,7 @@ impl Settings {
         })
     }
 
-    /// How packets travel.
+    /// Returns the transport of packets.
     #[must_use]
     pub fn link(&self) -> LinkMode {
         self.link
@@ -405,7 +407,7 @@ impl Settings {
             .map_or_else(LinkMode::default, |setting| setting.value)
     }
 
-    /// Who may talk to this process.
+    /// Returns the allowed peers of this process.
     #[must_use]
     pub fn peers(&self) -> Peers {
         self.peers
@@ -413,13 +415,13 @@ impl Settings {
             .map_or_else(Peers::default, |setting| setting.value.clone())
     }
 
-    /// The file that packets go to, if any source gave one.
+    /// Returns the capture file, if a source has one.
     #[must_use]
     pub fn capture(&self) -> Option<&Path> {
         self.capture.as_ref().map(|setting| setting.value.as_path())
     }
 
-    /// What happens to packets.
+    /// Returns the fault rules.
     #[must_use]
     pub fn faults(&self) -> &[Rule] {
         self.faults
@@ -427,10 +429,11 @@ impl Settings {
             .map_or(&[], |setting| setting.value.as_slice())
     }
 
-    /// These settings with what the flags `--capture FILE` and `--fault RULE` (any number) say.
+    /// Returns these settings with the values of the flags `--capture FILE` and `--fault RULE` (any
+    /// number).
     ///
     /// # Errors
-    /// [`ConfigError`] for the first rule that is wrong.
+    /// [`ConfigError`] for the first invalid rule.
     pub fn with_links(
         mut self,
         capture: Option<PathBuf>,
@@ -445,13 +448,13 @@ impl Settings {
         Ok(self)
     }
 
-    /// What was said about the broker, if any source said something.
+    /// Returns the broker setting, if a source has one.
     #[must_use]
     pub fn broker(&self) -> Option<&BrokerSetting> {
         self.broker.as_ref().map(|setting| &setting.value)
     }
 
-    /// The runtime directory, if any source gave one.
+    /// Returns the runtime directory, if a source has one.
     #[must_use]
     pub fn runtime_dir(&self) -> Option<&Path> {
         self.runtime_dir
@@ -459,7 +462,7 @@ impl Settings {
             .map(|setting| setting.value.as_path())
     }
 
-    /// How the broker is reached.
+    /// Returns the configuration of the broker.
     #[must_use]
     pub fn broker_config(&self) -> BrokerConfig {
         let mut config = BrokerConfig::default();
@@ -480,14 +483,14 @@ impl Settings {
         config
     }
 
-    /// What an engine on this host is made of.
+    /// Resolves the settings to the configuration of an engine on this host.
     ///
-    /// Without device specifications: one device `rocade0`, `rocade1`, ... per interface of
+    /// Without device specifications, creates one device `rocade0`, `rocade1`, ... per interface of
     /// `network`, in its order.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when a device does not fit the host: unknown interface or
-    /// address, a name or address used twice.
+    /// [`ConfigError::Invalid`] if a device does not fit the host: unknown interface or address, or
+    /// a duplicate name or address.
     pub fn resolve(
         &self,
         network: &HostNetwork,
@@ -531,10 +534,10 @@ impl Settings {
     }
 }
 
-/// Which configuration file applies; `current_dir` is searched first where given.
+/// Returns the path of the configuration file. `current_dir` is searched first if given.
 ///
-/// A file named by `ROCADE_CONFIG` is returned whether or not it exists, so that reading it
-/// reports the mistake.
+/// Returns a file named by `ROCADE_CONFIG` even if it does not exist, so that reading it reports
+/// the error.
 pub fn config_file(
     var: impl Fn(&str) -> Option<OsString>,
     current_dir: Option<&Path>,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::error::{ConfigError, Origin};
 
-/// Longest device name in bytes: `struct ibv_device` has 64 with the terminating NUL.
+/// Longest device name in bytes. `struct ibv_device` has 64 with the terminating NUL.
 pub const MAX_DEVICE_NAME_LEN: usize = 63;
 
 /// Longest interface name in bytes (IFNAMSIZ without the terminating NUL).
@@ -15,16 +15,16 @@ const GRAMMAR: &str = "NAME=IFACE or NAME=ADDR, several separated by commas, \
                        those of a second port behind a '+', e.g. rocade0=eth0, \
                        rocade0=127.0.0.2, rocade0=192.0.2.1,fd00::1 or rocade0=eth0+eth1";
 
-/// One part of a device: a whole interface or a single address.
+/// An item of a device: a whole interface or a single address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpecItem {
-    /// All addresses of the interface of this name.
+    /// All addresses of the interface with this name.
     Iface(String),
-    /// One address of this host. `zone` is the interface written after `%`.
+    /// An address of this host.
     Addr {
-        /// The address; never an IPv4-mapped IPv6 one.
+        /// The address, never IPv4-mapped IPv6.
         addr: IpAddr,
-        /// Interface of a link-local address, where given.
+        /// Interface of a link-local address, written after `%`, if given.
         zone: Option<String>,
     },
 }
@@ -42,17 +42,17 @@ impl fmt::Display for SpecItem {
     }
 }
 
-/// A device that was asked for by name.
+/// The specification of a device.
 ///
-/// The order of the items is the order of the GID table; an interface stands for its addresses
-/// in the order IPv4, IPv6, link-local IPv6.
+/// The order of the items is the order of the GID table. An interface stands for its addresses in
+/// the order IPv4, IPv6, link-local IPv6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
     /// Device name, e.g. `rocade0`.
     pub name: String,
-    /// At least one.
+    /// Items of the first port, at least one.
     pub items: Vec<SpecItem>,
-    /// Those of the second port; none where there is no second port.
+    /// Items of the second port, empty if there is no second port.
     pub second: Vec<SpecItem>,
 }
 
@@ -70,11 +70,12 @@ impl fmt::Display for DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Parses `NAME=IFACE|ADDR[,IFACE|ADDR...][+IFACE|ADDR...]`. Whether the interface or address exists is
-    /// decided later, by [`Settings::resolve`](super::Settings::resolve).
+    /// Parses `NAME=IFACE|ADDR[,IFACE|ADDR...][+IFACE|ADDR...]`.
+    /// [`Settings::resolve`](super::Settings::resolve) checks later that the interface or address
+    /// exists.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] that names `origin`, the text and the grammar.
+    /// [`ConfigError::Invalid`] with `origin`, the text and the grammar.
     pub fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let bad = |reason: String| ConfigError::invalid(origin, text, reason, GRAMMAR);
         let Some((name, items)) = text.split_once('=') else {
@@ -98,10 +99,10 @@ impl DeviceSpec {
         })
     }
 
-    /// Parses several specifications separated by `;` (or line breaks), as in `ROCADE_DEVICES`.
+    /// Parses specifications separated by `;` (or line breaks), as in `ROCADE_DEVICES`.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse); also when there is none at all.
+    /// Errors of [`parse`](Self::parse), or an error if the list is empty.
     pub fn parse_list(text: &str, origin: &Origin) -> Result<Vec<Self>, ConfigError> {
         let specs: Vec<Self> = text
             .split([';', '\n'])
@@ -120,7 +121,7 @@ impl DeviceSpec {
         Ok(specs)
     }
 
-    /// One device `rocade0` with the given comma-separated addresses, as in `ROCADE_IP`.
+    /// Returns one device `rocade0` with the given comma-separated addresses, as in `ROCADE_IP`.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] if one of them is not an IP address.
@@ -155,7 +156,7 @@ fn parse_item(text: &str) -> Result<SpecItem, String> {
         Some((addr, zone)) => (addr, Some(zone)),
         None => (text, None),
     };
-    // Brackets are how IPv6 addresses are written next to a port.
+    // IPv6 addresses are in brackets next to a port.
     let bare = addr
         .strip_prefix('[')
         .and_then(|a| a.strip_suffix(']'))

@@ -1,7 +1,7 @@
-//! The two questions about an interface that need a system call of our own.
+//! Two queries of an interface that need a system call.
 //!
-//! `/sys/class/net` would answer them too, but it belongs to the mount namespace: in a network
-//! namespace without its own sysfs it describes the interfaces of another one.
+//! `/sys/class/net` has both values too, but it belongs to the mount namespace. In a network
+//! namespace without its own sysfs, it shows the interfaces of another one.
 
 use std::ffi::CString;
 use std::io;
@@ -10,19 +10,19 @@ use std::os::fd::AsRawFd;
 
 use crate::sys::udp_socket;
 
-/// Index of the interface `name` in this network namespace; `None` if there is none.
+/// Returns the index of the interface `name` in this network namespace, or `None` if there is none.
 pub(super) fn interface_index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
-    // SAFETY: `name` is a NUL-terminated string that lives across the call; the function only
+    // SAFETY: `name` is a NUL-terminated string that lives across the call, and the function only
     // reads it.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }
 
-/// MTU in bytes of the interface `name` in this network namespace.
+/// Returns the MTU in bytes of the interface `name` in this network namespace.
 ///
 /// # Errors
-/// What `socket` or `ioctl(SIOCGIFMTU)` say; `InvalidInput` for a name that cannot exist.
+/// Errors of `socket` and `ioctl(SIOCGIFMTU)`, or `InvalidInput` for an invalid name.
 pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
     // SAFETY: `ifreq` is a plain C structure, for which all-zero bytes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -33,11 +33,11 @@ pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    // Any socket will do as a handle on the network namespace.
+    // Any socket serves as a handle on the network namespace.
     let handle = udp_socket((Ipv4Addr::UNSPECIFIED, 0).into())
         .or_else(|_| udp_socket((Ipv6Addr::UNSPECIFIED, 0).into()))?;
-    // SAFETY: the descriptor is open for the whole call; SIOCGIFMTU reads the name and writes
-    // the MTU, both inside `request`, which is exclusively borrowed here.
+    // SAFETY: the descriptor is open for the whole call. SIOCGIFMTU reads the name and writes the
+    // MTU, both inside `request`, which is exclusively borrowed here.
     let result = unsafe { libc::ioctl(handle.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
     if result != 0 {
         return Err(io::Error::last_os_error());

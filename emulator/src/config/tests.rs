@@ -20,7 +20,7 @@ fn interface(name: &str, index: u32, mtu_bytes: u32, addrs: &[&str]) -> Interfac
     }
 }
 
-/// A laptop: loopback, a cable, a bridge nobody gave an IPv4 address.
+/// Returns the interfaces of a laptop: loopback, a cable, and a bridge without IPv4 address.
 fn laptop() -> HostNetwork {
     HostNetwork::new(vec![
         interface("lo", 1, 65536, &["127.0.0.1", "::1"]),
@@ -43,7 +43,7 @@ fn resolve(specs: &[&str]) -> Result<EngineConfig, ConfigError> {
     Settings::from_flags(&specs, None)?.resolve(&laptop(), &identity())
 }
 
-/// The error text of a specification that must not pass.
+/// Returns the error text of a specification that must be rejected.
 fn refused(specs: &[&str]) -> String {
     resolve(specs).expect_err("must be refused").to_string()
 }
@@ -102,7 +102,7 @@ fn an_interface_or_addresses_make_a_device() {
         ),
         (3, 9000)
     );
-    // Not configured anywhere, but the loopback interface takes all of 127.0.0.0/8.
+    // Configured nowhere, but the loopback interface accepts all of 127.0.0.0/8.
     assert_eq!(config.devices[2].port.addrs, [ip("127.0.0.2")]);
     assert_eq!(config.devices[2].port.ifname.as_deref(), Some("lo"));
 }
@@ -467,7 +467,7 @@ fn this_host_is_discovered() {
     );
 }
 
-/// Names that the user has given stay, and an identity that the user has given wins.
+/// Names and identities set by the user take precedence.
 #[test]
 fn devices_are_like_others_where_the_user_says_nothing_else() {
     let settings = |vars: &[(&str, &str)]| {

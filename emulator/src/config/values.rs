@@ -1,4 +1,4 @@
-//! What the values of settings look like, whoever says them.
+//! Parses the values of settings, for all sources.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::settings::BrokerSetting;
 use super::spec::DeviceSpec;
 use crate::link::fault::Rule;
 
-/// A value, and who says it.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting<T> {
     pub(super) value: T,
@@ -25,7 +25,7 @@ pub(super) struct Setting<T> {
 pub(super) fn parse_devices(
     (text, origin): (String, Origin),
 ) -> Result<Setting<Vec<DeviceSpec>>, ConfigError> {
-    // An empty list in a file is one: no devices.
+    // An empty list in a file is valid and means no devices.
     let value = match &*text {
         "" => Vec::new(),
         text => DeviceSpec::parse_list(text, &origin)?,

@@ -1,27 +1,27 @@
-//! Flows: which frames go to which raw packet QP.
+//! Flow steering: selects the raw packet QPs that receive a frame.
 
 use rocade_wire::Qpn;
 
 use super::frame::{Layout, Network, TCP, UDP, be16};
 use crate::error::VerbsError;
 
-/// Specifications that one flow may have.
+/// Most specifications of a flow.
 pub const MAX_FLOW_SPECS: usize = 16;
 
-/// What a flow is for (`ibv_flow_attr_type`).
+/// The type of a flow (`ibv_flow_attr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
-    /// What its specifications match.
+    /// Frames that match the specifications.
     Normal,
-    /// What no normal flow has taken.
+    /// Frames that no normal flow has taken.
     AllDefault,
-    /// Of that, what is sent to groups.
+    /// Multicast frames that no normal flow has taken.
     McDefault,
-    /// A copy of all that the interface sends and receives.
+    /// Copies of all frames that the interface sends and receives.
     Sniffer,
 }
 
-/// Fields of an Ethernet header, as they are on the wire.
+/// Fields of an Ethernet header, in network byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "field for field ibv_flow_eth_filter")]
 pub struct EthFields {
@@ -31,7 +31,8 @@ pub struct EthFields {
     pub vlan_tag: [u8; 2],
 }
 
-/// Fields of an IPv4 header, as they are on the wire but for the flags: 2 for "don't fragment", 4 for "more fragments".
+/// Fields of an IPv4 header in network byte order, except for the flags: 2 for "don't fragment", 4
+/// for "more fragments".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "field for field ibv_flow_ipv4_ext_filter")]
 pub struct Ipv4Fields {
@@ -43,7 +44,7 @@ pub struct Ipv4Fields {
     pub flags: u8,
 }
 
-/// Fields of an IPv6 header, as they are on the wire.
+/// Fields of an IPv6 header, in network byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "field for field ibv_flow_ipv6_filter")]
 pub struct Ipv6Fields {
@@ -55,7 +56,7 @@ pub struct Ipv6Fields {
     pub hop_limit: u8,
 }
 
-/// Fields of a TCP or UDP header, as they are on the wire.
+/// Fields of a TCP or UDP header, in network byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "field for field ibv_flow_tcp_udp_filter")]
 pub struct PortFields {
@@ -63,36 +64,36 @@ pub struct PortFields {
     pub src_port: [u8; 2],
 }
 
-/// A value, and which of its bits count.
+/// A value and its mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
     /// The value.
     pub val: T,
-    /// Its bits that count.
+    /// The bits of the value to compare.
     pub mask: T,
 }
 
-/// One specification of a flow.
+/// A specification of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSpec {
-    /// Of the Ethernet header.
+    /// Matches the Ethernet header.
     Eth(Masked<EthFields>),
-    /// Of the IPv4 header.
+    /// Matches the IPv4 header.
     Ipv4(Masked<Ipv4Fields>),
-    /// Of the IPv6 header.
+    /// Matches the IPv6 header.
     Ipv6(Masked<Ipv6Fields>),
-    /// Of the TCP header.
+    /// Matches the TCP header.
     Tcp(Masked<PortFields>),
-    /// Of the UDP header.
+    /// Matches the UDP header.
     Udp(Masked<PortFields>),
-    /// What matches gets this tag.
+    /// Sets the tag of matching frames.
     Tag(u32),
-    /// What matches goes nowhere.
+    /// Drops matching frames.
     Drop,
 }
 
 impl FlowSpec {
-    /// Header that it looks at, from the outermost on; 0 for what is to be done.
+    /// Returns the layer of the header that it matches, 0 for an action.
     const fn layer(&self) -> u8 {
         match self {
             Self::Tag(_) | Self::Drop => 0,
@@ -103,20 +104,20 @@ impl FlowSpec {
     }
 }
 
-/// What a flow shall be (`ibv_flow_attr`).
+/// The attributes of a flow (`ibv_flow_attr`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowAttr {
-    /// What it is for.
+    /// The type of the flow.
     pub kind: FlowKind,
-    /// 0 is looked at first.
+    /// The priority. 0 is the highest.
     pub priority: u16,
-    /// Others may have the frame, too.
+    /// True if flows of lower priority receive the frame, too.
     pub dont_trap: bool,
-    /// What it matches; all of them have to.
+    /// The specifications, all of which must match.
     pub specs: Vec<FlowSpec>,
 }
 
-/// The bytes of `value` that count are those of `masked`.
+/// Compares the masked bytes.
 fn eq<const N: usize>(found: [u8; N], val: [u8; N], mask: [u8; N]) -> bool {
     (0..N).all(|n| found[n] & mask[n] == val[n] & mask[n])
 }
@@ -154,7 +155,7 @@ impl Masked<Ipv4Fields> {
         };
         let Self { val, mask } = self;
         let fragment = be16(frame, at + 6);
-        // Bits 14 and 13.
+        // Bits 14 (don't fragment) and 13 (more fragments).
         let flags = u8::from(fragment & 0x4000 != 0) << 1 | u8::from(fragment & 0x2000 != 0) << 2;
         Some(
             eq(take(frame, at + 12)?, val.src_ip, mask.src_ip)
@@ -202,7 +203,7 @@ impl Masked<PortFields> {
 }
 
 impl FlowAttr {
-    /// Checks what can be wrong with it by itself.
+    /// Validates the attributes.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`].
@@ -236,7 +237,7 @@ impl FlowAttr {
         Ok(())
     }
 
-    /// Does the Ethernet header say that another network header follows than the flow is to look at?
+    /// Returns true if the EtherType contradicts the network header that the flow matches.
     fn contradicts_itself(&self) -> bool {
         let mut said = None;
         for spec in &self.specs {
@@ -278,7 +279,8 @@ impl FlowAttr {
         self.specs.contains(&FlowSpec::Drop)
     }
 
-    /// The only address that frames have which it matches, if it is that strict.
+    /// Returns the destination address that all matching frames have, if the flow matches a single
+    /// one.
     pub(crate) fn address(&self) -> Option<[u8; 6]> {
         self.specs.iter().find_map(|spec| match spec {
             FlowSpec::Eth(eth) if eth.mask.dst_mac == [0xff; 6] => Some(eth.val.dst_mac),
@@ -287,7 +289,7 @@ impl FlowAttr {
     }
 }
 
-/// Name of a flow.
+/// The ID of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowId(u64);
 
@@ -298,22 +300,22 @@ struct Rule {
     attr: FlowAttr,
 }
 
-/// The way that a frame goes.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Into the device, or around to itself.
+    /// Received by the device, or sent to itself.
     In,
-    /// Out of it.
+    /// Sent by the device.
     Out,
 }
 
-/// A QP that gets a frame, and the tag that it has there.
+/// A QP that receives a frame, and the frame's tag there.
 pub(crate) type Target = (Qpn, u32);
 
 /// The flows of a device.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
-    /// By priority, those of the same in the order in which they were made.
+    /// The flows by priority, those of equal priority in the order of creation.
     rules: Vec<Rule>,
     named: u64,
 }
@@ -329,13 +331,13 @@ impl FlowTable {
         id
     }
 
-    /// Ends a flow, and returns what it was.
+    /// Removes a flow, and returns its attributes.
     pub(crate) fn remove(&mut self, id: FlowId) -> Option<FlowAttr> {
         let at = self.rules.iter().position(|rule| rule.id == id)?;
         Some(self.rules.remove(at).attr)
     }
 
-    /// The flows that lead to a QP.
+    /// Returns the flows of a QP.
     pub(crate) fn of_qp(&self, qpn: Qpn) -> Vec<FlowId> {
         let own = self.rules.iter().filter(|rule| rule.qpn == qpn);
         own.map(|rule| rule.id).collect()
@@ -345,10 +347,11 @@ impl FlowTable {
         self.rules.is_empty()
     }
 
-    /// The QPs that get a frame, each once.
+    /// Returns the QPs that receive a frame, each once.
     ///
-    /// Normal flows are looked at by priority; those of the first one that matches have it, and those of the
-    /// later ones only what is left to them (`DONT_TRAP`). What is left goes to the defaults. Sniffers see it all.
+    /// Normal flows are matched by priority. A matching flow takes the frame from flows of lower
+    /// priority, unless it has `DONT_TRAP`. Frames that no flow takes go to the default flows.
+    /// Sniffers receive all frames.
     pub(crate) fn targets(
         &self,
         frame: &[u8],
@@ -423,7 +426,8 @@ mod tests {
         normal(&[spec]).matches(bytes, &Layout::of(bytes).expect("a frame"))
     }
 
-    /// A specification that names one field, right and wrong, with a mask that has it count.
+    /// Returns a specification of one field with its mask, with a matching and with a different
+    /// value.
     fn field<T: Copy + Default>(
         make: fn(Masked<T>) -> FlowSpec,
         bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Ethernet frames: what flows look at, checksums, and cutting long ones into segments.
+//! Ethernet frames: header parsing for flows, checksums, and segmentation.
 
 use std::ops::Range;
 
@@ -6,36 +6,36 @@ use std::ops::Range;
 const ETH_LEN: usize = 14;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-/// Tag of a VLAN, and that around another one.
+/// EtherTypes of a VLAN tag, and of an outer VLAN tag (802.1ad).
 const TAGGED: [u16; 2] = [0x8100, 0x88a8];
 const TAG_LEN: usize = 4;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
-/// Flags of TCP that only the first or the last segment has.
+/// TCP flags that only the first segment (CWR) or the last one (PSH, FIN) keeps.
 const TCP_CWR: u8 = 0x80;
 const TCP_PSH_FIN: u8 = 0x09;
 
-/// Network header of a frame.
+/// The network header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// IPv4: its header takes so many bytes.
+    /// IPv4, with the length of its header in bytes.
     V4(usize),
     /// IPv6, without extension headers.
     V6,
 }
 
-/// Where the headers of a frame are. What is not whole is not there.
+/// The positions of a frame's headers. An incomplete header counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The type behind all tags.
+    /// The EtherType after all tags.
     pub(crate) ether_type: u16,
     /// The outermost VLAN tag.
     pub(crate) vlan: Option<u16>,
-    /// Kind and first byte of the network header.
+    /// Type and offset of the network header.
     pub(crate) network: Option<(Network, usize)>,
-    /// Kind and first byte of the header behind it: TCP or UDP, of no later fragment.
+    /// Protocol and offset of the TCP or UDP header, absent in later fragments.
     pub(crate) transport: Option<(u8, usize)>,
 }
 
@@ -53,7 +53,7 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 }
 
 impl Layout {
-    /// `None` where there is not even an Ethernet header.
+    /// Parses a frame. Returns `None` if the Ethernet header is incomplete.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         if frame.len() < ETH_LEN {
             return None;
@@ -92,7 +92,7 @@ impl Layout {
         (whole && (protocol == UDP || len >= 20)).then_some((protocol, behind))
     }
 
-    /// Where the data behind the last header begins.
+    /// Returns the offset of the data behind the last header.
     fn data_at(&self, frame: &[u8]) -> Option<usize> {
         let (protocol, at) = self.transport?;
         Some(match protocol {
@@ -101,7 +101,7 @@ impl Layout {
         })
     }
 
-    /// The bytes that the checksum of the transport header covers, as the network header says.
+    /// Returns the bytes that the transport checksum covers, by the length in the network header.
     fn covered(&self, frame: &[u8]) -> Option<Range<usize>> {
         let (kind, at) = self.network?;
         let (_, from) = self.transport?;
@@ -112,7 +112,7 @@ impl Layout {
         (from..=frame.len()).contains(&end).then_some(from..end)
     }
 
-    /// The sum of the pseudo header.
+    /// Returns the sum of the pseudo header.
     fn pseudo_sum(&self, frame: &[u8], len: usize) -> Option<u64> {
         let (kind, at) = self.network?;
         let (protocol, _) = self.transport?;
@@ -136,7 +136,7 @@ fn network(frame: &[u8], ether_type: u16, at: usize) -> Option<Network> {
     }
 }
 
-/// The sum of 16-bit words, not folded; an odd byte counts as the upper half of a word.
+/// Returns the unfolded sum of 16-bit words. An odd byte is the upper half of a word.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<2>();
     let sum: u64 = words
@@ -146,7 +146,7 @@ fn sum(bytes: &[u8]) -> u64 {
     sum + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Ones' complement of a sum, in 16 bits.
+/// Returns the ones' complement of a sum, in 16 bits.
 #[expect(clippy::cast_possible_truncation, reason = "16 bits are left")]
 const fn folded(mut sum: u64) -> u16 {
     while sum > 0xffff {
@@ -155,7 +155,7 @@ const fn folded(mut sum: u64) -> u16 {
     !(sum as u16)
 }
 
-/// Is it IPv4 with TCP or UDP, and are both checksums right?
+/// Returns true for TCP or UDP over IPv4 with two valid checksums.
 pub(crate) fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
     let Some((Network::V4(len), at)) = layout.network else {
         return false;
@@ -173,7 +173,7 @@ pub(crate) fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
     right().unwrap_or(false)
 }
 
-/// Fills in the checksums of IPv4, TCP and UDP.
+/// Computes the checksums of IPv4, TCP and UDP.
 pub(crate) fn fill_checksums(frame: &mut [u8]) {
     let Some(layout) = Layout::of(frame) else {
         return;
@@ -194,14 +194,14 @@ pub(crate) fn fill_checksums(frame: &mut [u8]) {
         Some(folded(pseudo + sum(frame.get(covered)?)))
     };
     if let Some(checksum) = checksum() {
-        // 0 would say that there is none.
+        // The value 0 means that there is no checksum.
         let none = protocol == UDP && checksum == 0;
         put16(frame, field, if none { 0xffff } else { checksum });
     }
 }
 
-/// Completes a checksum that its sender has left to the device: that from `start` on, whose field is `offset`
-/// behind it and has the sum of the pseudo header.
+/// Completes a checksum that the sender left to the device. It covers the bytes from `start` on.
+/// Its field, at `offset` from there, contains the sum of the pseudo header.
 pub(crate) fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) {
     let field = start + offset;
     if field + 2 <= frame.len() {
@@ -211,13 +211,14 @@ pub(crate) fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) {
     }
 }
 
-/// Where the headers of a frame end that is longer than the link takes; `None` where it cannot be cut.
+/// Returns the length of the headers of a frame to be segmented, or `None` if the frame cannot be
+/// segmented.
 pub(crate) fn header_len(frame: &[u8]) -> Option<usize> {
     Layout::of(frame)?.data_at(frame)
 }
 
-/// Cuts what is behind the first `header_len` bytes into segments of `mss` bytes and puts these, each with its
-/// own header and checksums, one after the other into `out`. `ends` gets where each ends.
+/// Segments the data behind the first `header_len` bytes into pieces of `mss` bytes. Appends these
+/// to `out`, each with its own header and checksums. Appends the end of each to `ends`.
 pub(crate) fn cut(
     frame: &[u8],
     header_len: usize,
@@ -246,7 +247,7 @@ pub(crate) fn cut(
     }
 }
 
-/// What differs between the headers of segments: lengths, numbers, flags.
+/// Sets the fields that differ between the headers of segments: lengths, numbers, flags.
 fn number(segment: &mut [u8], layout: &Layout, (index, offset, is_last): (u16, usize, bool)) {
     let len = |from: usize| u16::try_from(segment.len() - from).unwrap_or(u16::MAX);
     let Some((kind, at)) = layout.network else {
@@ -292,7 +293,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A frame of UDP or TCP over IPv4 or IPv6, with right checksums.
+    /// Returns a TCP or UDP frame over IPv4 or IPv6, with valid checksums.
     pub(crate) fn frame(v6: bool, protocol: u8, tag: Option<u16>, data: &[u8]) -> Vec<u8> {
         let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         if let Some(tag) = tag {
@@ -326,7 +327,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// As etherparse sees a frame: are all its checksums right?
+    /// Returns true if all checksums of a frame are valid, by etherparse.
     fn oracle(frame: &[u8]) -> bool {
         use etherparse::{NetSlice, SlicedPacket, TransportSlice};
         let packet = SlicedPacket::from_ethernet(frame).expect("a frame");
@@ -364,7 +365,7 @@ pub(crate) mod tests {
                 assert!(oracle(&bytes), "v6 {v6}, {protocol}, {len}");
                 let layout = Layout::of(&bytes).unwrap();
                 assert_eq!(has_right_checksums(&bytes, &layout), !v6);
-                // Padding of a short frame does not count.
+                // Padding of a short frame is ignored.
                 bytes.extend([7; 5]);
                 assert_eq!(has_right_checksums(&bytes, &layout), !v6);
                 for at in 14..bytes.len() - 5 {
@@ -386,7 +387,7 @@ pub(crate) mod tests {
         assert!(has_right_checksums(&bytes, &Layout::of(&bytes).unwrap()));
         fill_checksums(&mut bytes);
         let last = bytes.len() - 1;
-        // The data that makes the sum 0.
+        // Changes the data so that the sum becomes 0.
         let checksum = be16(&bytes, at + 6);
         bytes[last - 2..].copy_from_slice(b"abc");
         let first = be16(&bytes, at + 8);
@@ -460,7 +461,7 @@ pub(crate) mod tests {
             let mut long = frame(v6, TCP, None, &data);
             let layout = Layout::of(&long).unwrap();
             let at = layout.transport.unwrap().1;
-            // CWR, PSH, FIN.
+            // Sets CWR, PSH and FIN.
             long[at + 13] |= 0x89;
             let header = header_len(&long).unwrap();
             assert_eq!(header, at + 20);
@@ -497,7 +498,8 @@ pub(crate) mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes from the network, or from a program to be cut: it is read as far as it goes, and nothing of it is lost.
+        /// Any frame, from the network or from a program, is parsed as far as possible, and
+        /// segmentation loses no data.
         #[test]
         fn any_frame_is_taken(
             (v6, is_tcp, tag) in (any::<bool>(), any::<bool>(), any::<Option<u16>>()),
@@ -538,7 +540,7 @@ pub(crate) mod tests {
             }
             prop_assert_eq!(begin, out.len());
             prop_assert_eq!(found.len(), bytes.len() - header);
-            // Checksums are those of headers, which were not cut.
+            // Segmentation only changes checksums in the headers.
             if header_len(&bytes).is_some_and(|len| header >= len) {
                 prop_assert_eq!(&found[..], &bytes[header..]);
             }

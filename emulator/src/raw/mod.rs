@@ -1,4 +1,5 @@
-//! Raw packets: the port of a device to its network interface, and the flows that lead from there to queue pairs.
+//! Raw packets: the packet sockets of a device's network interface, and the flows from there to
+//! queue pairs.
 
 mod flow;
 mod frame;
@@ -30,23 +31,23 @@ pub use spread::{RSS_FIELDS, RSS_KEY_LEN};
 use flow::FlowTable;
 use socket::{FrameBuffer, Interface, Membership};
 
-/// What a link adds to the MTU: an Ethernet header with a tag.
+/// Bytes that a frame has in addition to the MTU: an Ethernet header with a tag.
 const LINK_HEADER: u32 = 18;
 
-/// A device's way to the frames of its interface.
+/// A device's access to the frames of its interface.
 #[derive(Debug)]
 pub(crate) struct RawPort {
     pub(crate) hca: Arc<Hca>,
     interface: Interface,
     sends: PacketSocket,
-    /// There is one as long as there are flows.
+    /// Exists while there are flows.
     receives: RwLock<Option<Arc<PacketSocket>>>,
     table: RwLock<FlowTable>,
-    /// One thread at a time receives.
+    /// Locked by the thread that receives.
     pub(crate) rx: Mutex<FrameBuffers>,
 }
 
-/// What receiving needs.
+/// Buffers for receiving.
 #[derive(Debug, Default)]
 pub(crate) struct FrameBuffers {
     buffer: FrameBuffer,
@@ -55,11 +56,11 @@ pub(crate) struct FrameBuffers {
 }
 
 impl RawPort {
-    /// Opens it.
+    /// Opens the packet socket for sending.
     ///
     /// # Errors
-    /// [`VerbsError::NotPermitted`] without `CAP_NET_RAW`; [`VerbsError::NotSupported`] where the device has no
-    /// interface of Ethernet.
+    /// [`VerbsError::NotPermitted`] without `CAP_NET_RAW`, [`VerbsError::NotSupported`] if the
+    /// device has no Ethernet interface.
     //= QPC-02
     pub(crate) fn open(hca: &Arc<Hca>) -> Result<Self, VerbsError> {
         if hca.config.port.ifindex == 0 {
@@ -87,25 +88,27 @@ impl RawPort {
         })
     }
 
-    /// The longest frame that may have a place on the link; the interface itself has the last word.
+    /// Returns the length of the longest frame for the link. The interface itself makes the final
+    /// check.
     pub(crate) fn longest(&self) -> usize {
         usize::try_from(self.hca.config.port.netdev_mtu.saturating_add(LINK_HEADER)).unwrap_or(0)
     }
 
-    /// As [`PacketSocket::send`].
+    /// Sends a frame, see [`PacketSocket::send`].
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.sends.send(frame)
     }
 
-    /// What frames come through, while there are flows.
+    /// Returns the receive socket, while there are flows.
     pub(crate) fn receiver(&self) -> Option<Arc<PacketSocket>> {
         self.receives.read().clone()
     }
 
-    /// A flow to a QP, from now on.
+    /// Adds a flow to a QP.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for one that makes no sense; [`VerbsError::Io`] without descriptors.
+    /// [`VerbsError::InvalidArgument`] for invalid attributes, [`VerbsError::Io`] without free
+    /// descriptors.
     pub(crate) fn add_flow(&self, qpn: Qpn, attr: FlowAttr) -> Result<FlowId, VerbsError> {
         attr.check()?;
         let mut receives = self.receives.write();
@@ -119,13 +122,13 @@ impl RawPort {
         if let Some(membership) = self.membership(&attr)
             && let Err(error) = socket.set_membership(membership, true)
         {
-            // What the interface does not let in does not come.
+            // The flow misses frames that the interface filters out.
             tracing::warn!(%error, ?membership, "the interface does not let these frames in");
         }
         Ok(self.table.write().add(qpn, attr))
     }
 
-    /// Ends a flow; false where it has ended already.
+    /// Removes a flow. Returns false if it was removed before.
     pub(crate) fn remove_flow(&self, id: FlowId) -> bool {
         let mut receives = self.receives.write();
         let mut table = self.table.write();
@@ -140,12 +143,12 @@ impl RawPort {
         true
     }
 
-    /// The flows that lead to a QP.
+    /// Returns the flows of a QP.
     pub(crate) fn flows_of(&self, qpn: Qpn) -> Vec<FlowId> {
         self.table.read().of_qp(qpn)
     }
 
-    /// What the interface has to let in for a flow.
+    /// Returns the frames that the interface must additionally accept for a flow.
     fn membership(&self, attr: &FlowAttr) -> Option<Membership> {
         if self.interface.is_loopback {
             return None;
@@ -160,8 +163,8 @@ impl RawPort {
         }
     }
 
-    /// Receives what the kernel hands over at once, and calls `each` with each frame in it and where it goes.
-    /// False where there was nothing.
+    /// Receives once from the kernel, and calls `each` with each frame and its targets. Returns
+    /// false if there was none.
     pub(crate) fn receive(
         &self,
         socket: &PacketSocket,
@@ -179,7 +182,7 @@ impl RawPort {
         };
         let bytes = rx.buffer.frame(&arrived);
         if arrived.is_outgoing && self.interface.is_loopback {
-            // It comes again.
+            // The loopback interface delivers the frame again as incoming.
             return true;
         }
         let to_itself = bytes.starts_with(&self.interface.mac);
@@ -212,30 +215,30 @@ impl RawPort {
     }
 }
 
-/// Is it IPv4 with TCP or UDP, and are both checksums right?
+/// Returns true for TCP or UDP over IPv4 with two valid checksums.
 fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
     frame::has_right_checksums(frame, layout)
 }
 
-/// The frames of one request, on their way out.
+/// The frames of one send request.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// What the transport has put together.
+    /// The frame as the transport built it.
     pub(crate) request: Vec<u8>,
     segments: Vec<u8>,
     ends: Vec<usize>,
-    /// Frames that have left.
+    /// Number of frames sent.
     sent: usize,
 }
 
 impl Outgoing {
-    /// Forgets what has not left.
+    /// Drops the frames that were not sent.
     pub(crate) fn clear(&mut self) {
         self.ends.clear();
         self.sent = 0;
     }
 
-    /// Makes frames of the request.
+    /// Builds the frames of the request.
     pub(crate) fn prepare(&mut self, order: FrameOrder) {
         self.clear();
         match order.segments {
@@ -254,7 +257,7 @@ impl Outgoing {
         }
     }
 
-    /// The next frame to leave.
+    /// Returns the next frame to send.
     pub(crate) fn next(&self) -> Option<&[u8]> {
         let end = *self.ends.get(self.sent)?;
         let start = match self.sent {
@@ -264,29 +267,29 @@ impl Outgoing {
         self.segments.get(start..end)
     }
 
-    /// It has left.
+    /// Marks the next frame as sent.
     pub(crate) const fn left(&mut self) {
         self.sent += 1;
     }
 
-    /// How many there are in all.
+    /// Returns the number of frames.
     pub(crate) const fn count(&self) -> u64 {
         self.ends.len() as u64
     }
 }
 
-/// The raw part of a queue pair.
+/// The raw packet state of a queue pair.
 #[derive(Debug)]
 pub(crate) struct RawPart {
     pub(crate) port: Arc<RawPort>,
-    /// Locked while the queue pair is.
+    /// Only locked while the queue pair is locked.
     pub(crate) outgoing: Mutex<Outgoing>,
-    /// Frames go to other queues.
+    /// Set if other queues receive the frames (RSS).
     spread: Option<Box<Spread>>,
 }
 
 impl RawPart {
-    /// One whose frames are spread over others.
+    /// Creates the state of a queue pair that distributes its frames to other queues.
     pub(crate) fn spreading(port: Arc<RawPort>, spread: Spread) -> Self {
         Self {
             spread: Some(Box::new(spread)),
@@ -294,7 +297,7 @@ impl RawPart {
         }
     }
 
-    /// The queue that a frame goes to, where that is another one.
+    /// Returns the queue that receives a frame, if it is another one.
     pub(crate) fn queue_of(&self, frame: &[u8]) -> Option<Qpn> {
         self.spread.as_ref()?.queue_of(frame)
     }
@@ -308,7 +311,7 @@ impl RawPart {
         }
     }
 
-    /// Are frames on their way out for which the interface had no room?
+    /// Returns true if there are unsent frames for which the interface had no room.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.outgoing.lock().next().is_some()
     }

@@ -1,6 +1,6 @@
-//! The raw ports of a process: what goes out and comes in there, whatever queue pair it is of.
+//! The raw ports of a process: sending and receiving frames for all its queue pairs.
 //!
-//! A port has a speed, as for everything that nobody acknowledges.
+//! Sending has a rate limit, like all traffic without acknowledgements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::link::PortSpeed;
 
-/// Frames that one look receives at most.
+/// Most frames that one poll receives.
 const FRAMES: usize = 16;
 
 /// The raw ports of a process.
@@ -22,25 +22,25 @@ const FRAMES: usize = 16;
 pub(crate) struct RawPorts {
     ports: RwLock<Vec<Arc<RawPort>>>,
     speed: PortSpeed,
-    /// Pollers look here first: there are flows.
+    /// True while there are flows, which pollers check first.
     receiving: AtomicBool,
 }
 
-/// What has become of a request, or of a frame of it.
+/// Result of sending a request or one of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It has left, or is lost on the way.
+    /// The frames were sent or lost.
     All,
     NoRoom,
-    /// The interface does not take frames of this length.
+    /// The interface does not accept frames of this length.
     Refused,
 }
 
 impl RawPorts {
-    /// The port of a device; opened where this is its first use.
+    /// Returns the port of a device, and opens it on first use.
     ///
     /// # Errors
-    /// Those of [`RawPort::open`].
+    /// Errors of [`RawPort::open`].
     pub(crate) fn port_of(&self, hca: &Arc<Hca>) -> Result<Arc<RawPort>, VerbsError> {
         let mut ports = self.ports.write();
         if let Some(port) = ports.iter().find(|port| Arc::ptr_eq(&port.hca, hca)) {
@@ -51,10 +51,10 @@ impl RawPorts {
         Ok(port)
     }
 
-    /// Leads frames to a QP.
+    /// Adds a flow to a QP.
     ///
     /// # Errors
-    /// As [`RawPort::add_flow`].
+    /// Errors of [`RawPort::add_flow`].
     pub(crate) fn add_flow(
         &self,
         port: &RawPort,
@@ -66,20 +66,20 @@ impl RawPorts {
         Ok(id)
     }
 
-    /// Ends a flow; false where it has ended already.
+    /// Removes a flow. Returns false if it was removed before.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
         let was_there = port.remove_flow(id);
         self.look();
         was_there
     }
 
-    /// Are there any flows?
+    /// Returns true if there are flows.
     #[inline]
     pub(crate) fn is_receiving(&self) -> bool {
         self.receiving.load(Ordering::Acquire)
     }
 
-    /// What frames come through.
+    /// Returns the receive sockets.
     pub(crate) fn receivers(&self) -> Vec<Arc<PacketSocket>> {
         if !self.is_receiving() {
             return Vec::new();
@@ -91,14 +91,15 @@ impl RawPorts {
             .collect()
     }
 
-    /// Flows came or went.
+    /// Updates `receiving` after a change of the flows.
     fn look(&self) {
         let ports = self.ports.read();
         let any = ports.iter().any(|port| port.receiver().is_some());
         self.receiving.store(any, Ordering::Release);
     }
 
-    /// Sends the frames of a request until there is no room, and tells `sent` the length of each and whether it left.
+    /// Sends the frames of a request until there is no room. Calls `sent` with the length of each,
+    /// and whether it was sent.
     pub(crate) fn send(
         &self,
         port: &RawPort,
@@ -116,7 +117,7 @@ impl RawPorts {
                     Some(libc::EAGAIN) => return Sent::NoRoom,
                     Some(libc::EMSGSIZE | libc::EINVAL) => return Sent::Refused,
                     _ => {
-                        // Lost on the way: the interface is down, its queue is full.
+                        // The frame is lost, because the interface is down or its queue is full.
                         tracing::debug!(%error, "a frame was lost");
                         sent(frame.len(), false);
                     }
@@ -127,11 +128,11 @@ impl RawPorts {
         Sent::All
     }
 
-    /// Receives frames for as long as there are some, but not for ever: calls `each` with each and the QP that it goes to.
+    /// Receives a limited number of frames. Calls `each` with each frame and its QP.
     pub(crate) fn receive(&self, mut each: impl FnMut(Qpn, &Frame<'_>)) {
         let ports = self.ports.read().clone();
         for port in &ports {
-            // Whoever holds the lock is receiving already.
+            // The thread that holds the lock is already receiving.
             let (Some(socket), Some(mut rx)) = (port.receiver(), port.rx.try_lock()) else {
                 continue;
             };

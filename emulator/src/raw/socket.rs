@@ -1,8 +1,8 @@
-//! Packet sockets: whole frames from and to a network interface. All `unsafe` of raw packets is in this file;
-//! what it exports is safe to call with any argument.
+//! Packet sockets: whole frames from and to a network interface. All `unsafe` code of raw packets
+//! is in this file, whose functions are safe to call with any argument.
 //!
-//! Frames are sent and received by the system calls themselves: the functions of the C library are points at
-//! which a thread can be cancelled, and we are called with locks held.
+//! Uses raw system calls for sending and receiving. The functions of the C library are cancellation
+//! points, and the callers hold locks.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -21,9 +21,9 @@ const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_DROP_MEMBERSHIP: c_int = 2;
 const PACKET_AUXDATA: c_int = 8;
 const PACKET_VNET_HDR: c_int = 15;
-/// `sll_pkttype`: it leaves the interface.
+/// `sll_pkttype` of a frame that leaves the interface.
 const PACKET_OUTGOING: u8 = 4;
-/// `tp_status`: the tag is that of a VLAN, and its type is said.
+/// `tp_status`: the VLAN tag is valid, and its type is valid.
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
 const VLAN_TPID: u16 = 0x8100;
@@ -33,16 +33,16 @@ const ARPHRD_LOOPBACK: u16 = 772;
 /// `virtio_net_hdr`: the checksum is left to the device.
 const NEEDS_CSUM: u8 = 1;
 
-/// Room for a tag that is put in again.
+/// Space to reinsert a VLAN tag.
 const TAG_ROOM: usize = 4;
-/// Addresses at the beginning of a frame.
+/// Length of the addresses at the beginning of a frame.
 const ADDRESSES: usize = 12;
-/// The longest that the kernel hands over, merged segments included.
+/// Longest frame from the kernel, including merged segments.
 const LONGEST: usize = 128 << 10;
-/// Receive buffer asked for: bursts have to wait there for their reader.
+/// Requested receive buffer, large enough for bursts.
 const RECEIVE_BUFFER: c_int = 16 << 20;
 
-/// What the kernel says in front of a frame (`virtio_net_hdr`), in host byte order.
+/// The header before each frame (`virtio_net_hdr`), in host byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct VnetHeader {
@@ -81,29 +81,29 @@ struct Request {
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
-/// What an interface is to let in besides frames to its own address.
+/// Frames that an interface additionally accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membership {
-    /// Those to this group.
+    /// Frames to this multicast address.
     Group([u8; 6]),
-    /// All.
+    /// All frames (promiscuous mode).
     All,
-    /// Those to any group.
+    /// All multicast frames.
     AllGroups,
-    /// Those to this address.
+    /// Frames to this address.
     Address([u8; 6]),
 }
 
-/// What an interface is.
+/// Properties of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Its address.
+    /// The MAC address.
     pub(crate) mac: [u8; 6],
-    /// Each frame comes back to it.
+    /// True if each sent frame is received again.
     pub(crate) is_loopback: bool,
 }
 
-/// A packet socket that is bound to an interface.
+/// A packet socket bound to an interface.
 #[derive(Debug)]
 pub(crate) struct PacketSocket {
     fd: OwnedFd,
@@ -125,18 +125,18 @@ impl Default for FrameBuffer {
     }
 }
 
-/// A frame that has come.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     place: Range<usize>,
-    /// The interface has sent it.
+    /// True if the interface has sent the frame.
     pub(crate) is_outgoing: bool,
-    /// It consists of several with so many bytes behind the headers.
+    /// Length of the data per segment, if the frame consists of several merged segments.
     pub(crate) segment_len: Option<usize>,
 }
 
 impl FrameBuffer {
-    /// The bytes of a frame.
+    /// Returns the bytes of a frame.
     pub(crate) fn frame(&self, arrived: &Arrived) -> &[u8] {
         self.0.get(arrived.place.clone()).unwrap_or(&[])
     }
@@ -154,7 +154,7 @@ fn check(result: c_int) -> io::Result<()> {
 }
 
 impl PacketSocket {
-    /// One to send through, or to receive all that goes through the interface.
+    /// Opens a socket for sending, or for receiving all frames of the interface.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_RAW`.
@@ -162,7 +162,7 @@ impl PacketSocket {
         let all = u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be();
         let protocol = if receives { all } else { 0 };
         let kind = Type::RAW.cloexec().nonblocking();
-        // No protocol yet: frames of other interfaces would come.
+        // Created without a protocol, because frames of other interfaces would arrive before bind.
         let fd = OwnedFd::from(crate::sys::socket(Domain::PACKET, kind, None)?);
         let ifindex = c_int::try_from(ifindex).unwrap_or(0);
         let socket = Self { fd, ifindex };
@@ -193,17 +193,17 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// The descriptor, to wait for.
+    /// Returns the descriptor, to wait for frames.
     pub(crate) fn fd(&self) -> c_int {
         self.fd.as_raw_fd()
     }
 
-    /// The interface that it is bound to; `None` where that has no frames of Ethernet.
+    /// Returns the bound interface, or `None` if it has no Ethernet frames.
     pub(crate) fn interface(&self) -> io::Result<Option<Interface>> {
         // SAFETY: the structure consists of integers, for which zero is a value.
         let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
         let mut len = socklen::<libc::sockaddr_ll>();
-        // SAFETY: both pointers are to live locals, and `len` is the length of the other.
+        // SAFETY: both pointers are to live locals, and `len` is the length of the address.
         let result = unsafe {
             libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
         };
@@ -230,7 +230,7 @@ impl PacketSocket {
         check(result)
     }
 
-    /// Lets more in, or takes that back; the kernel counts.
+    /// Adds or removes a membership. The kernel counts them.
     pub(crate) fn set_membership(&self, membership: Membership, joins: bool) -> io::Result<()> {
         let (kind, address) = match membership {
             Membership::Group(address) => (0, address),
@@ -257,9 +257,9 @@ impl PacketSocket {
     /// Sends a frame without blocking.
     ///
     /// # Errors
-    /// `WouldBlock` where there is no room; EMSGSIZE where it is too long for the interface.
+    /// `WouldBlock` if there is no room, EMSGSIZE if the frame is too long for the interface.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: `frame` is readable for its length; no address.
+        // SAFETY: `frame` is readable for its length, and there is no address.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_sendto,
@@ -277,10 +277,11 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Receives a frame without blocking, its tag and its checksum in place; `None` where there is nothing.
+    /// Receives a frame without blocking, with its tag and checksum in place. Returns `None` if
+    /// there is none.
     ///
     /// # Errors
-    /// Those of recvmsg(2), such as `NetworkDown`; the socket can be used on.
+    /// Errors of recvmsg(2), such as `NetworkDown`. The socket stays usable.
     pub(crate) fn receive(&self, buffer: &mut FrameBuffer) -> io::Result<Option<Arrived>> {
         let mut header = VnetHeader::default();
         // SAFETY: the structure consists of integers, for which zero is a value.
@@ -349,15 +350,15 @@ impl PacketSocket {
     }
 }
 
-/// The VLAN tag that the kernel has taken off a frame.
+/// Returns the VLAN tag that the kernel has removed from a frame.
 fn tag(msg: &libc::msghdr) -> Option<(u16, u16)> {
     // SAFETY: the kernel has filled in `msg`, and its buffer is alive.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(msg) };
     // SAFETY: NULL, or a header inside the buffer.
     while let Some(head) = unsafe { control.as_ref() } {
-        // 8: PACKET_AUXDATA, whose message has the same number.
+        // The message of PACKET_AUXDATA has the same number as the option.
         if head.cmsg_level == libc::SOL_PACKET && head.cmsg_type == PACKET_AUXDATA {
-            // SAFETY: the kernel puts a whole structure there.
+            // SAFETY: the kernel writes a whole structure there.
             let aux = unsafe { libc::CMSG_DATA(control).cast::<AuxData>().read_unaligned() };
             if aux.status & VLAN_VALID == 0 {
                 return None;

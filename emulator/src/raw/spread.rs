@@ -1,21 +1,21 @@
-//! Spreading frames over receive queues by a hash of their addresses (RSS).
+//! RSS: distributes frames to receive queues by a hash of their addresses.
 
 use rocade_wire::Qpn;
 
 use super::frame::{Layout, Network, TCP, UDP};
 
-/// Length of a key of the Toeplitz hash: enough for the longest input.
+/// Length of a key of the Toeplitz hash, enough for the longest input.
 pub const RSS_KEY_LEN: usize = 40;
 
-/// Which fields count (`ibv_rx_hash_fields`): the bits of source and destination.
+/// The hashed fields (`ibv_rx_hash_fields`): the bits of source and destination.
 const IPV4: [u32; 2] = [1, 1 << 1];
 const IPV6: [u32; 2] = [1 << 2, 1 << 3];
 const TCP_PORTS: [u32; 2] = [1 << 4, 1 << 5];
 const UDP_PORTS: [u32; 2] = [1 << 6, 1 << 7];
-/// All that there are.
+/// All fields.
 pub const RSS_FIELDS: u32 = 0xff;
 
-/// The receive queues of an RSS queue pair, and how frames are spread over them.
+/// The receive queues of an RSS queue pair, and the parameters of the hash.
 #[derive(Clone, Debug)]
 pub(crate) struct Spread {
     queues: Vec<Qpn>,
@@ -24,7 +24,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Over so many queues: a power of two.
+    /// Creates the distribution to these queues, whose number must be a power of two.
     pub(crate) const fn new(queues: Vec<Qpn>, key: [u8; RSS_KEY_LEN], fields: u32) -> Self {
         Self {
             queues,
@@ -33,7 +33,7 @@ impl Spread {
         }
     }
 
-    /// The queue that a frame belongs to: the first one where none of the fields is there.
+    /// Returns the queue of a frame. This is the first queue if the frame has none of the fields.
     pub(crate) fn queue_of(&self, frame: &[u8]) -> Option<Qpn> {
         let hash = Layout::of(frame).map_or(0, |layout| self.hash(frame, &layout));
         let index = hash as usize & (self.queues.len().checked_sub(1)?);
@@ -67,7 +67,8 @@ impl Spread {
     }
 }
 
-/// For each bit of the input that is set, the 32 bits of the key from that place on.
+/// Computes the Toeplitz hash: for each set bit of the input, the 32 bits of the key from that
+/// position on.
 fn toeplitz(key: &[u8; RSS_KEY_LEN], input: &[u8]) -> u32 {
     let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
     let mut hash = 0;
@@ -87,7 +88,7 @@ mod tests {
     use super::super::frame::tests::frame;
     use super::*;
 
-    /// The key that the definition of RSS gives its examples for.
+    /// The key of the examples in the definition of RSS.
     const KEY: [u8; RSS_KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,

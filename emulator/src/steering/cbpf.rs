@@ -1,14 +1,13 @@
 //! The classic BPF program that steers datagrams, built from typed instructions.
 //!
 //! For `SO_ATTACH_REUSEPORT_CBPF` the kernel runs the program over the UDP *payload* and takes its
-//! result as an index into the group. An index beyond the group makes the kernel fall back to
-//! hashing the 4-tuple, and a load beyond the payload ends the program with result 0.
+//! result as an index into the group. An index beyond the group makes the kernel fall back to hashing the 4-tuple. A load beyond the payload ends the program with result 0.
 
 use core::fmt;
 
 use super::gsi;
 
-/// Offset of DestQP bits 23:16 (the slot) in the BTH, and so in the UDP payload.
+/// Offset of DestQP bits 23:16 (the slot) in the BTH, which begins the UDP payload.
 pub const DEST_QP_SLOT_OFFSET: u32 = 5;
 
 // Instruction codes: class | size | mode, from <linux/bpf_common.h>.
@@ -19,42 +18,42 @@ const BPF_JGE_K: u16 = 0x35;
 const BPF_RET_A: u16 = 0x16;
 const BPF_RET_K: u16 = 0x06;
 
-/// One instruction of the few this crate needs.
+/// An instruction. Only the required ones exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insn {
-    /// Load the byte at this offset of the UDP payload into the accumulator.
+    /// Loads the byte at this offset of the UDP payload into the accumulator.
     LoadByte(u32),
-    /// Load the two bytes there, in network order.
+    /// Loads the two bytes at this offset, in network byte order.
     LoadHalf(u32),
-    /// Skip so many instructions if the accumulator is `value`.
+    /// Skips instructions if the accumulator equals `value`.
     SkipIfEqual {
-        /// What it is compared with.
+        /// The value to compare with.
         value: u32,
-        /// Instructions to skip.
+        /// Number of instructions to skip.
         skip: u8,
     },
-    /// Skip so many instructions unless the accumulator is `value`.
+    /// Skips instructions unless the accumulator equals `value`.
     SkipUnlessEqual {
-        /// What it is compared with.
+        /// The value to compare with.
         value: u32,
-        /// Instructions to skip.
+        /// Number of instructions to skip.
         skip: u8,
     },
-    /// Skip so many instructions if the accumulator is `value` or more.
+    /// Skips instructions if the accumulator is at least `value`.
     SkipIfAtLeast {
-        /// What it is compared with.
+        /// The value to compare with.
         value: u32,
-        /// Instructions to skip.
+        /// Number of instructions to skip.
         skip: u8,
     },
-    /// Return the accumulator.
+    /// Returns the accumulator.
     ReturnAccumulator,
-    /// Return a constant.
+    /// Returns a constant.
     Return(u32),
 }
 
 impl Insn {
-    /// The kernel's form of the instruction: code, jump-true, jump-false and operand.
+    /// Returns the kernel's encoding of the instruction: code, jump-true, jump-false and operand.
     #[must_use]
     pub const fn encode(self) -> libc::sock_filter {
         let (code, jt, jf, k) = match self {
@@ -69,7 +68,7 @@ impl Insn {
         libc::sock_filter { code, jt, jf, k }
     }
 
-    /// How many instructions it may skip.
+    /// Returns the number of instructions that it may skip.
     const fn skips(self) -> usize {
         match self {
             Self::SkipIfEqual { skip, .. }
@@ -94,15 +93,15 @@ impl fmt::Display for Insn {
     }
 }
 
-/// A program that goes forward only. Its `Display` is a listing, one numbered instruction per line.
+/// A program without backward jumps. `Display` prints one numbered instruction per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     insns: Vec<Insn>,
 }
 
 impl Program {
-    /// Makes a program, or `None` if it is empty, longer than a program may be (4096), skips more than there is,
-    /// or does not end with a return.
+    /// Creates a program. Returns `None` if it is empty, longer than the limit (4096), jumps beyond
+    /// its end, or does not end with a return.
     #[must_use]
     pub fn new(insns: Vec<Insn>) -> Option<Self> {
         let returns = matches!(
@@ -115,19 +114,19 @@ impl Program {
         (returns && stays && insns.len() <= 4096).then_some(Self { insns })
     }
 
-    /// The instructions in order.
+    /// Returns the instructions in order.
     #[must_use]
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
 
-    /// The program in the form the kernel takes.
+    /// Returns the kernel's encoding of the program.
     #[must_use]
     pub fn encode(&self) -> Vec<libc::sock_filter> {
         self.insns.iter().map(|insn| insn.encode()).collect()
     }
 
-    /// Runs the program over a UDP payload as the kernel would.
+    /// Runs the program on a UDP payload like the kernel.
     #[must_use]
     pub fn run(&self, payload: &[u8]) -> u32 {
         let load = |offset: u32, len: usize| {
@@ -170,8 +169,9 @@ impl fmt::Display for Program {
     }
 }
 
-/// The program on every group: the slot bits of BTH.DestQP select the socket; for messages to QP 1 that name a
-/// connection, those of the communication ID do. It is [`Slot::of_datagram`](super::Slot::of_datagram) in the kernel.
+/// Returns the steering program of all groups. The slot bits of BTH.DestQP select the socket. For
+/// messages to QP 1 with a receiver's communication ID, the slot bits of that ID do. It is the
+/// kernel's version of [`Slot::of_datagram`](super::Slot::of_datagram).
 #[must_use]
 pub fn steering_program() -> Program {
     use Insn::{LoadByte, LoadHalf, Return, ReturnAccumulator};
@@ -271,7 +271,7 @@ mod tests {
             );
         }
 
-        /// The kernel and the process agree on whose a message to QP 1 is.
+        /// The kernel and [`Slot::of_datagram`] select the same slot for a message to QP 1.
         #[test]
         fn messages_to_qp_1_go_to_who_has_named_the_connection(
             mut payload in proptest::collection::vec(any::<u8>(), 0..64),

@@ -1,9 +1,10 @@
-//! Which process gets a packet: the top 8 bits of BTH.DestQP are a *slot*.
+//! Steering: the top 8 bits of BTH.DestQP are a *slot* and select the process that gets a packet.
 //!
-//! Several processes share one IP address and UDP port 4791. Each holds one socket of a
-//! `SO_REUSEPORT` group, and a classic BPF program on the group ([`steering_program`]) picks the
-//! socket by the slot bits of the destination QP number, and those of the communication ID in messages to QP 1. A QP number is therefore made of
-//! 8 bits of slot and 16 bits that are unique inside the process ([`QpnAllocator`]).
+//! Several processes share one IP address and UDP port 4791. Each has one socket of a
+//! `SO_REUSEPORT` group. A classic BPF program on the group ([`steering_program`]) selects the
+//! socket by the slot bits of the destination QP number. For messages to QP 1, it uses the slot
+//! bits of the communication ID. A QP number therefore consists of 8 slot bits and 16 bits that are
+//! unique inside the process ([`QpnAllocator`]).
 
 use core::fmt;
 
@@ -19,11 +20,10 @@ pub use qpn_alloc::QpnAllocator;
 /// Number of bits of a QP number below the slot.
 const SLOT_SHIFT: u32 = 16;
 
-/// The part of the QP number space that belongs to one process: DestQP bits 23:16, and the index
-/// of the process's socket in each `SO_REUSEPORT` group.
+/// The part of the QP number space that belongs to one process, given by DestQP bits 23:16. It is also the index of the process's socket in each `SO_REUSEPORT` group.
 ///
-/// Slot 0 is the broker's ([`Slot::BROKER`]): QP0 and QP1 live there. Slots 1 to 255 are leased
-/// to processes.
+/// Slot 0 is the broker's ([`Slot::BROKER`]), with QP0 and QP1. Slots 1 to 255 are leased to
+/// processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u8);
 
@@ -31,43 +31,45 @@ impl Slot {
     /// Slot 0, the broker's own. QP0 and QP1 (GSI) are addressed here.
     pub const BROKER: Self = Self(0);
 
-    /// The slot a process uses that has the address to itself (no broker).
+    /// The slot of a process that uses an address exclusively, without a broker.
     pub const EMBEDDED: Self = Self(1);
 
-    /// Makes a slot from its number, 0 (the broker) to 255.
+    /// Creates a slot from its number, 0 (the broker) to 255.
     #[must_use]
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// The slot's number.
+    /// Returns the slot's number.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// Index of this slot's socket in the `SO_REUSEPORT` group.
+    /// Returns the index of this slot's socket in the `SO_REUSEPORT` group.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The slot that owns a QP number: its bits 23:16.
+    /// Returns the slot of a QP number: its bits 23:16.
     #[must_use]
     pub const fn of(qpn: Qpn) -> Self {
         let [_, slot, _, _] = qpn.get().to_be_bytes();
         Self(slot)
     }
 
-    /// The slot that a packet (a UDP payload) is for; `None` if it is too short to say so.
+    /// Returns the slot of a packet's (a UDP payload's) destination QP, or `None` if the packet is
+    /// too short.
     #[must_use]
     pub fn of_packet(packet: &[u8]) -> Option<Self> {
         let at = usize::try_from(DEST_QP_SLOT_OFFSET).ok()?;
         packet.get(at).copied().map(Self)
     }
 
-    /// The slot to which the kernel brings a datagram: that of a packet, or for messages to QP 1 that name a connection, of
-    /// who has named it so. Slot 0 where that cannot be told.
+    /// Returns the slot to which the kernel steers a datagram. This is the slot of the destination
+    /// QP or, for messages to QP 1, of the receiver's communication ID. Slot 0 if there is no such
+    /// ID.
     #[must_use]
     pub fn of_datagram(payload: &[u8]) -> Option<Self> {
         let byte = |at: u32| payload.get(usize::try_from(at).ok()?).copied();
@@ -89,13 +91,13 @@ impl Slot {
         }
     }
 
-    /// The QP number with these low 16 bits in this slot.
+    /// Returns the QP number with these low 16 bits in this slot.
     #[must_use]
     pub const fn qpn(self, low: u16) -> Qpn {
         Qpn::new(((self.0 as u32) << SLOT_SHIFT) | low as u32)
     }
 
-    /// Every slot a process can lease, lowest first.
+    /// Returns all slots that a process can lease, lowest first.
     pub fn leasable() -> impl Iterator<Item = Self> {
         (1..=u8::MAX).map(Self)
     }
@@ -113,7 +115,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// The slot that owns a QP number. Same as [`Slot::of`].
+/// Returns the slot of a QP number, like [`Slot::of`].
 #[must_use]
 pub const fn slot_of(qpn: Qpn) -> Slot {
     Slot::of(qpn)

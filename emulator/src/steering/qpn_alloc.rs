@@ -1,4 +1,4 @@
-//! QP numbers of one process: 16 bits inside its slot.
+//! Allocates the QP numbers of one process: 16 bits inside its slot.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -8,34 +8,33 @@ use rocade_wire::Qpn;
 use super::Slot;
 use crate::random;
 
-/// Lowest low part handed out. What lies below is reserved: QP0 and QP1 in slot 0, and the same
-/// numbers in the other slots so that a QP number with a small low part is recognisably special.
+/// Lowest low part to allocate. Lower ones are reserved in all slots, not only for QP0 and QP1 in slot 0, so that small low parts are recognisably special.
 const FIRST: u16 = 16;
-/// Highest low part handed out. In slot 255 the next one would be the multicast QP, 0xFFFFFF.
+/// Highest low part to allocate. In slot 255 the next one would be the multicast QP, 0xFFFFFF.
 const LAST: u16 = u16::MAX - 1;
 
 const WORD_BITS: usize = 64;
 const WORDS: usize = (1 << 16) / WORD_BITS;
 
-/// Hands out QP numbers in one slot, and takes them back.
+/// Allocates and frees the QP numbers of one slot.
 ///
-/// They are random, so that nobody who was not told can guess one. A released number rests
-/// until half of the free numbers have been released after it, so that a packet of the old connection
-/// that is still on its way does not meet a new QP.
+/// The numbers are random, so that they cannot be guessed. A freed number is reserved until half of
+/// the free numbers were freed after it. A late packet of the old connection therefore does not
+/// reach a new QP.
 pub struct QpnAllocator {
     slot: Slot,
     used: Box<[u64; WORDS]>,
     /// Free numbers to choose from.
     ready: Vec<u16>,
-    /// Free numbers that rest, at most as many as those, the oldest first.
+    /// Reserved free numbers, oldest first, at most as many as in `ready`.
     resting: VecDeque<u16>,
 }
 
 impl QpnAllocator {
-    /// How many QP numbers a slot has.
+    /// Number of QP numbers of a slot.
     pub const CAPACITY: usize = (LAST - FIRST) as usize + 1;
 
-    /// An allocator for a slot.
+    /// Creates an allocator for a slot.
     #[must_use]
     pub fn new(slot: Slot) -> Self {
         Self {
@@ -46,25 +45,26 @@ impl QpnAllocator {
         }
     }
 
-    /// The slot all numbers are in.
+    /// Returns the slot of all numbers.
     #[must_use]
     pub const fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// How many numbers are handed out.
+    /// Returns the number of allocated QP numbers.
     #[must_use]
     pub fn in_use(&self) -> usize {
         Self::CAPACITY - self.ready.len() - self.resting.len()
     }
 
-    /// A number that is not in use, or `None` when all [`Self::CAPACITY`] are.
+    /// Allocates a number. Returns `None` if all [`Self::CAPACITY`] are in use.
     //= QPC-02
     pub fn allocate(&mut self) -> Option<Qpn> {
         self.allocate_with(random::below)
     }
 
-    /// Likewise; `pick` chooses from so many, at least 1.
+    /// Like [`allocate`](Self::allocate), with `pick` choosing one of the given number of
+    /// candidates, at least 1.
     pub(crate) fn allocate_with(&mut self, pick: impl FnOnce(usize) -> usize) -> Option<Qpn> {
         let low = if self.ready.is_empty() {
             self.resting.pop_front()?
@@ -76,7 +76,7 @@ impl QpnAllocator {
         Some(self.slot.qpn(low))
     }
 
-    /// Takes a number back. False if it was not handed out by this allocator.
+    /// Frees a number. Returns false if this allocator did not allocate it.
     pub fn release(&mut self, qpn: Qpn) -> bool {
         let Some(low) = self.low_part(qpn) else {
             return false;
@@ -92,7 +92,7 @@ impl QpnAllocator {
         true
     }
 
-    /// Whether this number is handed out.
+    /// Returns true if this number is allocated.
     #[must_use]
     pub fn is_allocated(&self, qpn: Qpn) -> bool {
         self.low_part(qpn).is_some_and(|low| self.is_used(low))
@@ -155,7 +155,7 @@ mod tests {
         let low = u16::from_be_bytes([high, low]);
         assert!(allocator.release(first));
         for other in 0..QpnAllocator::CAPACITY / 2 - 1 {
-            // Not by luck: it is not among those to choose from.
+            // The number is not among the candidates, so this is not by chance.
             assert!(!allocator.ready.contains(&low), "after {other} others");
             let qpn = allocator.allocate().unwrap();
             assert!(allocator.release(qpn));
