@@ -6,7 +6,7 @@
 //!
 //! | variable | key in `rocade.toml` | value |
 //! |---|---|---|
-//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..][+IFACE\|ADDR..]`, separated by `;` in the variable |
+//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..][+IFACE\|ADDR..]`, separated by semicolons in the variable |
 //! | `ROCADE_IP` | `ip = ".."` | `ADDR[,ADDR..]`: short for one device `rocade0=ADDR,..` |
 //! | `ROCADE_BROKER` | `broker = ".."` | `auto` (default), `embedded`, or path of the `rocade` executable |
 //! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | time without clients after which a broker ends, 60000 by default |
