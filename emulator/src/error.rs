@@ -83,7 +83,7 @@ impl fmt::Display for VerbsError {
             Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
             Self::Busy(what) => write!(f, "still in use: {what}"),
             Self::NotFound(what) => write!(f, "there is no such {what}"),
-            Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
+            Self::Fault => f.write_str("memory is not mapped with the requested rights"),
             Self::NoDevice => f.write_str("no such device"),
             Self::NoData => f.write_str("the GID table entry is empty"),
             Self::WouldBlock => f.write_str("nothing to get, and the descriptor is non-blocking"),

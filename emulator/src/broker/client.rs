@@ -233,7 +233,7 @@ impl BrokerClient {
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
         let will = Will::new()
-            .inspect_err(|error| tracing::warn!(%error, "failed to make a last will: no acknowledgement waits"))
+            .inspect_err(|error| tracing::warn!(%error, "failed to create an ACK journal: no ACK is delayed"))
             .ok();
         let deposited = match &will {
             Some(will) => connection.deposit(will),
@@ -266,7 +266,7 @@ impl BrokerClient {
         if let Err(error) = deposited {
             // The next broker gets the journal. A late answer of this one must not be taken for the
             // answer to another request.
-            tracing::info!(%error, "depositing a last will");
+            tracing::info!(%error, "failed to pass the ACK journal to the broker, reconnecting");
             client.disconnect(&mut client.state.lock(), 0);
         }
         Ok(client)
@@ -312,7 +312,7 @@ impl BrokerClient {
         let (fd, key) = own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?;
         let fd = fd
             .try_clone()
-            .map_err(BrokerError::doing("duplicating a socket"))?;
+            .map_err(BrokerError::doing("failed to duplicate a socket"))?;
         Ok(SharedSocket { fd, key })
     }
 
@@ -339,7 +339,7 @@ impl BrokerClient {
                 self.watch.wake_after(None);
                 return ServiceOutcome::Connected;
             }
-            tracing::info!(slot = %self.slot, "the broker has gone");
+            tracing::info!(slot = %self.slot, "the broker has ended or closed the connection");
         }
         let outcome = self.step(&mut state);
         self.watch.wake_after(match outcome {
@@ -357,7 +357,7 @@ impl BrokerClient {
         self.check_process()?;
         let wake = wake
             .try_clone_to_owned()
-            .map_err(BrokerError::doing("duplicating an eventfd"))?;
+            .map_err(BrokerError::doing("failed to duplicate an eventfd"))?;
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
             // The next broker is told during the reconnect.
@@ -437,7 +437,7 @@ impl BrokerClient {
 
     /// Makes the control fd readable when the peer closes its end of the liveness socket `line`.
     pub(crate) fn watch(&self, line: BorrowedFd<'_>) -> Result<(), BrokerError> {
-        let failed = BrokerError::doing("watching a life line");
+        let failed = BrokerError::doing("failed to watch a liveness socket");
         self.watch.watch_end(line).map_err(failed)
     }
 
@@ -535,7 +535,7 @@ impl BrokerClient {
             self.disconnect(state, 0);
             match self.try_reconnect(state) {
                 Err(error) if tries_again(&error, begin, &self.config) => {
-                    tracing::debug!(%error, "reaching a new broker");
+                    tracing::debug!(%error, "failed to connect to a new broker, trying again");
                     thread::sleep(pause);
                     pause = (pause * 2).min(LAST_RETRY);
                 }
@@ -593,7 +593,7 @@ impl BrokerClient {
         self.try_step(state, failures).unwrap_or_else(|error| {
             self.disconnect(state, failures);
             let pause = (FIRST_RETRY * 2u32.saturating_pow(failures.min(16))).min(LAST_RETRY);
-            tracing::warn!(%error, ?pause, "reaching a new broker");
+            tracing::warn!(%error, ?pause, "failed to connect to a new broker, trying again");
             let failures = failures.saturating_add(1);
             state.link = Link::Pausing {
                 until: Instant::now() + pause,

@@ -177,7 +177,7 @@ impl Group {
         while self.members.len() <= slot.index() {
             let failed = |source| LinkError::System {
                 local: self.local,
-                doing: "adding a socket",
+                doing: "failed to add a socket",
                 source,
             };
             let socket = match self.steering {
@@ -212,7 +212,7 @@ impl Group {
         };
         let member = Member::new(opened?.into()).map_err(|source| LinkError::System {
             local: self.local,
-            doing: "looking at a socket",
+            doing: "failed to query a socket",
             source,
         })?;
         self.members.push(member);
@@ -233,14 +233,14 @@ impl Group {
             Ok(()) => self.steering = Steering::Kernel,
             // An earlier broker must have attached it, or the group would not have several members.
             Err(error) if self.members.len() > 1 => {
-                tracing::warn!(local = %self.local, %error, "the steering program stays as it is");
+                tracing::warn!(local = %self.local, %error, "failed to attach the steering program: the present one stays");
                 self.steering = Steering::Kernel;
             }
             Err(source) if means_refused(&source) => self.begin_to_relay(),
             Err(source) => {
                 return Err(LinkError::System {
                     local: self.local,
-                    doing: "attaching the steering program",
+                    doing: "failed to attach the steering program",
                     source,
                 });
             }
@@ -252,7 +252,7 @@ impl Group {
     fn begin_to_relay(&mut self) {
         tracing::warn!(
             local = %self.local,
-            "the system does not let packets be steered to processes; the broker passes them on, \
+            "the system does not support steering: the broker forwards all packets, \
              which is slower"
         );
         self.steering = Steering::Relay;
@@ -347,9 +347,9 @@ impl Group {
     pub(super) fn say_farewells(&mut self, now: Instant) {
         let messages = self.farewells.say(now, self.users.is_empty());
         for (peer, tid, message) in messages {
-            tracing::info!(local = %self.local, %peer, %message, "farewell");
+            tracing::info!(local = %self.local, %peer, %message, "sending a disconnect notice");
             if let Err(error) = self.say(peer, Mad::new(tid, message)) {
-                tracing::warn!(local = %self.local, %peer, %error, "saying farewell");
+                tracing::warn!(local = %self.local, %peer, %error, "failed to send a disconnect notice");
             }
         }
     }
@@ -388,7 +388,7 @@ impl Group {
         };
         let stale = socket::drain(fd);
         if stale > 0 {
-            tracing::debug!(%slot, local = %self.local, stale, "drained before leasing");
+            tracing::debug!(%slot, local = %self.local, stale, "discarded datagrams before leasing a slot");
         }
         socket::grow_receive_buffer(fd);
     }

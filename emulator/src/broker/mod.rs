@@ -283,7 +283,7 @@ pub enum BrokerError {
     Forked,
     /// A system call failed.
     System {
-        /// The operation that failed.
+        /// The failure, as "failed to ...".
         doing: &'static str,
         /// The error of the operating system.
         source: io::Error,
@@ -291,7 +291,7 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
-    /// Returns a function that wraps the error of a failed system call, naming the operation.
+    /// Returns a function that wraps the error of a system call, described as "failed to ...".
     fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { doing, source }
     }
@@ -320,7 +320,7 @@ impl fmt::Display for BrokerError {
             Self::NoProgram { tried } => {
                 write!(
                     f,
-                    "no `rocade` program to start as broker; set {PROGRAM_VARIABLE}. Tried:"
+                    "no `rocade` program to start as broker. Set {PROGRAM_VARIABLE}. Tried:"
                 )?;
                 tried
                     .iter()
@@ -339,7 +339,7 @@ impl fmt::Display for BrokerError {
             Self::AlreadyRunning => write!(f, "a broker is running already"),
             Self::ForeignBroker { uid } => write!(f, "the broker belongs to user {uid}"),
             Self::Refused { text, .. } => write!(f, "the broker refused: {text}"),
-            Self::Protocol(error) => write!(f, "the broker sent nonsense: {error}"),
+            Self::Protocol(error) => write!(f, "the broker sent an invalid message: {error}"),
             Self::OtherVersion { pid, version } => write!(
                 f,
                 "the broker, process {pid}, is of another version (protocol {version}) than this \
@@ -350,8 +350,8 @@ impl fmt::Display for BrokerError {
             Self::Lost => write!(f, "the connection to the broker was lost"),
             Self::Silent { pid } => write!(
                 f,
-                "the broker, process {pid}, does not answer. If it was stopped (SIGSTOP), let it \
-                 go on or kill it: programs that run keep their traffic either way"
+                "the broker, process {pid}, does not answer. If it was stopped (SIGSTOP), resume \
+                 it (SIGCONT) or kill it. Running programs keep their traffic either way"
             ),
             Self::Forked => write!(f, "this broker connection belongs to the parent process"),
             Self::System { doing, source } => write!(f, "{doing}: {source}"),

@@ -308,7 +308,7 @@ impl fmt::Display for ProtocolError {
             Self::Field(name) => write!(f, "invalid {name}"),
             Self::Trailing => write!(f, "bytes after the end of the message"),
             Self::Descriptors => write!(f, "wrong number of file descriptors"),
-            Self::Unexpected => write!(f, "an answer to another question"),
+            Self::Unexpected => write!(f, "answer does not match the request"),
         }
     }
 }

@@ -141,7 +141,7 @@ fn sender(cell: &mut Option<Socket>, local: LocalAddr) -> Option<&Socket> {
         // The source port is arbitrary, because the key authenticates the sender.
         match socket::open_send(local, 0, None) {
             Ok(socket) => *cell = Some(socket),
-            Err(error) => tracing::warn!(%local, %error, "opening a socket to pass packets on"),
+            Err(error) => tracing::warn!(%local, %error, "failed to open a socket for forwarding"),
         }
     }
     cell.as_ref()

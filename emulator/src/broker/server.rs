@@ -94,13 +94,13 @@ impl Server {
         sys::survive_file_size_limit();
         if !sys::run_at_usual_priority() {
             tracing::warn!(
-                "failed to leave the low priority of the program that started the broker: others may wait for it"
+                "failed to raise the low priority inherited from the starting program: clients may have to wait"
             );
         }
         // All clients wait for the broker, and it never runs for long.
         crate::sys::ask_for_short_slice();
         if let Err(error) = sys::raise_limits() {
-            tracing::warn!(%error, "raising limits");
+            tracing::warn!(%error, "failed to raise resource limits");
         }
         let cramped = sys::is_cramped();
         if cramped {
@@ -203,7 +203,8 @@ impl Server {
                 fds.push(readable(fd));
             }
         }
-        let ready = sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("waiting"))?;
+        let ready =
+            sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("failed to poll"))?;
         if ready == 0 {
             return Ok(());
         }

@@ -170,7 +170,7 @@ impl SlotTable {
                 false
             }
             Err(error) => {
-                tracing::warn!(%slot, %error, "opening a slot's lock file");
+                tracing::warn!(%slot, %error, "failed to open a slot's lock file: freeing the slot");
                 true
             }
         }

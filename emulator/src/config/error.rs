@@ -105,7 +105,7 @@ impl fmt::Display for ConfigError {
             Self::File { path, reason } => {
                 write!(f, "configuration file {}: {reason}", path.display())
             }
-            Self::Interfaces(error) => write!(f, "cannot list the network interfaces: {error}"),
+            Self::Interfaces(error) => write!(f, "failed to list the network interfaces: {error}"),
         }
     }
 }

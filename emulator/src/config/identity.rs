@@ -40,7 +40,7 @@ impl DeviceIdentity {
         let Some((vendor, part)) = text.split_once(':') else {
             return Err(bad("no ':' in it".to_owned()));
         };
-        let parse = |text| number(text).ok_or_else(|| bad(format!("{text:?} is no number")));
+        let parse = |text| number(text).ok_or_else(|| bad(format!("{text:?} is not a number")));
         let (vendor_id, part_id) = (parse(vendor)?, parse(part)?);
         if vendor_id >= 1 << 24 {
             return Err(bad(format!("{vendor} has more than 24 bits")));
@@ -69,16 +69,18 @@ pub(super) fn parse_pkeys<'t>(
         let value = number(item).and_then(|value| u16::try_from(value).ok());
         let pkey = value
             .map(Pkey::new)
-            .ok_or_else(|| bad(format!("{item:?} is no P_Key")))?;
+            .ok_or_else(|| bad(format!("{item:?} is not a P_Key")))?;
         if !pkey.is_valid() {
-            return Err(bad(format!("{item} is partition 0, which there is not")));
+            return Err(bad(format!(
+                "{item} is in partition 0, which does not exist"
+            )));
         }
         if pkeys
             .iter()
             .any(|other| (other.get() ^ pkey.get()) << 1 == 0)
         {
             return Err(bad(format!(
-                "{item} is of a partition that is there already"
+                "{item} is in the partition of an earlier entry"
             )));
         }
         pkeys.push(pkey);
@@ -116,11 +118,11 @@ mod tests {
         }
         for (text, part) in [
             ("0x2c9", "no ':'"),
-            ("x:1", "\"x\" is no number"),
-            ("1:+2", "\"+2\" is no number"),
-            ("1:", "is no number"),
+            ("x:1", "\"x\" is not a number"),
+            ("1:+2", "\"+2\" is not a number"),
+            ("1:", "is not a number"),
             ("0x1000000:1", "more than 24 bits"),
-            ("1:0x100000000", "is no number"),
+            ("1:0x100000000", "is not a number"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");
@@ -136,10 +138,10 @@ mod tests {
         };
         assert_eq!(values("0xffff, 0x8001,2"), [0xffff, 0x8001, 2]);
         for (text, part) in [
-            ("", "is no P_Key"),
-            ("0x10000", "is no P_Key"),
+            ("", "is not a P_Key"),
+            ("0x10000", "is not a P_Key"),
             ("0x8000", "partition 0"),
-            ("0xffff,0x7fff", "there already"),
+            ("0xffff,0x7fff", "of an earlier entry"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");

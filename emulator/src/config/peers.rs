@@ -34,7 +34,7 @@ impl Peers {
     pub fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let bad = |reason: String| ConfigError::invalid(origin, text, reason, ALLOWED);
         if text.is_empty() {
-            return Err(bad("nobody is in it".to_owned()));
+            return Err(bad("the list is empty".to_owned()));
         }
         let networks = text
             .split(',')

@@ -318,7 +318,7 @@ fn lists_of_a_file_say_what_variables_say() {
     assert_eq!(both.faults(), variables.faults());
     assert_eq!(file("devices = []").unwrap().devices(), Some(&[][..]));
     let nobody = file("peers = []").unwrap_err().to_string();
-    assert!(nobody.contains("nobody is in it"), "{nobody}");
+    assert!(nobody.contains("the list is empty"), "{nobody}");
     let idle = file("broker_idle_ms = 7").unwrap().broker_config();
     assert_eq!(idle.idle_timeout.as_millis(), 7);
 }

@@ -138,7 +138,7 @@ pub(super) fn parse_switch((text, origin): (String, Origin)) -> Result<Setting<b
         "on" => true,
         "off" => false,
         _ => {
-            let reason = "it is neither";
+            let reason = "it is neither on nor off";
             return Err(ConfigError::invalid(&origin, text, reason, "on or off"));
         }
     };

@@ -370,7 +370,7 @@ pub enum LinkError {
     System {
         /// The address.
         local: LocalAddr,
-        /// The operation that failed.
+        /// The failure, as "failed to ...".
         doing: &'static str,
         /// The error of the operating system.
         source: io::Error,

@@ -39,11 +39,11 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             source,
         }
     };
-    let socket = new_socket(local).map_err(failed("creating a socket"))?;
+    let socket = new_socket(local).map_err(failed("failed to create a socket"))?;
     if sharing == Sharing::ReusePort {
         socket
             .set_reuse_port(true)
-            .map_err(failed("setting SO_REUSEPORT"))?;
+            .map_err(failed("failed to set SO_REUSEPORT"))?;
     }
     configure_receive(socket.as_fd(), local);
     bind(socket.as_fd(), &SockAddr::from(local.with_port(ROCE_PORT))).map_err(
@@ -55,7 +55,7 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NotLocal { local },
             _ => LinkError::System {
                 local,
-                doing: "binding UDP port 4791",
+                doing: "failed to bind UDP port 4791",
                 source,
             },
         },
@@ -77,18 +77,20 @@ pub(crate) fn open_group(
             source,
         }
     };
-    let socket = new_socket(group).map_err(failed("creating a socket"))?;
+    let socket = new_socket(group).map_err(failed("failed to create a socket"))?;
     socket
         .set_reuse_address(true)
-        .map_err(failed("setting SO_REUSEADDR"))?;
+        .map_err(failed("failed to set SO_REUSEADDR"))?;
     configure_receive(socket.as_fd(), group);
-    report_headers(socket.as_fd(), group).map_err(failed("asking for headers"))?;
+    report_headers(socket.as_fd(), group)
+        .map_err(failed("failed to enable reporting of IP header fields"))?;
     let mut address = group.with_port(ROCE_PORT);
     if let SocketAddr::V6(address) = &mut address {
         // Groups of some scopes require an interface.
         address.set_scope_id(interface);
     }
-    bind(socket.as_fd(), &SockAddr::from(address)).map_err(failed("binding UDP port 4791"))?;
+    bind(socket.as_fd(), &SockAddr::from(address))
+        .map_err(failed("failed to bind UDP port 4791"))?;
     let joined = match (group.ip(), own) {
         (IpAddr::V4(group), IpAddr::V4(own)) => {
             let interface = match interface {
@@ -104,7 +106,7 @@ pub(crate) fn open_group(
             .and_then(|()| socket.join_multicast_v6(&group, interface)),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     };
-    joined.map_err(failed("joining a multicast group"))?;
+    joined.map_err(failed("failed to join a multicast group"))?;
     Ok(socket)
 }
 
@@ -136,7 +138,7 @@ pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) {
 /// Logs the failure of an optional socket option.
 fn wish(option: &str, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::debug!(option, %error, "the system does without");
+        tracing::debug!(option, %error, "failed to set an optional socket option");
     }
 }
 

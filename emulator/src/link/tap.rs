@@ -211,7 +211,7 @@ impl<W> Tap<W> {
 
     /// Installs these rules, whose hits are reported to `tally`.
     pub(crate) fn obey(&self, rules: &[Rule], tally: Option<Box<dyn Tally>>) {
-        tracing::info!(rules = rules.len(), "faults");
+        tracing::info!(rules = rules.len(), "installing fault rules");
         let mut state = self.state.lock();
         self.replace(&mut state, rules);
         if let Some(tally) = &tally {
@@ -237,7 +237,7 @@ impl<W> Tap<W> {
                 let _ = self.capture.set(capture);
                 self.on.store(true, Ordering::Relaxed);
             }
-            Err(error) => tracing::error!("no capture into {}: {error}", path.display()),
+            Err(error) => tracing::error!("failed to capture into {}: {error}", path.display()),
         }
     }
 

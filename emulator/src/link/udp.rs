@@ -117,7 +117,7 @@ impl UdpLink {
             }
             Err(ClaimError::System(error)) => {
                 // Binding the port decides.
-                tracing::debug!(%local, %error, "claiming an address");
+                tracing::debug!(%local, %error, "failed to lock an address: binding the port decides");
                 None
             }
         };
@@ -139,7 +139,7 @@ impl UdpLink {
         match socket::kind_of(fd.as_fd(), local) {
             None | Some(ReceiveKind::Alone) => Err(LinkError::System {
                 local,
-                doing: "setting up the broker's socket",
+                doing: "failed to set up the broker's socket",
                 source: io::ErrorKind::InvalidInput.into(),
             }),
             Some(ReceiveKind::Group | ReceiveKind::Relayed(_)) => {
@@ -544,7 +544,7 @@ impl UdpLink {
             let sent = self.send_cut(socket, to, segment, options, None);
             match sent {
                 Ok(()) if index == 0 && self.gso.swap(false, Ordering::Relaxed) => {
-                    tracing::info!(local = %self.local, "UDP segmentation offload refused");
+                    tracing::info!(local = %self.local, "the system refuses UDP GSO: sending segments one by one");
                 }
                 Ok(()) => {}
                 Err(error) if index == 0 => return Err(error),

@@ -217,7 +217,7 @@ impl FlowAttr {
         }
         let is_default = matches!(self.kind, FlowKind::AllDefault | FlowKind::McDefault);
         if is_default && self.dont_trap {
-            return wrong("flags: a default flow has nothing to leave to others");
+            return wrong("flags: a default flow cannot have DONT_TRAP");
         }
         let layers: Vec<u8> = self.specs.iter().map(FlowSpec::layer).collect();
         let headers: Vec<u8> = layers.iter().copied().filter(|layer| *layer > 0).collect();

@@ -123,7 +123,7 @@ impl RawPort {
             && let Err(error) = socket.set_membership(membership, true)
         {
             // The flow misses frames that the interface filters out.
-            tracing::warn!(%error, ?membership, "the interface does not let these frames in");
+            tracing::warn!(%error, ?membership, "failed to enable reception of these frames on the interface");
         }
         Ok(self.table.write().add(qpn, attr))
     }
@@ -176,7 +176,7 @@ impl RawPort {
             Ok(None) => return false,
             Err(error) => {
                 // The interface is down.
-                tracing::debug!(%error, "receiving frames failed");
+                tracing::debug!(%error, "failed to receive frames");
                 return false;
             }
         };

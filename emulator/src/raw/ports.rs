@@ -118,7 +118,7 @@ impl RawPorts {
                     Some(libc::EMSGSIZE | libc::EINVAL) => return Sent::Refused,
                     _ => {
                         // The frame is lost, because the interface is down or its queue is full.
-                        tracing::debug!(%error, "a frame was lost");
+                        tracing::debug!(%error, "failed to send a frame, which is lost");
                         sent(frame.len(), false);
                     }
                 },

@@ -91,7 +91,8 @@ impl Connection {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), BrokerError> {
-        fdpass::send(self.fd(), &request.encode(), fds).map_err(lost_or("asking the broker"))
+        fdpass::send(self.fd(), &request.encode(), fds)
+            .map_err(lost_or("failed to send a request to the broker"))
     }
 
     /// Sends a request and waits for its answer.
@@ -143,7 +144,7 @@ impl Connection {
                 Ok(Some((buf, fds)))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(lost_or("receiving the broker's answer")(error)),
+            Err(error) => Err(lost_or("failed to receive the broker's answer")(error)),
         }
     }
 
@@ -160,7 +161,8 @@ impl Connection {
     /// Waits up to `time` for a message.
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
         let mut waiting = [sys::poll_readable(self.fd())];
-        sys::poll(&mut waiting, Some(time)).map_err(BrokerError::doing("waiting"))?;
+        sys::poll(&mut waiting, Some(time))
+            .map_err(BrokerError::doing("failed to wait for the broker"))?;
         Ok(())
     }
 
@@ -184,7 +186,8 @@ impl Connection {
     /// Tells a broker of another version to stop. This message is the same in all versions.
     pub(super) fn stop_as(&mut self, version: u16) -> Result<Stop, BrokerError> {
         let message = with_version(Request::Stop.encode(), version);
-        fdpass::send(self.fd(), &message, &[]).map_err(lost_or("asking the broker"))?;
+        fdpass::send(self.fd(), &message, &[])
+            .map_err(lost_or("failed to send a request to the broker"))?;
         let mut wait = AnswerWait::begin(ANSWER_TIMEOUT);
         loop {
             let left = wait.left(self)?;
@@ -307,9 +310,9 @@ impl Connection {
     }
 
     pub(super) fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
-        watch
-            .watch(self.socket.as_fd())
-            .map_err(BrokerError::doing("watching the broker"))
+        watch.watch(self.socket.as_fd()).map_err(BrokerError::doing(
+            "failed to watch the connection to the broker",
+        ))
     }
 
     /// Receives unsolicited messages. Returns false if the broker has closed its end, or sends an

@@ -115,11 +115,13 @@ impl Resume {
                 (Say::Target(..), Response::Target { .. }) => {}
                 (Say::Domain(_), Response::NoDomain { .. })
                 | (Say::Target(..), Response::NoTarget) => {
-                    tracing::warn!("an XRC domain of ours is not that of the others any more");
+                    tracing::warn!(
+                        "failed to restore an XRC domain: other processes use a different one now"
+                    );
                 }
                 // Another process was faster and receives the requests.
                 (Say::Port(_), Response::PortTaken(_)) => {
-                    tracing::warn!("a port of ours has another owner");
+                    tracing::warn!("failed to restore a port: another process has it now");
                 }
                 _ => return Err(ProtocolError::Unexpected.into()),
             }

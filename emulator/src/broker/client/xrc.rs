@@ -35,7 +35,7 @@ impl BrokerClient {
                 Response::Domain => {
                     let memory = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
                     let copy = memory.try_clone().map_err(BrokerError::doing(
-                        "duplicating the memory of an XRC domain",
+                        "failed to duplicate the memory of an XRC domain",
                     ))?;
                     state.holdings.domains.push(SharedDomain {
                         key,

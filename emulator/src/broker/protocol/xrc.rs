@@ -131,7 +131,7 @@ impl Reader<'_> {
             (2, 0) => Ok(TargetCall::Close),
             (3, 0) => Ok(TargetCall::Want),
             (4, code) => Ok(TargetCall::Event(code)),
-            _ => Err(ProtocolError::Field("what to do about a target")),
+            _ => Err(ProtocolError::Field("target operation")),
         }
     }
 
@@ -141,7 +141,7 @@ impl Reader<'_> {
             (1, 0) => Ok(TargetNews::Gone),
             (2, 0) => Ok(TargetNews::Failed),
             (3, code) => Ok(TargetNews::Event(code)),
-            _ => Err(ProtocolError::Field("what has happened to a target")),
+            _ => Err(ProtocolError::Field("target event")),
         }
     }
 }

@@ -216,7 +216,7 @@ impl Server {
             Err(ClaimError::System(source)) => {
                 return Err(Obstacle::Failed(LinkError::System {
                     local,
-                    doing: "claiming the address",
+                    doing: "failed to lock the address",
                     source,
                 }));
             }
@@ -261,7 +261,7 @@ enum Refused {
 }
 
 /// Descriptors in flight count for the sending user, whatever their receiver.
-const TOO_MANY_IN_FLIGHT: &str = "too many file descriptors are on their way to programs of this \
+const TOO_MANY_IN_FLIGHT: &str = "too many file descriptors are in flight to programs of this \
     user that do not receive them";
 
 impl Pending {
@@ -297,7 +297,7 @@ impl Client {
             if error.raw_os_error() == Some(libc::ETOOMANYREFS) {
                 return Refused::ForNow;
             }
-            tracing::warn!(pid = self.peer.pid, %error, "sending sockets");
+            tracing::warn!(pid = self.peer.pid, %error, "failed to send sockets: dropping the client");
             Refused::ForEver
         })
     }

@@ -17,7 +17,7 @@ impl Server {
             .and_then(|peer| match Channel::new() {
                 Ok(channel) => Some((peer, channel)),
                 Err(error) => {
-                    tracing::warn!(%error, "making a shared-memory channel");
+                    tracing::warn!(%error, "failed to create a shared-memory link: the clients use UDP");
                     None
                 }
             });

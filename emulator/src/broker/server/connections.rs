@@ -106,7 +106,7 @@ impl Client {
     /// Sends an answer. Drops a client that does not receive the answer to its own request.
     pub(super) fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
         if let Err(error) = self.try_send(response, fds) {
-            tracing::warn!(pid = self.peer.pid, %error, "answering a client");
+            tracing::warn!(pid = self.peer.pid, %error, "failed to answer a client: dropping it");
             self.gone = true;
         }
     }
@@ -162,7 +162,7 @@ impl Server {
                     if means_no_descriptor(&error) && self.dismiss_one() {
                         continue;
                     }
-                    tracing::warn!(%error, "accepting a connection");
+                    tracing::warn!(%error, "failed to accept a connection");
                     return self.turn_away(which);
                 }
             }
@@ -186,7 +186,10 @@ impl Server {
         let oldest = self.clients.iter().position(|client| client.slot.is_none());
         let Some(oldest) = oldest else { return false };
         let client = self.clients.remove(oldest);
-        tracing::warn!(pid = client.peer.pid, "dropped to make room");
+        tracing::warn!(
+            pid = client.peer.pid,
+            "dropped the oldest connection without a slot to make room"
+        );
         true
     }
 
@@ -195,7 +198,10 @@ impl Server {
     pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
         let can_do_better = peer.pid != 0 && sys::is_process_cramped(peer.pid) == Some(false);
         if self.cramped && can_do_better {
-            tracing::warn!(pid = peer.pid, "ends, for a broker with larger limits");
+            tracing::warn!(
+                pid = peer.pid,
+                "ending, so that this process can start a broker with larger limits"
+            );
             self.stop = true;
             return true;
         }
@@ -230,7 +236,7 @@ impl Server {
             if client.deadline().is_some_and(|deadline| deadline <= now) {
                 tracing::warn!(
                     pid = client.peer.pid,
-                    "dropped: it says or receives nothing"
+                    "dropped a client that sends or receives nothing"
                 );
                 client.gone = true;
             }

@@ -137,7 +137,7 @@ impl Server {
         }
         let rule = self.faults.number(text);
         let id = rule.id;
-        tracing::info!(%rule, "fault");
+        tracing::info!(%rule, "added a fault rule");
         self.faults.rules.push(rule);
         self.faults.changed();
         self.tell_faults();

@@ -44,7 +44,7 @@ impl Files {
     pub(super) fn create(paths: &Paths) -> Result<Self, BrokerError> {
         paths.prepare()?;
         let lock = take_lock(paths)?;
-        let failed = BrokerError::doing("listening");
+        let failed = BrokerError::doing("failed to listen");
         let hidden = listen_hidden(paths)?;
         let (listener, inode) = listen(paths).map_err(&failed)?;
         Ok(Self {
@@ -94,12 +94,12 @@ impl Server {
             return;
         }
         if let Err(error) = self.try_restore_files() {
-            tracing::warn!(%error, "making the deleted files anew");
+            tracing::warn!(%error, "failed to recreate the deleted files");
         }
     }
 
     fn try_restore_files(&mut self) -> Result<(), BrokerError> {
-        let failed = BrokerError::doing("making files anew");
+        let failed = BrokerError::doing("failed to recreate files");
         self.paths.prepare()?;
         let lock = open_lock(&self.paths.broker_lock()).map_err(&failed)?;
         if !same_file(&lock, &self.files.lock) {
@@ -130,7 +130,7 @@ impl Server {
         if self.files.are_there(&self.paths)
             && let Err(error) = fs::remove_file(self.paths.socket())
         {
-            tracing::warn!(%error, "removing the socket");
+            tracing::warn!(%error, "failed to remove the socket");
         }
     }
 }
@@ -145,7 +145,7 @@ fn identity(paths: &Paths) -> io::Result<(u64, u64)> {
 }
 
 fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
-    let failed = BrokerError::doing("taking the broker's lock");
+    let failed = BrokerError::doing("failed to take the broker's lock");
     let begin = Instant::now();
     let mut lock = open_lock(&paths.broker_lock()).map_err(&failed)?;
     while !sys::try_lock(lock.as_fd()).map_err(&failed)? {
@@ -175,7 +175,7 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     // Only this user can write to the directory, and the broker checks each peer's user. The mode
     // is informational.
     if let Err(error) = fs::set_permissions(&path, Permissions::from_mode(0o600)) {
-        tracing::debug!(%error, "setting the mode of the socket");
+        tracing::debug!(%error, "failed to set the mode of the socket");
     }
     listener.listen(BACKLOG)?;
     Ok((listener, identity(paths)?))
@@ -183,7 +183,7 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
 
 /// Listens in the abstract namespace. Returns `None` if another user has the name.
 fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
-    let failed = BrokerError::doing("listening");
+    let failed = BrokerError::doing("failed to listen");
     let name = paths.abstract_name();
     let address = SockAddr::unix(std::ffi::OsStr::from_bytes(&name)).map_err(&failed)?;
     let deadline = Instant::now() + TAKEOVER_TIMEOUT;

@@ -60,7 +60,7 @@ impl Server {
             Err(error) => {
                 // Descriptors that exceed the limits were discarded.
                 let peer = client.peer;
-                tracing::warn!(pid = peer.pid, %error, "receiving a request");
+                tracing::warn!(pid = peer.pid, %error, "failed to receive a request: dropping the client");
                 client.gone = true;
                 self.gives_way_to(peer);
                 return;
@@ -265,7 +265,7 @@ impl Server {
                 self.stop = true;
                 Ok(())
             }
-            _ => Err(Refusal::malformed("not at this point")),
+            _ => Err(Refusal::malformed("the request is not valid in this state")),
         }
     }
 
@@ -278,7 +278,7 @@ impl Server {
         let (slot, lock) = self
             .slots
             .lease(taken, client.peer.pid, &client.name)
-            .map_err(|error| Refusal::system("leasing a slot", &error))?
+            .map_err(|error| Refusal::system("failed to lease a slot", &error))?
             .ok_or_else(|| Refusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
         // The last client of the slot may be gone unnoticed.
         self.release(slot);

@@ -23,7 +23,7 @@ pub(super) struct Deposit {
 impl Deposit {
     pub(super) fn new(will: OwnedFd, pid: u32) -> Self {
         let process = sys::open_process(pid)
-            .inspect_err(|error| tracing::debug!(%error, pid, "watching a client's process"))
+            .inspect_err(|error| tracing::debug!(%error, pid, "failed to watch a client's process"))
             .ok();
         Self { will, process }
     }
@@ -47,8 +47,8 @@ impl Client {
         for (creditor, debt) in will::read(&deposit.will) {
             let pid = self.peer.pid;
             match pay(&creditor, debt) {
-                Ok(()) => tracing::info!(pid, ?creditor, ?debt, "acknowledged"),
-                Err(error) => tracing::warn!(pid, %error, ?creditor, "acknowledging"),
+                Ok(()) => tracing::info!(pid, ?creditor, ?debt, "sent a pending ACK"),
+                Err(error) => tracing::warn!(pid, %error, ?creditor, "failed to send pending ACK"),
             }
         }
         Some(deposit.will)

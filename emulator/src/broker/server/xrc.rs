@@ -246,7 +246,7 @@ impl Server {
             io::ErrorKind::OutOfMemory => {
                 Refusal::new(RefusalCode::Limit, "there are too many shared XRC domains")
             }
-            _ => Refusal::system("sharing an XRC domain", &error),
+            _ => Refusal::system("failed to share an XRC domain", &error),
         })?;
         let client = &mut self.clients[index];
         match opened {
@@ -297,7 +297,7 @@ impl Server {
             if let Some(client) = client
                 && !client.offer(&Response::TargetNews(qpn, what), &[])
             {
-                tracing::debug!(%slot, ?qpn, ?what, "a client does not listen");
+                tracing::debug!(%slot, ?qpn, ?what, "failed to send a target event: the client does not read");
             }
         }
     }

@@ -67,7 +67,7 @@ fn open(path: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "a capture needs an ordinary file",
+            "a capture needs a regular file",
         ));
     }
     Ok(file)
@@ -83,7 +83,7 @@ fn check(file: &mut File) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidData,
-        "the file is there and is no pcapng file",
+        "the file exists and is not a pcapng file",
     ))
 }
 
@@ -142,7 +142,10 @@ impl Sections {
     /// Stops capturing after a failed write, because retries on a full disk are useless.
     fn fail(&mut self, error: &dyn std::fmt::Display) {
         self.failed = true;
-        tracing::error!("the capture {} ends: {error}", self.path.display());
+        tracing::error!(
+            "failed to write to the capture {}, which ends: {error}",
+            self.path.display()
+        );
     }
 
     fn section(

@@ -93,19 +93,19 @@ impl Rule {
         let mut before: Vec<&str> = Vec::new();
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return error(word, "it is no KEY=VALUE", KEYS.join(", "));
+                return error(word, "it is not KEY=VALUE", KEYS.join(", "));
             };
             if before.contains(&key) {
-                return error(word, format!("{key} is there twice"), "each key once");
+                return error(word, format!("{key} is given twice"), "each key once");
             }
             before.push(key);
             rule.set(word, key, value)?;
         }
         if rule.action == (Action::Delay { ns: 0 }) {
-            return error(text, "it does not say how long", "delay by=5ms");
+            return error(text, "the duration is missing", "delay by=5ms");
         }
         if rule.seed.is_some() && rule.per_million.is_none() && rule.action != Action::Corrupt {
-            return error(text, "a seed without chance", "p=0.01 seed=7");
+            return error(text, "a seed without a probability", "p=0.01 seed=7");
         }
         Ok(rule)
     }
@@ -131,18 +131,18 @@ impl Rule {
             }
             "qpn" => match number(value).and_then(|n| u32::try_from(n).ok()) {
                 Some(qpn) if qpn < 1 << 24 => self.qpn = Some(Qpn::new(qpn)),
-                _ => return error(word, "it is no QP number", "a number below 2^24, e.g. 0x11"),
+                _ => return error(word, "it is not a QP number", "below 2^24, e.g. 0x11"),
             },
             "ip" => match value.parse() {
                 Ok(ip) => self.ip = Some(ip),
-                Err(_) => return error(word, "it is no IP address", "192.0.2.1 or fd00::1"),
+                Err(_) => return error(word, "it is not an IP address", "192.0.2.1 or fd00::1"),
             },
             "psn" => match range(value, number) {
                 Some((first, last)) if last < 1 << 24 => {
                     let psn = |n: u64| Psn::new(u32::try_from(n).unwrap_or(0));
                     self.psn = Some((psn(first), psn(last)));
                 }
-                _ => return error(word, "it is no PSN", "N or FIRST..LAST, below 2^24"),
+                _ => return error(word, "it is not a PSN", "N or FIRST..LAST, below 2^24"),
             },
             "dir" => {
                 self.direction = match value {
@@ -159,22 +159,22 @@ impl Rule {
                 _ => {
                     return error(
                         word,
-                        "it is no position",
+                        "it is not a position",
                         "N, FIRST..LAST or FIRST.., from 1",
                     );
                 }
             },
             "every" => match number(value) {
                 Some(every) if every > 0 => self.every = Some(every),
-                _ => return error(word, "it is no distance", "a number from 1"),
+                _ => return error(word, "it is not a distance", "a number from 1"),
             },
             "p" => match probability(value) {
                 Some(per_million) => self.per_million = Some(per_million),
-                None => return error(word, "it is no probability", "0.000001 to 1, or 1%"),
+                None => return error(word, "it is not a probability", "0.000001 to 1, or 1%"),
             },
             "seed" => match number(value) {
                 Some(seed) => self.seed = Some(seed),
-                None => return error(word, "it is no number", "a number below 2^64"),
+                None => return error(word, "it is not a number", "a number below 2^64"),
             },
             "by" => self.set_by(word, value)?,
             _ => return error(word, unknown("key", key, &KEYS), KEYS.join(", ")),
@@ -186,16 +186,16 @@ impl Rule {
         match &mut self.action {
             Action::Delay { ns } => match duration_ns(value) {
                 Some(by) if (1..=MAX_DELAY_NS).contains(&by) => *ns = by,
-                _ => return error(word, "it is no time", "1ns to 60s, e.g. 500us or 5ms"),
+                _ => return error(word, "it is not a duration", "1ns to 60s, e.g. 5ms"),
             },
             Action::Reorder { packets } => match number(value) {
                 Some(by @ 1..=MAX_BEHIND) => *packets = u32::try_from(by).unwrap_or(1),
-                _ => return error(word, "it is no number of packets", "1 to 1000"),
+                _ => return error(word, "it is not a number of packets", "1 to 1000"),
             },
             _ => {
                 return error(
                     word,
-                    "this action has no measure",
+                    "this action takes no by=",
                     "by= with delay and reorder",
                 );
             }

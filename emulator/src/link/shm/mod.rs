@@ -238,7 +238,7 @@ impl ShmChannel {
     #[cold]
     fn give_up(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
-            tracing::warn!(channel = %self, "the peer has damaged the channel's memory");
+            tracing::warn!(channel = %self, "shutting down a shared-memory link, because the peer has damaged its memory");
             // Both ends hang up. Fails if that has happened before.
             let _ = self.life_line.shutdown(Shutdown::Both);
         }
