@@ -292,8 +292,7 @@ impl<W> Tap<W> {
         if let Some(random) = effect.corrupt {
             fault::corrupt(&mut leaving.bytes, random);
             if envelope.udp.is_none() {
-                // Shared memory has no ICRC to check, so the packet is dropped like a receiver
-                // would.
+                // Shared memory has no ICRC to verify, so the packet is dropped here instead of by the receiver.
                 leaving.copies = 0;
             }
         }

@@ -87,8 +87,9 @@ pub struct UdpLink {
     other_hop_limit: OnceLock<u8>,
     opening: Mutex<()>,
     gso: AtomicBool,
-    /// The multicast tunnel for sending, and a flag for a link that receives from the tunnel.
+    /// The multicast tunnel for sending, opened on first use.
     carrier: OnceLock<Carrier>,
+    /// True if the link receives from the multicast tunnel.
     is_carried: bool,
 }
 
