@@ -252,7 +252,7 @@ mod tests {
             name.starts_with(&format!("{}-", temporary_name())),
             "{name}"
         );
-        assert_ne!(temporary_dir(parent.path()), other, "nobody can guess it");
+        assert_ne!(temporary_dir(parent.path()), other, "it is unguessable");
         // From then on that directory is used, even if others create more.
         make(&other, 0o700);
         make(&parent.path().join(format!("{}-", temporary_name())), 0o777);

@@ -146,7 +146,7 @@ fn the_slot_of_a_living_target_is_not_leased() {
     broker.wait_for_slots(&[2]);
     let third = broker.client();
     assert_eq!(third.slot(), Slot::new(3), "its slot is the target's");
-    assert!(other.close_target(key, target).unwrap(), "nobody has it");
+    assert!(other.close_target(key, target).unwrap(), "it is gone");
     assert_eq!(broker.client().slot(), Slot::new(1));
 }
 

@@ -254,7 +254,7 @@ mod tests {
         let claim = Claim::take(local).unwrap();
         let other = Claim::take(own_address(2)).unwrap();
         let Err(ClaimError::Held(mut rival)) = Claim::take(local) else {
-            panic!("claimed twice")
+            panic!("locked twice")
         };
         assert_eq!(rival.pid(), std::process::id());
         assert_eq!(rival.holder(), None);
@@ -288,7 +288,7 @@ mod tests {
         drop(silent);
         // The first name is free again, but the lock on the second one is found.
         let Err(ClaimError::Held(_)) = Claim::take(local) else {
-            panic!("claimed twice")
+            panic!("locked twice")
         };
         drop(claim);
         Claim::take(local).unwrap();

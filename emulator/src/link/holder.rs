@@ -266,7 +266,7 @@ mod tests {
         assert!(is_mapped(one, 0) && !is_mapped(one, 65534));
         let two = "0 1000 1\n1 100000 65536\n";
         assert!(is_mapped(two, 65534) && !is_mapped(two, 65537));
-        assert!(is_mapped("", 65534), "no map is no namespace");
+        assert!(is_mapped("", 65534), "no map means no namespace");
         let text = Holder::UnmappedUser { uid: 65534 }.to_string();
         assert!(text.contains("outside of this user namespace"), "{text}");
     }

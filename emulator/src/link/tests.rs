@@ -107,7 +107,7 @@ fn the_largest_call_arrives_whole() {
         (batch.data.len(), batch.segments().len()),
         (MAX_SEND_LEN, MAX_SEGMENTS)
     );
-    assert_eq!(batch.tos, None, "nobody has asked");
+    assert_eq!(batch.tos, None, "not enabled");
 
     let too_many = a
         .send(path, b.local(), 0, &data, segment_len - 1)

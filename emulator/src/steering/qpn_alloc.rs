@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(allocator.resting.front(), Some(&low));
         let qpn = allocator.allocate().unwrap();
         assert!(allocator.release(qpn));
-        assert!(allocator.ready.contains(&low), "it has rested");
+        assert!(allocator.ready.contains(&low), "it is free again");
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn a_holder_that_dies_between_messages_loses_nothing() {
     assert!(cell.forsake());
     assert_eq!(cell.control().holder, None);
     assert!(cell.take(B));
-    assert!(!cell.take(A), "somebody was faster");
+    assert!(!cell.take(A), "another process was faster");
     assert!(cell.take(B), "it is his");
     cell.begin(B);
     assert!(!cell.forsake());

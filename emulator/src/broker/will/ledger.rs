@@ -198,7 +198,7 @@ mod tests {
             ledger.write(id(own), Some(bond(own, BondKind::Made)));
         }
         assert_eq!((ledger.used, read(&file).len()), (998, 998));
-        assert_eq!(super::super::read(&file), [], "nothing is owed");
+        assert_eq!(super::super::read(&file), [], "no ACK is pending");
     }
 
     #[test]

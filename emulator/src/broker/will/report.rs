@@ -125,7 +125,7 @@ mod tests {
         let report = read(&file);
         assert_eq!((report.generation, report.hits.len()), (8, MAX_COUNTED));
         assert_eq!(report.hits.last(), Some(&(64, 1)));
-        assert_eq!(super::super::read(&file), [], "nothing is owed");
+        assert_eq!(super::super::read(&file), [], "no ACK is pending");
     }
 
     #[test]

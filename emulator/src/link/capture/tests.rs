@@ -74,7 +74,7 @@ fn two_processes_write_into_one_file() {
     }
     captures[0].record(&seen(&payload(), ""));
     // The file is in use, so its content stays.
-    prepare(&path).expect("in use by us");
+    prepare(&path).expect("in use by this process");
     drop(captures);
     let (packets, counts) = read(&path);
     let notes: Vec<&str> = packets.iter().map(|(_, note)| &**note).collect();
@@ -88,7 +88,7 @@ fn two_processes_write_into_one_file() {
         assert_eq!(expected, Some(u32::from_le_bytes(icrc)));
     }
     // The file is not in use any longer.
-    prepare(&path).expect("ours");
+    prepare(&path).expect("not in use");
     assert_eq!(std::fs::metadata(&path).expect("there").len(), 0);
 }
 

@@ -270,7 +270,7 @@ fn probability(text: &str) -> Option<u32> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "checked to be within"
+        reason = "the range is checked"
     )]
     (1.0..=1e6)
         .contains(&per_million)

@@ -338,7 +338,7 @@ mod tests {
         assert!(control.has_to_wake_producer());
         assert!(!control.has_to_wake_producer());
         assert_eq!(producer.room_or_wait(&control, 256, false), Ok(false));
-        assert!(!control.has_to_wake_producer(), "nobody waits");
+        assert!(!control.has_to_wake_producer(), "no producer waits");
     }
 
     #[test]

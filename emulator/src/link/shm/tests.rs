@@ -185,7 +185,7 @@ fn whoever_damages_the_memory_is_not_listened_to() {
         assert!(b.has_ended());
         assert!(!b.has_packets());
         assert_eq!(send(&b, b"x", 1), ShmSent::Ended);
-        assert!(a.has_hung_up(), "the peer gets to know it");
+        assert!(a.has_hung_up(), "the peer notices");
     }
 }
 
@@ -222,7 +222,7 @@ fn a_producer_that_waits_for_room_is_woken_when_there_is_some() {
     assert!(was_woken(&wake_a), "there is room for the next run");
     assert_eq!(send(&a, &long, 4096), ShmSent::Sent);
     assert_eq!(receive(&b, 1).len(), 1);
-    assert!(!was_woken(&wake_a), "nobody waits any more");
+    assert!(!was_woken(&wake_a), "no process waits");
 }
 
 #[test]
