@@ -22,7 +22,7 @@ use crate::{
 /// An address handle.
 pub(crate) type AhObject = Shell<ibv_ah, AhState>;
 
-/// What stands behind an `ibv_ah`.
+/// The Rust state of an `ibv_ah`.
 pub(crate) struct AhState {
     ah: Ah,
     _context: Arc<ContextObject>,
@@ -73,11 +73,11 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     })
 }
 
-/// The address of who has sent the message that `grh` is in front of.
+/// Returns the address of the sender of the message whose GRH is `grh`.
 ///
 /// # Errors
-/// `EINVAL` without GRH, or where it was for none of our addresses; `EPROTONOSUPPORT` for one that is of
-/// neither IP version.
+/// - `EINVAL` without a GRH, or if its destination is none of the device's GIDs.
+/// - `EPROTONOSUPPORT` if the header is neither IPv4 nor IPv6.
 //= GRH-05
 fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr, Errno> {
     let gids = context.gid_entries_of(port)?;
@@ -104,7 +104,7 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
             traffic_class: back.traffic_class,
         },
         dlid: wc.slid,
-        // That of the completion is none.
+        // RoCE completions have no SL.
         sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     int_verb(|| unsafe { AhObject::end(ah, |state| Ok(state.ah.destroy()?)) })
 }
 
-/// `ibv_attach_mcast`. The LID means nothing on Ethernet.
+/// `ibv_attach_mcast`. Ignores the LID, which Ethernet does not have.
 //= MC-01
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     qp: *mut ibv_qp,

@@ -1,7 +1,7 @@
-//! Memory of the program's own for queues: the allocators of a parent domain.
+//! Queue buffers from the program: the allocators of a parent domain.
 //!
-//! A device reads its queues from there. Ours keeps them elsewhere, so what the program gives is held as long as the
-//! queue lives, and not touched.
+//! A hardware driver places its queues in these buffers. Rocade keeps its queues elsewhere. It
+//! holds each buffer until its queue is destroyed, and never accesses it.
 
 use std::{ffi::c_void, ptr::NonNull};
 
@@ -9,7 +9,7 @@ use rocade_abi::{ParentDomainAllocFn, ParentDomainFreeFn, ibv_pd};
 
 use crate::ffi::Errno;
 
-/// What is allocated for; the number is told to the allocators.
+/// The kind of queue that a buffer is for. Allocators receive it as `resource_type`.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Purpose {
@@ -21,9 +21,9 @@ pub(crate) enum Purpose {
     Cq = 4,
 }
 
-/// What an allocator returns that leaves the matter to the library.
+/// The return value with which an allocator leaves the allocation to the library.
 const USE_DEFAULT: usize = usize::MAX;
-/// Bytes of a queue's entry, and what buffers are aligned to.
+/// Bytes per queue entry. Buffers are aligned to [`PAGE`].
 const ENTRY: usize = 64;
 const PAGE: usize = 4096;
 
@@ -32,18 +32,18 @@ const PAGE: usize = 4096;
 pub(crate) struct Allocators {
     alloc: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void,
     free: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64),
-    /// `pd_context`.
+    /// The program's `pd_context`.
     context: *mut c_void,
 }
 
-// SAFETY: the program's functions may be called by whichever thread makes and destroys objects: that is the verb's
-// contract; the context is handed on and not looked at.
+// SAFETY: by the contract of the verb, any thread that creates or destroys objects may call the
+// program's functions. The context is only passed on to them.
 unsafe impl Send for Allocators {}
 // SAFETY: as above.
 unsafe impl Sync for Allocators {}
 
 impl Allocators {
-    /// `None` unless both are there.
+    /// Returns `None` unless both functions are given.
     pub(crate) fn new(
         alloc: ParentDomainAllocFn,
         free: ParentDomainFreeFn,
@@ -57,10 +57,11 @@ impl Allocators {
         })
     }
 
-    /// Memory for a queue with so many entries; nothing where the program leaves that to us.
+    /// Allocates memory for a queue of `entries` entries. Returns `None` if the program leaves that
+    /// to the library.
     ///
     /// # Errors
-    /// `ENOMEM` where it has none.
+    /// `ENOMEM` if the allocator returns NULL.
     ///
     /// # Safety
     /// `pd` must be the live parent domain of the allocators, and outlive the buffer.
@@ -72,7 +73,7 @@ impl Allocators {
     ) -> Result<Option<Buffer>, Errno> {
         let entries = usize::try_from(entries.max(1)).map_err(|_| Errno(libc::ENOMEM))?;
         let len = entries.saturating_mul(ENTRY).next_multiple_of(PAGE);
-        // SAFETY: the program's own function, with the arguments it expects.
+        // SAFETY: the program's own function, with the arguments that it expects.
         let place = unsafe { (self.alloc)(pd, self.context, len, PAGE, purpose as u64) };
         let place = NonNull::new(place).ok_or(Errno(libc::ENOMEM))?;
         if place.addr().get() == USE_DEFAULT {
@@ -87,7 +88,7 @@ impl Allocators {
     }
 }
 
-/// Memory that the program gave, until the queue ends.
+/// Memory from the program's allocator, freed with its queue.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     allocators: Allocators,
@@ -96,7 +97,7 @@ pub(crate) struct Buffer {
     purpose: Purpose,
 }
 
-// SAFETY: it is not looked at, only given back.
+// SAFETY: the memory is never accessed, only freed.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}

@@ -1,15 +1,15 @@
-//! Cancellation of threads (pthread_cancel(3), CQ-14).
+//! Thread cancellation (pthread_cancel(3)).
 //!
-//! Verbs that wait for an event are cancellation points, as read(2) is; no other verb is one. Rust
-//! frames that have something to drop, or catch panics, cannot be unwound by a cancellation: glibc
-//! ends the process then. So a thread may be cancelled in this library in two places only: where
-//! [`blocking`] begins, and where it waits.
+//! The verbs that wait for an event are cancellation points, like read(2). No other verb is one. A
+//! cancellation cannot unwind Rust frames that drop values or catch panics: glibc aborts the
+//! process. So this library allows cancellation in two places only: at the start of [`blocking`],
+//! and while it waits.
 //!
-//! Verbs of the data path, and those that wait where they do not, cost nothing for that: they call no
-//! function of the C library in which a thread could be cancelled. All others run [`uncancelled`].
+//! Data-path verbs, and polls that do not block, pay nothing for this: they call no cancellation
+//! point of the C library. All other verbs run [`uncancelled`].
 //!
-//! A thread whose cancelability type is asynchronous may call the verbs that wait. For the others POSIX
-//! does not allow it, as for nearly all functions.
+//! A thread with asynchronous cancelability may call the waiting verbs. POSIX does not allow it to
+//! call the others, nor most other functions.
 
 use std::{ffi::c_int, io, mem::ManuallyDrop, ptr};
 
@@ -28,7 +28,7 @@ unsafe extern "C-unwind" {
 
 fn set_state(state: c_int) -> c_int {
     let mut old = state;
-    // SAFETY: `old` is writable. Fails for other values than the two only.
+    // SAFETY: `old` is writable. Fails only for values other than the two states.
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }
@@ -41,23 +41,23 @@ pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What has become of what a verb waits for.
+/// The outcome of one attempt to take an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
     Event,
     Nothing,
-    /// There will be nothing: what it waits at was ended.
+    /// No event can follow, because the channel or the device was closed.
     Never,
 }
 
-/// A verb that waits, with the convention "0, or -1 and errno": after `prepare`, which says what to wait
-/// for, `take` is called until it has taken something.
+/// Runs a waiting verb that returns 0, or -1 and errno. `prepare` returns the object to wait on.
+/// Then `take` is called, after each wake-up again, until it has taken an event.
 pub(crate) fn blocking(
     prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
     take: impl FnMut() -> Result<Taken, Errno>,
 ) -> c_int {
-    // Nothing in this frame may have to be dropped: a thread of asynchronous type is cancelled anywhere
-    // in it.
+    // This frame must hold nothing that needs a drop: a thread of asynchronous type is cancelled
+    // anywhere in it.
     // SAFETY: no argument.
     unsafe { pthread_testcancel() };
     let mut kind = PTHREAD_CANCEL_DEFERRED;
@@ -69,7 +69,7 @@ pub(crate) fn blocking(
     status
 }
 
-/// Not inlined: what it calls has things to drop.
+/// Not inlined, because its callees have values to drop.
 #[inline(never)]
 fn wait(
     prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
@@ -89,18 +89,19 @@ fn wait(
             break -1;
         }
     };
-    // A thread that is cancelled takes it along instead.
+    // Not reached by a cancelled thread, which leaks `waiter`.
     drop(ManuallyDrop::into_inner(waiter));
     status
 }
 
-/// False after a signal. The type of the closure says which verb it is, for complaints.
+/// Waits on `waiter`. Returns false after a signal. Diagnostics take the verb's name from the type
+/// of the closure.
 fn sleep<V>(waiter: &EventWaiter, _verb: &V) -> bool {
     let woken = waiter.wait();
     guarded(|| Ok(woken.map_err(VerbsError::from)?)).is_ok()
 }
 
-/// As a thread does in read(2) of a descriptor that another one closes: until there is a signal.
+/// Sleeps until a signal arrives, like a read(2) from a descriptor that another thread closes.
 fn sleep_for_good<V>(verb: &V) -> c_int {
     let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(EventWaiter::never()?))) else {
         return -1;
@@ -110,7 +111,7 @@ fn sleep_for_good<V>(verb: &V) -> c_int {
     -1
 }
 
-/// Standard error for the log, which is written by threads that post and poll too.
+/// Standard error as the log's writer. Uncancelled, because threads that post and poll log too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stderr;
 

@@ -21,7 +21,7 @@ use crate::{
 /// A completion event channel.
 pub(crate) type ChannelObject = Shell<ibv_comp_channel, Arc<ChannelState>>;
 
-/// What stands behind an `ibv_comp_channel`.
+/// The Rust state of an `ibv_comp_channel`.
 pub(crate) struct ChannelState {
     channel: CompChannel,
     _context: Arc<ContextObject>,
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     })
 }
 
-/// `ibv_destroy_comp_channel`: `EBUSY` while a CQ uses it (DST-06).
+/// `ibv_destroy_comp_channel`: fails with `EBUSY` while a CQ uses it.
 //= DST-06
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     int_verb(|| {
@@ -68,7 +68,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
             process::channels().lock().end(channel.addr(), fails);
             Ok(())
         };
-        // SAFETY: by contract a live channel that is not used afterwards, but by calls that come too late.
+        // SAFETY: by contract a live channel. Only late calls use it afterwards, and those check
+        // `late` first.
         if let Some(memory) = unsafe { ChannelObject::end_keeping(channel, close) }? {
             process::channels().lock().keep(channel.addr(), memory);
         }
@@ -76,8 +77,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
-/// `ibv_get_cq_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking (CQ-08), as
-/// read(2) would (CQ-14). A call that comes too late for its channel touches nothing of it.
+/// `ibv_get_cq_event`: blocks like read(2), or fails with `EAGAIN` if the descriptor is
+/// non-blocking. A call on a channel that was already destroyed does not access its memory.
 //= CQ-08
 //= CQ-14
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
@@ -111,7 +112,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         };
         let address = usize::try_from(cookie).unwrap_or(0);
         let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
-        // SAFETY: the cookie is the address of the CQ; it lives until this event is acknowledged.
+        // SAFETY: the cookie is the address of the CQ, which lives until this event is
+        // acknowledged.
         let context = unsafe { (*source).cq_context };
         // SAFETY: by contract writable.
         unsafe { ffi::write(cq, source.cast()) }?;

@@ -1,5 +1,5 @@
-//! The connection manager's half that is beside the engine; `librdmacm.so.1` is the other. Functions are named
-//! after what a program has called, because complaints name them so.
+//! The connection manager functions that `librdmacm.so.1` calls in this library, next to the
+//! engine. Each has the name of the public function, because diagnostics print it.
 
 use std::{
     ffi::{c_int, c_void},
@@ -31,14 +31,14 @@ use crate::{
 
 type IdObject = Shell<rocade_cm_id, CmId>;
 
-/// `RDMA_OPTION_ID`, `RDMA_OPTION_IB`: levels of options.
+/// The option levels `RDMA_OPTION_ID` and `RDMA_OPTION_IB`.
 const LEVEL_ID: c_int = 0;
 const LEVEL_IB: c_int = 1;
 /// `RDMA_OPTION_IB_PATH`.
 const OPTION_PATH: c_int = 1;
-/// For datagrams of the manager and for data, in both directions.
+/// `ibv_path_data.flags` of a path for CM messages and data, in both directions.
 const PATH_FLAGS: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
-/// `RDMA_OPTION_ID_*`.
+/// The options `RDMA_OPTION_ID_*`.
 const OPTION_TOS: c_int = 0;
 const OPTION_REUSEADDR: c_int = 1;
 const OPTION_AFONLY: c_int = 2;
@@ -73,7 +73,7 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     id_route: rdma_route,
 };
 
-/// The functions for `librdmacm.so.1`.
+/// Returns the function table for `librdmacm.so.1`.
 pub(crate) extern "C" fn rocade_cm() -> *const rocade_cm_ops {
     &raw const OPS
 }
@@ -89,16 +89,16 @@ unsafe fn id<'a>(id: *mut rocade_cm_id) -> Result<&'a CmId, Errno> {
     Ok(unsafe { IdObject::borrow(id) }?.inner())
 }
 
-/// An address from C.
+/// Converts an address from C.
 ///
 /// # Safety
-/// `addr` must be NULL, or point to an address as long as its family says.
+/// `addr` must be NULL, or point to an address of the length that its family implies.
 unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
     // SAFETY: same contract.
     let family = unsafe { ffi::read(addr) }?.sa_family;
     match c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says so. Programs do not always align addresses.
+            // SAFETY: `sa_family` says so. Programs do not always align addresses.
             let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
             Ok(CmAddr::Ip(
@@ -126,7 +126,7 @@ unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
     }
 }
 
-/// An address to C.
+/// Converts an address to C.
 fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
     // SAFETY: all zeroes are an address of no family.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
     storage
 }
 
-/// An address of InfiniBand's own to C.
+/// Converts an address to a C `sockaddr_ib`.
 fn ib_storage(addr: Option<SocketAddr>, service: ServiceId) -> sockaddr_storage {
     let mut out = storage(None);
     let Some(addr) = addr else { return out };
@@ -174,7 +174,7 @@ fn ib_storage(addr: Option<SocketAddr>, service: ServiceId) -> sockaddr_storage 
     out
 }
 
-/// The GID of an address; 0 where it stands for all.
+/// Returns the GID of an address, or 0 for a wildcard address.
 fn gid_octets(addr: SocketAddr) -> [u8; 16] {
     if addr.ip().is_unspecified() {
         return [0; 16];
@@ -183,7 +183,7 @@ fn gid_octets(addr: SocketAddr) -> [u8; 16] {
 }
 
 /// # Safety
-/// `param` must be NULL or valid, and its private data readable for their length.
+/// `param` must be NULL or valid, and its private data readable for its length.
 unsafe fn conn_param(param: *const rdma_conn_param) -> Result<ConnParam, Errno> {
     // SAFETY: same contract.
     let param = unsafe { ffi::read(param) }?;
@@ -296,7 +296,7 @@ unsafe extern "C" fn rdma_destroy_id(c: *mut rocade_cm_id) -> u64 {
         // SAFETY: by contract a live ID.
         match unsafe { id(c) } {
             Ok(id) => reported = id.destroy(),
-            // The parent's.
+            // Inherited from the parent process: left alone.
             Err(Errno::NODEV) => {}
             Err(error) => return Err(error),
         }
@@ -461,7 +461,7 @@ unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// The path among those given that is for all purposes.
+/// Returns the first path whose flags say that it serves CM messages and data in both directions.
 ///
 /// # Safety
 /// `value` must be NULL or readable for `len` bytes.
@@ -472,7 +472,7 @@ unsafe fn path(value: *const c_void, len: usize) -> Result<PathHint, Errno> {
         return Err(Errno::INVAL);
     }
     let paths = (0..len / size).map(|index| {
-        // SAFETY: by contract there are so many, of which nothing says how they are aligned.
+        // SAFETY: by contract there are that many entries, of any alignment.
         unsafe { value.cast::<ibv_path_data>().add(index).read_unaligned() }
     });
     let mut paths = paths.filter(|path| path.flags == PATH_FLAGS);

@@ -1,9 +1,10 @@
-//! Event channels of the connection manager, and calls that come too late for them.
+//! Event channels of the connection manager, and calls on channels that were destroyed.
 //!
-//! Programs end a channel while a thread of theirs is on its way to the next event (rping does: its thread acknowledges the
-//! last event and calls again, and the acknowledgement is what the end has waited for). Such a call finds that there is no
-//! channel any more, or is waited for; and one that sleeps goes on sleeping, as in read(2) of a descriptor that another
-//! thread closes.
+//! Programs destroy a channel while another thread is about to wait for its next event. rping does:
+//! its thread acknowledges the last event and calls again, and the destroy waits for that
+//! acknowledgement only. If the destroy comes first, the late call finds no channel. Otherwise the
+//! destroy waits for the call to leave the channel. A thread that sleeps on the channel keeps
+//! sleeping, as in read(2) from a descriptor that another thread closes.
 
 use std::{ffi::c_int, ptr, sync::atomic::Ordering, thread};
 
@@ -17,17 +18,18 @@ use crate::{
     process,
 };
 
-/// A call that uses a channel, which is not freed meanwhile.
+/// A call that uses a channel. The channel is not freed before the call ends.
 struct Visit<'a> {
     place: &'a rocade_cm_channel,
     channel: &'a CmChannel,
 }
 
 impl<'a> Visit<'a> {
-    /// `None` where there is no channel any more.
+    /// Enters the channel. Returns `None` if it was destroyed.
     fn begin(place: &'a rocade_cm_channel) -> Result<Option<Self>, Errno> {
         check(place)?;
-        // Here and at the end: a change, then a look at the other's. So one of both sees the other.
+        // This call and the destroy each write first and then read the other's write. So at least
+        // one sees the other.
         place.inside.fetch_add(1, Ordering::SeqCst);
         let channel: *const CmChannel = place.channel.load(Ordering::SeqCst).cast();
         // SAFETY: NULL, or made by `rdma_create_event_channel` and not freed while this call is counted.
@@ -45,7 +47,7 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// `ENODEV` for a channel of the parent's.
+/// Returns `ENODEV` for a channel that was made before a `fork`.
 fn check(place: &rocade_cm_channel) -> Result<(), Errno> {
     if place.generation.load(Ordering::Relaxed) == process::generation().number() {
         Ok(())
@@ -89,27 +91,27 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(place: *const rocade_
         // SAFETY: by contract a place that stays.
         let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
         if check(place).is_err() {
-            // The parent's: its locks may be held by threads that do not exist here.
+            // Inherited from the parent process: threads that do not exist here may hold its locks.
             return Ok(());
         }
-        // SAFETY: by contract it has a channel, which nobody else frees.
+        // SAFETY: by contract it has a channel, which no other call frees.
         let fd = unsafe { borrow(place) }?.fd();
         // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
         let fails = flags >= 0 && flags & libc::O_NONBLOCK != 0;
         place.fails.store(fails, Ordering::SeqCst);
         let channel = place.channel.swap(ptr::null_mut(), Ordering::SeqCst);
-        // They sleep, or return, soon.
+        // These calls sleep or return soon.
         while place.inside.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
         }
-        // SAFETY: it came from `Box::into_raw`, and nobody uses it any more.
+        // SAFETY: it came from `Box::into_raw`, and no call uses it any more.
         drop(unsafe { Box::from_raw(channel.cast::<CmChannel>()) });
         Ok(())
     });
 }
 
-/// A cancellation point, as read(2) is.
+/// Takes the next event. A cancellation point, like read(2).
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     place: *const rocade_cm_channel,
     event: *mut rocade_cm_event,

@@ -1,10 +1,9 @@
-//! Says on standard error why a verb fails: an errno has no room for the reason, and the emulator
-//! knows it.
+//! Prints on standard error why a verb fails, which an errno cannot express.
 //!
-//! The reason is noted where an error becomes an errno ([`note`], [`Errno::because`]) and printed
-//! where the errno leaves the library ([`raise`], called by `ffi`): the verb, the queue pair, the
-//! reason, what to do. The same reason of the same verb is printed once per process.
-//! `ROCADE_LOG=off` silences all of it.
+//! [`note`] and [`Errno::because`] store the reason where an error becomes an errno. [`raise`],
+//! called by `ffi`, prints it where the errno leaves the library: the verb, the queue pair, the
+//! reason, the remedy. Each reason of a verb is printed once per process. `ROCADE_LOG=off` silences
+//! all of it.
 
 use std::{
     cell::RefCell,
@@ -20,25 +19,26 @@ use rocade_emulator::{PostError, Qp, VerbsError};
 
 use crate::{explain, ffi::Errno, process};
 
-/// Different reasons that one process may print. A program that provokes more has been told.
+/// The most reasons that one process prints.
 const MOST: usize = 20;
 
-/// Functions that programs call to find out whether something exists: that it does not is an answer.
+/// Functions that programs call to test whether something exists. Their "does not exist" is not
+/// printed.
 const PROBES: [&str; 3] = ["query_", "set_ece", "read_sysfs_file"];
 
-/// Functions that share an implementation, or whose names are our own, are known by the name that programs write.
+/// The public names of functions that share an implementation or have an internal name.
 const ALIASES: [(&str, &str); 3] = [
     ("reg_mr_iova2", "ibv_reg_mr"),
     ("query_port_slot", "ibv_query_port"),
     ("with_batch", "ibv_wr_start"),
 ];
 
-/// What went wrong and what can be done about it.
+/// The cause of a failure, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
-    /// Without the object's number, so that it is the same for the next object.
+    /// The cause, without the number of the object, so that it is printed once for all objects.
     pub(crate) what: String,
-    /// Empty where there is nothing to advise.
+    /// The remedy, or empty.
     pub(crate) advice: String,
 }
 
@@ -51,7 +51,7 @@ impl Reason {
     }
 }
 
-/// The reason for an errno that is on its way out.
+/// The reason noted for an errno that has not left the library yet.
 struct Noted {
     errno: Errno,
     object: String,
@@ -59,7 +59,7 @@ struct Noted {
 }
 
 enum Cause {
-    /// Not put into words yet: most errors of a thread are never printed.
+    /// Formatted only when it is printed, which is rare.
     Error(VerbsError),
     Said(Reason),
 }
@@ -68,8 +68,8 @@ thread_local! {
     static NOTED: RefCell<Option<Noted>> = const { RefCell::new(None) };
 }
 
-/// Notes `error` as the reason for `errno`. Errors that belong to the normal course of a program
-/// are not worth it: an empty event queue, a full send queue.
+/// Notes `error` as the reason for `errno`. Ignores expected errors: an empty event queue, a full
+/// send queue.
 pub(crate) fn note(errno: Errno, error: VerbsError) {
     if !is_ordinary(&error) {
         keep(errno, Cause::Error(error));
@@ -89,18 +89,19 @@ fn keep(errno: Errno, cause: Cause) {
         object: String::new(),
         cause,
     };
-    // A thread that ends may call verbs from its destructors: then there is no place any more.
+    // Destructors of an ending thread may call verbs after its thread-local storage is gone.
     let _ = NOTED.try_with(|place| place.replace(Some(noted)));
 }
 
 impl Errno {
-    /// The same errno with a reason.
+    /// Notes `reason` for this errno, and returns it.
     pub(crate) fn because(self, reason: Reason) -> Self {
         keep(self, Cause::Said(reason));
         self
     }
 
-    /// The same errno of a work request that `qp` has refused. Nothing of the QP may be locked.
+    /// Adds the number and the state of `qp` to the reason noted for this errno of a refused work
+    /// request, and returns it. The caller must hold no lock of the QP.
     pub(crate) fn of_post(self, qp: &Qp, is_send: bool) -> Self {
         if is_quiet("post_", self) {
             return self;
@@ -117,7 +118,7 @@ impl Errno {
         self.of_qp(qp, ":")
     }
 
-    /// The same errno, whose reason concerns this queue pair; `separator` follows its number.
+    /// Adds the number of `qp` and `separator` to the reason noted for this errno, and returns it.
     pub(crate) fn of_qp(self, qp: &Qp, separator: &str) -> Self {
         let _ = NOTED.try_with(|place| {
             if let Some(noted) = place.borrow_mut().as_mut() {
@@ -128,7 +129,7 @@ impl Errno {
     }
 }
 
-/// Prints why the verb whose closure has this type name fails with `errno`.
+/// Prints why the verb whose closure has the type name `closure` fails with `errno`.
 #[cold]
 pub(crate) fn raise(closure: &str, errno: Errno) {
     let noted = NOTED.try_with(RefCell::take).ok().flatten();
@@ -137,7 +138,7 @@ pub(crate) fn raise(closure: &str, errno: Errno) {
         return;
     }
     let verb = verb_name(name);
-    // Noted for another failure that the verb has coped with.
+    // A reason with another errno is from a failure that the verb handled.
     let noted = noted.filter(|noted| noted.errno == errno);
     let (object, reason) = match noted {
         Some(Noted { object, cause, .. }) => match cause {
@@ -149,20 +150,21 @@ pub(crate) fn raise(closure: &str, errno: Errno) {
     say(&verb, &object, &reason);
 }
 
-/// Our function with a closure of this type name, `ibverbs::cq::poll_cq::{{closure}}`; without `ibv_`.
+/// Returns the function's name from the type name of its closure, such as
+/// `ibverbs::cq::poll_cq::{{closure}}`. Strips the prefix `ibv_`.
 fn function_name(closure: &str) -> &str {
     let mut parts = closure.rsplit("::");
     let name = parts.find(|part| !part.starts_with('{')).unwrap_or(closure);
     name.strip_prefix("ibv_").unwrap_or(name)
 }
 
-/// What programs call it.
+/// Returns the public name of the function.
 fn verb_name(name: &str) -> String {
     let alias = ALIASES.iter().find(|(own, _)| *own == name);
     alias.map_or_else(|| format!("ibv_{name}"), |(_, known)| (*known).to_owned())
 }
 
-/// Whether this failure of our function is nothing to speak of.
+/// Returns true if this failure of the function is expected, and so not printed.
 fn is_quiet(name: &str, Errno(code): Errno) -> bool {
     match code {
         libc::ENOMEM => name.starts_with("post_") || name.starts_with("wr_"),
@@ -173,13 +175,13 @@ fn is_quiet(name: &str, Errno(code): Errno) -> bool {
         libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => {
             PROBES.iter().any(|probe| name.starts_with(probe))
         }
-        // Programs ask whether a queue pair has builders.
+        // Programs call it to test whether a QP has builders.
         libc::EINVAL => name == "qp_to_qp_ex",
         _ => false,
     }
 }
 
-/// Prints a line, unless it was printed before.
+/// Prints a line once per process.
 pub(crate) fn say(verb: &str, object: &str, reason: &Reason) {
     let key = format!("{verb}: {}", reason.what);
     let mut said = process::said().lock();
@@ -200,22 +202,22 @@ pub(crate) fn say(verb: &str, object: &str, reason: &Reason) {
     print(&text);
 }
 
-/// Prints what may surprise the user, unless that is not wanted.
+/// Prints a warning, unless diagnostics are silenced.
 pub(crate) fn warn(text: &str) {
     if !is_silenced() {
         print(&format!("warning: {text}"));
     }
 }
 
-/// Writes `text` with our name and the process id in front to standard error, in one go.
+/// Writes `text` to standard error with one system call, after `rocade` and the process ID.
 fn print(text: &str) {
     let line = format!("rocade[{}]: {text}\n", std::process::id());
-    // SAFETY: the buffer has that length. Not write(2) of the C library, where a thread that is
-    // being cancelled would end: verbs that do not block are no cancellation points.
+    // SAFETY: the buffer has that length. The C library's write(2) would be a cancellation point,
+    // which verbs that do not block must not be.
     let _ = unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
-/// Prints for a function that the library does not offer, and sets `errno`.
+/// Prints that the library does not offer `function`, and sets `errno`.
 pub(crate) fn unsupported(function: &str) {
     let errno = Errno::OPNOTSUPP;
     raise(function, errno);
@@ -224,7 +226,7 @@ pub(crate) fn unsupported(function: &str) {
 
 static SILENCED: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether the settings ask for silence.
+/// Sets whether the log filter of the settings is `off`.
 pub(crate) fn silence(filter: Option<&str>) {
     SILENCED.store(filter.is_some_and(is_off), Ordering::Relaxed);
 }
@@ -233,7 +235,8 @@ fn is_off(filter: &str) -> bool {
     filter.trim().eq_ignore_ascii_case("off")
 }
 
-/// The variable counts also before the settings are read, and when they cannot be.
+/// Returns true if diagnostics are off. The variable also counts before the settings are read, or
+/// if that fails.
 fn is_silenced() -> bool {
     static BY_VARIABLE: OnceLock<bool> = OnceLock::new();
     let by_variable = || {
@@ -243,7 +246,7 @@ fn is_silenced() -> bool {
     SILENCED.load(Ordering::Relaxed) || *BY_VARIABLE.get_or_init(by_variable)
 }
 
-/// What the system calls this errno.
+/// Returns the system's text for this errno.
 pub(crate) fn name_of(Errno(code): Errno) -> String {
     io::Error::from_raw_os_error(code).to_string()
 }
@@ -298,7 +301,7 @@ mod tests {
         assert!(!quiet("ibv_post_send", libc::EINVAL));
         assert!(!quiet("ibv_create_cq", libc::ENOMEM));
         assert!(!quiet("ibv_create_srq", libc::EOPNOTSUPP));
-        // No thread, no file: that is no answer.
+        // The device could not be opened, for lack of a thread or a file: printed.
         assert!(!quiet("ibv_open_device", libc::EAGAIN));
         assert!(!quiet("ibv_get_device_list", libc::ENOENT));
         assert!(is_off("off") && is_off(" OFF ") && !is_off("error"));

@@ -16,20 +16,20 @@ use crate::{
     process, qp, qp_ex, query, rss, srq, xrcd,
 };
 
-/// What a pointer to an `ibv_context` really points into: the program holds the address of the
-/// last member of `c`. Objects made from it keep it alive beyond `ibv_close_device`, because
-/// their inline verbs go through its tables.
+/// The object behind an `ibv_context`. The program's pointer is the address of the last member of
+/// `c`. Objects made from the context keep it alive beyond `ibv_close_device`, because their inline
+/// verbs call through its tables.
 #[repr(C)]
 pub(crate) struct ContextObject {
     c: UnsafeCell<verbs_context>,
     generation: process::Generation,
     context: Context,
     device: &'static DeviceObject,
-    /// Of a context that was imported: the descriptor that it came by.
+    /// For an imported context, the descriptor that it was imported by.
     _came_by: Option<OwnedFd>,
 }
 
-// SAFETY: the C part is only read through raw pointers after it is made; the rest is `Sync`.
+// SAFETY: after construction the C part is only read, through raw pointers. The rest is `Sync`.
 unsafe impl Sync for ContextObject {}
 // SAFETY: nothing in it is bound to a thread.
 unsafe impl Send for ContextObject {}
@@ -43,7 +43,7 @@ impl std::fmt::Debug for ContextObject {
 }
 
 impl ContextObject {
-    /// The object behind a context.
+    /// Returns the object behind a context.
     ///
     /// # Errors
     /// `EINVAL` for NULL, `ENODEV` if it was opened before a `fork`.
@@ -64,7 +64,7 @@ impl ContextObject {
         }
     }
 
-    /// Like [`Self::borrow`], sharing ownership.
+    /// Like [`Self::borrow`], but shares ownership.
     ///
     /// # Safety
     /// As for [`Self::borrow`].
@@ -78,7 +78,8 @@ impl ContextObject {
         Ok(unsafe { Arc::from_raw(object) })
     }
 
-    /// Likewise, also of a context that was opened before a `fork`: for what needs no engine.
+    /// Like [`Self::share`], but also for a context opened before a `fork`. For functions that do
+    /// not use the engine.
     ///
     /// # Errors
     /// `EINVAL` for NULL.
@@ -97,17 +98,17 @@ impl ContextObject {
         Ok(unsafe { Arc::from_raw(object) })
     }
 
-    /// The device that it was opened on.
+    /// Returns the device that the context was opened on.
     pub(crate) const fn device(&self) -> &DeviceObject {
         self.device
     }
 
-    /// The emulator's context.
+    /// Returns the emulator's context.
     pub(crate) const fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The pointer the program has.
+    /// Returns the pointer that the program has.
     pub(crate) const fn as_c(&self) -> *mut ibv_context {
         // SAFETY: the member is inside the same allocation.
         unsafe {
@@ -121,7 +122,7 @@ impl ContextObject {
     /// # Safety
     /// `context` must come from [`open`].
     const unsafe fn container(context: *mut ibv_context) -> *const Self {
-        // SAFETY: the member lies at this distance behind the start of its container.
+        // SAFETY: the member lies at this offset from the start of its container.
         unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 }
@@ -129,7 +130,7 @@ impl ContextObject {
 /// Opens `device`.
 ///
 /// # Errors
-/// The errno of the emulator.
+/// The errno of the emulator's error.
 pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Errno> {
     let context = process::host()?.engine().open_device(&device.info().name)?;
     let object = make(device, context, None);
@@ -137,8 +138,8 @@ pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Er
     Ok(hand_out(object))
 }
 
-/// Another context on what `object` has opened, by a duplicate of its descriptor. Both see the same asynchronous
-/// events, each of them once.
+/// Returns a second context for the device that `object` has opened, with a duplicate of its
+/// descriptor. Each asynchronous event is delivered once, to either context.
 pub(crate) fn open_again(object: &ContextObject, fd: OwnedFd) -> *mut ibv_context {
     hand_out(make(object.device, object.context.clone(), Some(fd)))
 }
@@ -165,7 +166,7 @@ fn make(
     })
 }
 
-/// The program's reference, given back in `close`.
+/// Returns the program's reference to the context, which [`close`] takes back.
 fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
     let c = object.as_c();
     process::contexts().lock().begin(c.addr(), &object);
@@ -173,7 +174,7 @@ fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
     c
 }
 
-/// Gives back the program's reference.
+/// Closes a context: takes back the program's reference.
 ///
 /// # Errors
 /// `EINVAL` for NULL.
@@ -186,24 +187,24 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
     match unsafe { ContextObject::borrow(context) } {
         Ok(object) => {
             let fails = late::is_nonblocking(object.context().async_fd());
-            // SAFETY: `open` left this reference with the program, which gives it back now.
+            // SAFETY: `open` left this reference with the program, which returns it now.
             let object = unsafe { Arc::from_raw(ptr::from_ref(object)) };
             let mut contexts = process::contexts().lock();
             contexts.end(context.addr(), fails);
             contexts.keep(context.addr(), Arc::downgrade(&object));
             drop(contexts);
-            // Not under the lock: a device may end with it.
+            // After the lock is released, because this may destroy the device.
             drop(object);
         }
-        // Inherited through fork: the parent's locks and sockets are not ours to touch.
+        // Inherited from the parent process, whose locks and sockets this process must not use.
         Err(Errno::NODEV) => {}
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// The tables through which inline verbs call. A slot that is `None` makes its verb fail with
-/// `EOPNOTSUPP` in the inline function, except those that are called unchecked: they are filled.
+/// Fills the tables through which inline verbs call. If an op is `None`, the inline function fails
+/// with `EOPNOTSUPP`. The ops that inline functions call unchecked are always filled.
 fn tables() -> verbs_context {
     // SAFETY: the structure consists of integers, pointers, optional function pointers and a
     // pthread mutex, for all of which zero bytes are a value.

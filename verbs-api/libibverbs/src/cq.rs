@@ -23,20 +23,19 @@ use crate::{
     shell::Shell,
 };
 
-/// A completion queue. Every one is made as extended queue, whose first part is the plain one.
+/// A completion queue. Each one is created as an extended CQ, which begins with the plain one.
 pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
 
-/// What stands behind an `ibv_cq`.
+/// The Rust state of an `ibv_cq`.
 pub(crate) struct CqState {
     cq: Cq,
     context: Arc<ContextObject>,
     _buffer: Option<Buffer>,
     _parent_domain: Option<InUse>,
-    /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
+    /// Held from `start_poll` to `end_poll`, unless the CQ is single-threaded.
     lock: parking_lot::RawMutex,
     locked: bool,
-    /// The completion that the readers of the extended queue look at; belongs to the holder of
-    /// `lock`.
+    /// The completion that the readers of the extended CQ access. Belongs to the holder of `lock`.
     current: UnsafeCell<Option<Completion>>,
 }
 
@@ -46,12 +45,12 @@ impl CqState {
         &self.cq
     }
 
-    /// What a completion timestamp is in nanoseconds since 1970.
+    /// Converts a completion timestamp to nanoseconds since 1970.
     pub(crate) fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
         self.context.context().wallclock_ns(timestamp_ns)
     }
 
-    /// Begins a polling session (CQX-04).
+    /// Begins a polling session.
     //= CQX-04
     pub(crate) fn lock(&self) {
         if self.locked {
@@ -59,7 +58,7 @@ impl CqState {
         }
     }
 
-    /// Ends it.
+    /// Ends a polling session.
     ///
     /// # Safety
     /// Only after [`Self::lock`] by the same thread.
@@ -70,13 +69,13 @@ impl CqState {
         }
     }
 
-    /// Where the completion of the polling session is kept; dereferenced only within one.
+    /// Returns the place of the session's completion. Dereferenced only within a polling session.
     pub(crate) const fn current(&self) -> *mut Option<Completion> {
         self.current.get()
     }
 }
 
-/// What a new queue shall be.
+/// The parameters of a new CQ.
 pub(crate) struct CqPlan {
     pub(crate) cqe: u32,
     pub(crate) cq_context: *mut c_void,
@@ -85,14 +84,14 @@ pub(crate) struct CqPlan {
     pub(crate) single_threaded: bool,
     pub(crate) ignores_overrun: bool,
     pub(crate) parent_domain: Option<InUse>,
-    /// Memory that it gave.
+    /// Memory from the program's allocator.
     pub(crate) buffer: Option<Buffer>,
 }
 
-/// Makes a completion queue; `fill_in` may add to the C part.
+/// Creates a CQ. `fill_in` may add to the C part.
 ///
 /// # Errors
-/// `EINVAL` for sizes and vectors out of range (CQ-01), and what the emulator says.
+/// `EINVAL` for sizes and vectors out of range, and any error of the emulator.
 ///
 /// # Safety
 /// `context` must be an open context and `plan.channel` NULL or a live channel.
@@ -168,7 +167,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_destroy_cq`: waits for outstanding acknowledgements; `EBUSY` while a QP uses it (CQ-09).
+/// `ibv_destroy_cq`: waits until all events are acknowledged. Fails with `EBUSY` while a QP uses
+/// it.
 //= CQ-09
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: by contract a live CQ that is not used afterwards.
@@ -218,14 +218,15 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
         // SAFETY: the C part is alive; the program only reads this member.
         if unsafe { (*object.c()).channel }.is_null() {
-            // Nobody could get the event; real devices do not object either.
+            // Without a channel the event has no receiver. Hardware drivers do not fail either.
             return Ok(());
         }
         Ok(object.inner().cq.req_notify(solicited_only != 0)?)
     })
 }
 
-/// Slot `poll_cq` (CQ-03): the number of completions written to `wc`, negative on failure.
+/// Context op `poll_cq`: returns the number of completions written to `wc`, or a negative number on
+/// failure.
 //= CQ-03
 pub(crate) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
@@ -247,7 +248,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     })
 }
 
-/// The C form of a completion.
+/// Converts a completion to C.
 fn to_wc(completion: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: completion.wr_id,
@@ -266,7 +267,8 @@ fn to_wc(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// Immediate data as it lies in memory (network byte order), or the invalidated key as a number.
+/// Returns the immediate data as it lies in memory (network byte order), or the invalidated key as
+/// a number.
 pub(crate) const fn imm_data(completion: &Completion) -> u32 {
     match completion.imm_or_inv {
         ImmOrInv::None | ImmOrInv::FlowTag(_) => 0,
@@ -275,7 +277,7 @@ pub(crate) const fn imm_data(completion: &Completion) -> u32 {
     }
 }
 
-/// The tag of the flow that a raw packet came by.
+/// Returns the flow tag of a received raw packet.
 pub(crate) const fn flow_tag(completion: &Completion) -> u32 {
     match completion.imm_or_inv {
         ImmOrInv::FlowTag(tag) => tag,
@@ -283,7 +285,7 @@ pub(crate) const fn flow_tag(completion: &Completion) -> u32 {
     }
 }
 
-/// The queue behind a pointer that a QP is to be attached to; `None` for NULL.
+/// Returns the CQ behind a pointer, or `None` for NULL.
 ///
 /// # Safety
 /// `cq` must be NULL or a live CQ.

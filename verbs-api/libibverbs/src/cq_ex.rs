@@ -1,4 +1,4 @@
-//! The extended completion queue: polling one completion at a time, reading chosen fields.
+//! The extended completion queue: polls one completion at a time, and reads selected fields.
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ use crate::{
     pd_mr::PdObject,
 };
 
-/// What `wc_flags` may ask for (CQX-03).
+/// The fields that `wc_flags` may request.
 const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_CVLAN
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             let domain = attr.parent_domain;
             // SAFETY: by contract NULL or a live domain.
             let state = unsafe { PdObject::borrow(domain) }?.inner();
-            // SAFETY: as above; the queue keeps the domain busy.
+            // SAFETY: as above. The CQ keeps the domain in use.
             let buffer = unsafe { state.buffer(domain, attr.cqe, Purpose::Cq) }?;
             (Some(state.in_use()), buffer)
         };
@@ -75,8 +75,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Fills in the functions. Readers of fields that were not asked for are there too: reading one
-/// is a mistake of the program, but no reason to crash it.
+/// Fills in the functions, also the readers of fields that were not requested. Such a call is a
+/// program error, but must not crash.
 //= CQX-03
 fn install(c: &mut ibv_cq_ex) {
     c.start_poll = Some(start_poll);
@@ -99,7 +99,8 @@ fn install(c: &mut ibv_cq_ex) {
     c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
-/// Takes the next completion, shows its head in the C part; `ENOENT` when there is none.
+/// Takes the next completion and copies its ID and status to the C part. Returns `ENOENT` if the CQ
+/// is empty.
 ///
 /// # Safety
 /// `cq` must be a live extended CQ whose polling session belongs to the caller.
@@ -107,7 +108,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, state: &CqState) -> c_int {
     let Some(completion) = state.cq().poll_one() else {
         return libc::ENOENT;
     };
-    // SAFETY: the C part is alive; only the polling session writes these members.
+    // SAFETY: the C part is alive. Only the polling session writes these members.
     unsafe { (*cq).wr_id = completion.wr_id };
     // SAFETY: as above.
     unsafe { (*cq).status = completion.status.code() };
@@ -116,7 +117,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, state: &CqState) -> c_int {
     0
 }
 
-/// `ibv_start_poll` (CQX-01): on failure there is no session.
+/// `ibv_start_poll`: a failure begins no session.
 //= CQX-01
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     ffi::status_verb(|| {
@@ -161,7 +162,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     });
 }
 
-/// Reads from the current completion; 0 outside of a session.
+/// Reads from the current completion. Returns 0 outside of a session.
 ///
 /// # Safety
 /// `cq` must be a live extended CQ whose polling session belongs to the caller.
@@ -170,12 +171,12 @@ unsafe fn current(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> u64) -> 
     let Ok(object) = (unsafe { CqObject::borrow(cq) }) else {
         return 0;
     };
-    // SAFETY: by contract nobody else uses the session.
+    // SAFETY: by contract only the caller uses the session.
     let completion = unsafe { &*object.inner().current() };
     completion.as_ref().map_or(0, read)
 }
 
-/// The same for fields of 32 bits.
+/// Like [`current`], for 32-bit fields.
 ///
 /// # Safety
 /// As for [`current`].
@@ -220,13 +221,13 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { current_u32(cq, |completion| completion.wc_flags.bits()) }
 }
 
-/// The tag of the flow that a raw packet came by.
+/// Reads the flow tag of a received raw packet.
 unsafe extern "C" fn read_flow_tag(cq: *mut ibv_cq_ex) -> u32 {
     // SAFETY: by contract within the caller's session.
     unsafe { current_u32(cq, cq::flow_tag) }
 }
 
-/// LIDs do not exist on RoCE.
+/// Reads the LID, which RoCE does not have.
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
@@ -237,29 +238,29 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     u8::try_from(sl).unwrap_or(0)
 }
 
-/// Path bits are 0.
+/// Reads the path bits, which are 0.
 unsafe extern "C" fn read_zero_u8(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// No VLAN tag is taken off a packet.
+/// Reads the VLAN tag. None is stripped from packets.
 unsafe extern "C" fn read_zero_u16(_cq: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// No receive queue matches tags.
+/// Reads the tag matching data. No receive queue matches tags.
 unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: by contract NULL or writable.
     let _ = unsafe { ffi::write(info, ibv_wc_tm_info { tag: 0, r#priv: 0 }) };
 }
 
-/// Ticks of the device clock, which counts nanoseconds.
+/// Reads the completion timestamp in ticks of the device clock, which are nanoseconds.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: by contract within the caller's session.
     unsafe { current(cq, |completion| completion.timestamp_ns) }
 }
 
-/// The same moment as the time of day, in nanoseconds since 1970.
+/// Reads the completion timestamp as time of day, in nanoseconds since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: by contract a live extended CQ.
     let Ok(object) = (unsafe { CqObject::borrow(cq) }) else {

@@ -14,17 +14,17 @@ use crate::{
     process,
 };
 
-/// A device as the program sees it. It lives as long as the process.
+/// A device in the device list. It lives as long as the process.
 #[repr(C)]
 pub(crate) struct DeviceObject {
     c: ibv_device,
-    /// Libraries of real drivers look behind the public part for their driver table, to recognise
-    /// their own devices. NULL says: not yours.
+    /// Provider libraries look for their driver table after the public part, to recognize their own
+    /// devices. NULL matches none of them.
     driver: *const c_void,
     info: DeviceInfo,
 }
 
-// SAFETY: nothing in it changes after it is made, and the only pointer is NULL.
+// SAFETY: it does not change after construction, and its only pointer is NULL.
 unsafe impl Sync for DeviceObject {}
 // SAFETY: as above.
 unsafe impl Send for DeviceObject {}
@@ -38,7 +38,7 @@ impl std::fmt::Debug for DeviceObject {
 }
 
 impl DeviceObject {
-    /// A device that is never freed; `verbs` is the name of its character device.
+    /// Creates a device that is never freed. `verbs` is the name of its character device.
     pub(crate) fn leak(info: &DeviceInfo, verbs: &str) -> &'static Self {
         // SAFETY: an `ibv_device` is integers, arrays of them and optional function pointers,
         // for all of which zero bytes are a value.
@@ -62,12 +62,12 @@ impl DeviceObject {
         }))
     }
 
-    /// What the emulator says about it.
+    /// Returns the emulator's description of the device.
     pub(crate) const fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// The device behind a pointer from the list.
+    /// Returns the device behind a pointer from the list.
     ///
     /// # Safety
     /// `device` must be NULL or come from `ibv_get_device_list`.
@@ -76,19 +76,19 @@ impl DeviceObject {
         unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
     }
 
-    /// Vendor and part that it passes for.
+    /// Returns the vendor ID and part ID that the device reports.
     pub(crate) const fn identity(&self) -> (u32, u32) {
         let identity = &self.info.identity;
         (identity.vendor_id, identity.part_id)
     }
 
-    /// The pointer the program gets.
+    /// Returns the pointer that the program gets.
     pub(crate) const fn as_c(&'static self) -> *mut ibv_device {
         ptr::from_ref(self).cast_mut().cast()
     }
 }
 
-/// `ibv_get_device_list`: a NULL-terminated array that `ibv_free_device_list` releases.
+/// `ibv_get_device_list`: returns a NULL-terminated array, which `ibv_free_device_list` frees.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             return Err(Errno(libc::ENOMEM));
         }
         for (index, device) in devices.iter().enumerate() {
-            // SAFETY: the array has one place more than there are devices.
+            // SAFETY: the array has one more element than there are devices.
             unsafe { list.add(index).write(device.as_c()) };
         }
         // SAFETY: by contract NULL or writable.
@@ -131,13 +131,13 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
     }
 }
 
-/// `ibv_get_device_guid`: the node GUID in network byte order, 0 for NULL.
+/// `ibv_get_device_guid`: returns the node GUID in network byte order, or 0 for NULL.
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: by contract from the device list.
     unsafe { DeviceObject::borrow(device) }.map_or(0, |device| device.info.guid.get().to_be())
 }
 
-/// `ibv_get_device_index`: -1 when there is none.
+/// `ibv_get_device_index`: returns -1 for NULL.
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     neg_verb(|| {
         // SAFETY: by contract from the device list.

@@ -19,7 +19,7 @@ use crate::{
 /// Device memory.
 pub(crate) type DmObject = Shell<ibv_dm, DmState>;
 
-/// What stands behind an `ibv_dm`.
+/// The Rust state of an `ibv_dm`.
 pub(crate) struct DmState {
     dm: Dm,
     handle: u32,
@@ -27,20 +27,20 @@ pub(crate) struct DmState {
 }
 
 impl DmState {
-    /// The emulator's.
+    /// Returns the emulator's device memory.
     pub(crate) const fn dm(&self) -> &Dm {
         &self.dm
     }
 }
 
-/// Slot `alloc_dm`. All of it is as well aligned as may be asked for: only offsets count.
+/// Context op `alloc_dm`. Every alignment is met, because it applies to offsets in the memory only.
 //= DM-01
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     ptr_verb(|| {
-        // Device memory is memory of the process and nothing else, in a child too.
+        // Device memory is plain process memory, so this also works in a forked child.
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share_inherited(context) }?;
         // SAFETY: by contract NULL or readable.
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// The C object of device memory.
+/// Creates the C object of device memory.
 pub(crate) fn new_dm(
     dm: Dm,
     context: Arc<ContextObject>,
@@ -91,10 +91,11 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// Makes room for a copy of `length` bytes. The range is checked before any byte of the program's is touched.
+/// Checks the range and returns a buffer of `length` bytes for the copy. Accesses none of the
+/// program's memory.
 ///
 /// # Errors
-/// `EFAULT` for a range that is not all inside.
+/// `EFAULT` if the range exceeds the device memory.
 //= DM-03
 fn room(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
     let end = usize::try_from(offset).ok();
@@ -115,7 +116,7 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: by contract live device memory.
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
         let mut copy = room(dm, offset, length)?;
-        // SAFETY: by contract readable; the copy is ours.
+        // SAFETY: by contract readable. The copy belongs to this function.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
         Ok(dm.write(offset, &copy)?)
     })
@@ -132,7 +133,7 @@ unsafe extern "C" fn memcpy_from_dm(
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
         let mut copy = room(dm, offset, length)?;
         dm.read(offset, &mut copy)?;
-        // SAFETY: by contract writable; the copy is ours.
+        // SAFETY: by contract writable. The copy belongs to this function.
         unsafe { ptr::copy_nonoverlapping(copy.as_ptr(), target.cast::<u8>(), length) };
         Ok(())
     })

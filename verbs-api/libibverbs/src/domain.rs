@@ -1,7 +1,7 @@
 //! Thread domains and parent domains.
 //!
-//! A thread domain promises that its objects are used by one thread; the emulator's locks are
-//! cheap without contention, so the promise is accepted and not used.
+//! A thread domain promises that one thread uses its objects. The emulator's locks are cheap
+//! without contention, so Rocade makes no use of the promise.
 
 use std::{ffi::c_int, sync::Arc};
 
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// Slot `dealloc_td`: `EBUSY` while a parent domain is made of it.
+/// Context op `dealloc_td`: fails with `EBUSY` while a parent domain uses it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
     int_verb(|| unsafe {
@@ -62,8 +62,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are called for each
-/// queue that is made with it.
+/// Context op `alloc_parent_domain`: creates a second handle on the protection domain. Custom
+/// allocators are called for each queue that is created with it.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

@@ -1,5 +1,5 @@
-//! What devices have that pass for such of mlx5: `libmlx5.so.1` calls these functions through a private table. They are named
-//! after what a program has called, because complaints name them so.
+//! Direct verbs of devices with an mlx5 identity. `libmlx5.so.1` calls these functions through a
+//! private table. Each has the name of the public function, because diagnostics print it.
 
 pub(crate) mod mkey;
 
@@ -34,7 +34,7 @@ use crate::{
     wr_batch::{self, DcRemote},
 };
 
-/// The vendor in `ibv_device_attr`, and its parts that are of mlx5.
+/// The vendor ID of mlx5 devices in `ibv_device_attr`, and their part IDs.
 const VENDOR: u32 = 0x02c9;
 const PARTS: [std::ops::RangeInclusive<u32>; 2] = [0x1011..=0x1025, 0xa2d0..=0xa2df];
 
@@ -53,20 +53,20 @@ static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     reserved_qpn_dealloc: mlx5dv_reserved_qpn_dealloc,
 };
 
-/// The functions for `libmlx5.so.1`.
+/// Returns the function table for `libmlx5.so.1`.
 pub(crate) extern "C" fn rocade_mlx5() -> *const rocade_mlx5_ops {
     &raw const OPS
 }
 
-/// Does a device of this identity pass for one of mlx5?
+/// Returns true if these are the IDs of an mlx5 device.
 fn is_mlx5(vendor_id: u32, part_id: u32) -> bool {
     vendor_id == VENDOR && PARTS.iter().any(|parts| parts.contains(&part_id))
 }
 
-/// Does that of the context?
+/// Checks that the context's device has an mlx5 identity.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where it does not.
+/// `EOPNOTSUPP` if it does not.
 fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
     let attr = context.context().device_attr();
     if is_mlx5(attr.vendor_id, attr.vendor_part_id) {
@@ -110,7 +110,8 @@ unsafe extern "C" fn mlx5dv_open_device(
     unsafe { device::ibv_open_device(device) }
 }
 
-/// What is asked for and there; other bits of `comp_mask` are cleared.
+/// `mlx5dv_query_device`: fills in the requested members that Rocade has. Clears the other bits of
+/// `comp_mask`.
 //= DCU-08
 unsafe extern "C" fn mlx5dv_query_device(
     context: *mut ibv_context,
@@ -154,12 +155,13 @@ unsafe extern "C" fn mlx5dv_query_device(
             max_dc_rd_atom: limits.max_qp_rd_atom.into(),
             max_dc_init_rd_atom: limits.max_qp_init_rd_atom.into(),
         };
-        // SAFETY: who asks for it has a structure that goes on so, by contract writable.
+        // SAFETY: a program that requests the member has a structure that includes it, by contract
+        // writable.
         unsafe { ffi::write(attr.add(1).cast(), answer) }
     })
 }
 
-/// Ends of dynamic connections, and ordinary queue pairs.
+/// `mlx5dv_create_qp`: creates DC initiators, DC targets and ordinary QPs.
 unsafe extern "C" fn mlx5dv_create_qp(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -215,10 +217,10 @@ unsafe extern "C" fn mlx5dv_create_qp(
     })
 }
 
-/// A queue pair like any other, which may have builders for indirect memory keys: on RC only.
+/// Creates an ordinary QP, on RC optionally with builders for indirect memory keys.
 ///
 /// # Safety
-/// `context`, and what `init` points at, must be NULL or alive.
+/// `context` and the objects that `init` names must be NULL or alive.
 //= UMU-01
 unsafe fn create_plain(
     context: *mut ibv_context,
@@ -242,7 +244,7 @@ unsafe fn create_plain(
 }
 
 /// # Safety
-/// What `init` points at must be NULL or alive.
+/// The objects that `init` names must be NULL or alive.
 //= DCU-01
 unsafe fn create_dci(
     init: &mut ibv_qp_init_attr_ex,
@@ -263,7 +265,7 @@ unsafe fn create_dci(
 }
 
 /// # Safety
-/// What `init` points at must be NULL or alive.
+/// The objects that `init` names must be NULL or alive.
 //= DCU-02 DCU-04
 unsafe fn create_dct(init: &mut ibv_qp_init_attr_ex, key: u64) -> Result<*mut ibv_qp, Errno> {
     let sends = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && init.send_ops_flags != 0;
@@ -289,11 +291,11 @@ unsafe fn create_dct(init: &mut ibv_qp_init_attr_ex, key: u64) -> Result<*mut ib
     }
 }
 
-/// The builders of a queue pair that `libmlx5` has, made when they are asked for.
+/// The `mlx5dv_qp_ex` of a QP, created on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Builders(OnceLock<Box<DvQp>>);
 
-/// What a pointer to an `mlx5dv_qp_ex` points at.
+/// The object behind an `mlx5dv_qp_ex`.
 #[repr(C)]
 struct DvQp {
     c: mlx5dv_qp_ex,
@@ -306,7 +308,8 @@ impl std::fmt::Debug for DvQp {
     }
 }
 
-// SAFETY: nothing in it changes after it is made; the pointer is only handed to functions whose callers vouch for it.
+// SAFETY: it does not change after construction. The pointer is only passed to functions whose
+// callers guarantee that it is live.
 unsafe impl Sync for DvQp {}
 // SAFETY: as above.
 unsafe impl Send for DvQp {}
@@ -331,7 +334,7 @@ impl Builders {
 }
 
 unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
-    // Programs ask for those of queue pairs that send nothing, too.
+    // Programs also call it for QPs that send nothing.
     if qp.is_null() {
         return std::ptr::null_mut();
     }
@@ -342,7 +345,7 @@ unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx
     })
 }
 
-/// The queue pair of builders.
+/// Returns the QP of builders.
 ///
 /// # Safety
 /// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], and be alive.
@@ -351,7 +354,7 @@ unsafe fn queue_pair(mqp: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
     unsafe { (*mqp.cast::<DvQp>()).qp }
 }
 
-/// The request that the batch has got last goes to that target.
+/// Sets the DC target of the last request in the batch.
 ///
 /// # Safety
 /// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], between `wr_start` and `wr_complete`.
@@ -401,7 +404,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
     };
 }
 
-/// A stream that is in error takes requests again.
+/// `mlx5dv_dci_stream_id_reset`: lets a stream in error accept requests again.
 //= DC-40
 unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16) -> c_int {
     int_verb(|| {
@@ -411,7 +414,8 @@ unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16)
     })
 }
 
-/// A number that no queue pair gets, for connections whose queue pair is another's (a DC target serves many).
+/// `mlx5dv_reserved_qpn_alloc`: reserves a number that no QP gets, for connections that share a QP
+/// such as a DC target.
 unsafe extern "C" fn mlx5dv_reserved_qpn_alloc(context: *mut ibv_context, qpn: *mut u32) -> c_int {
     int_verb(|| {
         // SAFETY: by contract an open context.
@@ -426,7 +430,7 @@ unsafe extern "C" fn mlx5dv_reserved_qpn_alloc(context: *mut ibv_context, qpn: *
     })
 }
 
-/// `EINVAL` for any other number.
+/// `mlx5dv_reserved_qpn_dealloc`: fails with `EINVAL` for a number that is not reserved.
 unsafe extern "C" fn mlx5dv_reserved_qpn_dealloc(context: *mut ibv_context, qpn: u32) -> c_int {
     int_verb(|| {
         // SAFETY: by contract an open context.
@@ -435,7 +439,8 @@ unsafe extern "C" fn mlx5dv_reserved_qpn_dealloc(context: *mut ibv_context, qpn:
     })
 }
 
-/// Says that packets of a peer's queue pair come from where the address handle leads to: nothing here has to know.
+/// `mlx5dv_map_ah_to_qp`: a hint that a remote QP's packets come from this address, which Rocade
+/// does not need.
 unsafe extern "C" fn mlx5dv_map_ah_to_qp(ah: *mut ibv_ah, _qp_num: u32) -> c_int {
     int_verb(|| {
         // SAFETY: by contract NULL or a live address handle.

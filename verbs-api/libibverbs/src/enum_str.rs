@@ -1,4 +1,4 @@
-//! Texts for enumerators.
+//! Names of enumerators.
 
 use std::ffi::{CStr, c_char, c_int};
 

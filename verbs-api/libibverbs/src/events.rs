@@ -24,8 +24,8 @@ use crate::{
     srq::SrqObject,
 };
 
-/// `ibv_get_async_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking
-/// (AEV-12), as read(2) would (CQ-14). A call that comes too late for its device touches nothing of it.
+/// `ibv_get_async_event`: blocks like read(2), or fails with `EAGAIN` if the descriptor is
+/// non-blocking. A call on a device that was already closed does not access its memory.
 //= AEV-12
 //= CQ-14
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             EventElement::Srq(cookie) => ibv_async_element {
                 srq: object(cookie),
             },
-            // Its pointer is where that of a queue pair would be.
+            // The pointer to a DC target is in the member of a QP.
             EventElement::Dct(cookie) => ibv_async_element { qp: object(cookie) },
             EventElement::Device => ibv_async_element { port_num: 0 },
             EventElement::Port(port) => ibv_async_element {
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: this type of event carries a CQ.
                 let cq = unsafe { event.element.cq };
-                // SAFETY: it lives until its events are acknowledged.
+                // SAFETY: the CQ lives until its events are acknowledged.
                 unsafe { CqObject::borrow(cq.cast()) }?
                     .inner()
                     .cq()
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 // SAFETY: these types of event carry a QP.
                 let qp = unsafe { event.element.qp };
-                // SAFETY: it lives until its events are acknowledged.
+                // SAFETY: the QP lives until its events are acknowledged.
                 unsafe { QpObject::borrow(qp.cast()) }?
                     .inner()
                     .qp()
@@ -130,9 +130,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             IBV_EXP_EVENT_DCT_KEY_VIOLATION
             | IBV_EXP_EVENT_DCT_ACCESS_ERR
             | IBV_EXP_EVENT_DCT_REQ_ERR => {
-                // SAFETY: these types of event carry a DC target, where that of a queue pair would be.
+                // SAFETY: these types of event carry a DC target, in the member of a QP.
                 let dct = unsafe { event.element.qp };
-                // SAFETY: it lives until its events are acknowledged.
+                // SAFETY: the DC target lives until its events are acknowledged.
                 unsafe { DctObject::borrow(dct.cast()) }?
                     .inner()
                     .qp()
@@ -141,13 +141,13 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
                 // SAFETY: these types of event carry a shared receive queue.
                 let srq = unsafe { event.element.srq };
-                // SAFETY: it lives until its events are acknowledged.
+                // SAFETY: the SRQ lives until its events are acknowledged.
                 unsafe { SrqObject::borrow(srq) }?
                     .inner()
                     .srq()
                     .ack_async_events(1);
             }
-            // Port and device events have nobody waiting.
+            // No thread waits for the acknowledgement of port and device events.
             _ => {}
         }
         Ok::<(), Errno>(())

@@ -1,5 +1,5 @@
-//! Experimental verbs: what our own header, `infiniband/verbs_exp.h`, offers beside the plain one. A module for each
-//! of its files.
+//! The experimental verbs of Rocade's header `infiniband/verbs_exp.h`. Each file of the header has
+//! a module here.
 
 pub(crate) mod atomics;
 pub(crate) mod completion;

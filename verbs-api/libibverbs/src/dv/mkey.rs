@@ -1,4 +1,5 @@
-//! Indirect memory keys, as mlx5 has them: made without memory, filled by builders, addresses from 0.
+//! Indirect memory keys of mlx5: created without memory, and configured by builders. Their
+//! addresses begin at 0.
 
 use std::{
     ffi::{c_int, c_void},
@@ -42,7 +43,7 @@ pub(super) unsafe extern "C" fn mlx5dv_create_mkey(
     ptr_verb(|| {
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
-        // Peers may invalidate any.
+        // Peers may invalidate any indirect key.
         let flags = attr.create_flags & !MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE;
         if flags != MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT {
             let what = "create_flags other than INDIRECT and REMOTE_INVALIDATE";
@@ -73,22 +74,22 @@ pub(super) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c
     int_verb(|| unsafe { MkeyObject::end(mkey, |state| Ok(state.mr.destroy()?)) })
 }
 
-/// A change of a key between `wr_start` and `wr_complete`.
+/// The configuration of a key between `wr_start` and `wr_complete`.
 #[derive(Debug)]
 pub(crate) struct KeyChange {
     key: Mr,
     access: Option<AccessFlags>,
     remap: Remap,
     if_free: bool,
-    /// So many calls are still to come.
+    /// The number of setter calls that are still missing.
     left: u8,
 }
 
 impl KeyChange {
-    /// What its work request needs.
+    /// Returns the operands of the work request.
     ///
     /// # Errors
-    /// `EINVAL` where calls are missing, or for what the key cannot become.
+    /// `EINVAL` if setter calls are missing, or if the key cannot have this configuration.
     //= UMU-07
     pub(crate) fn operands(&self) -> Result<Operands, Errno> {
         if self.left != 0 {
@@ -116,7 +117,7 @@ unsafe fn key_of(mkey: *mut c_void) -> Result<Mr, Errno> {
 }
 
 /// # Safety
-/// The list must have so many entries.
+/// The list must have `count` entries.
 //= UMU-02
 unsafe fn list_of(key: &Mr, count: u16, list: *const ibv_sge) -> Result<Remap, Errno> {
     //= UMU-04
@@ -141,7 +142,7 @@ unsafe fn list_of(key: &Mr, count: u16, list: *const ibv_sge) -> Result<Remap, E
 }
 
 /// # Safety
-/// The list must have so many entries.
+/// The list must have the given number of entries.
 //= UMU-02
 unsafe fn interleaved_of(
     key: &Mr,
@@ -170,7 +171,7 @@ unsafe fn interleaved_of(
     Ok(Remap::To { base: 0, layout })
 }
 
-/// A key that has to be free becomes this.
+/// Returns the configuration of a key that must be free.
 fn of_free(key: Mr, access: u32, remap: Remap) -> KeyChange {
     KeyChange {
         key,

@@ -21,7 +21,7 @@ fn invalid(what: &str) -> Errno {
 /// Queues a masked atomic.
 ///
 /// # Safety
-/// The list of `request` must be readable, and its operands where they are addresses.
+/// The list of `request` must be readable, and so must operands that are addresses.
 //= XAT-10
 pub(super) unsafe fn push(
     poster: &mut SendPoster<'_>,
@@ -66,7 +66,7 @@ pub(super) unsafe fn push(
             swap_mask: operand(swap_mask)?,
         }
     } else {
-        // SAFETY: likewise.
+        // SAFETY: integers, as above.
         let ibv_exp_fetch_add {
             add_val,
             field_boundary,
@@ -103,7 +103,7 @@ pub(super) unsafe fn push(
     Ok(())
 }
 
-/// The words of an operand at an address of the program.
+/// Reads an operand of 2^`log_size` bytes from an address of the program.
 ///
 /// # Errors
 /// `EINVAL` for NULL.

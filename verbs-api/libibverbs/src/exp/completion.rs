@@ -17,7 +17,8 @@ use crate::{
     ffi::{self, Errno, neg_data_verb},
 };
 
-/// `ibv_exp_poll_cq`: the number of completions written to `wc`, of `wc_size` bytes each; negative on failure.
+/// `ibv_exp_poll_cq`: writes completions of `wc_size` bytes each to `wc`. Returns their number, or
+/// a negative number on failure.
 //= XST-19
 pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
     cq: *mut ibv_cq,
@@ -36,14 +37,14 @@ pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
         let polled = state.cq().poll_with(max, |index, completion| {
             // SAFETY: by contract there are `num_entries` places of that size, and `index` is below that.
             let place = unsafe { wc.byte_add(index * size) };
-            // SAFETY: as above. It is not NULL, so that nothing fails.
+            // SAFETY: as above. It is not NULL, so the write cannot fail.
             let _ = unsafe { ffi::write_prefix(place, &to_wc(&completion), size) };
         });
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })
 }
 
-/// The experimental form of a completion.
+/// Converts a completion to the experimental structure.
 fn to_wc(completion: &Completion) -> ibv_exp_wc {
     //= DC-11 XCON-11
     let target = match completion.is_send() {

@@ -1,4 +1,4 @@
-//! Cross-channel: requests that wait, release and compute, and lists of tasks.
+//! Cross-channel operations: requests that wait, release and compute, and task lists.
 
 use std::{
     ffi::{c_int, c_void},
@@ -124,10 +124,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_cq(
     })
 }
 
-/// Queues a request that waits or releases.
+/// Queues a wait or release request.
 ///
 /// # Safety
-/// The CQ or queue pair that it names must be alive.
+/// The CQ or QP that it names must be alive.
 //= XCW-05
 //= XCE-01
 pub(super) unsafe fn push(
@@ -137,7 +137,8 @@ pub(super) unsafe fn push(
     let head = (request.wr_id, send::flags(request) & !SendFlags::INLINE);
     let last = request.exp_send_flags & IBV_EXP_SEND_WAIT_EN_LAST != 0;
     if request.exp_opcode == IBV_EXP_WR_CQE_WAIT {
-        // SAFETY: all members of the union are integers and pointers; the opcode says which was set.
+        // SAFETY: all members of the union are integers and pointers. The opcode says which one is
+        // set.
         let wait = unsafe { request.task.cqe_wait };
         // SAFETY: by contract NULL, which is refused, or a live CQ.
         let state = unsafe { CqObject::borrow(wait.cq.cast()) }?.inner();
@@ -200,11 +201,11 @@ fn calc(request: &ibv_exp_send_wr) -> Result<Calc, Errno> {
     Ok(Calc { op, located })
 }
 
-/// Lists of tasks, and chains of requests that take part in cross-channel operations, one at a time: what they wait for and release is
-/// counted from what was posted before.
+/// Serializes task lists, and chains of requests of cross-channel QPs. Their wait and release
+/// counts depend on what was posted before.
 static TASKS: Mutex<()> = Mutex::new(());
 
-/// Nobody else counts as long as the caller has this.
+/// Locks [`TASKS`], so that only the caller posts cross-channel requests.
 pub(super) fn turn() -> MutexGuard<'static, ()> {
     TASKS.lock()
 }
@@ -242,7 +243,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
 }
 
 /// # Safety
-/// What `task` names must be readable, or live.
+/// The objects that `task` names must be readable or live.
 unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int {
     let checked = int_verb(|| {
         // SAFETY: by contract NULL, which is refused, or a live queue pair.
@@ -251,7 +252,7 @@ unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int
         if task.comp_mask != 0 {
             return Err(invalid("comp_mask is not 0"));
         }
-        // SAFETY: the C part of the queue pair is alive, and this member does not change.
+        // SAFETY: the C part of the QP is alive, and this member does not change.
         if unsafe { (*object.c()).qp_base.context } != context {
             return Err(invalid("a queue pair of another context"));
         }

@@ -1,4 +1,4 @@
-//! Targets of the dynamically connected transport.
+//! Targets of the dynamically connected transport (DC).
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ use crate::{
 /// A target.
 pub(crate) type DctObject = Shell<ibv_exp_dct, DctState>;
 
-/// What stands behind an `ibv_exp_dct`.
+/// The Rust state of an `ibv_exp_dct`.
 pub(crate) struct DctState {
     qp: Qp,
     _context: Arc<ContextObject>,
@@ -43,17 +43,17 @@ pub(crate) struct DctState {
 }
 
 impl DctState {
-    /// The emulator's target.
+    /// Returns the emulator's target.
     pub(crate) const fn qp(&self) -> &Qp {
         &self.qp
     }
 }
 
-/// The targets by number, for completions to name them: as addresses.
+/// The live targets by number: the addresses of the target and of its SRQ, for completions.
 static TARGETS: LazyLock<Mutex<HashMap<u32, (usize, usize)>>> = LazyLock::new(Mutex::default);
 static TARGET_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The target of that number and its queue, as the program knows them.
+/// Returns the program's pointers to the target with this number and to its SRQ.
 //= DC-11
 pub(super) fn find(number: u32) -> Option<(*mut ibv_exp_dct, *mut ibv_srq)> {
     if TARGET_COUNT.load(Ordering::Acquire) == 0 {
@@ -70,7 +70,7 @@ fn invalid(what: &str) -> Errno {
     Errno::INVAL.because(Reason::new(what, ""))
 }
 
-/// The attributes of the two steps to RTR.
+/// Returns the attributes for the transitions to INIT and RTR.
 //= DCT-02 DCT-06
 fn attributes(init: &ibv_exp_dct_init_attr) -> Result<QpAttr, Errno> {
     if init.comp_mask != 0 || init.create_flags & !IBV_EXP_DCT_OOO_RW_DATA_PLACEMENT != 0 {

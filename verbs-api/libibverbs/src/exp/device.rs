@@ -1,4 +1,4 @@
-//! What a device can do.
+//! Device capabilities.
 
 use std::{ffi::c_int, mem};
 
@@ -27,7 +27,7 @@ use crate::{
     query,
 };
 
-/// What this device has besides `device_cap_flags`.
+/// The capability bits that this device has beyond `device_cap_flags`.
 //= XCON-04
 const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP
     | IBV_EXP_DEVICE_MW_TYPE_2B
@@ -38,17 +38,18 @@ const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP
     | IBV_EXP_DEVICE_EXT_MASKED_ATOMICS
     | IBV_EXP_DEVICE_DC_TRANSPORT;
 
-/// Fields of a fetch-and-add have at most 8 bytes.
+/// The largest field of a fetch-and-add is 8 bytes (2^3).
 const LOG_MAX_FIELD: u32 = 3;
-/// Four operands of 32 bytes.
+/// Four operands of 32 bytes (2^7).
 const LOG_MAX_OPERANDS: u32 = 7;
 
-/// Bit n stands for the enumerator with value n, up to this one.
+/// Returns the bits 0 to `last`, where bit n stands for the enumerator n.
 const fn up_to(last: u32) -> u64 {
     (2 << last) - 1
 }
 
-/// `ibv_exp_query_device`: what is asked for and there; other bits of `comp_mask` are cleared (XDEC-01).
+/// `ibv_exp_query_device`: fills in the requested members that Rocade has. Clears the other bits of
+/// `comp_mask`.
 //= XST-01
 //= XDEC-01
 pub(crate) unsafe extern "C" fn ibv_exp_query_device(
@@ -56,7 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_device(
     attr: *mut ibv_exp_device_attr,
 ) -> c_int {
     int_verb(|| {
-        // What a device can do is the same in a child.
+        // The capabilities are the same in a forked child.
         // SAFETY: by contract an open context.
         let object = unsafe { ContextObject::share_inherited(context) }?;
         let source = object.context().device_attr();
@@ -70,7 +71,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_device(
     })
 }
 
-/// The plain part, and of the rest what `wanted` asks for.
+/// Returns the plain attributes, and those extended ones that `wanted` requests.
 fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let mut c = plain(source);
     let mut there = 0;
@@ -86,7 +87,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let with_sizes = has(IBV_EXP_DEVICE_ATTR_EXT_ATOMIC_ARGS);
     let with_masked = has(IBV_EXP_DEVICE_ATTR_MASKED_ATOMICS);
     let with_umr = has(IBV_EXP_DEVICE_ATTR_UMR);
-    // Received data goes to memory, never into a completion: 0.
+    // Received data is never placed in a completion, so the value is 0.
     has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
     //= DC-02
     if has(IBV_EXP_DEVICE_DC_RD_REQ) {
@@ -129,7 +130,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     //= XAT-05
     if with_masked {
         c.masked_atomic.masked_log_atomic_arg_sizes = u64::from(MASKED_SIZES);
-        // For queue pairs that are made with IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY.
+        // For QPs created with IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY.
         c.masked_atomic
             .masked_log_atomic_arg_sizes_network_endianness = u64::from(MASKED_SIZES);
         c.masked_atomic.max_fa_bit_boundary = LOG_MAX_FIELD;
@@ -158,7 +159,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     c
 }
 
-/// What `ibv_query_device` says too.
+/// Returns the attributes that `ibv_query_device` reports too.
 fn plain(source: &DeviceAttr) -> ibv_exp_device_attr {
     // SAFETY: the structure consists of integers, for which zero is a value.
     let mut c: ibv_exp_device_attr = unsafe { mem::zeroed() };
@@ -181,7 +182,7 @@ fn plain(source: &DeviceAttr) -> ibv_exp_device_attr {
     c.max_qp_rd_atom = to_int(source.max_qp_rd_atom);
     c.max_res_rd_atom = to_int(source.max_res_rd_atom);
     c.max_qp_init_rd_atom = to_int(source.max_qp_init_rd_atom);
-    // What has no bit in a word of 32 is in `exp_device_cap_flags` alone.
+    // Capabilities above bit 31 are in `exp_device_cap_flags` alone.
     //= XDEC-11
     c.reserved = source.device_cap_flags.cast_signed();
     //= XCON-15

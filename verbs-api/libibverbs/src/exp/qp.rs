@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Experimental queue pairs.
 
 use std::{
     ffi::{c_int, c_void},
@@ -27,23 +27,23 @@ use crate::{
     qp_ex,
 };
 
-/// What a queue pair was made with besides.
+/// The experimental attributes of a QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extras {
-    /// It may change indirect keys.
+    /// True if the QP may change indirect keys.
     pub(crate) umr: bool,
-    /// Longest list of keys in a work request.
+    /// The longest list of keys in a work request.
     pub(crate) max_inline_entries: u32,
-    /// Longest operand of masked atomics in bytes.
+    /// The longest operand of masked atomics in bytes.
     pub(crate) max_atomic_arg: u32,
-    /// Flags of cross-channel that it was made with.
+    /// The cross-channel flags in `exp_create_flags`.
     pub(crate) cross: u32,
-    /// Original values of atomics are big-endian.
+    /// True if atomics return the original value in big-endian byte order.
     pub(crate) big_endian: bool,
 }
 
 impl Extras {
-    /// Of a queue pair that was made as a plain one.
+    /// The attributes of a QP that no experimental verb created.
     pub(crate) const NONE: Self = Self {
         umr: false,
         max_inline_entries: 0,
@@ -63,20 +63,21 @@ const KNOWN_MEMBERS: u32 = IBV_EXP_QP_INIT_ATTR_PD
     | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
     | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
 
-/// Those that are no matter of cross-channel.
+/// The creation flags that do not concern cross-channel operations.
 const OTHERS: u32 = IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY | IBV_EXP_QP_CREATE_UMR;
 
-/// Those of cross-channel.
+/// The creation flags of cross-channel operations.
 const CROSS: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
     | IBV_EXP_QP_CREATE_MANAGED_SEND
     | IBV_EXP_QP_CREATE_MANAGED_RECV
     | IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW
     | IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW;
 
-/// What `init` asks for besides.
+/// Returns the experimental attributes that `init` requests.
 ///
 /// # Errors
-/// `EINVAL` for what nobody knows or exceeds the device's limits, `EOPNOTSUPP` for what is not offered.
+/// `EINVAL` for unknown bits and for values above the device's limits. `EOPNOTSUPP` for attributes
+/// that Rocade does not offer.
 //= XCON-20
 //= XCON-07
 fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
@@ -138,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         return ptr::null_mut();
     }
     ptr_verb(|| {
-        // SAFETY: not NULL as of the first look, and by contract valid.
+        // SAFETY: checked for NULL above, and by contract valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: the structure consists of integers and pointers, for which zero is a value.
         let mut plain: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
@@ -160,7 +161,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         // SAFETY: same contract.
         let qp = unsafe { qp_ex::create(context, &mut plain) }?;
         init.cap = plain.cap;
-        // A hint that is not taken.
+        // `max_inl_recv` is a hint, which Rocade does not use.
         init.max_inl_recv = 0;
         // SAFETY: made just now.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
@@ -171,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         if asked.cross != 0
             && let Err(error) = state.qp().take_part(cross_channel(asked.cross))
         {
-            // SAFETY: nobody else knows it.
+            // SAFETY: created above, and not yet known to the program.
             unsafe { qp::ibv_destroy_qp(qp) };
             return Err(error.into());
         }
@@ -191,7 +192,7 @@ const fn cross_channel(flags: u32) -> CrossChannel {
     }
 }
 
-/// `ibv_exp_modify_qp`: positive errno (XST-06).
+/// `ibv_exp_modify_qp`: returns 0 or a positive errno.
 //= XST-06
 pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
     qp: *mut ibv_qp,
@@ -223,7 +224,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
     }
 }
 
-/// `ibv_exp_query_qp`: all attributes.
+/// `ibv_exp_query_qp`: returns all attributes, whatever the mask.
 //= XST-07
 pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
     qp: *mut ibv_qp,
@@ -239,14 +240,14 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
     let mut plain: ibv_qp_attr = unsafe { mem::zeroed() };
     // SAFETY: as above.
     let mut plain_init: ibv_qp_init_attr = unsafe { mem::zeroed() };
-    // SAFETY: same contract; the other structures are ours.
+    // SAFETY: same contract. The other structures are local.
     let failed = unsafe { qp::ibv_query_qp(qp, &raw mut plain, 0, &raw mut plain_init) };
     if failed != 0 {
         return failed;
     }
     int_verb(|| {
         let mut answer = from_plain(&plain);
-        // SAFETY: the query has succeeded, so it is a live QP.
+        // SAFETY: the query succeeded, so it is a live QP.
         let object = unsafe { QpObject::borrow(qp.cast()) }?;
         answer.dct_key = object.inner().qp().query().0.dc_key;
         // SAFETY: by contract writable.
@@ -256,7 +257,8 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
         }
         // SAFETY: by contract writable.
         unsafe { ffi::write(init, init_from_plain(&plain_init, object.inner().extras())) }?;
-        // SAFETY: written just now; the C part of the queue pair is alive, and its members do not change.
+        // SAFETY: `init` was just written. The C part of the QP is alive, and these members do not
+        // change.
         unsafe {
             (*init).pd = (*object.c()).qp_base.pd;
             if !(*init).pd.is_null() {

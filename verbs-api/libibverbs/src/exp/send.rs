@@ -24,7 +24,7 @@ use crate::{
     qp::{QpObject, QpState},
 };
 
-/// The bit of a DC key that says that it is for the initiator's own to be sent.
+/// The bit of a DC key that requests the initiator's own key instead.
 //= DCK-02
 const OWN_KEY: u64 = 1 << 63;
 
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     unsafe { post(qp, wr, bad_wr, false) }
 }
 
-/// Likewise, `in_turn` where it is the caller's turn to count.
+/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of [`cross::turn`].
 ///
 /// # Safety
 /// As for [`ibv_exp_post_send`].
@@ -55,7 +55,7 @@ pub(super) unsafe fn post(
         //= XCT-03
         let counts = state.extras().cross != 0 && !in_turn;
         let _turn = counts.then(cross::turn);
-        // Before the queue is locked.
+        // Queried before the send queue is locked.
         let own_key = match state.qp_type() {
             QpType::DcInitiator => state.qp().query().0.dc_key,
             _ => 0,
@@ -80,7 +80,7 @@ impl Chained for ibv_exp_send_wr {
 }
 
 /// # Safety
-/// What `request` names must be readable, or live.
+/// The objects that `request` names must be readable or live.
 unsafe fn push(
     poster: &mut SendPoster<'_>,
     state: &QpState,
@@ -91,7 +91,7 @@ unsafe fn push(
     if request.comp_mask != 0 {
         return Err(Errno::INVAL.because(Reason::new("comp_mask is not 0", "")));
     }
-    // A request that says nothing of a target is none for one: what it names there is not looked at.
+    // Only requests of a DC initiator name a target. For other QPs, the member `dc` is not read.
     let to = || {
         if state.qp_type() != QpType::DcInitiator {
             return Ok(None);
@@ -126,7 +126,7 @@ unsafe fn push(
             // SAFETY: same contract.
             unsafe { atomics::push(poster, state, request, to()?) }
         }
-        // What concerns this side alone.
+        // Requests that stay on this host.
         // SAFETY: same contract.
         IBV_WR_LOCAL_INV => unsafe { post::push_send(poster, state, &plain(request)) },
         // SAFETY: same contract.
@@ -141,7 +141,7 @@ unsafe fn push(
     }
 }
 
-/// The flags of a request that mean the same in both forms.
+/// Returns the flags of a request that mean the same in both structures.
 //= XCON-03
 pub(super) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
     #[expect(
@@ -156,7 +156,7 @@ pub(super) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
     flags
 }
 
-/// The plain form of a request, for operations that have one; others have an opcode that is no plain one.
+/// Converts a request to the plain structure. An opcode without a plain form stays as it is.
 pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
     ibv_send_wr {
         wr_id: request.wr_id,
@@ -170,7 +170,7 @@ pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
         qp_type: ibv_send_wr_qp_type {
             remote_srqn: request.xrc_remote_srq_num,
         },
-        // A window's rights are others, see `bind`.
+        // The rights of a window are converted by `bind`.
         bind_mw: ibv_send_wr_tail {
             // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
             tso: unsafe { request.bind_mw.tso },
@@ -178,7 +178,7 @@ pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
     }
 }
 
-/// The plain form of a bind, whose rights fit into 32 bits there.
+/// Converts a bind to the plain structure, where its rights must fit into 32 bits.
 //= XDEC-15
 //= XCON-22
 fn bind(request: &ibv_exp_send_wr) -> Result<ibv_send_wr, Errno> {
