@@ -1,4 +1,4 @@
-//! The reasons of failing verbs in words, with what to do about the common mistakes.
+//! The reasons of failing verbs in words, with remedies for common mistakes.
 
 use rocade_emulator::{
     Gid, ModifyError, Mtu, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, VerbsError,
@@ -10,11 +10,11 @@ use crate::{
     ffi::Errno,
 };
 
-/// What a `modify_qp` was asked for, and the device on which.
+/// The arguments of a `modify_qp`, and the QP and the device that it was called on.
 #[derive(Debug)]
 pub(crate) struct Modify<'a> {
     pub(crate) qp_type: QpType,
-    /// The QP's state, which a refusal leaves as it was.
+    /// The current state of the QP, which a failed transition does not change.
     pub(crate) from: QpState,
     pub(crate) attr: &'a QpAttr,
     pub(crate) mask: QpAttrMask,
@@ -23,7 +23,7 @@ pub(crate) struct Modify<'a> {
 }
 
 impl Modify<'_> {
-    /// The reason of a refusal, with the transition in front.
+    /// Returns the reason of a failed transition. The text begins with the transition.
     pub(crate) fn refused(&self, error: &VerbsError) -> Reason {
         let reason = match error {
             VerbsError::Modify(error) => self.modify_error(error),
@@ -40,7 +40,7 @@ impl Modify<'_> {
         Reason::new(format!("{from} -> {to}: {}", reason.what), reason.advice)
     }
 
-    /// The reason where the queue pair is asked to come to the state that it is in, or to no other one.
+    /// Returns the reason if the target state is the current one, or if the call names no state.
     fn same_state(&self, error: &ModifyError) -> Option<Reason> {
         if self.target() != Some(self.from) {
             return None;
@@ -227,7 +227,7 @@ impl Modify<'_> {
     }
 }
 
-/// A state as the standard writes it.
+/// Returns the name of a state as in the InfiniBand specification.
 pub(crate) const fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Reset => "RESET",
@@ -240,7 +240,7 @@ pub(crate) const fn state_name(state: QpState) -> &'static str {
     }
 }
 
-/// The bits of a mask as C programs write them.
+/// Returns the names of the bits of a mask as C programs write them.
 fn names(mask: QpAttrMask) -> String {
     let names: Vec<String> = mask
         .iter_names()
@@ -249,7 +249,7 @@ fn names(mask: QpAttrMask) -> String {
     names.join(" | ")
 }
 
-/// The reason why a queue pair in this state does not take a work request.
+/// Returns the reason why a QP in this state refuses a work request.
 pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> Reason {
     match error {
         VerbsError::Post(PostError::InvalidState) if is_send => Reason::new(
@@ -273,7 +273,7 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
     }
 }
 
-/// The reason why there is no such queue pair.
+/// Returns the reason why a QP cannot be created.
 pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Reason {
     let field = match error {
         VerbsError::NotSupported(_) if qp_type == QpType::RawPacket => return self::error(error),
@@ -295,7 +295,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
     )
 }
 
-/// A queue pair type that Rocade does not have.
+/// Returns the reason for a QP type that Rocade does not have.
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
@@ -306,7 +306,7 @@ pub(crate) fn qp_type_missing(name: &str) -> Reason {
     )
 }
 
-/// The reason that an error of the emulator gives.
+/// Returns the reason of an error of the emulator.
 pub(crate) fn error(error: &VerbsError) -> Reason {
     let advice = match error {
         VerbsError::InvalidArgument("cqe") => "from 1 to max_cqe of `ibv_devinfo -v`",
@@ -366,7 +366,7 @@ const fn broker_advice(error: &BrokerError) -> &'static str {
     }
 }
 
-/// What can be said of an errno whose reason nobody has noted.
+/// Returns the reason for an errno without a noted reason.
 pub(crate) fn errno(errno: Errno) -> Reason {
     match errno.0 {
         libc::EINVAL => Reason::new("an argument is NULL or out of range", ""),
@@ -465,7 +465,7 @@ mod tests {
         assert_has(&text, &["has IBV_QP_QKEY,"]);
     }
 
-    /// Programs that connect a queue pair twice.
+    /// A program that connects a QP twice.
     #[test]
     fn a_state_that_is_reached_already_is_no_transition() {
         let say = |from, to: QpState, mask, error| {

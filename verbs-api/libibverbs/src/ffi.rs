@@ -37,25 +37,25 @@ pub(crate) fn set_errno(code: c_int) {
     unsafe { *libc::__errno_location() = code };
 }
 
-/// Runs `f`; a panic becomes `EIO`, because unwinding must not reach C frames.
+/// Runs `f`. Turns a panic into `EIO`, because unwinding must not reach C frames.
 pub(crate) fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
     if let Err(errno) = outcome {
-        // The closure is named after the verb that it is in.
+        // The type name of the closure contains the name of its verb.
         complaint::raise(type_name::<F>(), errno);
         set_errno(errno.0);
     }
     outcome
 }
 
-/// Convention "0 or positive errno" (ERN-01).
+/// Runs a verb that returns 0 or a positive errno.
 //= ERN-01
 pub(crate) fn int_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     uncancelled(|| int_data_verb(f))
 }
 
-/// The same for the data path: `f` calls no function of the C library that is a cancellation point
-/// (`cancel`).
+/// Like [`int_verb`], for the data path: `f` calls no function of the C library that is a
+/// cancellation point (see `cancel`).
 pub(crate) fn int_data_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(f) {
         Ok(()) => 0,
@@ -63,25 +63,25 @@ pub(crate) fn int_data_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// Convention "pointer, or NULL and errno" (ERN-01).
+/// Runs a verb that returns a pointer, or NULL and errno.
 //= ERN-01
 pub(crate) fn ptr_verb<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     uncancelled(|| guarded(f)).unwrap_or(ptr::null_mut())
 }
 
-/// Convention "a value, or -1 and errno" (ERN-01).
+/// Runs a verb that returns a value, or -1 and errno.
 //= ERN-01
 pub(crate) fn neg_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     uncancelled(|| neg_data_verb(f))
 }
 
-/// The same for the data path, as [`int_data_verb`].
+/// Like [`neg_verb`], for the data path. `f` is as for [`int_data_verb`].
 pub(crate) fn neg_data_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(f).unwrap_or(-1)
 }
 
-/// For functions whose answer is itself an errno value that is no failure, such as `ENOENT` of an
-/// empty queue: 0 or a positive errno, where `f` may choose either. On the data path.
+/// Runs a data-path function whose result is 0 or an errno value that is no failure, such as
+/// `ENOENT` for an empty queue. `f` chooses which.
 pub(crate) fn status_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     match guarded(f) {
         Ok(status) => status,
@@ -89,12 +89,12 @@ pub(crate) fn status_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     }
 }
 
-/// For functions that cannot report a failure. On the data path.
+/// Runs a data-path function that cannot report a failure.
 pub(crate) fn void_verb(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);
 }
 
-/// Reads a structure the caller points at.
+/// Reads the structure that `source` points to.
 ///
 /// # Safety
 /// `source` must be NULL or valid for reads of `T`.
@@ -102,11 +102,11 @@ pub(crate) unsafe fn read<T: Copy>(source: *const T) -> Result<T, Errno> {
     if source.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: not NULL; the caller of this function vouches for the rest.
+    // SAFETY: not NULL. The caller guarantees the rest.
     Ok(unsafe { source.read() })
 }
 
-/// Writes a structure where the caller points.
+/// Writes a structure to `target`.
 ///
 /// # Safety
 /// `target` must be NULL or valid for writes of `T`.
@@ -114,32 +114,32 @@ pub(crate) unsafe fn write<T>(target: *mut T, value: T) -> Result<(), Errno> {
     if target.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: not NULL; the caller of this function vouches for the rest.
+    // SAFETY: not NULL. The caller guarantees the rest.
     unsafe { target.write(value) };
     Ok(())
 }
 
-/// Copies the first `len` bytes of `value` to `target`, for callers built against a shorter
-/// structure than ours; clears what a longer one has behind it.
+/// Copies the first `len` bytes of `value` to `target`, for callers with a shorter structure. If
+/// the caller's structure is longer, clears the rest.
 ///
 /// # Safety
-/// `target` must be NULL or valid for writes of `len` bytes. `T` must have no padding that
-/// matters to the caller.
+/// `target` must be NULL or valid for writes of `len` bytes. `T` must have no padding that matters
+/// to the caller.
 pub(crate) unsafe fn write_prefix<T>(target: *mut T, value: &T, len: usize) -> Result<(), Errno> {
     if target.is_null() {
         return Err(Errno::INVAL);
     }
     let bytes = target.cast::<u8>();
     let known = len.min(size_of::<T>());
-    // SAFETY: `value` is readable for `size_of::<T>()` bytes, `target` is writable for `len`
-    // bytes by contract, and they do not overlap since we hold `value` by reference.
+    // SAFETY: `value` is readable for `size_of::<T>()` bytes. `target` is writable for `len` bytes
+    // by contract. They do not overlap, because `value` is a shared reference.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), bytes, known) };
     // SAFETY: bytes `known..len` of `target` are writable by contract.
     unsafe { bytes.add(known).write_bytes(0, len - known) };
     Ok(())
 }
 
-/// Copies `text` into a C array, cut to fit and terminated.
+/// Copies `text` into a C array, truncated to fit and NUL-terminated.
 pub(crate) fn fill(array: &mut [c_char], text: &str) {
     let Some(room) = array.len().checked_sub(1) else {
         return;
@@ -154,7 +154,7 @@ pub(crate) fn fill(array: &mut [c_char], text: &str) {
     }
 }
 
-/// A count as the `int` of a C structure; what does not fit is as good as unlimited.
+/// Converts a count to the `int` of a C structure, and clamps it to the largest `int`.
 pub(crate) fn to_int(value: impl TryInto<c_int>) -> c_int {
     value.try_into().unwrap_or(c_int::MAX)
 }
@@ -198,11 +198,11 @@ mod tests {
     fn a_longer_structure_is_cleared_behind_ours() {
         let mut target = [0xffu8; 8];
         let value = 0x0101_0101u32;
-        // SAFETY: the array has the 6 bytes we name.
+        // SAFETY: the array has 6 bytes and more.
         let done = unsafe { write_prefix(target.as_mut_ptr().cast::<u32>(), &value, 6) };
         assert_eq!(done, Ok(()));
         assert_eq!(target, [1, 1, 1, 1, 0, 0, 0xff, 0xff]);
-        // SAFETY: the array has the 2 bytes we name.
+        // SAFETY: the array has 2 bytes and more.
         let done = unsafe { write_prefix(target.as_mut_ptr().cast::<u32>(), &0u32, 2) };
         assert_eq!(done, Ok(()));
         assert_eq!(target, [0, 0, 1, 1, 0, 0, 0xff, 0xff]);

@@ -1,4 +1,4 @@
-//! Flows: which frames come to which raw packet queue pair.
+//! Flow steering: the rules that select the frames of a raw packet QP.
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
@@ -27,16 +27,16 @@ use crate::{
     shell::Shell,
 };
 
-/// A flow.
+/// A flow steering rule.
 type FlowObject = Shell<ibv_flow, FlowState>;
 
-/// What stands behind an `ibv_flow`.
+/// The Rust state of an `ibv_flow`.
 struct FlowState {
     flow: Flow,
     _context: Arc<ContextObject>,
 }
 
-/// Flags that there are; the lowest bit was once a name for what is so anyway.
+/// The valid flags. The lowest bit is obsolete and has no effect.
 const KNOWN_FLAGS: u32 = 1 | IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
 
 /// Slot `ibv_create_flow`.
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn create_flow(
     ptr_verb(|| {
         // SAFETY: by contract a live QP.
         let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable, with the specifications that it counts behind it.
+        // SAFETY: by contract NULL or readable, and followed by `num_of_specs` specifications.
         let plan = unsafe { flow_attr(attr) }?;
         let flow = qp.qp().create_flow(plan).map_err(|error| {
             let errno = Errno::from(error);
@@ -82,7 +82,7 @@ fn unknown(what: String, errno: Errno) -> Errno {
 }
 
 /// # Safety
-/// `attr` must be NULL or readable, and be followed by the specifications that it counts.
+/// `attr` must be NULL or readable, and be followed by `num_of_specs` specifications.
 unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
     // SAFETY: same contract.
     let head = unsafe { ffi::read(attr) }?;
@@ -113,13 +113,13 @@ unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
         return Err(unknown(what, Errno::INVAL));
     }
     let mut specs = Vec::with_capacity(count);
-    // SAFETY: the specifications begin behind the head.
+    // SAFETY: the specifications begin after the attributes.
     let mut next: *const u8 = unsafe { attr.add(1) }.cast();
     for _ in 0..count {
         // SAFETY: by contract there is one more, whose size is as it says.
         let (spec, size) = unsafe { flow_spec(next) }?;
         specs.push(spec);
-        // SAFETY: the next one is behind it.
+        // SAFETY: the next specification follows this one.
         next = unsafe { next.add(size) };
     }
     Ok(FlowAttr {
@@ -130,15 +130,15 @@ unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
     })
 }
 
-/// A specification, and how many bytes it takes.
+/// Reads a specification. Returns it and its size in bytes.
 ///
 /// # Safety
-/// `place` must have one.
+/// `place` must point to a specification.
 unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
-    /// Reads one of the type that the head says.
+    /// Reads a specification of type `T`.
     ///
     /// # Safety
-    /// It must have the size that it says.
+    /// `place` must be readable for `size` bytes.
     unsafe fn take<T>(place: *const u8, size: usize) -> Result<T, Errno> {
         if size != size_of::<T>() {
             let what = format!(
@@ -150,7 +150,7 @@ unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
         // SAFETY: by contract there are as many bytes; they need not be aligned.
         Ok(unsafe { ptr::read_unaligned(place.cast()) })
     }
-    // SAFETY: each specification begins with these two.
+    // SAFETY: each specification begins with a type and a size.
     let head: ibv_flow_spec_action_drop = unsafe { ptr::read_unaligned(place.cast()) };
     let size = usize::from(head.size);
     let spec = match head.r#type {

@@ -1,8 +1,8 @@
-//! Importing: another handle on a device, domain, region or device memory of this process.
+//! Import verbs: create another handle on a device, PD, MR or device memory of this process.
 //!
-//! With a kernel driver, processes pass each other the descriptor of an open device. Here the device is in the
-//! process, with its memory: a descriptor of another process's leads nowhere, and within the process it is known by the
-//! file behind it, however often it was duplicated.
+//! With a kernel driver, processes pass each other the descriptor of an open device. A device of
+//! Rocade lives in one process, with its memory, so another process cannot import it. Within the
+//! process, the inode behind a descriptor identifies the device, even after a dup(2).
 
 use std::{
     collections::HashMap,
@@ -30,21 +30,21 @@ use crate::{
     process,
 };
 
-/// What can be imported, by the handle that its C object shows.
+/// The importable objects, by the handle in their C object.
 #[derive(Default)]
 pub(crate) struct Offers {
     devices: Vec<(FileKey, Weak<ContextObject>)>,
     domains: HashMap<u32, (Pd, Known)>,
     regions: HashMap<u32, Mr>,
     memories: HashMap<u32, Dm>,
-    /// Handles of device memory given so far.
+    /// The last handle assigned to device memory.
     named: u32,
 }
 
 /// Device and inode of an open file.
 type FileKey = (u64, u64);
 
-/// Those of this process: a child has none of its parent's.
+/// Runs `f` on the importable objects of this process. A forked child inherits none.
 fn with_offers<R>(f: impl FnOnce(&mut Offers) -> R) -> R {
     f(&mut process::offers().lock())
 }
@@ -53,14 +53,14 @@ fn file_key(fd: RawFd) -> Result<FileKey, Errno> {
     if fd < 0 {
         return Err(Errno(libc::EBADF));
     }
-    // SAFETY: the descriptor is only looked at, and left as it is.
+    // SAFETY: the descriptor is only read, and stays open.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     let known = file.metadata();
     let known = known.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EBADF)))?;
     Ok((known.dev(), known.ino()))
 }
 
-/// A context was opened.
+/// Makes a new context importable.
 pub(crate) fn offer_device(context: &Arc<ContextObject>) {
     let Ok(key) = file_key(context.context().command_fd()) else {
         return;
@@ -71,29 +71,29 @@ pub(crate) fn offer_device(context: &Arc<ContextObject>) {
     });
 }
 
-/// A domain was made.
+/// Makes a new PD importable.
 pub(crate) fn offer_domain(pd: &Pd, in_use: &InUse) {
     let handle = pd.handle();
     let offer = (pd.clone(), in_use.known());
     with_offers(|offers| offers.domains.insert(handle, offer));
 }
 
-/// It has ended.
+/// Removes a deallocated PD.
 pub(crate) fn withdraw_domain(pd: &Pd) {
     with_offers(|offers| offers.domains.remove(&pd.handle()));
 }
 
-/// A region was made.
+/// Makes a new MR importable.
 pub(crate) fn offer_region(mr: &Mr) {
     with_offers(|offers| offers.regions.insert(mr.lkey().get(), mr.clone()));
 }
 
-/// It has ended.
+/// Removes a deregistered MR.
 pub(crate) fn withdraw_region(mr: &Mr) {
     with_offers(|offers| offers.regions.remove(&mr.lkey().get()));
 }
 
-/// Device memory was made; gives its handle.
+/// Makes new device memory importable. Returns its handle.
 pub(crate) fn offer_memory(dm: &Dm) -> u32 {
     with_offers(|offers| {
         offers.named += 1;
@@ -102,7 +102,7 @@ pub(crate) fn offer_memory(dm: &Dm) -> u32 {
     })
 }
 
-/// It has ended.
+/// Removes freed device memory.
 pub(crate) fn withdraw_memory(handle: u32) {
     with_offers(|offers| offers.memories.remove(&handle));
 }
@@ -112,7 +112,7 @@ fn unknown(what: &str, handle: u32) -> Errno {
     Errno::INVAL.because(Reason::new(what, ""))
 }
 
-/// `ibv_import_device`: the descriptor is the context's from then on.
+/// `ibv_import_device`: the new context owns the descriptor.
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     ptr_verb(|| {
         let key = file_key(cmd_fd)?;
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
             let advice = "devices of other processes cannot be imported: they are in there";
             Errno::INVAL.because(Reason::new(what, advice))
         })?;
-        // SAFETY: by contract it is given to us.
+        // SAFETY: by contract the caller passes ownership of the descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         debug_assert_eq!(fd.as_raw_fd(), cmd_fd);
         Ok(context::open_again(&found, fd))
@@ -150,13 +150,13 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     })
 }
 
-/// `ibv_unimport_pd`: the domain itself stays.
+/// `ibv_unimport_pd`: destroys the handle, not the PD.
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: by contract an imported domain that is not used afterwards.
     void_verb(|| unsafe { PdObject::end(pd, |_| Ok(())) });
 }
 
-/// `ibv_import_mr`: the address is not known.
+/// `ibv_import_mr`: the address of the imported MR is unknown.
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     ptr_verb(|| {
         // SAFETY: by contract a live domain.
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
     })
 }
 
-/// `ibv_unimport_mr`: the region itself stays.
+/// `ibv_unimport_mr`: destroys the handle, not the MR.
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: by contract an imported region that is not used afterwards.
     void_verb(|| unsafe { MrObject::end(mr, |_| Ok(())) });
@@ -189,11 +189,11 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     })
 }
 
-/// `ibv_unimport_dm`: the memory itself stays.
+/// `ibv_unimport_dm`: destroys the handle, not the memory.
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: by contract imported memory that is not used afterwards.
     void_verb(|| unsafe { DmObject::end(dm, |_| Ok(())) });
 }
 
-/// Where the address of an imported region would be.
+/// The `addr` of an imported MR.
 pub(crate) const NO_ADDRESS: *mut std::ffi::c_void = ptr::null_mut();

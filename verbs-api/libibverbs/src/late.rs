@@ -1,9 +1,10 @@
-//! Calls that wait for events and come too late for what they wait at.
+//! Objects that were destroyed before a waiting call reached them.
 //!
-//! Programs end a completion channel, or close a device, while a thread of theirs is on its way to the next event. Such a
-//! call must touch nothing that was freed. It looks for its object here: one that has ended is known by its address,
-//! whose memory is kept so that nothing else gets it. The call then sleeps, as in read(2) of a descriptor that
-//! another thread closes, or fails with `EBADF` where the descriptor was non-blocking.
+//! Programs destroy a completion channel, or close a device, while another thread is about to wait
+//! for its next event. Such a late call must not access freed memory. It looks its object up here
+//! by address. The memory of a destroyed object is kept, so that no new object gets the same
+//! address. The late call then sleeps, as in read(2) from a descriptor that another thread closes.
+//! If the descriptor was non-blocking, the call fails with `EBADF`.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +14,7 @@ use std::{
 
 use crate::ffi::Errno;
 
-/// Most objects that have ended and are known: no call is so late that more end before it.
+/// The most destroyed objects to remember. A call that is later than 64 destroys is not expected.
 const MOST_ENDED: usize = 64;
 
 /// The objects of one kind, by the addresses that the program has.
@@ -25,9 +26,9 @@ pub(crate) struct Places<T> {
 
 struct Ended {
     address: usize,
-    /// The descriptor was non-blocking.
+    /// True if the descriptor was non-blocking.
     fails: bool,
-    /// The lock that keeps others from the address.
+    /// The object's memory, kept so that its address is not reused.
     memory: Option<Box<dyn Send>>,
 }
 
@@ -50,13 +51,13 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Notes a new object.
+    /// Adds a new object.
     pub(crate) fn begin(&mut self, address: usize, object: &Arc<T>) {
         self.ended.retain(|ended| ended.address != address);
         self.live.insert(address, Arc::downgrade(object));
     }
 
-    /// Notes that the object has ended. Calls that have found it go on with it.
+    /// Marks an object as destroyed. Calls that already found the object keep using it.
     pub(crate) fn end(&mut self, address: usize, fails: bool) {
         self.live.remove(&address);
         self.ended.push_back(Ended {
@@ -69,7 +70,7 @@ impl<T> Places<T> {
         }
     }
 
-    /// Keeps the memory of an object that has ended.
+    /// Keeps the memory of a destroyed object.
     pub(crate) fn keep(&mut self, address: usize, memory: impl Send + 'static) {
         let mut newest_first = self.ended.iter_mut().rev();
         if let Some(ended) = newest_first.find(|ended| ended.address == address) {
@@ -77,11 +78,11 @@ impl<T> Places<T> {
         }
     }
 
-    /// Finds the object of a call; `None` where it has ended and the call sleeps for good. `or` is asked for an
-    /// object that is not known here.
+    /// Finds the object of a call. Returns `None` if it was destroyed, so that the call sleeps
+    /// until a signal. `or` finds an object that is not listed.
     ///
     /// # Errors
-    /// `EBADF` where it has ended and was non-blocking, and what `or` says.
+    /// `EBADF` if the object was destroyed and was non-blocking, and any error of `or`.
     pub(crate) fn find(
         &self,
         address: usize,

@@ -1,22 +1,21 @@
 //! Drop-in `libibverbs.so.1`: the verbs of the C API over the emulated HCA.
 //!
-//! This library owns the only engine of the process (see `process`). It holds no transport
-//! logic: each exported function checks its pointers, translates its arguments, calls the
-//! emulator and translates the answer.
+//! This library owns the only engine of the process (see `process`). It holds no transport logic.
+//! Each exported function checks its pointers, converts its arguments, calls the emulator and
+//! converts the result.
 //!
 //! # How a C object relates to the emulator
-//! Every object a program gets a pointer to is the first member of a `shell::Shell`, which also
-//! holds the emulator's handle. The emulator hands the address of the C object back in events.
+//! The C part of every object is the first member of a `shell::Shell`, which also holds the
+//! emulator's handle. Events of the emulator carry the address of the C object.
 //!
 //! # Conventions
 //! * A panic never crosses the C boundary: `ffi` turns it into `EIO`.
-//! * A NULL object gives `EINVAL`, an object inherited through `fork` gives `ENODEV`; ending an
-//!   inherited object succeeds and does nothing.
-//! * What the function returns besides follows `ERN-01`: 0 or a positive errno, NULL, or -1, in
-//!   each case with `errno` set.
-//! * A failure is explained on standard error (`complaint`).
+//! * A NULL object gives `EINVAL`. An object inherited through `fork` gives `ENODEV`, but
+//!   destroying it succeeds and does nothing.
+//! * On failure, a function returns a positive errno, NULL or -1, and sets `errno`.
+//! * Each failure is explained on standard error (`complaint`).
 //!
-//! The exported symbols are listed in `exports.tsv`; inline functions of the header call through
+//! The exported symbols are listed in `exports.tsv`. Inline functions of the header call through
 //! the tables that `context`, `cq_ex` and `qp_ex` fill in.
 
 // Test builds have no version script, so nothing is exported and most functions look unused.

@@ -1,4 +1,4 @@
-//! `fork` support, sysfs, and whatever has no better place.
+//! `fork` support and sysfs.
 
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void},
@@ -16,7 +16,7 @@ use crate::{
     process,
 };
 
-/// `ibv_fork_init`: nothing to prepare, registered memory is ordinary memory.
+/// `ibv_fork_init`: has nothing to prepare, because registered memory is ordinary memory.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }
@@ -42,8 +42,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     path.as_ptr()
 }
 
-/// `ibv_read_sysfs_file`: the length of the content without a final newline, or -1. Attributes
-/// of our own devices are answered from memory.
+/// `ibv_read_sysfs_file`: returns the length of the content without a final newline, or -1.
+/// Attributes of Rocade's devices are read from memory.
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// Copies without a final newline, terminated where there is room.
+/// Copies `content` without a final newline, NUL-terminated if there is room.
 ///
 /// # Safety
 /// `buf` must be writable for `size` bytes.
@@ -80,14 +80,14 @@ unsafe fn copy_text(content: &[u8], buf: *mut c_char, size: usize) -> Result<c_i
     // SAFETY: `len` is at most `size`.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, len) };
     if len < size {
-        // SAFETY: there is a place behind the text.
+        // SAFETY: the buffer is longer than the text.
         unsafe { buf.add(len).write(0) };
     }
     c_int::try_from(len).map_err(|_| Errno::INVAL)
 }
 
-/// What the view has at this path, if it is a file of one of our devices. What changes, or depends on
-/// the host, is read where the view shows it.
+/// Returns the content of a file of a Rocade device from the device tree. Files that change, or
+/// depend on the host, are not in the tree: they are read from the file system.
 fn own_attribute(dir: &Path, file: &Path) -> Option<String> {
     let path = dir.join(file);
     let name = path.strip_prefix("/sys/class").ok()?;

@@ -27,7 +27,7 @@ use crate::{
 /// A memory region.
 pub(crate) type MrObject = Shell<ibv_mr, MrState>;
 
-/// What stands behind an `ibv_mr`.
+/// The Rust state of an `ibv_mr`.
 pub(crate) struct MrState {
     mr: Mr,
     _context: Arc<ContextObject>,
@@ -81,13 +81,13 @@ fn shell_of(
     })
 }
 
-/// The C object of a region that there is already.
+/// Creates a C object for an existing MR.
 pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
     let length = usize::try_from(mr.len()).unwrap_or(usize::MAX);
     shell_of(pd, state, mr, (import::NO_ADDRESS, length), state.in_use())
 }
 
-/// `ibv_reg_mr` as a function: binaries whose access flags are constants call it directly.
+/// `ibv_reg_mr` as a function, which binaries with constant access flags call directly.
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -119,21 +119,21 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
-        // The emulator knows which of the unknown bits may be ignored.
+        // The emulator decides which of the unknown bits it may ignore.
         let access = AccessFlags::from_bits_retain(access);
         // SAFETY: same contract.
         unsafe { register(pd, addr, length, iova, access) }
     })
 }
 
-/// Makes a region of memory of the program.
+/// Registers memory of the program.
 ///
 /// # Errors
-/// What the emulator says.
+/// Any error of the emulator.
 ///
 /// # Safety
-/// `pd` must be NULL or a live domain. The program promises to keep the range mapped while the region exists; that is
-/// the contract of the verb.
+/// `pd` must be NULL or a live domain. By the contract of the verb, the program keeps the range
+/// mapped while the MR exists.
 pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let state = unsafe { PdObject::borrow(pd) }?.inner();
         let mr = state.pd().alloc_null_mr()?;
         import::offer_region(&mr);
-        // The domain is not in use by it: it is the program's alone.
+        // A null MR does not keep its PD in use.
         let range = (ptr::null_mut(), usize::MAX);
         shell_of(pd, state, mr, range, InUse::default())
     })
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// `ibv_rereg_mr`: 0, or a negative `enum ibv_rereg_mr_err_code` and errno (MR-10).
+/// `ibv_rereg_mr`: returns 0, or a negative `enum ibv_rereg_mr_err_code` and errno.
 //= MR-10
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -243,9 +243,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             unsafe { (*c).pd = pd };
         }
         if moves {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { (*c).addr = addr };
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { (*c).length = length };
         }
         Ok(())
@@ -253,7 +253,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     if errno == 0 { 0 } else { failure }
 }
 
-/// `ibv_advise_mr`: return when it is done. It always is.
+/// The flag of `ibv_advise_mr` that requests completion before the return. Rocade always completes
+/// it.
 const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 
 /// Slot `advise_mr`.
@@ -280,7 +281,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// `ibv_reg_dmabuf_mr`: there is no other device whose memory this one could reach.
+/// `ibv_reg_dmabuf_mr`: not supported, because Rocade can reach the memory of no other device.
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     _offset: u64,

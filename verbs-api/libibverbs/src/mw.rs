@@ -23,7 +23,7 @@ use crate::{
 /// A memory window.
 pub(crate) type MwObject = Shell<ibv_mw, MwState>;
 
-/// What stands behind an `ibv_mw`.
+/// The Rust state of an `ibv_mw`.
 pub(crate) struct MwState {
     mw: Mw,
     _context: Arc<ContextObject>,
@@ -92,7 +92,7 @@ unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
     })
 }
 
-/// Slot `bind_mw`, of `ibv_bind_mw`: for type 1 windows; the new key is in `mw->rkey`.
+/// Context op `bind_mw`, for type 1 windows. The new key is in `mw->rkey`.
 //= MW-01
 //= MW-05
 pub(crate) unsafe extern "C" fn bind_mw(
@@ -125,10 +125,10 @@ pub(crate) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// What a bind by work request asks for: of type 2 windows (MW-02).
+/// Returns the operation of a bind by work request, for type 2 windows.
 ///
 /// # Errors
-/// `EINVAL`: no window, one of type 1, or a key that it cannot have.
+/// `EINVAL` if there is no window, if it is of type 1, or if it cannot have the key.
 ///
 /// # Safety
 /// The window, and the region of `info`, must be NULL or live.

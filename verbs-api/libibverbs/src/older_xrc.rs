@@ -1,5 +1,5 @@
-//! The older XRC calls of our own header, `infiniband/verbs_xrc.h`: receive queue pairs that are known by their number, and
-//! registered with a process instead of opened.
+//! The legacy XRC verbs of Rocade's header `infiniband/verbs_xrc.h`. Programs refer to receive QPs
+//! by number, and register a process with a QP instead of opening it.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use crate::{
     xrcd::{self, XrcdObject},
 };
 
-/// Or-ed into the type of an event of a receive queue pair, whose number is in the element.
+/// The flag in the type of an event of a receive QP. The event's element then holds the QP number.
 //= XRCL-14
 pub(crate) const EVENT_FLAG: u32 = 0x8000_0000;
 
@@ -37,7 +37,7 @@ pub(crate) struct ibv_xrc_domain {
     handle: u64,
 }
 
-/// `struct ibv_xrc_qp_init_attr`: that of a queue pair, and its domain.
+/// `struct ibv_xrc_qp_init_attr`: the attributes of a QP, and its XRC domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 //= XRCL-12
@@ -54,24 +54,24 @@ pub(crate) struct ibv_xrc_qp_init_attr {
 
 type DomainObject = Shell<ibv_xrc_domain, Opened>;
 
-/// The plain domain behind it.
+/// The `ibv_xrcd` behind a legacy XRC domain.
 struct Opened(*mut ibv_xrcd);
 
-/// A receive queue pair that this process is registered with.
+/// A receive QP that this process is registered with.
 #[derive(Clone, Copy)]
 struct Registration(*mut ibv_qp);
 
-// SAFETY: the object behind the pointer is for any thread.
+// SAFETY: any thread may use the object behind the pointer.
 unsafe impl Send for Registration {}
 
-/// By number: a process is registered once with each.
+/// The registered receive QPs by number. A process registers at most once with each.
 static REGISTERED: Mutex<BTreeMap<u32, Registration>> = Mutex::new(BTreeMap::new());
 
 fn registered() -> MutexGuard<'static, BTreeMap<u32, Registration>> {
     REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of a queue pair that the program knows by that alone.
+/// Returns the number of a QP that the program refers to by number only.
 pub(crate) fn number_of(qp: *mut ibv_qp) -> Option<u32> {
     let all = registered();
     all.iter()
@@ -79,18 +79,18 @@ pub(crate) fn number_of(qp: *mut ibv_qp) -> Option<u32> {
         .map(|(number, _)| *number)
 }
 
-/// Acknowledges an event of a queue pair that is known by its number.
+/// Acknowledges an event of a receive QP with this number.
 pub(crate) fn ack_event(number: u32) {
     let found = registered().get(&number).copied();
     if let Some(Registration(qp)) = found
-        // SAFETY: it lives until its events are acknowledged.
+        // SAFETY: the QP lives until its events are acknowledged.
         && let Ok(object) = unsafe { QpObject::borrow(qp.cast()) }
     {
         object.inner().qp().ack_async_events(1);
     }
 }
 
-/// The plain domain behind one of these.
+/// Returns the `ibv_xrcd` behind a legacy XRC domain.
 ///
 /// # Safety
 /// `domain` must be NULL or a live domain.
@@ -99,18 +99,18 @@ unsafe fn plain(domain: *mut ibv_xrc_domain) -> Result<*mut ibv_xrcd, Errno> {
     Ok(unsafe { DomainObject::borrow(domain) }?.inner().0)
 }
 
-/// A queue pair of the domain that this process is registered with.
+/// Finds a QP of the domain that this process is registered with.
 ///
 /// # Safety
 /// `domain` must be NULL or a live domain.
 unsafe fn find(domain: *mut ibv_xrc_domain, number: u32) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract; the plain domain lives as long.
+    // SAFETY: same contract. The `ibv_xrcd` lives as long.
     let xrcd = unsafe { XrcdObject::borrow(plain(domain)?) }?
         .inner()
         .xrcd();
     let found = registered().get(&number).copied();
     let Registration(qp) = found.ok_or(Errno::INVAL)?;
-    // SAFETY: it lives as long as it is registered.
+    // SAFETY: the QP lives as long as it is registered.
     let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
     //= XRCL-08
     if state.qp().is_target_of(xrcd) {
@@ -132,7 +132,7 @@ fn last_errno() -> Errno {
     )
 }
 
-/// `ibv_open_xrc_domain`: the domain of the file behind `fd`, or with -1 one of its own.
+/// `ibv_open_xrc_domain`: opens the domain of the inode behind `fd`, or a private one for -1.
 //= XRCL-01..04 XDEC-06
 pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
     context: *mut ibv_context,
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
             fd,
             oflags,
         };
-        // SAFETY: by contract an open context; a structure of ours.
+        // SAFETY: by contract an open context, and a local structure.
         let xrcd = unsafe { xrcd::open_xrcd(context, &raw mut init) };
         if xrcd.is_null() {
             return Err(last_errno());
@@ -164,16 +164,17 @@ pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
     })
 }
 
-/// `ibv_close_xrc_domain`: `EBUSY` while something was made or registered through it.
+/// `ibv_close_xrc_domain`: fails with `EBUSY` while the domain has SRQs or registered QPs.
 //= XRCL-05
 pub(crate) unsafe extern "C" fn ibv_close_xrc_domain(domain: *mut ibv_xrc_domain) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live domain that is not used afterwards, and its plain one nowhere else.
+        // SAFETY: by contract a live domain that is not used afterwards. No other object uses its
+        // `ibv_xrcd`.
         unsafe { DomainObject::end(domain, |opened| errno_of(xrcd::close_xrcd(opened.0))) }
     })
 }
 
-/// `ibv_create_xrc_srq`: its number is the `handle` of the structure.
+/// `ibv_create_xrc_srq`: the `handle` of the structure is the SRQ number.
 //= XRCL-06
 pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
     pd: *mut ibv_pd,
@@ -210,7 +211,8 @@ pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
     })
 }
 
-/// `ibv_create_xrc_rcv_qp`: of the attributes only the domain counts. This process is registered with it.
+/// `ibv_create_xrc_rcv_qp`: uses only the domain of the attributes. Registers this process with the
+/// QP.
 //= XRCL-07
 pub(crate) unsafe extern "C" fn ibv_create_xrc_rcv_qp(
     init: *mut ibv_xrc_qp_init_attr,
@@ -223,11 +225,11 @@ pub(crate) unsafe extern "C" fn ibv_create_xrc_rcv_qp(
         let number = unsafe { number.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: by contract NULL or a live domain.
         let xrcd = unsafe { plain(init.xrc_domain) }?;
-        // The table is locked before there can be an event.
+        // Locked before the QP exists, so that its first event finds it.
         let mut all = registered();
-        // SAFETY: the plain domain lives as long as the other one.
+        // SAFETY: the `ibv_xrcd` lives as long as the legacy domain.
         let qp = unsafe { qp::target(xrcd, init.qp_context, Xrcd::create_target) }?;
-        // SAFETY: it has just been made.
+        // SAFETY: created above.
         *number = unsafe { (*qp).qp_num };
         all.insert(*number, Registration(qp));
         Ok(())
@@ -267,7 +269,8 @@ pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     })
 }
 
-/// `ibv_reg_xrc_rcv_qp`: once for each process, who has made it or registered before included.
+/// `ibv_reg_xrc_rcv_qp`: registers this process, which has no effect if it created the QP or is
+/// registered already.
 //= XRCL-10 XDEC-06
 pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -289,22 +292,23 @@ pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
         open.xrcd = xrcd;
         open.qp_type = IBV_QPT_XRC_RECV;
         let mut all = registered();
-        // SAFETY: both live; a structure of ours.
+        // SAFETY: both live, and a local structure.
         let qp = unsafe { qp_ex::open_qp(context, &raw mut open) };
         if qp.is_null() {
             return Err(last_errno());
         }
         if let Some(Registration(earlier)) = all.insert(number, Registration(qp)) {
-            // Another thread was faster: that one stays.
+            // Another thread registered first: its handle stays.
             all.insert(number, Registration(earlier));
-            // SAFETY: nobody else knows it.
+            // SAFETY: only this thread has the handle.
             unsafe { qp::ibv_destroy_qp(qp) };
         }
         Ok(())
     })
 }
 
-/// `ibv_unreg_xrc_rcv_qp`: waits until its events are acknowledged. The queue pair lives until the last process has done it.
+/// `ibv_unreg_xrc_rcv_qp`: waits until the QP's events are acknowledged. The last process to
+/// unregister destroys the QP.
 //= XRCL-11
 pub(crate) unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -313,11 +317,11 @@ pub(crate) unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(
     int_verb(|| {
         // SAFETY: by contract NULL or a live domain.
         let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered. Events can be acknowledged until it is gone.
+        // SAFETY: registered. Its events stay acknowledgeable until it is destroyed.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.qp().destroy()?;
         registered().remove(&number);
-        // SAFETY: nobody can find it any more, and it has been let go of.
+        // SAFETY: no call can find the QP any more, and it was closed.
         unsafe { QpObject::end(qp.cast(), |_| Ok(())) }
     })
 }

@@ -16,21 +16,21 @@ use crate::{
     shell::Shell,
 };
 
-/// A protection domain, or a parent domain that stands for one.
+/// A protection domain, or a parent domain of one.
 pub(crate) type PdObject = Shell<ibv_pd, PdState>;
 
-/// Held once by a domain and once by each object that was made with it: until those have ended, the
-/// domain is busy.
+/// A reference to a domain, held by the domain itself and by each object that was created with it.
+/// The domain is busy while an object holds one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InUse(Arc<()>);
 
 impl InUse {
-    /// For who has to find it, and does not use it.
+    /// Returns a weak reference.
     pub(crate) fn known(&self) -> Known {
         Known(Arc::downgrade(&self.0))
     }
 
-    /// Succeeds if nothing else holds it.
+    /// Checks that no other reference exists.
     ///
     /// # Errors
     /// `EBUSY` with `what`, which names the object and its users.
@@ -42,25 +42,25 @@ impl InUse {
     }
 }
 
-/// An [`InUse`] of a domain that may have ended.
+/// A weak reference to a domain, which may have been deallocated.
 #[derive(Debug)]
 pub(crate) struct Known(Weak<()>);
 
 impl Known {
-    /// To be held, unless it has ended.
+    /// Returns a reference, unless the domain was deallocated.
     pub(crate) fn hold(&self) -> Option<InUse> {
         self.0.upgrade().map(InUse)
     }
 }
 
-/// What stands behind an `ibv_pd`.
+/// The Rust state of an `ibv_pd`.
 pub(crate) struct PdState {
     pd: Pd,
     context: Arc<ContextObject>,
     in_use: InUse,
-    /// What a parent domain is made of; empty for a domain of its own.
+    /// The domains that a parent domain was created from. Empty for an ordinary PD.
     parts: Vec<InUse>,
-    /// Of a parent domain whose program has memory of its own for queues.
+    /// The allocators of a parent domain.
     allocators: Option<Allocators>,
 }
 
@@ -70,17 +70,17 @@ impl PdState {
         &self.pd
     }
 
-    /// The context it belongs to.
+    /// Returns the domain's context.
     pub(crate) const fn context(&self) -> &Arc<ContextObject> {
         &self.context
     }
 
-    /// For an object that is made with this domain to keep.
+    /// Returns a reference for an object that is created with this domain.
     pub(crate) fn in_use(&self) -> InUse {
         self.in_use.clone()
     }
 
-    /// A parent domain of this one and, maybe, a thread domain.
+    /// Creates a parent domain of this domain and an optional thread domain.
     pub(crate) fn parent(
         &self,
         thread_domain: Option<InUse>,
@@ -96,13 +96,13 @@ impl PdState {
         }
     }
 
-    /// Memory of the program for a queue of so many entries, where it has its own.
+    /// Allocates a buffer for a queue of `entries` entries, if the domain has allocators.
     ///
     /// # Errors
-    /// `ENOMEM` where it has no more.
+    /// `ENOMEM` if the allocator returns NULL.
     ///
     /// # Safety
-    /// `pd` must be the C object of this, and outlive the buffer.
+    /// `pd` must be the C object of this domain, and outlive the buffer.
     pub(crate) unsafe fn buffer(
         &self,
         pd: *mut ibv_pd,
@@ -121,7 +121,8 @@ impl PdState {
             let users = "protection domain, by objects that were made with this handle on it";
             return self.in_use.check(users);
         }
-        // What uses the domain has numbers. Another handle on it has none.
+        // The emulator counts the objects in the domain. Other handles on the domain are counted
+        // here.
         self.pd.destroy()?;
         self.in_use
             .check("protection domain, by a parent domain or an imported handle")?;
@@ -130,7 +131,7 @@ impl PdState {
     }
 }
 
-/// The C object of a domain that there is already; that one is in use as long as there is this.
+/// Creates the C object of an imported domain, which keeps the original one in use.
 pub(crate) fn imported(
     pd: Pd,
     original: InUse,
@@ -145,10 +146,10 @@ pub(crate) fn imported(
     })
 }
 
-/// Makes the C object of a domain.
+/// Creates the C object of a domain.
 ///
 /// # Errors
-/// None so far.
+/// None at present.
 pub(crate) fn new_pd(state: PdState) -> Result<*mut ibv_pd, Errno> {
     PdObject::create(|_| {
         Ok((
@@ -179,7 +180,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     })
 }
 
-/// `ibv_dealloc_pd`: `EBUSY` while something was made in it (DST-01).
+/// `ibv_dealloc_pd`: fails with `EBUSY` while the domain has objects.
 //= DST-01
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.

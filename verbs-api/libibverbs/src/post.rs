@@ -24,13 +24,13 @@ use crate::{
     qp::{QpObject, QpState},
 };
 
-/// Scatter/gather entries that fit on the stack: the device's limit.
+/// The scatter/gather entries that fit on the stack, which is the device's limit.
 const MAX_SGE: usize = limits::MAX_SGE as usize;
-/// Inline data that is collected on the stack; more goes through the heap.
+/// The inline data that is collected on the stack, in bytes. Longer data uses the heap.
 const STACK_INLINE: usize = 256;
 
-/// Slot `post_send`: queues a chain of work requests; on failure `*bad_wr` is the first one that
-/// is not queued (PST-09).
+/// Context op `post_send`: queues a chain of work requests. On failure `*bad_wr` is the first
+/// request that is not queued.
 //= PST-09
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
-/// A work request that says which one comes behind it.
+/// A work request with a pointer to the next one.
 pub(crate) trait Chained {
     fn next(&self) -> *mut Self;
 }
@@ -68,7 +68,8 @@ impl Chained for ibv_recv_wr {
     }
 }
 
-/// Calls `push` with each request of a chain until it fails: `*bad_wr` is the first that is not queued then.
+/// Calls `push` with each request of a chain. On failure `*bad_wr` is the first request that is not
+/// queued.
 ///
 /// # Safety
 /// The chain must consist of readable work requests; `bad_wr` must be NULL or writable.
@@ -96,7 +97,8 @@ pub(crate) unsafe fn each_of_chain<R: Chained>(
     Ok(())
 }
 
-/// Queues a chain of receives with `push`; on failure `*bad_wr` is the first that is not queued.
+/// Queues a chain of receives with `push`. On failure `*bad_wr` is the first request that is not
+/// queued.
 ///
 /// # Safety
 /// As for [`each_of_chain`], with the lists that the requests name.
@@ -116,7 +118,8 @@ pub(crate) unsafe fn post_receives<E: Into<Errno>>(
     }
 }
 
-/// Slot `post_recv`, likewise.
+/// Context op `post_recv`: queues a chain of receives. On failure `*bad_wr` is the first request
+/// that is not queued.
 //= PST-09
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
@@ -145,7 +148,7 @@ pub(crate) unsafe fn push_send(
     unsafe { push_one(poster, state, request) }
 }
 
-/// Likewise, for where it is done again and again.
+/// Inlined form of [`push_send`], for loops.
 ///
 /// # Safety
 /// As for [`push_send`].
@@ -181,7 +184,8 @@ unsafe fn push_one(
     Ok(())
 }
 
-/// Likewise, with `push` to queue it; its second argument is the data where it is copied now.
+/// Like [`push_send`], but queues with `push`. Its second argument is the data of an inline
+/// request.
 ///
 /// # Safety
 /// As for [`push_send`].
@@ -197,7 +201,7 @@ pub(crate) unsafe fn push_as(
     unsafe { with_data(state, request, (op, flags), push) }
 }
 
-/// Calls `push` with the buffers of `request`, or with a copy of what is in them.
+/// Calls `push` with the buffers of `request`, or with a copy of the inline data.
 ///
 /// # Safety
 /// As for [`push_send`].
@@ -234,15 +238,15 @@ unsafe fn with_data(
 }
 
 /// # Safety
-/// As for [`push_send`]; the address handle must be alive.
+/// As for [`push_send`]. The address handle must be alive.
 unsafe fn push_datagram(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_send_wr,
     (op, flags): (SendOp, SendFlags),
 ) -> Result<(), Errno> {
-    // SAFETY: all members of the union are integers and a pointer, for which any bytes are a value; the type
-    // of the queue pair says which the program has set.
+    // SAFETY: all members of the union are integers and a pointer, for which any bytes are a value.
+    // The type of the QP says which one the program has set.
     let remote = unsafe { request.wr.ud };
     // SAFETY: by contract NULL or a live address handle.
     let to = unsafe { datagram(remote.ah, remote.remote_qpn, remote.remote_qkey) }?;
@@ -255,14 +259,14 @@ unsafe fn push_datagram(
 }
 
 /// # Safety
-/// As for [`push_send`]; the header must be NULL or readable.
+/// As for [`push_send`]. The header must be NULL or readable.
 unsafe fn push_tso(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_send_wr,
 ) -> Result<(), Errno> {
-    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value; the opcode says
-    // which the program has set.
+    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+    // The opcode says which one the program has set.
     let asked = unsafe { request.bind_mw.tso };
     // SAFETY: same contract.
     let header = unsafe { tso_header(state, asked.hdr, asked.hdr_sz) }?;
@@ -280,10 +284,10 @@ unsafe fn push_tso(
     }
 }
 
-/// A copy of the header of a request that is cut into segments.
+/// Copies the header of a request that is cut into segments.
 ///
 /// # Errors
-/// `EINVAL` without one, or where it is longer than the queue pair was made for.
+/// `EINVAL` without a header, or if it is longer than the QP's limit.
 ///
 /// # Safety
 /// `header` must be NULL or readable for `len` bytes.
@@ -305,7 +309,7 @@ pub(crate) unsafe fn tso_header(
     Ok(copy)
 }
 
-/// A request of a DC initiator that goes to a target.
+/// Queues a request of a DC initiator to the target `to`.
 ///
 /// # Errors
 /// As [`push_send`].
@@ -326,13 +330,13 @@ pub(crate) unsafe fn push_dynamic(
     }
 }
 
-/// The destination that an address handle and two numbers name.
+/// Returns the destination that an address handle and two numbers name.
 ///
 /// # Errors
 /// `EINVAL` without address handle.
 ///
 /// # Safety
-/// `ah` must be NULL or a live address handle, and stay one for `'a`.
+/// `ah` must be NULL or a live address handle, and stay alive for `'a`.
 pub(crate) unsafe fn datagram<'a>(
     ah: *mut ibv_ah,
     qpn: u32,
@@ -347,7 +351,7 @@ pub(crate) unsafe fn datagram<'a>(
     })
 }
 
-/// The DC target that an address handle, a number and a key name.
+/// Returns the DC target that an address handle, a number and a key name.
 ///
 /// # Errors
 /// `EINVAL` without address handle.
@@ -370,8 +374,8 @@ pub(crate) unsafe fn target<'a>(
     })
 }
 
-/// What a C work request asks for (PST-10): `EOPNOTSUPP` for what this device does not do,
-/// `EINVAL` for what nobody knows.
+/// Returns the operation of a C work request. Fails with `EOPNOTSUPP` for operations that the
+/// device lacks, and with `EINVAL` for unknown ones.
 ///
 /// # Safety
 /// The objects that `request` names must be NULL or live.
@@ -381,8 +385,8 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     match request.opcode {
         IBV_WR_SEND => Ok(SendOp::Send { imm: None }),
         IBV_WR_RDMA_WRITE => {
-            // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode says that
-            // the program has set this one.
+            // SAFETY: all members of the union are integers, for which any bytes are a value. The
+            // opcode says that the program has set this one.
             let rdma = unsafe { request.wr.rdma };
             Ok(SendOp::Write {
                 va: rdma.remote_addr,
@@ -395,14 +399,14 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     }
 }
 
-/// Likewise, of all that is neither a SEND nor a WRITE, or is one with immediate data.
+/// Like [`operation`], for all but plain SEND and WRITE.
 ///
 /// # Safety
 /// As for [`operation`].
 unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     let imm = Some(request.imm_data.to_ne_bytes());
-    // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode
-    // says which the program has set.
+    // SAFETY: all members of the union are integers, for which any bytes are a value. The opcode
+    // says which one the program has set.
     let rdma = unsafe { request.wr.rdma };
     // SAFETY: as above.
     let atomic = unsafe { request.wr.atomic };
@@ -435,9 +439,9 @@ unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             unsafe { mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info) }?
         }
         IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
-        // The structure has no members for its operands: `ibv_wr_flush` has.
+        // `ibv_send_wr` has no members for the operands of a FLUSH. `ibv_wr_flush` takes them.
         IBV_WR_FLUSH => return Err(not_an_operation(Errno::OPNOTSUPP, request)),
-        // TSO, which RC does not have, among them.
+        // This includes TSO, which RC does not have.
         _ => return Err(not_an_operation(Errno::INVAL, request)),
     })
 }
@@ -448,7 +452,7 @@ fn not_an_operation(errno: Errno, request: &ibv_send_wr) -> Errno {
     errno.because(Reason::new(what, ""))
 }
 
-/// The emulator's form of a scatter/gather entry.
+/// Converts a scatter/gather entry.
 pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
     Sge {
         addr: sge.addr,
@@ -460,7 +464,7 @@ pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
 /// Calls `f` with a copy of a scatter/gather list.
 ///
 /// # Errors
-/// `EINVAL` for a count out of range or a missing list, and what `f` says.
+/// `EINVAL` for a count out of range or a missing list, and any error of `f`.
 ///
 /// # Safety
 /// `list` must have `count` readable entries.
@@ -482,11 +486,11 @@ pub(crate) unsafe fn with_sges<T>(
         all = unsafe { all_sges(list, count) }?;
         all.0.get(..all.1).unwrap_or(&[])
     };
-    // Named once, so that the compiler has one place to put it.
+    // Called in one place, so that the compiler inlines it once.
     f(sges)
 }
 
-/// A copy of any number of entries but none, and how many they are.
+/// Copies a list of one or more entries. Returns the array and the number of entries.
 ///
 /// # Safety
 /// As for [`with_sges`].
@@ -505,19 +509,19 @@ unsafe fn all_sges(list: *const ibv_sge, count: c_int) -> Result<([Sge; MAX_SGE]
     Ok((sges, count))
 }
 
-/// How much inline data a work request may have.
+/// The limits of a QP for inline data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InlineLimits {
-    /// Entries of its scatter/gather list.
+    /// Entries of the scatter/gather list.
     pub(crate) entries: usize,
-    /// Bytes.
+    /// Bytes of data.
     pub(crate) bytes: usize,
 }
 
-/// Calls `f` with the data that the list of `request` names, collected now.
+/// Calls `f` with a copy of the data that the list of `request` names.
 ///
 /// # Errors
-/// `EINVAL` for more entries or bytes than `limits` has (PST-09), and what `f` says.
+/// `EINVAL` for more entries or bytes than `limits` allows, and any error of `f`.
 ///
 /// # Safety
 /// The list must have `num_sge` readable entries that name readable buffers.
@@ -551,8 +555,8 @@ unsafe fn with_inline_data<T>(
         }
         let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;
         let target = room.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;
-        // SAFETY: by contract the entry names `len` readable bytes of the program; `target` is
-        // ours and has as many.
+        // SAFETY: by contract the entry names `len` readable bytes of the program. `target` is
+        // local and has as many.
         unsafe { copy_in(source, target) };
         filled += len;
     }

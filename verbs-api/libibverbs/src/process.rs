@@ -1,8 +1,8 @@
-//! The one engine of the process, `fork`, logging.
+//! The engine of the process, `fork` and logging.
 //!
-//! A `fork`ed child has none of the parent's threads and shares its sockets with it, so it starts
-//! with an engine of its own, made when first needed. What the parent had made is never touched
-//! there: each object remembers the [`Generation`] of the process that made it.
+//! A forked child has none of the parent's threads, and shares its sockets. So the child starts an
+//! engine of its own on first use. It never touches the parent's objects: each object holds the
+//! [`Generation`] of the process that created it.
 
 use std::{
     ptr,
@@ -32,7 +32,7 @@ use crate::{
     late::Places,
 };
 
-/// Counts the `fork`s between the process that loaded the library and this one.
+/// The number of `fork`s between the process that loaded the library and this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
@@ -40,18 +40,18 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 static AT_FORK: Once = Once::new();
 
-/// What belongs to one process.
+/// The state of one process.
 struct State {
     generation: Generation,
     host: OnceLock<Result<Host, (Errno, Reason)>>,
-    /// What was complained of.
+    /// The diagnostics printed so far.
     said: Mutex<Vec<String>>,
     offers: Mutex<Offers>,
     channels: Mutex<Places<ChannelState>>,
     contexts: Mutex<Places<ContextObject>>,
 }
 
-/// The engine and the devices it offers.
+/// The engine and its devices.
 pub(crate) struct Host {
     engine: Engine,
     devices: Vec<&'static DeviceObject>,
@@ -63,67 +63,67 @@ impl Host {
         &self.engine
     }
 
-    /// The devices in the order in which programs see them; they live as long as the process.
+    /// Returns the devices in the order of the device list. They live as long as the process.
     pub(crate) fn devices(&self) -> &[&'static DeviceObject] {
         &self.devices
     }
 
-    /// The files of the devices as they are now, as a view shows them.
+    /// Returns the current sysfs files of the devices.
     pub(crate) fn tree(&self) -> Tree {
         Tree::of_attributes(&self.engine.facts(), first_number())
     }
 }
 
-/// The number of the first `uverbsN`.
+/// Returns the number of the first `uverbsN`.
 fn first_number() -> u32 {
     let number = std::env::var(ENV_FIRST_NUMBER).ok();
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 impl Generation {
-    /// For other libraries.
+    /// Returns the generation as a number, for other libraries.
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
 }
 
-/// The generation of this process.
+/// Returns the generation of this process.
 pub(crate) fn generation() -> Generation {
-    // Relaxed: only the child of a fork changes it, before any other of its threads exists.
+    // Relaxed: only a forked child changes it, before it starts any other thread.
     Generation(GENERATION.load(Ordering::Relaxed))
 }
 
-/// The engine of this process; made at the first call.
+/// Returns the engine of this process, which the first call creates.
 ///
 /// # Errors
-/// The errno of the failure to configure or make it, the same at each call.
+/// The errno of the failure to configure or create it. Every call returns the same one.
 pub(crate) fn host() -> Result<&'static Host, Errno> {
     let host = state().host.get_or_init(start).as_ref();
     host.map_err(|(errno, reason)| errno.because(reason.clone()))
 }
 
-/// What can be imported in this process.
+/// Returns the importable objects of this process.
 pub(crate) fn offers() -> &'static Mutex<Offers> {
     &state().offers
 }
 
-/// The completion channels of this process.
+/// Returns the completion channels of this process.
 pub(crate) fn channels() -> &'static Mutex<Places<ChannelState>> {
     &state().channels
 }
 
-/// The open devices of this process.
+/// Returns the open devices of this process.
 pub(crate) fn contexts() -> &'static Mutex<Places<ContextObject>> {
     &state().contexts
 }
 
-/// What this process has complained of.
+/// Returns the diagnostics that this process printed.
 pub(crate) fn said() -> &'static Mutex<Vec<String>> {
     &state().said
 }
 
-/// The state of this process, replaced in a child. States are never freed: there is one per
-/// generation, and a child must not run the destructors of its parent's.
+/// Returns the state of this process, creating it in a forked child. States are never freed: there
+/// is one per generation, and a child must not run destructors of its parent's objects.
 fn state() -> &'static State {
     let current = generation();
     loop {
@@ -144,7 +144,7 @@ fn state() -> &'static State {
         }));
         let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {
-            // SAFETY: nobody else has seen this box.
+            // SAFETY: no other thread has seen this box.
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
@@ -186,8 +186,8 @@ extern "C" fn child_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Installs a subscriber on standard error with the filter that the settings ask for: without one,
-/// errors only. What is misspelt is named.
+/// Installs a log subscriber on standard error, with the filter of the settings. The default filter
+/// is `error`. Warns of an invalid filter.
 fn start_logging(settings: &Settings) {
     let mut filter = settings.log();
     complaint::silence(filter);
@@ -204,7 +204,7 @@ fn start_logging(settings: &Settings) {
                 .with_env_filter(parsed)
                 .with_timer(Pid)
                 .with_writer(|| cancel::Stderr)
-                // It would panic where standard error takes no more.
+                // An internal error message would panic if standard error is full or closed.
                 .log_internal_errors(false)
                 .finish();
             // A child inherits the subscriber of its parent.
@@ -217,7 +217,8 @@ fn start_logging(settings: &Settings) {
     }
 }
 
-/// The process and the time in front of each line: several processes share a terminal.
+/// Puts the process ID and the time in front of each line, because several processes share a
+/// terminal.
 struct Pid;
 
 impl FormatTime for Pid {
@@ -249,7 +250,7 @@ mod tests {
         }
         assert!(pid > 0, "fork failed");
         let mut status = -1;
-        // SAFETY: `pid` is our child and `status` is writable.
+        // SAFETY: `pid` is a child of this process and `status` is writable.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert_eq!((waited, status), (pid, 0));
         assert_eq!(generation(), parent);

@@ -35,10 +35,10 @@ use crate::{
     xrcd::XrcdObject,
 };
 
-/// A queue pair. Every one is made as extended queue pair, whose first part is the plain one.
+/// A queue pair. Each one is created as an extended QP, which begins with the plain one.
 pub(crate) type QpObject = Shell<ibv_qp_ex, QpState>;
 
-/// What stands behind an `ibv_qp`.
+/// The Rust state of an `ibv_qp`.
 pub(crate) struct QpState {
     qp: Qp,
     inline_limits: InlineLimits,
@@ -46,21 +46,21 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
-    /// Longest header of a request that is cut into segments.
+    /// The longest header of a TSO request, in bytes.
     max_tso_header: u16,
     _buffer: Option<Buffer>,
-    /// Of one that spreads frames.
+    /// The indirection table of an RSS QP.
     _table: Option<InUse>,
-    /// An XRC target has none.
+    /// The protection domain, which an XRC target does not have.
     _pd: Option<InUse>,
-    /// Of one that was made by an experimental verb.
+    /// The attributes of a QP that an experimental verb created.
     extras: OnceLock<Extras>,
-    /// Of `libmlx5`.
+    /// The builders of `libmlx5`.
     builders: Builders,
 }
 
 impl QpState {
-    /// Of one that sends nothing inline, has no functions of its own and keeps nothing busy.
+    /// Creates the state of a QP without inline data, extended functions or a protection domain.
     fn new(qp: Qp, qp_type: QpType, context: &Arc<ContextObject>) -> Self {
         Self {
             qp,
@@ -86,42 +86,42 @@ impl QpState {
         &self.qp
     }
 
-    /// The context it belongs to.
+    /// Returns the QP's context.
     pub(crate) const fn context(&self) -> &Arc<ContextObject> {
         &self.context
     }
 
-    /// Its transport service.
+    /// Returns the QP's transport service type.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// The builders that `libmlx5` has for it.
+    /// Returns the builders of `libmlx5` for this QP.
     pub(crate) const fn builders(&self) -> &Builders {
         &self.builders
     }
 
-    /// Longest header of a request that is cut into segments; 0 where none is.
+    /// Returns the longest header of a TSO request in bytes, or 0 if the QP has no TSO.
     pub(crate) const fn max_tso_header(&self) -> usize {
         self.max_tso_header as usize
     }
 
-    /// What it was made with besides.
+    /// Returns the QP's experimental attributes.
     pub(crate) fn extras(&self) -> Extras {
         self.extras.get().copied().unwrap_or(Extras::NONE)
     }
 
-    /// The same, when it has just been made.
+    /// Sets the experimental attributes of a new QP.
     pub(crate) fn set_extras(&self, extras: Extras) {
         let _ = self.extras.set(extras);
     }
 
-    /// How much inline data a send may have.
+    /// Returns the limits for inline data.
     pub(crate) const fn inline_limits(&self) -> InlineLimits {
         self.inline_limits
     }
 
-    /// The errno of a refused change, with the reason.
+    /// Notes why a transition was refused, and returns its errno.
     #[cold]
     fn refused(&self, attr: &QpAttr, mask: QpAttrMask, error: &VerbsError) -> Errno {
         let context = self.context.context();
@@ -144,17 +144,17 @@ impl QpState {
         Errno(error.errno()).because(reason).of_qp(&self.qp, "")
     }
 
-    /// The batch between `wr_start` and `wr_complete`.
+    /// Returns the batch between `wr_start` and `wr_complete`.
     pub(crate) const fn batch(&self) -> &WrBatch {
         &self.batch
     }
 }
 
-/// Makes a queue pair and writes the granted sizes back to `init` (QPC-01). `fill_in` adds the
-/// table of an extended one.
+/// Creates a QP and writes the granted sizes back to `init`. `fill_in` adds the functions of an
+/// extended QP.
 ///
 /// # Errors
-/// `EINVAL` without CQs or with an unknown type (QPC-02), and what the emulator says.
+/// `EINVAL` without CQs or with an unknown type, and any error of the emulator.
 ///
 /// # Safety
 /// `pd` and what `init` points at must be NULL or alive.
@@ -182,7 +182,7 @@ pub(crate) unsafe fn create(
     }
 }
 
-/// Makes a DC initiator; its shared receive queue is ignored, as by the device that it passes for.
+/// Creates a DC initiator. Ignores its SRQ, as mlx5 does.
 ///
 /// # Errors
 /// As [`create`].
@@ -231,7 +231,7 @@ unsafe fn create_as(
     // SAFETY: same contract.
     let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
     let recv_cq = match qp_type {
-        // It receives nothing (XRC-12).
+        // An XRC initiator receives nothing.
         QpType::XrcSend => send_cq.clone(),
         //= DC-05
         QpType::DcInitiator => {
@@ -256,7 +256,7 @@ unsafe fn create_as(
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
     let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
-    // SAFETY: same contract; the queue pair keeps the domain busy.
+    // SAFETY: same contract. The QP keeps the domain in use.
     let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
@@ -299,7 +299,7 @@ unsafe fn create_as(
     Ok(object.cast())
 }
 
-/// Makes a queue pair that spreads frames over the queues of a table. It has no queues of its own.
+/// Creates an RSS QP, which spreads frames over the WQs of a table. It has no queues of its own.
 ///
 /// # Errors
 /// What the emulator says.
@@ -330,7 +330,8 @@ pub(crate) unsafe fn spreading(
     Ok(object.cast())
 }
 
-/// Makes the C object of a DC target that looks like a queue pair, which `make` creates with the cookie it is given.
+/// Creates the C object of a DC target that is used as a QP. `make` creates the target with the
+/// given cookie.
 ///
 /// # Errors
 /// What the emulator says.
@@ -362,8 +363,8 @@ pub(crate) unsafe fn create_dct(
     Ok(object.cast())
 }
 
-/// Makes the C object of an XRC target, which `make` creates or opens with the cookie it is given. It has no
-/// protection domain and no CQs (XRC-01).
+/// Creates the C object of an XRC target. `make` creates or opens the target with the given cookie.
+/// The target has no protection domain and no CQs.
 ///
 /// # Errors
 /// What the emulator says.
@@ -381,14 +382,14 @@ pub(crate) unsafe fn target(
     let object = QpObject::create(|address| {
         let qp = make(xrcd.xrcd(), address.expose_provenance() as u64)?;
         let mut c = c_part(xrcd.context(), qp_context, &qp, IBV_QPT_XRC_RECV);
-        // One that is opened may be in any.
+        // An opened target may be in any state.
         c.qp_base.state = qp.state().code();
         Ok((c, QpState::new(qp, QpType::XrcRecv, xrcd.context())))
     })?;
     Ok(object.cast())
 }
 
-/// The C part of a new queue pair, in RESET and without the objects that it uses.
+/// Returns the C part of a new QP, in RESET and without the objects that it uses.
 fn c_part(context: &ContextObject, qp_context: *mut c_void, qp: &Qp, qp_type: u32) -> ibv_qp_ex {
     // SAFETY: the structure consists of integers, pointers, optional function pointers and
     // pthread objects, for all of which zero bytes are a value.
@@ -419,7 +420,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// `ibv_qp_to_qp_ex`: NULL unless the QP was made with `send_ops_flags` (WRX-01).
+/// `ibv_qp_to_qp_ex`: returns NULL unless the QP was created with `send_ops_flags`.
 //= WRX-01
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     ptr_verb(|| {
@@ -428,7 +429,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
         if object.inner().has_wr_table {
             Ok(object.c())
         } else if object.inner().qp_type() == QpType::DcTarget {
-            // It sends nothing, and programs ask all the same.
+            // A DC target sends nothing, but programs call this anyway.
             Err(Errno::INVAL)
         } else {
             let what = "the queue pair was made without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS";
@@ -452,8 +453,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Changes a queue pair; `dc_key` is the own key of a DC initiator, which has a state table of its own where the change is
-/// `experimental` (DCS-09).
+/// Modifies a QP. `dc_key` is the own key of a DC initiator. If the change is `experimental`, the
+/// initiator follows a state table of its own.
 ///
 /// # Errors
 /// What the emulator says.
@@ -491,7 +492,7 @@ pub(crate) unsafe fn modify(
     Ok(())
 }
 
-/// `ibv_query_qp`: all attributes, whatever the mask says (QPC-04).
+/// `ibv_query_qp`: returns all attributes, whatever the mask.
 //= QPC-04
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -532,7 +533,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     int_verb(|| unsafe { QpObject::end(qp.cast(), |state| Ok(state.qp.destroy()?)) })
 }
 
-/// `ibv_query_qp_data_in_order`: nothing is promised.
+/// `ibv_query_qp_data_in_order`: returns 0, because Rocade guarantees no order.
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _op: c_uint,
@@ -541,7 +542,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Slot `modify_qp_rate_limit`: the rate is kept to; bursts and packet sizes are hints for those who pace.
+/// Context op `modify_qp_rate_limit`: paces to the rate. Ignores the hints on bursts and packet
+/// sizes.
 //= QPS-05
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,
@@ -560,7 +562,8 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     })
 }
 
-/// `ibv_query_ece`: the vendor of the device, and no options: there is nothing to agree on.
+/// `ibv_query_ece`: returns the vendor of the device and no options, because there is nothing to
+/// negotiate.
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live QP.
@@ -575,8 +578,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     })
 }
 
-/// `ibv_set_ece`, in any state: what a peer offers is taken note of, and none of it is used. A vendor of 0 is that of a peer that does
-/// not know of this (`EOPNOTSUPP`).
+/// `ibv_set_ece`, in any state: checks the peer's options and uses none of them. A vendor ID of 0
+/// means that the peer does not support ECE (`EOPNOTSUPP`).
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live QP.

@@ -1,4 +1,4 @@
-//! Translation of queue pair attributes.
+//! Conversion of QP attributes.
 
 use rocade_abi::{
     IBV_QP_ACCESS_FLAGS, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap,
@@ -7,13 +7,13 @@ use rocade_emulator::{AccessFlags, AddressVector, Gid, QpAttr, QpCap};
 
 use crate::{complaint::Reason, ffi::Errno};
 
-/// The bytes of a GID.
+/// Converts a GID from C.
 pub(crate) const fn gid_from_c(gid: ibv_gid) -> Gid {
     // SAFETY: the union is 16 bytes, all of which are a value for the array.
     Gid::new(unsafe { gid.raw })
 }
 
-/// Queue sizes from C.
+/// Converts queue sizes from C.
 pub(crate) const fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
@@ -24,7 +24,7 @@ pub(crate) const fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
     }
 }
 
-/// Queue sizes to C.
+/// Converts queue sizes to C.
 pub(crate) const fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -35,7 +35,7 @@ pub(crate) const fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// An address from C.
+/// Converts an address vector from C.
 pub(crate) const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
     AddressVector {
         dgid: gid_from_c(ah.grh.dgid),
@@ -72,10 +72,10 @@ pub(crate) const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-/// Attributes from C; only those that `mask` names mean anything.
+/// Converts attributes from C. Only those that `mask` names are meaningful.
 ///
 /// # Errors
-/// `EINVAL` for access rights that do not exist. All other values are the emulator's to judge.
+/// `EINVAL` for unknown access rights. The emulator checks all other values.
 pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     let qp_access_flags = if mask & IBV_QP_ACCESS_FLAGS == 0 {
         AccessFlags::empty()
@@ -119,7 +119,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno
     })
 }
 
-/// Attributes to C.
+/// Converts attributes to C.
 pub(crate) fn attr_to_c(attr: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.qp_state,

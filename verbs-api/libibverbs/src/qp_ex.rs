@@ -1,4 +1,5 @@
-//! Making extended queue pairs, whose work requests are built by function calls (`wr_build.rs`), and opening XRC targets.
+//! Creates extended QPs, whose work requests are built by function calls (`wr_build.rs`), and opens
+//! XRC targets.
 
 use std::ffi::c_void;
 
@@ -27,7 +28,7 @@ use crate::{
     wr_build,
 };
 
-/// Operations of the builder that a queue pair of this type executes (WRX-01).
+/// Returns the operations of the builder that a QP of this type executes.
 pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     const SEND: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITE: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -73,14 +74,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// Makes a queue pair, and writes the granted sizes back to `init`.
+/// Creates a QP, and writes the granted sizes back to `init`.
 ///
 /// # Errors
-/// `EINVAL` for what is missing, `EOPNOTSUPP` for what is not offered or not known, and what the emulator
-/// says.
+/// `EINVAL` for missing members, `EOPNOTSUPP` for unsupported or unknown ones, and any error of the
+/// emulator.
 ///
 /// # Safety
-/// `context`, and what `init` names, must be NULL or alive.
+/// `context` and the objects that `init` names must be NULL or alive.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     init: &mut ibv_qp_init_attr_ex,
@@ -159,21 +160,21 @@ pub(crate) unsafe fn create(
     let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
     if blocks_own {
-        // SAFETY: made just now, and nobody else has it.
+        // SAFETY: created above, and only this thread has it.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.qp().block_own_multicast()?;
     }
     if with_table {
-        // SAFETY: made just now, and nobody else has it.
+        // SAFETY: created above, and only this thread has it.
         unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_build::wr_flush as *const c_void) };
     }
     Ok(qp)
 }
 
-/// A queue pair that spreads frames over the receive work queues of a table.
+/// Creates an RSS QP, which spreads frames over the WQs of a table.
 ///
 /// # Safety
-/// What `init` names must be NULL or alive.
+/// The objects that `init` names must be NULL or alive.
 unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     let has_hash = init.comp_mask & IBV_QP_INIT_ATTR_RX_HASH != 0;
     if !has_hash || init.qp_type != IBV_QPT_RAW_PACKET {
@@ -189,7 +190,7 @@ unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errn
     Ok(qp)
 }
 
-/// Longest header of requests that are cut into segments.
+/// Returns the longest header of a TSO request in bytes.
 fn max_tso_header(init: &ibv_qp_init_attr_ex) -> Result<u16, Errno> {
     if init.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER == 0 || init.max_tso_header == 0 {
         return Ok(0);
@@ -208,7 +209,7 @@ fn max_tso_header(init: &ibv_qp_init_attr_ex) -> Result<u16, Errno> {
     Ok(init.max_tso_header)
 }
 
-/// Slot `open_qp`: another handle on an XRC target (XRC-11).
+/// Context op `open_qp`: opens another handle on an XRC target.
 //= XRC-11
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,

@@ -1,4 +1,4 @@
-//! What a device says about itself, its port and its tables.
+//! Queries of the device, its port and its tables.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -24,11 +24,12 @@ use crate::{
     rss,
 };
 
-/// Completion vectors of a context.
+/// The completion vectors of a context.
 #[expect(clippy::cast_possible_wrap, reason = "a small constant")]
 pub(crate) const NUM_COMP_VECTORS: c_int = limits::COMP_VECTORS as c_int;
 
-/// Size of `ibv_port_attr` before `port_cap_flags2`, which the exported `ibv_query_port` writes.
+/// The size of `ibv_port_attr` before `port_cap_flags2`, which the exported `ibv_query_port`
+/// writes.
 const OLD_PORT_ATTR_LEN: usize = 48;
 /// `active_width`: 4 lanes.
 const WIDTH_4X: u8 = 2;
@@ -38,8 +39,8 @@ const SPEED_EDR: u8 = 32;
 const PHYS_LINK_UP: u8 = 5;
 /// `phys_state`: down.
 const PHYS_DISABLED: u8 = 3;
-/// What `ibv_query_gid_type` calls RoCE v2: it has an enumeration of its own, in which IB and
-/// RoCE v1 share the value 0.
+/// The value of `ibv_query_gid_type` for RoCE v2. Its enumeration differs from the public one: IB
+/// and RoCE v1 share the value 0.
 const SYSFS_GID_TYPE_ROCE_V2: c_uint = 1;
 
 fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
@@ -93,7 +94,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// On-demand paging. Memory is the process's own: whatever pages do, accesses find them or fail (ODP-02).
+/// Returns the on-demand paging capabilities. Rocade accesses memory through the page tables of the
+/// process, so every access faults in its pages or fails.
 //= ODP-01
 pub(crate) fn odp_caps() -> ibv_odp_caps {
     // SAFETY: the structure consists of integers, for which zero is a value.
@@ -113,13 +115,13 @@ pub(crate) fn odp_caps() -> ibv_odp_caps {
     caps
 }
 
-/// On-demand paging of dynamic connections, which have neither FLUSH nor ATOMIC WRITE.
+/// Returns the on-demand paging capabilities of DC, which has neither FLUSH nor ATOMIC WRITE.
 pub(crate) fn dc_odp_caps() -> u32 {
     odp_caps().per_transport_caps.rc_odp_caps
         & !(IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE)
 }
 
-/// Slot `query_device_ex`: writes as much as the caller's structure has.
+/// Context op `query_device_ex`: writes as many bytes as the caller's structure has.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -127,7 +129,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
-        // What a device can do is the same in a child.
+        // The capabilities are the same in a forked child.
         // SAFETY: by contract an open context.
         let object = unsafe { ContextObject::share_inherited(context) }?;
         let context = object.context();
@@ -146,7 +148,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.orig_attr = device_attr(&source);
         c.completion_timestamp_mask = source.completion_timestamp_mask;
         c.hca_core_clock = source.hca_core_clock_khz;
-        // As much as the structure can say (CQ-10).
+        // The largest values of these 16-bit members.
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
         c.max_dm_size = source.max_dm_size;
@@ -167,7 +169,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.rss_caps.rx_hash_function = rss::TOEPLITZ;
         c.max_wq_type_rq = limits::MAX_QP;
         c.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
-        // From a kbit/s, for RC.
+        // RC only, from 1 kbit/s.
         c.packet_pacing_caps.qp_rate_limit_min = 1;
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;
         c.packet_pacing_caps.supported_qpts = 1 << IBV_QPT_RC;
@@ -224,7 +226,7 @@ pub(crate) unsafe extern "C" fn query_port_slot(
     int_verb(|| unsafe { query_port(context, port_num, attr, attr_len) })
 }
 
-/// `ibv_query_port` as a function: for callers whose structure ends before `port_cap_flags2`.
+/// `ibv_query_port` as a function, for callers whose structure ends before `port_cap_flags2`.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -234,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     int_verb(|| unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_LEN) })
 }
 
-/// The error of a GID index that does not exist.
+/// Returns the error for a GID index beyond the table.
 fn beyond(index: usize, len: usize) -> Errno {
     let what = format!("GID index {index} is beyond the table, which has {len} entries");
     Errno::INVAL.because(Reason::new(what, "`rocade devices` lists them"))
@@ -269,7 +271,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// `ibv_query_gid_type` of the private node.
+/// `ibv_query_gid_type` of the private version node.
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
     port_num: u8,
@@ -302,7 +304,7 @@ fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
     }
 }
 
-/// `ibv_query_gid_ex`: `ENODATA` for an empty entry inside the table (ERN-02).
+/// `ibv_query_gid_ex`: fails with `ENODATA` for an empty entry of the table.
 //= ERN-02
 pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -332,8 +334,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table`: the number of entries written, or a negative errno: `EINVAL` where there
-/// is no room for all of them.
+/// `ibv_query_gid_table`: returns the number of entries written, or a negative errno. Fails with
+/// `EINVAL` if `entries` has no room for all of them.
 pub(crate) unsafe extern "C" fn ibv_query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -373,8 +375,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
     }
 }
 
-/// Slot `query_rt_values`: the clock of completion timestamps, in ticks, all of them in `tv_nsec`.
-/// The answer's `comp_mask` says what of it was asked for and is there.
+/// Context op `query_rt_values`: returns the clock of completion timestamps, with all ticks in
+/// `tv_nsec`. Clears the bits of `comp_mask` that it does not support.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,

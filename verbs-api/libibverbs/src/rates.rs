@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use rocade_abi::*;
 
-/// Code, multiple of 2.5 Gbit/s where it has one, real rate in Mbit/s.
+/// Rate code, multiple of 2.5 Gbit/s if there is one, rate in Mbit/s.
 const RATES: [(c_uint, Option<c_int>, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, Some(1), 2_500),
     (IBV_RATE_5_GBPS, Some(2), 5_000),
@@ -31,7 +31,7 @@ const RATES: [(c_uint, Option<c_int>, c_int); 23] = [
     (IBV_RATE_1200_GBPS, Some(480), 1_275_000),
 ];
 
-/// `ibv_rate_to_mult`: multiple of 2.5 Gbit/s, -1 when the rate has none.
+/// `ibv_rate_to_mult`: returns the multiple of 2.5 Gbit/s, or -1 if the rate has none.
 pub(crate) extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
     RATES
         .iter()
@@ -40,7 +40,7 @@ pub(crate) extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
         .unwrap_or(-1)
 }
 
-/// `mult_to_ibv_rate`: `IBV_RATE_MAX` for a multiple without a code.
+/// `mult_to_ibv_rate`: returns `IBV_RATE_MAX` for a multiple without a code.
 pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_uint {
     let found = RATES
         .iter()
@@ -48,7 +48,7 @@ pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_uint {
     found.map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
-/// `ibv_rate_to_mbps`: -1 for an unknown code.
+/// `ibv_rate_to_mbps`: returns -1 for an unknown code.
 pub(crate) extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
     RATES
         .iter()
@@ -56,7 +56,7 @@ pub(crate) extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
         .map_or(-1, |(_, _, mbps)| *mbps)
 }
 
-/// `mbps_to_ibv_rate`: `IBV_RATE_MAX` for a rate without a code.
+/// `mbps_to_ibv_rate`: returns `IBV_RATE_MAX` for a rate without a code.
 pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_uint {
     RATES
         .iter()

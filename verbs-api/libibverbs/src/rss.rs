@@ -1,4 +1,4 @@
-//! Receive work queues, tables of them, and queue pairs that spread frames over them.
+//! Receive work queues, indirection tables of them, and RSS QPs.
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
@@ -18,17 +18,17 @@ use crate::{
 };
 
 type WqObject = Shell<ibv_wq, WqStateOfC>;
-/// A table of receive work queues.
+/// An indirection table of receive WQs.
 pub(crate) type TableObject = Shell<ibv_rwq_ind_table, TableState>;
 
-/// What stands behind an `ibv_wq`.
+/// The Rust state of an `ibv_wq`.
 struct WqStateOfC {
     wq: Wq,
     _context: Arc<ContextObject>,
     _pd: InUse,
 }
 
-/// What stands behind an `ibv_rwq_ind_table`.
+/// The Rust state of an `ibv_rwq_ind_table`.
 pub(crate) struct TableState {
     queues: Vec<Wq>,
     in_use: InUse,
@@ -36,12 +36,12 @@ pub(crate) struct TableState {
 }
 
 impl TableState {
-    /// Its queues.
+    /// Returns the table's WQs.
     pub(crate) fn queues(&self) -> &[Wq] {
         &self.queues
     }
 
-    /// For a queue pair that is made with it to keep.
+    /// Returns a reference for a QP that is created with this table.
     pub(crate) fn in_use(&self) -> InUse {
         self.in_use.clone()
     }
@@ -53,7 +53,7 @@ const ATTR_STATE: u32 = 1;
 const ATTR_CURRENT: u32 = 2;
 /// `IBV_RX_HASH_FUNC_TOEPLITZ`.
 pub(crate) const TOEPLITZ: u8 = 1;
-/// Most queues of a table, as a power of two.
+/// The binary logarithm of the largest table size.
 pub(crate) const MAX_LOG_TABLE: u32 = 9;
 
 /// Slot `create_wq`.
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     int_verb(|| unsafe { WqObject::end(wq, |state| Ok(state.wq.destroy()?)) })
 }
 
-/// Slot `post_recv` of a queue.
+/// Op `post_recv` of a WQ.
 unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     })
 }
 
-/// Slot `destroy_rwq_ind_table`: `EBUSY` while a queue pair uses it.
+/// Context op `destroy_rwq_ind_table`: fails with `EBUSY` while a QP uses the table.
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live table that is not used afterwards.
@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
     })
 }
 
-/// The hash that a program asks for.
+/// Converts the hash configuration of a program.
 ///
 /// # Errors
 /// `EINVAL` for another function than Toeplitz, or a key of another length.
@@ -221,7 +221,7 @@ pub(crate) unsafe fn rx_hash(conf: &ibv_rx_hash_conf) -> Result<RxHash, Errno> {
         return Err(Errno::INVAL);
     }
     let mut key = [0; RSS_KEY_LEN];
-    // SAFETY: by contract readable; the copy is ours and as long.
+    // SAFETY: by contract readable. The copy is local and has the same length.
     unsafe { ptr::copy_nonoverlapping(conf.rx_hash_key, key.as_mut_ptr(), RSS_KEY_LEN) };
     let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::OPNOTSUPP)?;
     Ok(RxHash { key, fields })

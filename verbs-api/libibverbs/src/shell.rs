@@ -12,33 +12,34 @@ use rocade_abi::ibv_qp_ex;
 
 use crate::{ffi::Errno, process, qp::QpObject};
 
-/// What a pointer to a C object of type `C` really points at.
+/// The object behind a pointer to a C object of type `C`.
 ///
 /// The program reads and writes the C part directly, so Rust code touches it only through raw
 /// pointers; the rest is private to this library.
 #[repr(C)]
 pub(crate) struct Shell<C, R> {
     c: UnsafeCell<C>,
-    /// What headers newer than ours have behind the structure: a function, or none.
+    /// The member that newer headers have after the structure: a function, or NULL.
     newer: UnsafeCell<*const c_void>,
     generation: process::Generation,
     inner: R,
 }
 
-/// Where newer headers have `wr_flush`: right behind `wr_atomic_write`, which ends what ours know.
+/// Asserts that `wr_flush` of newer headers follows `wr_atomic_write`, the last member in Rocade's
+/// headers.
 //= WRX-12
 const _: () = {
     assert!(mem::offset_of!(ibv_qp_ex, wr_atomic_write) == 344);
     assert!(mem::offset_of!(QpObject, newer) == 352);
 };
 
-/// The memory of an object that has ended.
+/// The memory of a destroyed object.
 pub(crate) struct Memory {
     place: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: nothing is in it, and nobody else frees it.
+// SAFETY: the memory is uninitialized, and only this value frees it.
 unsafe impl Send for Memory {}
 
 impl Drop for Memory {
@@ -49,7 +50,8 @@ impl Drop for Memory {
 }
 
 impl<C, R> Shell<C, R> {
-    /// Makes an object; `build` gets the address the C object will have, to be used as cookie.
+    /// Creates an object. `build` gets the address that the C object will have, for use as a
+    /// cookie.
     pub(crate) fn create(
         build: impl FnOnce(*mut C) -> Result<(C, R), Errno>,
     ) -> Result<*mut C, Errno> {
@@ -66,20 +68,20 @@ impl<C, R> Shell<C, R> {
         Ok(Box::into_raw(place).cast())
     }
 
-    /// The object behind `c`.
+    /// Returns the object behind `c`.
     ///
     /// # Errors
-    /// `EINVAL` for NULL, `ENODEV` for an object made before a `fork` by the parent.
+    /// `EINVAL` for NULL, `ENODEV` for an object that the parent process created before a `fork`.
     ///
     /// # Safety
-    /// `c` must be NULL or come from [`Self::create`] of the same type and not be ended during
-    /// `'a`. As in any C API the program vouches for that.
+    /// `c` must be NULL or come from [`Self::create`] of the same type, and not be destroyed during
+    /// `'a`. As in any C API, the program guarantees that.
     pub(crate) unsafe fn borrow<'a>(c: *mut C) -> Result<&'a Self, Errno> {
         if c.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: `create` returned this pointer, so it points at a live `Self` by contract; all
-        // parts the program may write are inside `UnsafeCell`.
+        // SAFETY: `create` returned this pointer, so by contract it points at a live `Self`. All
+        // parts that the program may write are inside `UnsafeCell`.
         let shell = unsafe { &*c.cast::<Self>() };
         if shell.generation == process::generation() {
             Ok(shell)
@@ -88,14 +90,14 @@ impl<C, R> Shell<C, R> {
         }
     }
 
-    /// Ends the object when `close` agrees, and frees it. An inherited object is left alone: its
-    /// locks may be held by threads that do not exist in this process.
+    /// Destroys and frees the object if `close` succeeds. Leaves an inherited object alone, because
+    /// threads that do not exist in this process may hold its locks.
     ///
     /// # Errors
-    /// `EINVAL` for NULL, and what `close` says.
+    /// `EINVAL` for NULL, and any error of `close`.
     ///
     /// # Safety
-    /// As for [`Self::borrow`]; after success nobody may use `c` any more.
+    /// As for [`Self::borrow`]. After success, `c` must not be used any more.
     pub(crate) unsafe fn end(
         c: *mut C,
         close: impl FnOnce(&R) -> Result<(), Errno>,
@@ -113,7 +115,8 @@ impl<C, R> Shell<C, R> {
         Ok(())
     }
 
-    /// Like [`Self::end`], but the memory stays as long as what is returned, which is `None` for an inherited object.
+    /// Like [`Self::end`], but the returned value keeps the memory allocated. Returns `None` for an
+    /// inherited object.
     ///
     /// # Errors
     /// As [`Self::end`].
@@ -140,28 +143,28 @@ impl<C, R> Shell<C, R> {
         }))
     }
 
-    /// The C part, to be accessed through the raw pointer only.
+    /// Returns the C part, which may only be accessed through the raw pointer.
     pub(crate) const fn c(&self) -> *mut C {
         self.c.get()
     }
 
-    /// Fills in the function that newer headers have behind the structure.
+    /// Sets the function that newer headers have after the structure.
     ///
     /// # Safety
-    /// Nobody else may have the object yet.
+    /// The caller must have the only pointer to the object.
     pub(crate) unsafe fn set_newer(&self, function: *const c_void) {
         // SAFETY: same contract.
         unsafe { self.newer.get().write(function) };
     }
 
-    /// The Rust part.
+    /// Returns the Rust part.
     pub(crate) const fn inner(&self) -> &R {
         &self.inner
     }
 }
 
-/// C programs use objects from any thread, so the emulator's handles must allow that. (The parts
-/// of a queue that belong to one polling session or one batch are behind locks of their own.)
+/// C programs use objects from any thread, so the emulator's handles must allow that. The state of
+/// a polling session or a batch has a lock of its own.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<rocade_emulator::Context>();
@@ -200,7 +203,7 @@ mod tests {
         // SAFETY: made above and not ended yet.
         let shell = unsafe { Shell::<u32, &str>::borrow(c) }.expect("live object");
         assert_eq!(*shell.inner(), "inner");
-        // SAFETY: the C part is live and nobody else uses it.
+        // SAFETY: the C part is live, and only this test uses it.
         assert_eq!(unsafe { *shell.c() }, 7);
         // SAFETY: last use.
         assert_eq!(unsafe { Shell::<u32, &str>::end(c, |_| Ok(())) }, Ok(()));
@@ -220,7 +223,7 @@ mod tests {
             (refused, Rc::strong_count(&counter)),
             (Err(Errno::INVAL), 2)
         );
-        // SAFETY: the refusal has kept it alive; last use.
+        // SAFETY: the refusal kept it alive. Last use.
         let ended = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
         assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));
     }

@@ -25,7 +25,7 @@ use crate::{
 /// A shared receive queue.
 pub(crate) type SrqObject = Shell<ibv_srq, SrqState>;
 
-/// What stands behind an `ibv_srq`.
+/// The Rust state of an `ibv_srq`.
 pub(crate) struct SrqState {
     srq: Srq,
     _context: Arc<ContextObject>,
@@ -40,10 +40,10 @@ impl SrqState {
     }
 }
 
-/// Makes a queue and fills in the sizes that were granted (SRQ-01).
+/// Creates an SRQ, and writes the granted sizes back.
 ///
 /// # Errors
-/// `EINVAL` for sizes out of range, and what the emulator says.
+/// `EINVAL` for sizes out of range, and any error of the emulator.
 ///
 /// # Safety
 /// `pd` must be NULL or a live domain.
@@ -56,7 +56,7 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
-    // SAFETY: same contract; the queue keeps the domain busy.
+    // SAFETY: same contract. The SRQ keeps the domain in use.
     let buffer = unsafe { pd_state.buffer(pd, attr.max_wr, Purpose::Srq) }?;
     SrqObject::create(|address| {
         let init = SrqInitAttr {
@@ -108,8 +108,8 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     })
 }
 
-/// Slot `create_srq_ex`: `EINVAL` for members and types that nobody knows or that are missing,
-/// `EOPNOTSUPP` for types that this device does not have.
+/// Context op `create_srq_ex`. Fails with `EINVAL` for missing or unknown members and types, and
+/// with `EOPNOTSUPP` for types that the device lacks.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_modify_srq`: both attributes or none (SRQ-03).
+/// `ibv_modify_srq`: sets both attributes or none.
 //= SRQ-02
 //= SRQ-03
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
     })
 }
 
-/// `ibv_destroy_srq`: `EBUSY` while queue pairs use it (DST-03).
+/// `ibv_destroy_srq`: fails with `EBUSY` while QPs use it.
 //= DST-03
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: by contract a live queue that is not used afterwards.
@@ -206,8 +206,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     })
 }
 
-/// Slot `post_srq_recv`: queues a chain of receives; on failure `*bad_wr` is the first one that is
-/// not queued (SRQ-06).
+/// Context op `post_srq_recv`: queues a chain of receives. On failure `*bad_wr` is the first
+/// request that is not queued.
 //= SRQ-06
 //= PST-09
 pub(crate) unsafe extern "C" fn post_srq_recv(

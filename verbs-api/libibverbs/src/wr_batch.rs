@@ -1,7 +1,7 @@
 //! The work requests of an extended queue pair between `wr_start` and `wr_complete`.
 //!
-//! A batch is collected here and handed to the emulator in `wr_complete`, all or nothing. The
-//! lock of the batch is held in between, so batches of several threads do not mix (WRX-02).
+//! `wr_complete` posts a batch to the emulator, all requests or none. From `wr_start` on, the
+//! caller holds the batch's lock, so that batches of several threads do not mix.
 
 use std::{cell::UnsafeCell, ops::Range};
 
@@ -17,24 +17,25 @@ use crate::{
     qp::{QpObject, QpState},
 };
 
-/// The batch of a QP and the lock around it.
+/// The batch of a QP and its lock.
 pub(crate) struct WrBatch {
     lock: RawMutex,
     staged: UnsafeCell<Staged>,
 }
 
 impl WrBatch {
-    /// Begins one: waits for that of another thread.
+    /// Begins a batch. Waits while another thread has one.
     pub(crate) fn start(&self) {
         self.lock.lock();
         // SAFETY: locked by this thread just now.
         unsafe { &mut *self.staged.get() }.clear();
     }
 
-    /// Hands it to the emulator, or nothing of it (WRX-06), and ends it.
+    /// Ends the batch, and posts all its requests or none.
     ///
     /// # Safety
-    /// The calling thread must have started it, and the address handles of datagrams must be alive.
+    /// The calling thread must have started the batch, and the address handles of datagrams must be
+    /// alive.
     pub(crate) unsafe fn complete(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
         // SAFETY: by contract this thread holds the lock.
         let outcome = unsafe { (*self.staged.get()).post(qp, qp_type) };
@@ -43,10 +44,10 @@ impl WrBatch {
         outcome
     }
 
-    /// Ends it; the next one begins with nothing.
+    /// Ends the batch without posting it.
     ///
     /// # Safety
-    /// The calling thread must have started it.
+    /// The calling thread must have started the batch.
     pub(crate) unsafe fn abort(&self) {
         // SAFETY: same contract.
         unsafe { self.lock.unlock() };
@@ -62,7 +63,7 @@ impl Default for WrBatch {
     }
 }
 
-/// Where the data of a staged request is.
+/// The location of a staged request's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Data {
     Sges(Range<usize>),
@@ -75,19 +76,19 @@ struct StagedWr {
     op: SendOp,
     flags: SendFlags,
     data: Data,
-    /// Of a datagram.
+    /// The destination of a datagram.
     to: Option<Remote>,
-    /// Of a request of an XRC initiator.
+    /// The SRQ of an XRC initiator's request.
     srqn: Option<Srqn>,
-    /// Of a request of a DC initiator.
+    /// The target of a DC initiator's request.
     dct: Option<DcRemote>,
-    /// Of one that is cut into segments.
+    /// The header and segment size of a TSO request.
     tso: Option<Box<Segments>>,
-    /// Of one that changes an indirect memory key.
+    /// The new configuration of an indirect memory key.
     change: Option<Box<KeyChange>>,
 }
 
-/// What `mlx5dv_wr_set_dc_addr` was given.
+/// The arguments of `mlx5dv_wr_set_dc_addr`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DcRemote {
     pub(crate) ah: *mut ibv_ah,
@@ -96,14 +97,14 @@ pub(crate) struct DcRemote {
     pub(crate) stream: u16,
 }
 
-/// What `wr_send_tso` was given.
+/// The arguments of `wr_send_tso`.
 #[derive(Debug)]
 pub(crate) struct Segments {
     pub(crate) header: Vec<u8>,
     pub(crate) mss: u16,
 }
 
-/// What `wr_set_ud_addr` was given.
+/// The arguments of `wr_set_ud_addr`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) ah: *mut ibv_ah,
@@ -111,13 +112,13 @@ pub(crate) struct Remote {
     pub(crate) qkey: u32,
 }
 
-/// Work requests since `wr_start`; the vectors keep their room from batch to batch.
+/// The work requests since `wr_start`. The vectors keep their capacity between batches.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     wrs: Vec<StagedWr>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// The first error, which `wr_complete` reports (WRX-06).
+    /// The first error, which `wr_complete` returns.
     error: Option<Errno>,
 }
 
@@ -133,7 +134,7 @@ impl Staged {
         self.error.get_or_insert(error);
     }
 
-    /// Begins a request without data: a request that gets none has length 0 (WRX-04).
+    /// Begins a request of length 0, which setters may give data.
     //= WRX-04
     fn begin(&mut self, wr_id: u64, flags: SendFlags, op: SendOp) {
         self.wrs.push(StagedWr {
@@ -149,31 +150,31 @@ impl Staged {
         });
     }
 
-    /// Says more of the last request.
+    /// Sets a property of the last request.
     fn of_last(&mut self, set: impl FnOnce(&mut StagedWr)) {
         match self.wrs.last_mut() {
             Some(wr) => set(wr),
-            // A setter without a builder before it.
+            // A setter was called before any builder.
             None => self.fail(Errno::INVAL),
         }
     }
 
-    /// It is cut into segments.
+    /// Makes the last request a TSO request.
     pub(crate) fn set_segments(&mut self, segments: Segments) {
         self.of_last(|wr| wr.tso = Some(Box::new(segments)));
     }
 
-    /// It goes to this shared receive queue.
+    /// Sets the SRQ number of the last request.
     pub(crate) fn set_srqn(&mut self, srqn: u32) {
         self.of_last(|wr| wr.srqn = Some(Srqn::new(srqn)));
     }
 
-    /// It goes there.
+    /// Sets the UD destination of the last request.
     pub(crate) fn set_remote(&mut self, to: Remote) {
         self.of_last(|wr| wr.to = Some(to));
     }
 
-    /// Its data are these elements.
+    /// Sets the scatter/gather list of the last request.
     pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
         let start = self.sges.len();
         self.sges.extend_from_slice(sges);
@@ -181,18 +182,18 @@ impl Staged {
         self.of_last(|wr| wr.data = Data::Sges(start..end));
     }
 
-    /// Its data are the inline bytes from `start` on.
+    /// Sets the data of the last request to the inline bytes from `start` on.
     pub(crate) fn set_inline(&mut self, start: usize) {
         let end = self.inline.len();
         self.of_last(|wr| wr.data = Data::Inline(start..end));
     }
 
-    /// How many inline bytes there are so far.
+    /// Returns the number of inline bytes in the batch.
     pub(crate) const fn inline_len(&self) -> usize {
         self.inline.len()
     }
 
-    /// Room for `len` more bytes of inline data of the last request.
+    /// Returns room for `len` more bytes of inline data of the last request.
     pub(crate) fn inline_room(
         &mut self,
         start: usize,
@@ -208,7 +209,7 @@ impl Staged {
         self.inline.get_mut(filled..)
     }
 
-    /// Hands everything to the emulator, or nothing (WRX-06).
+    /// Posts all requests to the emulator, or none.
     ///
     /// # Safety
     /// The address handles of datagrams must be alive.
@@ -295,7 +296,7 @@ const fn is_local(op: &SendOp) -> bool {
     )
 }
 
-/// Runs `f` on the batch of `qp`; a builder cannot report anything, so a dead QP is ignored.
+/// Runs `f` on the batch of `qp`. Ignores a dead QP, because a builder cannot report errors.
 ///
 /// # Safety
 /// `qp` must be a live extended QP whose batch the calling thread has locked by `wr_start`.
@@ -303,13 +304,13 @@ pub(crate) unsafe fn with_batch(qp: *mut ibv_qp_ex, f: impl FnOnce(&QpState, &mu
     ffi::void_verb(|| {
         // SAFETY: same contract.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
-        // SAFETY: the lock is held by this thread, so nobody else has a reference.
+        // SAFETY: this thread holds the lock, so no other reference exists.
         f(state, unsafe { &mut *state.batch().staged.get() });
         Ok(())
     });
 }
 
-/// Begins a request with `wr_id` and `wr_flags` as they are in the C part now (WRX-02).
+/// Begins a request with the current `wr_id` and `wr_flags` of the C part.
 ///
 /// # Safety
 /// As for [`with_batch`].
@@ -322,7 +323,8 @@ pub(crate) unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
 }
 
-/// Begins a change of an indirect memory key, which `make` describes. The list is in the request, and has to be.
+/// Begins the configuration of an indirect memory key, which `make` returns. The list must be
+/// inline in the request.
 ///
 /// # Safety
 /// As for [`with_batch`].
@@ -351,7 +353,7 @@ pub(crate) unsafe fn begin_change(
     }
 }
 
-/// Goes on with it.
+/// Applies a setter to the configuration of the last request's key.
 ///
 /// # Safety
 /// As for [`with_batch`].
@@ -375,7 +377,7 @@ pub(crate) unsafe fn go_on_with_change(
     }
 }
 
-/// The request that the batch has got last goes to this DC target.
+/// Sets the DC target of the last request.
 ///
 /// # Safety
 /// As for [`with_batch`].

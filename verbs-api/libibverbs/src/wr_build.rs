@@ -1,4 +1,4 @@
-//! The functions of an extended queue pair: each builds a work request, or a part of one, in the batch.
+//! The functions of an extended QP. Each builds a work request in the batch, or a part of one.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,8 +12,8 @@ use crate::{
     wr_batch::{Remote, Segments, begin, with_batch},
 };
 
-/// Fills in the builders of all operations the device executes, also of those that were not asked for: a
-/// real driver leaves them NULL.
+/// Fills in the builders of all operations that the device executes, also of those that were not
+/// requested. A hardware driver leaves the latter NULL.
 //= WRX-13
 pub(crate) fn install(c: &mut ibv_qp_ex) {
     c.wr_start = Some(wr_start);
@@ -51,7 +51,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     ffi::int_data_verb(|| {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
-        // SAFETY: by contract this thread has started the batch, and the program's address handles are alive.
+        // SAFETY: by contract this thread started the batch, and the program's address handles are
+        // alive.
         let outcome = unsafe { state.batch().complete(state.qp(), state.qp_type()) };
         outcome.map_err(|errno| errno.of_post(state.qp(), true))
     })
@@ -192,7 +193,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
     };
 }
 
-/// Copies the 8 bytes at once.
+/// Stages an ATOMIC WRITE. Copies the 8 bytes at once.
 //= WRX-12
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, bytes: *const c_void) {
     const LEN: usize = 8;
@@ -209,14 +210,15 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, byt
             let Some(room) = staged.inline_room(start, LEN, LEN) else {
                 return;
             };
-            // SAFETY: by contract 8 bytes are readable; `room` is ours.
+            // SAFETY: by contract 8 bytes are readable. `room` belongs to the batch.
             post::copy_in(bytes.expose_provenance(), room);
             staged.set_inline(start);
         })
     };
 }
 
-/// `wr_flush` of newer headers: what `placement` says, of a range or with `level` 1 of the whole region.
+/// `wr_flush` of newer headers: `placement` says what to flush. With `level` 1 it flushes the whole
+/// MR instead of a range.
 //= WRX-12
 pub(crate) unsafe extern "C" fn wr_flush(
     qp: *mut ibv_qp_ex,
@@ -242,7 +244,7 @@ pub(crate) unsafe extern "C" fn wr_flush(
     }
 }
 
-/// Copies the header at once, as inline data is.
+/// Stages a TSO request. Copies the header at once, like inline data.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe { begin(qp, SendOp::Send { imm: None }) };
@@ -305,7 +307,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     unsafe { wr_set_inline_data_list(qp, 1, &raw const buffer) };
 }
 
-/// Copies at once (WRX-05).
+/// Copies the data at once.
 //= WRX-05
 unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
@@ -326,7 +328,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
                 let Some(room) = staged.inline_room(start, buffer.length, max) else {
                     return;
                 };
-                // SAFETY: by contract the buffer is readable; `room` is ours.
+                // SAFETY: by contract the buffer is readable. `room` belongs to the batch.
                 post::copy_in(buffer.addr.expose_provenance(), room);
             }
             staged.set_inline(start);

@@ -18,7 +18,7 @@ use crate::{
 /// An XRC domain.
 pub(crate) type XrcdObject = Shell<ibv_xrcd, XrcdState>;
 
-/// What stands behind an `ibv_xrcd`.
+/// The Rust state of an `ibv_xrcd`.
 pub(crate) struct XrcdState {
     xrcd: Xrcd,
     context: Arc<ContextObject>,
@@ -30,14 +30,13 @@ impl XrcdState {
         &self.xrcd
     }
 
-    /// The context it belongs to.
+    /// Returns the domain's context.
     pub(crate) const fn context(&self) -> &Arc<ContextObject> {
         &self.context
     }
 }
 
-/// Slot `open_xrcd`: the domain of the file behind `fd`, or with -1 one of its own (XRCL-02 to
-/// XRCL-04).
+/// Context op `open_xrcd`: opens the domain of the inode behind `fd`, or a private one for -1.
 //= XRCL-02
 //= XRCL-03
 //= XRCL-04
@@ -84,11 +83,11 @@ fn refused(error: VerbsError) -> Errno {
     }
 }
 
-/// What identifies the file behind a descriptor, which may be closed afterwards.
+/// Returns the identity of the inode behind a descriptor. The descriptor may be closed afterwards.
 fn file_id(fd: c_int) -> Result<FileId, Errno> {
     // SAFETY: the structure consists of integers, for which zero is a value.
     let mut stat: libc::stat = unsafe { mem::zeroed() };
-    // SAFETY: a writable structure; a descriptor that is none fails.
+    // SAFETY: a writable structure. An invalid descriptor makes the call fail.
     if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
         let error = std::io::Error::last_os_error();
         return Err(Errno(error.raw_os_error().unwrap_or(libc::EBADF)));
@@ -99,7 +98,7 @@ fn file_id(fd: c_int) -> Result<FileId, Errno> {
     })
 }
 
-/// Slot `close_xrcd`: `EBUSY` while something was made or opened through it (DST-05).
+/// Context op `close_xrcd`: fails with `EBUSY` while the domain has SRQs or QPs.
 //= DST-05
 //= XRCL-05
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {

@@ -37,7 +37,7 @@ use crate::{
     shell::Shell,
 };
 
-/// Room for a list. The list is copied when its request is posted, so that there is nothing in it.
+/// A key list container. It stays empty, because posting a request copies its list.
 type ContainerObject = Shell<ibv_exp_mkey_list_container, ContainerState>;
 
 struct ContainerState {
@@ -73,13 +73,13 @@ pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) ->
     })
 }
 
-/// Rights of 64 bits.
+/// Converts 64-bit access rights.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for those that are not offered, `EINVAL` for what nobody knows.
+/// `EOPNOTSUPP` for rights that Rocade does not offer, `EINVAL` for unknown bits.
 //= XCON-22
 pub(super) fn rights(access: u64) -> Result<AccessFlags, Errno> {
-    /// Allocated, shared or physical memory, no RDMA, atomics in a tunnel.
+    /// Allocated, shared or physical memory, no RDMA, tunneled atomics.
     const NOT_OFFERED: u64 = 0xff << 37 | 3 << 48;
     let known = IBV_EXP_ACCESS_MW_ZERO_BASED | IBV_EXP_ACCESS_ON_DEMAND | IBV_EXP_ACCESS_RELAXED;
     let upper = access & !(IBV_EXP_START_FLAG - 1);
@@ -260,13 +260,13 @@ pub(super) unsafe fn push(
     Ok(poster.push_with(&wr, operands)?)
 }
 
-/// The layout that a request describes.
+/// Returns the layout that a request describes.
 ///
 /// # Errors
-/// `EINVAL` where it is none.
+/// `EINVAL` if the description is malformed.
 ///
 /// # Safety
-/// The lists must have as many entries as it says, whose keys are live.
+/// The lists must have `num_mrs` entries, and their keys must be live.
 unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
     let count = umr.num_mrs as usize;
     //= UMR-12
@@ -318,7 +318,8 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
 }
 
 /// # Safety
-/// The key must be live, and the lists have an entry for each dimension, of which there is one.
+/// The key must be live, and the lists must have an entry for each of the `ndim` dimensions. `ndim`
+/// must be 1.
 unsafe fn repeat_block(entry: &ibv_exp_mem_repeat_block) -> Result<Block, Errno> {
     if entry.byte_count.is_null() || entry.stride.is_null() {
         return Err(invalid("byte_count or stride is NULL"));
