@@ -1,4 +1,4 @@
-//! Attributes with which objects are made, modified and queried.
+//! Attributes for creating, modifying and querying objects.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -10,7 +10,7 @@ use crate::{
 /// Allocator of a parent domain: (pd, `pd_context`, size, alignment, resource type).
 pub type ParentDomainAllocFn =
     Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void>;
-/// Counterpart of [`ParentDomainAllocFn`].
+/// Deallocator of a parent domain: (pd, `pd_context`, memory, resource type).
 pub type ParentDomainFreeFn =
     Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>;
 
@@ -151,7 +151,7 @@ mirror! {
         rx_hash_fields_mask: u64,
     }
 
-    /// For `ibv_create_qp_ex`; begins like [`ibv_qp_init_attr`].
+    /// For `ibv_create_qp_ex`. Begins like [`ibv_qp_init_attr`].
     pub struct ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -207,7 +207,7 @@ mirror! {
         rnr_retry: u8,
         alt_port_num: u8,
         alt_timeout: u8,
-        /// kbit/s.
+        /// In kbit/s.
         rate_limit: u32,
     }
 
@@ -241,7 +241,7 @@ mirror! {
     /// Moderation of a completion queue.
     pub struct ibv_moderate_cq {
         cq_count: u16,
-        /// Microseconds.
+        /// In microseconds.
         cq_period: u16,
     }
 

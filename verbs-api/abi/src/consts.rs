@@ -1,11 +1,11 @@
 //! Enumerators of `verbs.h`.
 
-/// Defines constants together with the table for the layout test.
+/// Defines constants and the table that the layout test reads.
 macro_rules! enumerators {
     ($( $ty:ty, $doc:literal: { $( $name:ident = $value:literal ),+ $(,)? } )+) => {
         $($( #[doc = $doc] pub const $name: $ty = $value; )+)+
 
-        /// All constants of this module that a C compiler knows, as (name, value).
+        /// All constants of this module that are in the measured headers, as (name, value).
         pub const ENUMERATORS: &[(&str, i64)] = &[$($( (stringify!($name), $value), )+)+];
     };
 }
@@ -476,19 +476,19 @@ enumerators! {
     }
 }
 
-/// Work request opcode of a FLUSH, known to newer headers only.
+/// Work request opcode of a FLUSH. Defined by newer headers only.
 pub const IBV_WR_FLUSH: u32 = 14;
-/// Extended QP: `wr_flush`, known to newer headers only.
+/// Send operation `wr_flush` of an extended QP. Defined by newer headers only.
 pub const IBV_QP_EX_WITH_FLUSH: u64 = 0x800;
-/// Device capability: FLUSH to global visibility, of the extended flags.
+/// Extended device capability: FLUSH to global visibility.
 pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// Device capability: ATOMIC WRITE, likewise.
+/// Extended device capability: ATOMIC WRITE.
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// Completion opcode of a FLUSH, known to newer headers only.
+/// Completion opcode of a FLUSH. Defined by newer headers only.
 pub const IBV_WC_FLUSH: u32 = 8;
-/// On-demand paging per transport: FLUSH, known to newer headers only.
+/// On-demand paging per transport: FLUSH. Defined by newer headers only.
 pub const IBV_ODP_SUPPORT_FLUSH: u32 = 64;
-/// On-demand paging per transport: ATOMIC WRITE, known to newer headers only.
+/// On-demand paging per transport: ATOMIC WRITE. Defined by newer headers only.
 pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: u32 = 128;
-/// Asynchronous event of newer headers: the speed of the device has changed.
+/// Asynchronous event of newer headers: the speed of the device changed.
 pub const IBV_EVENT_DEVICE_SPEED_CHANGE: u32 = 20;

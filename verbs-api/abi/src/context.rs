@@ -1,4 +1,4 @@
-//! The device context: the tables through which the inline verbs of the header call.
+//! The device context, with the function tables that inline verbs of the header call through.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -15,10 +15,10 @@ use crate::{
     ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, layout::mirror,
 };
 
-/// Value of [`ibv_context::abi_compat`] that says the context is part of a [`verbs_context`].
+/// Value of [`ibv_context::abi_compat`] in a context that is part of a [`verbs_context`].
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
-/// Slot that nobody calls any more.
+/// Obsolete op, which no header calls.
 pub type CompatFn = Option<unsafe extern "C" fn() -> *mut c_void>;
 /// `alloc_mw`.
 pub type AllocMwFn = Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>;
@@ -127,7 +127,7 @@ pub type DestroyFlowFn = Option<unsafe extern "C" fn(*mut ibv_flow) -> c_int>;
 /// `ibv_create_flow`.
 pub type CreateFlowFn =
     Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>;
-/// Slot kept for its place.
+/// Placeholder of an unused op.
 pub type PlaceholderFn = Option<unsafe extern "C" fn()>;
 /// `open_qp`.
 pub type OpenQpFn =
@@ -147,7 +147,7 @@ pub type OpenXrcdFn =
 pub type CloseXrcdFn = Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>;
 
 mirror! {
-    /// Function table inside [`ibv_context`]; the slots `_compat_*` are called by nobody.
+    /// Function table inside [`ibv_context`]. No header calls the ops `_compat_*`.
     pub struct ibv_context_ops {
         _compat_query_device: CompatFn,
         _compat_query_port: CompatFn,
@@ -194,8 +194,8 @@ mirror! {
         abi_compat: *mut c_void,
     }
 
-    /// The extended context around an [`ibv_context`]; it grows at the top, so a slot is present
-    /// for a caller when [`verbs_context::sz`] reaches up to it.
+    /// The extended context around an [`ibv_context`]. Newer versions add members at the top. A
+    /// caller has a member if [`verbs_context::sz`] includes it.
     pub struct verbs_context {
         query_port: QueryPortFn,
         advise_mr: AdviseMrFn,

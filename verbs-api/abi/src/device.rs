@@ -1,10 +1,10 @@
-//! Devices, ports and what they report about themselves.
+//! Devices, ports and their attributes.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::layout::mirror;
 
-/// Function pointers of [`_ibv_device_ops`], unused.
+/// Unused function pointers of [`_ibv_device_ops`].
 pub type DeviceDummyFn = Option<unsafe extern "C" fn()>;
 
 mirror! {
@@ -18,7 +18,7 @@ mirror! {
         "global.interface_id": u64 = global.interface_id,
     }
 
-    /// One entry of the GID table, as `ibv_query_gid_ex` gives it.
+    /// One entry of the GID table, as `ibv_query_gid_ex` returns it.
     pub struct ibv_gid_entry {
         gid: ibv_gid,
         gid_index: u32,
@@ -47,9 +47,9 @@ mirror! {
     /// Attributes and limits of a device.
     pub struct ibv_device_attr {
         fw_ver: [c_char; 64],
-        /// Network byte order.
+        /// In network byte order.
         node_guid: u64,
-        /// Network byte order.
+        /// In network byte order.
         sys_image_guid: u64,
         max_mr_size: u64,
         page_size_cap: u64,
@@ -156,7 +156,7 @@ mirror! {
         comp_mask: u32,
         odp_caps: ibv_odp_caps,
         completion_timestamp_mask: u64,
-        /// kHz.
+        /// In kHz.
         hca_core_clock: u64,
         device_cap_flags_ex: u64,
         tso_caps: ibv_tso_caps,
@@ -234,7 +234,7 @@ pub struct ibv_odp_transport_caps {
     pub ud_odp_caps: u32,
 }
 
-/// What an asynchronous event is about; the event type says which member holds.
+/// The object of an asynchronous event. The event type selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {

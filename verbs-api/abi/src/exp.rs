@@ -1,4 +1,5 @@
-//! Mirrors of our own header of experimental verbs (`infiniband/verbs_exp.h`), a module for each of its files.
+//! Mirrors of Rocade's header of experimental verbs (`infiniband/verbs_exp.h`). Each of its files
+//! has a module.
 
 pub mod base;
 pub mod completion;
@@ -11,7 +12,7 @@ pub mod umr;
 
 use crate::layout::Layout;
 
-/// All aggregates of the header, by module.
+/// Returns all aggregates of the header, by module.
 #[must_use]
 pub fn layouts() -> [&'static [Layout]; 7] {
     [
@@ -25,7 +26,7 @@ pub fn layouts() -> [&'static [Layout]; 7] {
     ]
 }
 
-/// All enumerators of the header as (name, value).
+/// Returns all enumerators of the header as (name, value).
 #[must_use]
 //= XST-20..21
 pub fn enumerators() -> [&'static [(&'static str, u64)]; 8] {
@@ -41,7 +42,7 @@ pub fn enumerators() -> [&'static [(&'static str, u64)]; 8] {
     ]
 }
 
-/// Defines constants together with the table for the layout test.
+/// Defines constants and the table that the layout test reads.
 macro_rules! constants {
     ($( $ty:ty, $doc:literal: { $( $name:ident = $value:expr ),+ $(,)? } )+) => {
         $($( #[doc = $doc] pub const $name: $ty = $value; )+)+

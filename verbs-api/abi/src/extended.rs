@@ -1,4 +1,4 @@
-//! Extended queue pair and completion queue: objects with their own function tables.
+//! Extended QPs and CQs, which have their own function tables.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -9,15 +9,15 @@ use crate::{
     layout::mirror,
 };
 
-/// Slot that takes the QP only.
+/// Op that takes only the QP.
 pub type WrFn = Option<unsafe extern "C" fn(*mut ibv_qp_ex)>;
 /// `wr_complete`.
 pub type WrCompleteFn = Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>;
-/// Slot with one 32-bit argument (rkey, immediate data in network byte order, SRQ number).
+/// Op with one 32-bit argument (rkey, immediate data in network byte order, SRQ number).
 pub type WrU32Fn = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>;
-/// Slot with rkey and remote address.
+/// Op with rkey and remote address.
 pub type WrRemoteFn = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>;
-/// Slot with rkey, remote address and immediate data (network byte order).
+/// Op with rkey, remote address and immediate data (network byte order).
 pub type WrRemoteImmFn = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>;
 /// `wr_atomic_cmp_swp`: rkey, remote address, compare, swap.
 pub type WrCmpSwapFn = Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>;
@@ -100,7 +100,7 @@ mirror! {
         r#priv: u32,
     }
 
-    /// Completion queue with its own polling functions; begins like `ibv_cq`.
+    /// Completion queue with its own polling functions. Begins like `ibv_cq`.
     pub struct ibv_cq_ex {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,

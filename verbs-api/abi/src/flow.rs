@@ -1,4 +1,4 @@
-//! Specifications of flows. All fields of packets are in network byte order.
+//! Flow steering specifications. All packet fields are in network byte order.
 
 use core::ffi::c_uint;
 
@@ -13,7 +13,7 @@ mirror! {
         vlan_tag: u16,
     }
 
-    /// Of the Ethernet header.
+    /// Specification that matches the Ethernet header.
     pub struct ibv_flow_spec_eth {
         r#type: c_uint,
         size: u16,
@@ -27,7 +27,7 @@ mirror! {
         dst_ip: u32,
     }
 
-    /// Of the IPv4 header.
+    /// Specification that matches the IPv4 header.
     pub struct ibv_flow_spec_ipv4 {
         r#type: c_uint,
         size: u16,
@@ -45,7 +45,7 @@ mirror! {
         flags: u8,
     }
 
-    /// Of the IPv4 header, with more fields.
+    /// Specification that matches more fields of the IPv4 header.
     pub struct ibv_flow_spec_ipv4_ext {
         r#type: c_uint,
         size: u16,
@@ -63,7 +63,7 @@ mirror! {
         hop_limit: u8,
     }
 
-    /// Of the IPv6 header.
+    /// Specification that matches the IPv6 header.
     pub struct ibv_flow_spec_ipv6 {
         r#type: c_uint,
         size: u16,
@@ -77,7 +77,7 @@ mirror! {
         src_port: u16,
     }
 
-    /// Of the TCP or UDP header.
+    /// Specification that matches the TCP or UDP header.
     pub struct ibv_flow_spec_tcp_udp {
         r#type: c_uint,
         size: u16,
@@ -85,14 +85,14 @@ mirror! {
         mask: ibv_flow_tcp_udp_filter,
     }
 
-    /// What matches gets a tag.
+    /// Action that sets the flow tag of matching packets.
     pub struct ibv_flow_spec_action_tag {
         r#type: c_uint,
         size: u16,
         tag_id: u32,
     }
 
-    /// What matches is dropped.
+    /// Action that drops matching packets.
     pub struct ibv_flow_spec_action_drop {
         r#type: c_uint,
         size: u16,

@@ -1,11 +1,11 @@
-//! Self-description of the mirrored types, for the layout test.
+//! Layouts of the mirrored types, for the layout test.
 
 use crate::{attr, consts, context, device, extended, flow, mlx5, object, rdma, wr};
 
 /// One member of a mirrored aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Name as in C; members of nested anonymous aggregates are joined by dots.
+    /// Name as in C. Members of nested anonymous aggregates have dots in their names.
     pub name: &'static str,
     /// Offset from the start of the aggregate in bytes.
     pub offset: usize,
@@ -26,7 +26,7 @@ pub struct Layout {
     pub fields: &'static [Field],
 }
 
-/// All mirrored aggregates, by module.
+/// Returns all mirrored aggregates, by module.
 #[must_use]
 pub fn all() -> [&'static [Layout]; 9] {
     [
@@ -42,16 +42,16 @@ pub fn all() -> [&'static [Layout]; 9] {
     ]
 }
 
-/// All enumerators as (name, value).
+/// Returns all enumerators as (name, value).
 #[must_use]
 pub fn enumerators() -> &'static [(&'static str, i64)] {
     consts::ENUMERATORS
 }
 
-/// Defines mirrored aggregates together with the table [`Layout`] of the module.
+/// Defines mirrored aggregates and the table of their [`Layout`]s.
 ///
 /// `also { "nested.name": Type = path.of.fields }` adds members of nested aggregates, and second
-/// names of members that share a place in C.
+/// names of members that share an offset in C.
 macro_rules! mirror {
     ($(
         $(#[$meta:meta])*

@@ -1,23 +1,24 @@
 //! `repr(C)` mirrors of the verbs headers (`infiniband/verbs.h`), without any logic.
 //!
-//! A program that was compiled against the distribution's `verbs.h` reads and writes these
-//! structures directly and calls through the function tables inside them: about a hundred verbs
-//! are inline functions of the header. Their layout therefore *is* the ABI. Type, field and
-//! constant names are those of C, so that they can be looked up in the manual pages.
+//! A program compiled against the distribution's `verbs.h` reads and writes these structures
+//! directly. It calls through the function tables inside them, because about a hundred verbs are
+//! inline functions of the header. Their layout therefore *is* the ABI. Types, fields and constants
+//! have their C names, as in the manual pages.
 //!
 //! C enumerations are plain integers here, because a caller may pass any value.
 //!
 //! # Layers
-//! * In [`layout`] a mirrored type describes itself to the layout test.
-//! * Enumerators are in [`consts`].
-//! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`flow`], [`context`] hold the
-//!   structures; [`rdma`] those of the connection manager.
-//! * [`mlx5`] has those of `mlx5dv.h`.
-//! * [`exp`] mirrors our own header of experimental verbs.
-//! * [`private`] is between two of our own libraries.
+//! * [`layout`] describes the mirrored types to the layout test.
+//! * [`consts`] has the enumerators.
+//! * [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`flow`] and [`context`] have the
+//!   structures of `verbs.h`.
+//! * [`rdma`] has the structures of the connection manager.
+//! * [`mlx5`] has the structures of `mlx5dv.h`.
+//! * [`exp`] mirrors Rocade's header of experimental verbs.
+//! * [`private`] is the interface between Rocade's libraries.
 //!
-//! The test `tests/layout.rs` compares size, alignment and every field offset with figures
-//! measured by a C compiler (`tests/abi/layouts.txt` of the repository), in both directions.
+//! The test `tests/layout.rs` compares size, alignment and every field offset with values measured
+//! by a C compiler (`tests/abi/layouts.txt` of the repository), in both directions.
 #![no_std]
 #![expect(
     non_snake_case,

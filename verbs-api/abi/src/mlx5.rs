@@ -1,4 +1,4 @@
-//! Structures of `mlx5dv.h`, as far as devices that pass for such have something to say.
+//! Structures of `mlx5dv.h`, as far as Rocade supports them for devices with an mlx5 identity.
 
 use core::ffi::c_void;
 
@@ -6,19 +6,19 @@ use crate::layout::mirror;
 use crate::{ibv_ah, ibv_pd, ibv_sge};
 
 mirror! {
-    /// How a device is opened.
+    /// Parameters of `mlx5dv_open_device`.
     pub struct mlx5dv_context_attr {
         flags: u32,
         comp_mask: u64,
     }
 
-    /// Streams of a DC initiator that a device has, as powers of two.
+    /// Limits on the streams of a DC initiator, as binary logarithms.
     pub struct mlx5dv_dci_streams_caps {
         max_log_num_concurent: u8,
         max_log_num_errored: u8,
     }
 
-    /// What a device can do. Members that stand for whole structures are words here: nothing is said there.
+    /// Capabilities of a device. Nested structures that Rocade leaves 0 are words here.
     pub struct mlx5dv_context {
         version: u8,
         flags: u64,
@@ -39,20 +39,20 @@ mirror! {
         crypto_caps: [u32; 3],
     }
 
-    /// Streams of a DC initiator, as powers of two.
+    /// Numbers of streams of a DC initiator, as binary logarithms.
     pub struct mlx5dv_dci_streams {
         log_num_concurent: u8,
         log_num_errored: u8,
     }
 
-    /// What an end of dynamic connections is made with: a target has a key, an initiator may have streams.
+    /// Parameters of a DC QP: the access key of a target, or the streams of an initiator.
     pub struct mlx5dv_dc_init_attr {
         dc_type: u32,
         dct_access_key: u64,
     }
     also { "dci_streams": mlx5dv_dci_streams = dct_access_key }
 
-    /// What a queue pair is made with besides.
+    /// The mlx5 parameters of a new QP.
     pub struct mlx5dv_qp_init_attr {
         comp_mask: u64,
         create_flags: u32,
@@ -60,7 +60,7 @@ mirror! {
         send_ops_flags: u64,
     }
 
-    /// What an indirect memory key is made with.
+    /// Parameters of a new indirect memory key.
     pub struct mlx5dv_mkey_init_attr {
         pd: *mut ibv_pd,
         create_flags: u32,
@@ -73,7 +73,7 @@ mirror! {
         rkey: u32,
     }
 
-    /// A piece that comes back at a distance.
+    /// A block of an interleaved layout.
     pub struct mlx5dv_mr_interleaved {
         addr: u64,
         bytes_count: u32,
@@ -81,13 +81,13 @@ mirror! {
         lkey: u32,
     }
 
-    /// How a key is changed.
+    /// Parameters of `mlx5dv_wr_mkey_configure`.
     pub struct mlx5dv_mkey_conf_attr {
         conf_flags: u32,
         comp_mask: u64,
     }
 
-    /// The builders that a queue pair has besides.
+    /// The mlx5 builders of a QP.
     pub struct mlx5dv_qp_ex {
         comp_mask: u64,
         wr_set_dc_addr: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut ibv_ah, u32, u64)>,
@@ -112,7 +112,7 @@ mirror! {
     }
 }
 
-/// Members of [`mlx5dv_qp_init_attr`] that count.
+/// Valid members of [`mlx5dv_qp_init_attr`].
 pub const MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS: u64 = 1;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_QP_INIT_ATTR_MASK_DC: u64 = 2;
@@ -121,14 +121,15 @@ pub const MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS: u64 = 4;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS: u64 = 8;
 
-/// Builders of a queue pair: interleaved layouts, lists, changes step by step.
+/// Builders of a QP: interleaved layouts, lists, and configuration by setters.
 pub const MLX5DV_QP_EX_WITH_MKEYS: u64 = 1 | 2 | 4;
 /// `enum mlx5dv_mkey_init_attr_flags`.
 pub const MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT: u32 = 1;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE: u32 = 16;
 
-/// Creation flags that only say where small messages go, or how often a peer acknowledges.
+/// Creation flags without effect here: they select where inline data is scattered, and how often
+/// the peer acknowledges.
 pub const MLX5DV_QP_CREATE_HINTS: u32 = 1 << 3 | 1 << 4 | 1 << 5;
 
 /// `enum mlx5dv_dc_type`.
@@ -136,19 +137,20 @@ pub const MLX5DV_DCTYPE_DCT: u32 = 1;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_DCTYPE_DCI: u32 = 2;
 
-/// What follows [`mlx5dv_context`] in newer headers: there where [`MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM`] is asked for.
+/// The members after [`mlx5dv_context`] in newer headers. Valid if
+/// [`MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM`] is requested.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct mlx5dv_context_dc_rd_atom {
-    /// READs and atomics at once that a DC target answers.
+    /// Largest number of outstanding READs and atomics at a DC target.
     pub max_dc_rd_atom: u64,
-    /// READs and atomics at once of a DC initiator.
+    /// Largest number of outstanding READs and atomics of a DC initiator.
     pub max_dc_init_rd_atom: u64,
 }
-/// Known to newer headers only.
+/// Flag that only newer headers define.
 pub const MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM: u64 = 1 << 14;
 
-/// What may be asked for in [`mlx5dv_context`].
+/// Members of [`mlx5dv_context`] that a program may request.
 pub const MLX5DV_CONTEXT_MASK_DC_ODP_CAPS: u64 = 1 << 7;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS: u64 = 1 << 9;

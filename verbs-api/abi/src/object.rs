@@ -1,4 +1,4 @@
-//! The verbs objects a program holds pointers to.
+//! The verbs objects that programs hold pointers to.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -15,7 +15,7 @@ pub type MemcpyFromDmFn =
 /// `ibv_wq::post_recv`.
 pub type WqPostRecvFn =
     Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>;
-/// `ibv_context_ops`' and `verbs_context`'s way to make device memory.
+/// `alloc_dm`.
 pub type AllocDmFn =
     Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>;
 

@@ -1,7 +1,8 @@
-//! What `librdmacm.so.1` and `libmlx5.so.1` ask `libibverbs.so.1` for, which holds the engine: a table of functions, as a kernel has
-//! system calls.
+//! The private interface of `libibverbs.so.1`, which holds the engine, for `librdmacm.so.1` and
+//! `libmlx5.so.1`: function tables in place of system calls.
 //!
-//! Both libraries are of one build. All functions return 0 or a positive errno value, unless they say otherwise.
+//! All three libraries are from one build. Unless stated otherwise, functions return 0 or a
+//! positive errno value.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
@@ -17,27 +18,27 @@ use crate::{
     ibv_qp_init_attr_ex, rdma_conn_param,
 };
 
-/// To be raised with each change of the table.
+/// Version of [`rocade_cm_ops`]. Every change of the table increments it.
 pub const ROCADE_CM_VERSION: u32 = 5;
-/// Longest private data of an event in bytes.
+/// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
-/// An event channel of the engine, in memory of `librdmacm.so.1`. A call may come after its end, from a thread that did not
-/// know: the memory must still be there then.
+/// An event channel of the engine, in memory of `librdmacm.so.1`. A thread may call with it after
+/// its destruction, so the memory must stay valid.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct rocade_cm_channel {
-    /// NULL: there is none any more.
+    /// The engine's channel, or NULL after its destruction.
     pub channel: AtomicPtr<c_void>,
-    /// Calls that use it, and do not sleep.
+    /// The number of calls that use the channel and do not sleep.
     pub inside: AtomicU32,
-    /// Of the process that made it.
+    /// The generation of the process that created it.
     pub generation: AtomicU32,
-    /// Calls after its end do not sleep: its descriptor was non-blocking.
+    /// True if late calls fail instead of sleeping, because the descriptor was non-blocking.
     pub fails: AtomicBool,
 }
 
-/// A connection, or listener, of the engine.
+/// A connection or listener of the engine.
 #[derive(Debug)]
 #[repr(C)]
 pub struct rocade_cm_id {
@@ -45,10 +46,10 @@ pub struct rocade_cm_id {
     pub _opaque: [u8; 0],
 }
 
-/// Family of InfiniBand's own addresses.
+/// Address family of InfiniBand addresses.
 pub const AF_IB: c_int = 27;
 
-/// InfiniBand's own addresses (`rdma/ib.h`). Service IDs are in network byte order.
+/// An InfiniBand address (`rdma/ib.h`). The service ID is in network byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "as in rdma/ib.h")]
@@ -62,7 +63,8 @@ pub struct sockaddr_ib {
     pub sib_scope_id: u64,
 }
 
-/// A path, as `RDMA_OPTION_IB_PATH` has it (`infiniband/sa.h`). All in network byte order but the flags.
+/// A path as in `RDMA_OPTION_IB_PATH` (`infiniband/sa.h`). All members but the flags are in network
+/// byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "as in infiniband/sa.h")]
@@ -86,18 +88,18 @@ pub struct ibv_path_data {
     pub reserved_too: [u8; 6],
 }
 
-/// An event.
+/// A connection manager event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "as in rdma_cm_event")]
 pub struct rocade_cm_event {
     pub kind: u32,
     pub status: c_int,
-    /// That of the ID, or of the listener.
+    /// The cookie of the ID, or of the listener for a connection request.
     pub cookie: u64,
-    /// Of a request; the receiver owns it.
+    /// The new ID of a connection request. The receiver owns it.
     pub new_id: *mut rocade_cm_id,
-    /// What follows is of `rdma_ud_param`, not of `rdma_conn_param`.
+    /// True if the members below are those of `rdma_ud_param` instead of `rdma_conn_param`.
     pub is_ud: bool,
     pub private_data_len: u8,
     pub responder_resources: u8,
@@ -118,14 +120,14 @@ impl core::fmt::Debug for rocade_cm_event {
     }
 }
 
-/// Where a connection leads.
+/// The route of a connection.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "as in rdma_route and ibv_sa_path_rec")]
 pub struct rocade_cm_route {
     pub src: sockaddr_storage,
     pub dst: sockaddr_storage,
-    /// Place in the list of devices; -1 for none.
+    /// Index in the device list, or -1 for none.
     pub device: c_int,
     /// Port of the device, from 1.
     pub port_num: u8,
@@ -144,23 +146,24 @@ impl core::fmt::Debug for rocade_cm_route {
     }
 }
 
-/// The functions.
+/// The functions for `librdmacm.so.1`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "as the rdma_cm functions of these names")]
 pub struct rocade_cm_ops {
-    /// [`ROCADE_CM_VERSION`].
+    /// Equal to [`ROCADE_CM_VERSION`].
     pub version: u32,
-    /// Changes with each `fork`: what was made before is not to be touched then.
+    /// Returns a number that changes with each `fork`. Objects of an earlier generation must not be
+    /// used.
     pub generation: unsafe extern "C" fn() -> u32,
-    /// The descriptor comes back in the last argument.
+    /// Creates a channel. Stores its descriptor in the last argument.
     pub channel_new: unsafe extern "C" fn(*const rocade_cm_channel, *mut c_int) -> c_int,
-    /// Waits for the calls that use it.
+    /// Destroys a channel. Waits for the calls that use it.
     pub channel_free: unsafe extern "C" fn(*const rocade_cm_channel),
-    /// Waits. 0, or -1 and errno; a cancellation point as read(2) is.
+    /// Waits for the next event. Returns 0, or -1 and errno. A cancellation point, like read(2).
     pub channel_next:
         unsafe extern "C-unwind" fn(*const rocade_cm_channel, *mut rocade_cm_event) -> c_int,
-    /// Channel, port space, QP type, cookie.
+    /// Creates an ID from channel, port space, QP type and cookie.
     pub id_new: unsafe extern "C" fn(
         *const rocade_cm_channel,
         u32,
@@ -168,35 +171,35 @@ pub struct rocade_cm_ops {
         u64,
         *mut *mut rocade_cm_id,
     ) -> c_int,
-    /// Ends it and tells how many of its events were handed out. It is not freed.
+    /// Destroys the ID without freeing it. Returns how many of its events were delivered.
     pub id_end: unsafe extern "C" fn(*mut rocade_cm_id) -> u64,
-    /// Frees what was ended.
+    /// Frees a destroyed ID.
     pub id_free: unsafe extern "C" fn(*mut rocade_cm_id),
     pub id_bind: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr) -> c_int,
-    /// Source (may be NULL) and destination.
+    /// Takes the source (may be NULL) and the destination.
     pub id_resolve_addr:
         unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, *const sockaddr) -> c_int,
     pub id_resolve_route: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
     pub id_listen: unsafe extern "C" fn(*mut rocade_cm_id, c_int) -> c_int,
     pub id_connect: unsafe extern "C" fn(*mut rocade_cm_id, *const rdma_conn_param) -> c_int,
     pub id_establish: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
-    /// With the cookie from here on.
+    /// Accepts a request. Its later events have the given cookie.
     pub id_accept: unsafe extern "C" fn(*mut rocade_cm_id, u64, *const rdma_conn_param) -> c_int,
-    /// Reason, private data and their length.
+    /// Takes the reason, the private data and its length.
     pub id_reject: unsafe extern "C" fn(*mut rocade_cm_id, u16, *const c_void, u8) -> c_int,
     pub id_disconnect: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
     pub id_notify: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
-    /// For the state in `qp_state`; the mask comes back.
+    /// Returns the attributes for the state in `qp_state`. Stores the mask in the last argument.
     pub id_qp_attr: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int,
-    /// Level, name, value, length.
+    /// Takes level, name, value and length.
     pub id_set_option:
         unsafe extern "C" fn(*mut rocade_cm_id, c_int, c_int, *const c_void, usize) -> c_int,
     pub id_set_ece: unsafe extern "C" fn(*mut rocade_cm_id, *const ibv_ece) -> c_int,
     pub id_remote_ece: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_ece) -> c_int,
-    /// Tells how many events were handed out.
+    /// Returns in the last argument how many events were delivered.
     pub id_migrate:
         unsafe extern "C" fn(*mut rocade_cm_id, *const rocade_cm_channel, *mut u64) -> c_int,
-    /// The outcome is an event with the 8 bytes of the token as private data.
+    /// Joins a multicast group. The resulting event has the 8 bytes of the token as private data.
     pub id_join: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, u64) -> c_int,
     pub id_leave: unsafe extern "C" fn(*mut rocade_cm_id, u64) -> c_int,
     pub id_route: unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_route) -> c_int,
@@ -210,15 +213,15 @@ impl core::fmt::Debug for rocade_cm_ops {
     }
 }
 
-/// Changes with [`rocade_mlx5_ops`].
+/// Version of [`rocade_mlx5_ops`]. Every change of the table increments it.
 pub const ROCADE_MLX5_VERSION: u32 = 3;
 
-/// What `libmlx5.so.1` calls: as the functions of `mlx5dv.h` of these names.
+/// The functions for `libmlx5.so.1`, like the functions of `mlx5dv.h` with these names.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "as the mlx5dv functions of these names")]
 pub struct rocade_mlx5_ops {
-    /// [`ROCADE_MLX5_VERSION`].
+    /// Equal to [`ROCADE_MLX5_VERSION`].
     pub version: u32,
     pub is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
     pub open_device:

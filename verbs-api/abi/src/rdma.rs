@@ -56,14 +56,14 @@ mirror! {
         "addr.ibaddr": rdma_ib_addr = addr,
     }
 
-    /// The way to the peer.
+    /// The route to the peer.
     pub struct rdma_route {
         addr: rdma_addr,
         path_rec: *mut ibv_sa_path_rec,
         num_paths: c_int,
     }
 
-    /// Where events arrive.
+    /// An event channel.
     pub struct rdma_event_channel {
         fd: c_int,
     }
@@ -87,7 +87,7 @@ mirror! {
         qp_type: c_uint,
     }
 
-    /// What both sides say of a connection.
+    /// Connection parameters that the peers exchange.
     pub struct rdma_conn_param {
         private_data: *const c_void,
         private_data_len: u8,
@@ -100,7 +100,7 @@ mirror! {
         qp_num: u32,
     }
 
-    /// What is said of a datagram service.
+    /// Parameters of a datagram service.
     pub struct rdma_ud_param {
         private_data: *const c_void,
         private_data_len: u8,
@@ -109,7 +109,7 @@ mirror! {
         qkey: u32,
     }
 
-    /// An event.
+    /// A connection manager event.
     pub struct rdma_cm_event {
         id: *mut rdma_cm_id,
         listen_id: *mut rdma_cm_id,
@@ -122,7 +122,7 @@ mirror! {
         "param.ud": rdma_ud_param = param.ud,
     }
 
-    /// What `rdma_getaddrinfo` answers.
+    /// A result of `rdma_getaddrinfo`.
     pub struct rdma_addrinfo {
         ai_flags: c_int,
         ai_family: c_int,
@@ -141,7 +141,7 @@ mirror! {
         ai_next: *mut rdma_addrinfo,
     }
 
-    /// How to join a multicast group.
+    /// Parameters for joining a multicast group.
     pub struct rdma_cm_join_mc_attr_ex {
         comp_mask: u32,
         join_flags: u32,
@@ -149,7 +149,7 @@ mirror! {
     }
 }
 
-/// What comes with an event; its kind and the port space say which.
+/// The parameters of an event. The event type and the port space select the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {

@@ -18,7 +18,7 @@ mirror! {
         length: usize,
     }
 
-    /// What a memory window is bound to.
+    /// The address range and the access rights of a memory window.
     pub struct ibv_mw_bind_info {
         mr: *mut ibv_mr,
         addr: u64,
@@ -45,7 +45,7 @@ mirror! {
         imm_data: u32,
         wr: ibv_send_wr_remote,
         qp_type: ibv_send_wr_qp_type,
-        /// C has an anonymous union here.
+        /// An anonymous union in C.
         bind_mw: ibv_send_wr_tail,
     }
     also {
@@ -122,7 +122,7 @@ mirror! {
     }
 }
 
-/// Remote side of a send work request; the opcode and QP type say which member holds.
+/// Remote side of a send work request. The opcode and the QP type select the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_remote {
@@ -158,7 +158,7 @@ pub struct ibv_send_wr_atomic {
     pub remote_addr: u64,
     /// Value to compare with, or to add.
     pub compare_add: u64,
-    /// Value to store when the comparison holds.
+    /// Value to store if the comparison succeeds.
     pub swap: u64,
     /// Remote key.
     pub rkey: u32,
@@ -204,11 +204,11 @@ impl core::fmt::Debug for ibv_send_wr_tail {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_send_wr_bind_mw {
-    /// The window.
+    /// Memory window to bind.
     pub mw: *mut ibv_mw,
     /// New rkey.
     pub rkey: u32,
-    /// Range and rights.
+    /// Address range and access rights.
     pub bind_info: ibv_mw_bind_info,
 }
 
@@ -216,9 +216,9 @@ pub struct ibv_send_wr_bind_mw {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_send_wr_tso {
-    /// Header to repeat.
+    /// Header to repeat in each segment.
     pub hdr: *mut c_void,
-    /// Its length in bytes.
+    /// Length of the header in bytes.
     pub hdr_sz: u16,
     /// Segment size in bytes.
     pub mss: u16,
@@ -228,7 +228,7 @@ pub struct ibv_send_wr_tso {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_ops_wr_tm {
-    /// Unexpected messages the program has taken.
+    /// Number of unexpected messages that the program received.
     pub unexpected_cnt: u32,
     /// Handle of the entry.
     pub handle: u32,
@@ -244,10 +244,10 @@ pub struct ibv_ops_wr_tm_add {
     pub recv_wr_id: u64,
     /// Buffers.
     pub sg_list: *mut ibv_sge,
-    /// How many.
+    /// Number of buffers.
     pub num_sge: c_int,
     /// Tag.
     pub tag: u64,
-    /// Bits of the tag that count.
+    /// Mask of the tag bits to compare.
     pub mask: u64,
 }

@@ -1,4 +1,4 @@
-//! Compares the mirrored types with figures measured by a C compiler.
+//! Compares the mirrored types with values measured by a C compiler.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ struct Measured {
     derived: BTreeMap<String, String>,
 }
 
-/// Parses one figure of the data file.
+/// Parses one number of the data file.
 fn figure<T: std::str::FromStr>(text: &str) -> T {
     text.parse().ok().expect("a decimal figure")
 }
@@ -53,7 +53,7 @@ fn measured() -> Measured {
     data
 }
 
-/// The mirror's own names where Rust or clarity wants another one than C.
+/// Returns the C name of a member that has another name in the mirror.
 fn c_member_name(aggregate: &str, member: &str) -> String {
     let member = member.strip_prefix("r#").unwrap_or(member);
     match (aggregate, member) {
@@ -120,7 +120,8 @@ fn container_rule_of_the_extended_context() {
     assert_eq!(format!("{compat:#x}"), data.derived["abi_compat_extended"]);
 }
 
-/// Both are known by their places alone: the one ends the structure, the other is where newer headers have it, behind that.
+/// Checks the members whose offset alone identifies them. `wr_atomic_write` ends the structure, and
+/// `wr_flush` of newer headers follows it.
 //= WRX-12 type=test
 #[test]
 fn newer_builders_are_behind_the_older_ones() {

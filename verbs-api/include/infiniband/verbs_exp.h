@@ -1,17 +1,18 @@
 /* Rocade: experimental verbs.
  *
- * What comes on top of <infiniband/verbs.h>: UMR, masked atomics, dynamically connected transport, cross-channel
- * operations. All of it is of Rocade's libibverbs and of no other, so name that library when linking:
+ * Extensions of <infiniband/verbs.h>: UMR, masked atomics, dynamically connected transport,
+ * cross-channel operations. Only Rocade's libibverbs has them, so name that library when linking:
  *
  *     cc program.c -I PREFIX/include PREFIX/lib/rocade/libibverbs.so.1
  *
- * The structures of <infiniband/verbs.h> are untouched. Where an experimental verb needs more than they have, it has a
- * structure of its own, ibv_exp_..., that begins with the same members. A plain object works with experimental verbs
- * and the other way round: ibv_exp_create_qp gives an ordinary struct ibv_qp.
+ * The structures of <infiniband/verbs.h> are unchanged. If an experimental verb needs more members,
+ * it has a structure ibv_exp_..., which begins with the same members. Plain objects work with
+ * experimental verbs, and the other way round: ibv_exp_create_qp returns an ordinary struct ibv_qp.
  *
- * comp_mask says which members of a structure are valid; a bit that nobody knows is EINVAL. There is one exception:
- * ibv_exp_query_device ignores and clears it. Verbs that return an int return 0 or a positive errno where nothing
- * else is said; those that return a pointer return NULL and set errno.
+ * comp_mask says which members of a structure are valid. An unknown bit fails with EINVAL, except
+ * that ibv_exp_query_device ignores and clears it. Unless stated otherwise, verbs that return an
+ * int return 0 or a positive errno. Verbs that return a pointer return NULL and set errno on
+ * failure.
  */
 #ifndef ROCADE_VERBS_EXP_H
 #define ROCADE_VERBS_EXP_H

@@ -1,25 +1,26 @@
 /* Rocade: the XRC calls of older libraries.
  *
- * On top of <infiniband/verbs.h>, whose structures are untouched. All of it is of Rocade's libibverbs and of no other, so
- * name that library when linking:
+ * Extensions of <infiniband/verbs.h>, whose structures are unchanged. Only Rocade's libibverbs has
+ * them, so name that library when linking:
  *
  *     cc program.c -I PREFIX/include PREFIX/lib/rocade/libibverbs.so.1
  *
- * A receive queue pair has no structure: it is known by its number, and each process of the domain that wants to keep it
- * registers with it. It lives until the last one has unregistered, or ended. Functions that return an int return 0 or a
- * positive errno (and set errno); those that return a pointer return NULL and set errno.
+ * A receive QP has no structure: programs refer to it by its number. Each process of the domain
+ * that wants to keep the QP alive registers with it. The QP is destroyed when the last registered
+ * process has unregistered or exited. Functions that return an int return 0 or a positive errno
+ * (and set errno). Functions that return a pointer return NULL and set errno on failure.
  *
- * A program that was written for the structures of those days defines ROCADE_XRC_LEGACY before it includes this header.
- * MACROS THEN REPLACE, in everything that follows:
+ * A program written for the structures of older libraries defines ROCADE_XRC_LEGACY before it
+ * includes this header. MACROS THEN REPLACE, in everything that follows:
  *
- *     struct ibv_qp_init_attr   has a member xrc_domain (it is struct ibv_xrc_qp_init_attr; ibv_create_qp and
- *                               ibv_query_qp convert, and so must whoever passes one to other functions)
- *     IBV_QPT_XRC               is IBV_QPT_XRC_SEND: such a queue pair sends, and does not receive
- *     xrc_remote_srq_num        is qp_type.xrc.remote_srqn, a member of struct ibv_send_wr
- *     xrc_srq_num               is handle, a member of struct ibv_srq where Rocade has the number
- *     xrc_qp_num                is port_num, in the element of an event with IBV_XRC_QP_EVENT_FLAG
+ *     struct ibv_qp_init_attr   has a member xrc_domain. It is struct ibv_xrc_qp_init_attr, which ibv_create_qp and
+ * 			       ibv_query_qp convert. Convert it yourself for any other function.
+ *     IBV_QPT_XRC	       is IBV_QPT_XRC_SEND: such a QP sends, and does not receive
+ *     xrc_remote_srq_num	is qp_type.xrc.remote_srqn, a member of struct ibv_send_wr
+ *     xrc_srq_num	       is handle, the member of struct ibv_srq with the number
+ *     xrc_qp_num		is port_num, in the element of an event with IBV_XRC_QP_EVENT_FLAG
  *
- * There is nothing for the members xrc_domain and xrc_cq of struct ibv_srq.
+ * The members xrc_domain and xrc_cq of struct ibv_srq have no replacement.
  */
 #ifndef ROCADE_VERBS_XRC_H
 #define ROCADE_VERBS_XRC_H
@@ -30,8 +31,8 @@
 extern "C" {
 #endif
 
-/* Or-ed into event_type where an asynchronous event is about a receive queue pair, whose number is in element.port_num
- * then. Acknowledge it with ibv_ack_async_event, as others. */
+/* The flag in event_type of an asynchronous event of a receive QP. The QP number is in
+ * element.port_num. Acknowledge the event with ibv_ack_async_event. */
 #define IBV_XRC_QP_EVENT_FLAG 0x80000000u
 
 struct ibv_xrc_domain {
@@ -39,7 +40,7 @@ struct ibv_xrc_domain {
 	uint64_t handle;
 };
 
-/* struct ibv_qp_init_attr, and the domain. */
+/* struct ibv_qp_init_attr and the XRC domain. */
 struct ibv_xrc_qp_init_attr {
 	void *qp_context;
 	struct ibv_cq *send_cq;
@@ -51,36 +52,39 @@ struct ibv_xrc_qp_init_attr {
 	struct ibv_xrc_domain *xrc_domain;
 };
 
-/* The domain of the file behind fd, shared with all processes of the user that name the file; -1: one of its own, oflag does
- * not count. oflag: 0 (EAGAIN where the file has no domain), O_CREAT, O_CREAT | O_EXCL (EINVAL where it has one). The
- * descriptor may be closed afterwards. */
+/* Opens the domain of the inode behind fd, shared with all processes of the user that name the same
+ * inode. With fd -1, opens a private domain and ignores oflag. The descriptor may be closed
+ * afterwards. Values of oflag: 0 (EAGAIN if the inode has no domain), O_CREAT, or O_CREAT | O_EXCL
+ * (EINVAL if it has one). */
 struct ibv_xrc_domain *ibv_open_xrc_domain(struct ibv_context *context, int fd, int oflag);
 
-/* EBUSY while there are shared receive queues made, or receive queue pairs made or registered through it. */
+/* Fails with EBUSY while the domain has SRQs, or receive QPs that this process created or
+ * registered with. */
 int ibv_close_xrc_domain(struct ibv_xrc_domain *domain);
 
-/* The number that initiators name is srq->handle, or that of ibv_get_srq_num. */
+/* Initiators name the SRQ by srq->handle, which ibv_get_srq_num returns too. */
 struct ibv_srq *ibv_create_xrc_srq(struct ibv_pd *pd, struct ibv_xrc_domain *domain,
 				   struct ibv_cq *cq, struct ibv_srq_init_attr *attr);
 
-/* Of init_attr only xrc_domain and qp_context count. The process is registered with the new queue pair. */
+/* Uses only xrc_domain and qp_context of init_attr. Registers the process with the new QP. */
 int ibv_create_xrc_rcv_qp(struct ibv_xrc_qp_init_attr *init_attr, uint32_t *xrc_rcv_qpn);
 
-/* EINVAL where this process is not registered with the queue pair, or that is of another domain. */
+/* Fails with EINVAL if this process is not registered with the QP, or if the QP is of another
+ * domain. */
 int ibv_modify_xrc_rcv_qp(struct ibv_xrc_domain *domain, uint32_t xrc_qp_number,
 			  struct ibv_qp_attr *attr, int attr_mask);
 int ibv_query_xrc_rcv_qp(struct ibv_xrc_domain *domain, uint32_t xrc_qp_number,
 			 struct ibv_qp_attr *attr, int attr_mask,
 			 struct ibv_qp_init_attr *init_attr);
 
-/* EINVAL where the domain has no such queue pair. Who has made it, or registered before, may call it, and has one registration
- * all the same. */
+/* Fails with EINVAL if the domain has no such QP. Registering again, or after creating the QP,
+ * succeeds without effect. */
 int ibv_reg_xrc_rcv_qp(struct ibv_xrc_domain *domain, uint32_t xrc_qp_number);
 
-/* Waits until events of the queue pair that were delivered are acknowledged. */
+/* Waits until all delivered events of the QP are acknowledged. */
 int ibv_unreg_xrc_rcv_qp(struct ibv_xrc_domain *domain, uint32_t xrc_qp_number);
 
-/* What converts for programs of those days. */
+/* Conversions for programs that define ROCADE_XRC_LEGACY. */
 static inline struct ibv_qp_init_attr
 ibv_xrc_plain_init_attr(const struct ibv_xrc_qp_init_attr *attr)
 {
@@ -112,7 +116,8 @@ static inline struct ibv_qp *ibv_xrc_create_qp(struct ibv_pd *pd,
 {
 	struct ibv_qp_init_attr plain = ibv_xrc_plain_init_attr(attr);
 	struct ibv_qp *qp;
-	/* An initiator receives nothing, and a creator of those days gave it a CQ for that. */
+	/* An initiator receives nothing. Old programs pass a receive CQ anyway, which ibv_create_qp
+	 * ignores. */
 	qp = ibv_create_qp(pd, &plain);
 	if (qp)
 		attr->cap = plain.cap;

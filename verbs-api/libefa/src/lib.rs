@@ -1,5 +1,5 @@
-//! Drop-in `libefa.so.1`: programs link with it for EFA devices, of which there are none
-//! here, so every function fails with `EOPNOTSUPP`.
+//! Drop-in `libefa.so.1`, which programs link with for EFA devices. Rocade has no such device, so
+//! every function fails with `EOPNOTSUPP`.
 //!
 //! The exported symbols are listed in `exports.tsv`.
 
@@ -8,7 +8,7 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// Fails quietly: programs call these functions to find out whether the device has them.
+/// Sets `errno` without a diagnostic, because programs call these functions to test for a feature.
 #[cfg(not(test))]
 pub(crate) fn unsupported(_function: &str) {
     // SAFETY: the C library returns a valid pointer to the errno of this thread.

@@ -106,7 +106,7 @@ unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
             ))
         }
         libc::AF_INET6 => {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
@@ -114,7 +114,7 @@ unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
             Ok(CmAddr::Ip(v6.into()))
         }
         AF_IB => {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let ib = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
             Ok(CmAddr::Ib(IbAddr {
                 gid: Gid::new(ib.sib_addr),

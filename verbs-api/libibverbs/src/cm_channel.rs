@@ -1,7 +1,7 @@
 //! Event channels of the connection manager, and calls on channels that were destroyed.
 //!
-//! Programs destroy a channel while another thread is about to wait for its next event. rping does:
-//! its thread acknowledges the last event and calls again, and the destroy waits for that
+//! Programs destroy a channel while another thread is about to wait for its next event. For example,
+//! the thread of rping acknowledges the last event and calls again, and the destroy waits for that
 //! acknowledgement only. If the destroy comes first, the late call finds no channel. Otherwise the
 //! destroy waits for the call to leave the channel. A thread that sleeps on the channel keeps
 //! sleeping, as in read(2) from a descriptor that another thread closes.

@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     int_verb(|| unsafe { CqObject::end(cq.cast(), |state| Ok(state.cq.destroy()?)) })
 }
 
-/// `ibv_resize_cq` (CQ-04).
+/// `ibv_resize_cq`.
 //= CQ-04
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     int_verb(|| {
@@ -186,13 +186,13 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
             .cq
             .resize(u32::try_from(cqe).map_err(|_| Errno::INVAL)?)?;
         let actual = to_int(state.cq.capacity());
-        // SAFETY: the C part is alive; the program reads this member only.
+        // SAFETY: the C part is alive. The program reads this member only.
         unsafe { (*object.c()).cqe = actual };
         Ok(())
     })
 }
 
-/// Slot `modify_cq`: the moderation of events (CQ-10).
+/// Context op `modify_cq`: the moderation of events.
 //= CQ-10
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     int_verb(|| {
@@ -211,12 +211,12 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// Slot `req_notify_cq` (CQ-05).
+/// Context op `req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     int_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
-        // SAFETY: the C part is alive; the program only reads this member.
+        // SAFETY: the C part is alive. The program only reads this member.
         if unsafe { (*object.c()).channel }.is_null() {
             // Without a channel the event has no receiver. Hardware drivers do not fail either.
             return Ok(());

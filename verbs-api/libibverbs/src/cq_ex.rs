@@ -26,7 +26,7 @@ const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_TM_INFO
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// Slot `create_cq_ex` (CQX-05).
+/// Context op `create_cq_ex`.
 //= CQX-05
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -138,7 +138,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     })
 }
 
-/// `ibv_next_poll` (CQX-02).
+/// `ibv_next_poll`.
 //= CQX-02
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     ffi::status_verb(|| {

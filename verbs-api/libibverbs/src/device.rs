@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
     ptr_verb(|| {
         let devices = process::host()?.devices();
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
-        // SAFETY: calloc takes any size; the result is checked.
+        // SAFETY: calloc takes any size. The result is checked.
         let list: *mut *mut ibv_device = unsafe { libc::calloc(1, bytes) }.cast();
         if list.is_null() {
             return Err(Errno(libc::ENOMEM));

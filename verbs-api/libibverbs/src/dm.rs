@@ -77,7 +77,7 @@ pub(crate) fn new_dm(
     })
 }
 
-/// Slot `free_dm`.
+/// Context op `free_dm`.
 //= DM-04
 //= DST-10
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {

@@ -26,7 +26,7 @@ struct TdState {
     in_use: InUse,
 }
 
-/// Slot `alloc_td`.
+/// Context op `alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,

@@ -39,7 +39,7 @@ struct FlowState {
 /// The valid flags. The lowest bit is obsolete and has no effect.
 const KNOWN_FLAGS: u32 = 1 | IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
 
-/// Slot `ibv_create_flow`.
+/// Context op `ibv_create_flow`.
 pub(crate) unsafe extern "C" fn create_flow(
     qp: *mut ibv_qp,
     attr: *mut ibv_flow_attr,
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn create_flow(
     })
 }
 
-/// Slot `ibv_destroy_flow`.
+/// Context op `ibv_destroy_flow`.
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     // SAFETY: by contract a live flow that is not used afterwards.
     int_verb(|| unsafe { FlowObject::end(flow, |state| Ok(state.flow.destroy()?)) })
@@ -147,7 +147,7 @@ unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
             );
             return Err(unknown(what, Errno::INVAL));
         }
-        // SAFETY: by contract there are as many bytes; they need not be aligned.
+        // SAFETY: by contract there are as many bytes. They need not be aligned.
         Ok(unsafe { ptr::read_unaligned(place.cast()) })
     }
     // SAFETY: each specification begins with a type and a size.

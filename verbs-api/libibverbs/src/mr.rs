@@ -149,7 +149,7 @@ pub(crate) unsafe fn register(
     new_mr(pd, state, mr, (addr, length))
 }
 
-/// Slot `alloc_null_mr`.
+/// Context op `alloc_null_mr`.
 //= NUL-01
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ptr_verb(|| {
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// Slot `reg_dm_mr`.
+/// Context op `reg_dm_mr`.
 //= DM-02
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 /// it.
 const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 
-/// Slot `advise_mr`.
+/// Context op `advise_mr`.
 //= ODP-05
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,

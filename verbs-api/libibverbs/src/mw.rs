@@ -30,7 +30,7 @@ pub(crate) struct MwState {
     _pd: InUse,
 }
 
-/// Slot `alloc_mw`.
+/// Context op `alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *mut ibv_mw {
     ptr_verb(|| {
         // SAFETY: by contract a live domain.
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
     })
 }
 
-/// Slot `dealloc_mw`.
+/// Context op `dealloc_mw`.
 //= MW-10
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: by contract a live window that is not used afterwards.

@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     int_verb(|| {
         // SAFETY: by contract NULL or a live domain.
         let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered; the attributes are by contract NULL or readable.
+        // SAFETY: registered. The attributes are by contract NULL or readable.
         errno_of(unsafe { qp::ibv_modify_qp(qp, attr, mask) })
     })
 }
@@ -264,7 +264,7 @@ pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     int_verb(|| {
         // SAFETY: by contract NULL or a live domain.
         let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered; the structures are by contract NULL or writable.
+        // SAFETY: registered. The structures are by contract NULL or writable.
         errno_of(unsafe { qp::ibv_query_qp(qp, attr, mask, init) })
     })
 }

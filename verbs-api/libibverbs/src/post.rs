@@ -72,7 +72,7 @@ impl Chained for ibv_recv_wr {
 /// queued.
 ///
 /// # Safety
-/// The chain must consist of readable work requests; `bad_wr` must be NULL or writable.
+/// The chain must consist of readable work requests. `bad_wr` must be NULL or writable.
 //= PST-09
 //= RC-WQE-13
 #[inline]
@@ -304,7 +304,7 @@ pub(crate) unsafe fn tso_header(
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
     let mut copy = vec![0; len];
-    // SAFETY: by contract readable; the copy is ours.
+    // SAFETY: by contract readable. The copy is local.
     unsafe { copy_in(header.expose_provenance(), &mut copy) };
     Ok(copy)
 }

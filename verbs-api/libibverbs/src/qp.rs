@@ -302,7 +302,7 @@ unsafe fn create_as(
 /// Creates an RSS QP, which spreads frames over the WQs of a table. It has no queues of its own.
 ///
 /// # Errors
-/// What the emulator says.
+/// Any error of the emulator.
 ///
 /// # Safety
 /// `pd` must be NULL or a live domain.
@@ -334,7 +334,7 @@ pub(crate) unsafe fn spreading(
 /// given cookie.
 ///
 /// # Errors
-/// What the emulator says.
+/// Any error of the emulator.
 ///
 /// # Safety
 /// What `init` points at must be NULL or alive.
@@ -367,7 +367,7 @@ pub(crate) unsafe fn create_dct(
 /// The target has no protection domain and no CQs.
 ///
 /// # Errors
-/// What the emulator says.
+/// Any error of the emulator.
 ///
 /// # Safety
 /// `xrcd` must be NULL or a live XRC domain.
@@ -457,7 +457,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 /// initiator follows a state table of its own.
 ///
 /// # Errors
-/// What the emulator says.
+/// Any error of the emulator.
 ///
 /// # Safety
 /// `qp` must be NULL or a live queue pair.
@@ -486,7 +486,7 @@ pub(crate) unsafe fn modify(
     let outcome = state.qp.modify_by(&attr_of_mask, mask, experimental);
     outcome.map_err(|error| state.refused(&attr_of_mask, mask, &error))?;
     if bits & IBV_QP_STATE != 0 {
-        // SAFETY: the C part is alive; the program only reads this member.
+        // SAFETY: the C part is alive. The program only reads this member.
         unsafe { (*object.c()).qp_base.state = attr.qp_state };
     }
     Ok(())
@@ -506,7 +506,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         let (current, cap) = object.inner().qp.query();
         // SAFETY: by contract NULL or writable.
         unsafe { ffi::write(attr, attr_to_c(&current, &cap)) }?;
-        // SAFETY: the C part is alive; the program only reads these members.
+        // SAFETY: the C part is alive. The program only reads these members.
         let base = unsafe { (*object.c()).qp_base };
         if !init.is_null() {
             let answer = ibv_qp_init_attr {
@@ -521,7 +521,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             // SAFETY: by contract writable.
             unsafe { ffi::write(init, answer) }?;
         }
-        // SAFETY: the C part is alive; the program only reads this member.
+        // SAFETY: the C part is alive. The program only reads this member.
         unsafe { (*object.c()).qp_base.state = current.qp_state };
         Ok(())
     })
@@ -578,7 +578,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     })
 }
 
-/// `ibv_set_ece`, in any state: checks the peer's options and uses none of them. A vendor ID of 0
+/// `ibv_set_ece`, in any state: accepts the peer's options and ignores them. A vendor ID of 0
 /// means that the peer does not support ECE (`EOPNOTSUPP`).
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {

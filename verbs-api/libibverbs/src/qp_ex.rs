@@ -60,7 +60,7 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     }
 }
 
-/// Slot `create_qp_ex`.
+/// Context op `create_qp_ex`.
 //= WRX-01
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,

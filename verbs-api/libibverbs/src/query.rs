@@ -215,7 +215,7 @@ unsafe fn query_port(
     unsafe { ffi::write_prefix(attr, &c, len) }
 }
 
-/// Slot `query_port`.
+/// Context op `query_port`.
 pub(crate) unsafe extern "C" fn query_port_slot(
     context: *mut ibv_context,
     port_num: u8,
@@ -242,7 +242,7 @@ fn beyond(index: usize, len: usize) -> Errno {
     Errno::INVAL.because(Reason::new(what, "`rocade devices` lists them"))
 }
 
-/// `ibv_query_gid` (ERN-03).
+/// `ibv_query_gid`.
 //= ERN-03
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -397,7 +397,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// `ibv_query_pkey` (ERN-04): network byte order.
+/// `ibv_query_pkey`: network byte order.
 //= ERN-04
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -416,7 +416,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// `ibv_get_pkey_index` (ERN-04): `pkey` in network byte order.
+/// `ibv_get_pkey_index`: `pkey` in network byte order.
 //= ERN-04
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,

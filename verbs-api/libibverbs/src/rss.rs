@@ -56,7 +56,7 @@ pub(crate) const TOEPLITZ: u8 = 1;
 /// The binary logarithm of the largest table size.
 pub(crate) const MAX_LOG_TABLE: u32 = 9;
 
-/// Slot `create_wq`.
+/// Context op `create_wq`.
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     init: *mut ibv_wq_init_attr,
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     })
 }
 
-/// Slot `modify_wq`.
+/// Context op `modify_wq`.
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live queue.
@@ -121,14 +121,14 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
                 _ => return Err(Errno::INVAL),
             };
             queue.modify(to)?;
-            // SAFETY: the C part is alive; the program only reads this member.
+            // SAFETY: the C part is alive. The program only reads this member.
             unsafe { (*object.c()).state = attr.wq_state };
         }
         Ok(())
     })
 }
 
-/// Slot `destroy_wq`.
+/// Context op `destroy_wq`.
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     // SAFETY: by contract a live queue that is not used afterwards.
     int_verb(|| unsafe { WqObject::end(wq, |state| Ok(state.wq.destroy()?)) })
@@ -149,7 +149,7 @@ unsafe extern "C" fn post_wq_recv(
     })
 }
 
-/// Slot `create_rwq_ind_table`.
+/// Context op `create_rwq_ind_table`.
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     init: *mut ibv_rwq_ind_table_init_attr,

@@ -14,8 +14,8 @@ use crate::{ffi::Errno, process, qp::QpObject};
 
 /// The object behind a pointer to a C object of type `C`.
 ///
-/// The program reads and writes the C part directly, so Rust code touches it only through raw
-/// pointers; the rest is private to this library.
+/// The program reads and writes the C part directly, so Rust code accesses it only through raw
+/// pointers. The rest is private to this library.
 #[repr(C)]
 pub(crate) struct Shell<C, R> {
     c: UnsafeCell<C>,

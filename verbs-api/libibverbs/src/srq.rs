@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     int_verb(|| unsafe { SrqObject::end(srq, |state| Ok(state.srq.destroy()?)) })
 }
 
-/// Slot `get_srq_num` (SRQ-10).
+/// Context op `get_srq_num`.
 //= SRQ-10
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     int_verb(|| {

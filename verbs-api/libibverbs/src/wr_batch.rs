@@ -316,7 +316,7 @@ pub(crate) unsafe fn with_batch(qp: *mut ibv_qp_ex, f: impl FnOnce(&QpState, &mu
 /// As for [`with_batch`].
 //= WRX-02
 pub(crate) unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: same contract; the program writes these members before it calls a builder.
+    // SAFETY: same contract. The program writes these members before it calls a builder.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
     // SAFETY: same contract.

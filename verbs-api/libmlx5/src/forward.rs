@@ -1,4 +1,4 @@
-//! What `libibverbs.so.1` does for this library.
+//! Functions that call the implementation in `libibverbs.so.1`.
 
 use std::{ffi::c_int, ptr, sync::OnceLock};
 
@@ -16,7 +16,8 @@ use crate::{
     unsupported,
 };
 
-/// The private table; `None` where another `libibverbs.so.1` than ours is in use.
+/// Returns the private table, or `None` if the process uses another `libibverbs.so.1` than
+/// Rocade's.
 fn ops() -> Option<&'static rocade_mlx5_ops> {
     static OPS: OnceLock<Option<&'static rocade_mlx5_ops>> = OnceLock::new();
     *OPS.get_or_init(|| {
@@ -24,7 +25,7 @@ fn ops() -> Option<&'static rocade_mlx5_ops> {
         if library.is_null() {
             return None;
         }
-        // SAFETY: a handle of dlopen; the function has this type in our library, and no other has it.
+        // SAFETY: a handle of dlopen. Only Rocade's library has this function, with this type.
         let ops: extern "C" fn() -> *const rocade_mlx5_ops =
             unsafe { function(library, c"rocade_mlx5".as_ptr()) }?;
         // SAFETY: the table is a static of the library, which is never unloaded.
@@ -33,7 +34,7 @@ fn ops() -> Option<&'static rocade_mlx5_ops> {
     })
 }
 
-/// Functions that do what those of the table do, and fail where there is none.
+/// Defines functions that call those of the table, and fail if there is no table.
 macro_rules! forward {
     ($( $name:ident = $op:ident($($arg:ident: $ty:ty),*) -> $result:ty, else $otherwise:expr; )+) => {
         $(

@@ -1,7 +1,9 @@
-//! Drop-in `libmlx5.so.1`: programs link with it for what only mlx5 devices can do.
-//! `mlx5dv_is_supported` says yes to devices that were given the identity of one (`identity` in the configuration), so that
-//! nobody takes another for one whose queues may be written directly. Dynamic connections and indirect memory keys are offered; every other function fails
-//! with `EOPNOTSUPP`.
+//! Drop-in `libmlx5.so.1`, which programs link with for mlx5 features.
+//!
+//! `mlx5dv_is_supported` returns true only for devices with a configured mlx5 identity
+//! (`identity`), so that programs do not write queues of other devices directly. Dynamic
+//! connections and indirect memory keys are supported. Every other function fails with
+//! `EOPNOTSUPP`.
 //!
 //! The engine is in `libibverbs.so.1`. The exported symbols are listed in `exports.tsv`.
 
@@ -20,7 +22,7 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// Fails quietly: programs call these functions to find out whether the device has them.
+/// Sets `errno` without a diagnostic, because programs call these functions to test for a feature.
 pub(crate) fn unsupported(_function: &str) {
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };

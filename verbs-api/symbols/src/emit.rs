@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::table::{Export, Implementation, Stub, TableError, VersionNode};
 
-/// Version script with empty nodes: it declares names and succession only.
+/// Returns a version script with empty nodes, which declares only names and parents.
 #[must_use]
 pub fn version_script(nodes: &[VersionNode]) -> String {
     let mut script = String::new();
@@ -18,10 +18,10 @@ pub fn version_script(nodes: &[VersionNode]) -> String {
     script
 }
 
-/// Rust code with a trampoline per export for `target_arch`.
+/// Returns Rust code with a trampoline per export for `target_arch`.
 ///
 /// # Errors
-/// [`TableError::Architecture`] when there is no trampoline for it.
+/// [`TableError::Architecture`] if there is no trampoline for it.
 pub fn exports_rs(exports: &[Export], target_arch: &str) -> Result<String, TableError> {
     let jump = match target_arch {
         "x86_64" => "jmp",
@@ -32,7 +32,8 @@ pub fn exports_rs(exports: &[Export], target_arch: &str) -> Result<String, Table
     for (index, export) in exports.iter().enumerate() {
         let at = if export.default { "@@" } else { "@" };
         let versioned = format!("{}{at}{}", export.symbol, export.version);
-        // The tag is local to the library: rustc's own version script hides what it does not list.
+        // The tag is local to the library, because rustc's own version script hides symbols that it
+        // does not list.
         let tag = format!("rocade_export_{index}_{}", export.symbol);
         let target = match &export.implementation {
             Implementation::Data => {
@@ -89,12 +90,12 @@ fn write_data(code: &mut String, tag: &str, versioned: &str) {
     code.push_str(");\n");
 }
 
-/// A function of its own per export: the library is told which one was called.
+/// Returns a function per export, so that `unsupported` is given the name of the called function.
 fn stub_code(stub: Stub, name: &str, symbol: &str) -> String {
     let (result, value) = match stub {
         Stub::Int => ("core::ffi::c_int", "libc::EOPNOTSUPP"),
         Stub::Pointer => ("*mut core::ffi::c_void", "core::ptr::null_mut()"),
-        // As wide as a register, so that it is -1 as `int` and as `ssize_t`.
+        // As wide as a register, so that it is -1 both as `int` and as `ssize_t`.
         Stub::Negative => ("isize", "-1"),
         Stub::Zero => return format!("extern \"C\" fn {name}() -> usize {{\n    0\n}}\n"),
         Stub::Void => return format!("extern \"C\" fn {name}() {{}}\n"),

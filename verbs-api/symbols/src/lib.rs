@@ -1,11 +1,11 @@
 //! Generates the versioned symbol table of a drop-in library, from its `build.rs`.
 //!
-//! A program linked against the distribution's library asks for `symbol@NODE`, so the node a
-//! symbol lives in is part of the ABI. `rustc` writes a version script of its own for a `cdylib`
-//! that knows no nodes. What works with stable cargo, any number of codegen units and `lld`:
+//! A program linked against the distribution's library refers to `symbol@NODE`, so the version node
+//! of a symbol is part of the ABI. For a `cdylib`, `rustc` writes a version script without nodes.
+//! This crate adds two things, which work with stable cargo, any number of codegen units and `lld`:
 //!
-//! * a second version script that declares the nodes and their parents but lists no symbols,
-//! * for every export a one-instruction trampoline in `global_asm!` that jumps to the
+//! - a second version script, which declares the nodes and their parents but lists no symbols,
+//! - for every export a one-instruction trampoline in `global_asm!`, which jumps to the
 //!   implementation, with a `.symver` directive in the same object.
 //!
 //! # Input
@@ -38,11 +38,11 @@ use std::{env, fs, path::PathBuf};
 pub use emit::{exports_rs, version_script};
 pub use table::{Export, Implementation, Stub, TableError, VersionNode, exports, versions};
 
-/// Reads the tables of the crate that is being built, writes `exports.rs` and `exports.map` into
-/// its `OUT_DIR` and tells cargo the link arguments of the `cdylib`.
+/// Reads the tables of the crate that is being built, and writes `exports.rs` and `exports.map`
+/// into its `OUT_DIR`. Passes the link arguments of the `cdylib` to cargo.
 ///
 /// # Panics
-/// If a table cannot be read or is malformed: a build script has no better way to fail.
+/// If a table cannot be read or is malformed, because a build script has no better way to fail.
 pub fn build(soname: &str) {
     let crate_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out_dir = PathBuf::from(variable("OUT_DIR"));
@@ -71,7 +71,7 @@ pub fn build(soname: &str) {
     );
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     if arch != "x86_64" {
-        // GNU ld refuses a second version script; rustc's default linker on x86-64 is lld.
+        // GNU ld rejects a second version script. On x86-64, lld is rustc's default linker.
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     }
 }

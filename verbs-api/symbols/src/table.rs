@@ -1,8 +1,8 @@
-//! The two tables.
+//! The tables `exports.tsv` and `versions.tsv`.
 
 use std::fmt;
 
-/// What a symbol without implementation does.
+/// The behavior of a symbol without implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stub {
     /// `stub-int`: sets `errno` to `EOPNOTSUPP` and returns it.
@@ -17,12 +17,12 @@ pub enum Stub {
     Void,
 }
 
-/// Where the code of a symbol comes from.
+/// The source of a symbol's code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Implementation {
     /// A Rust function, by its path.
     Function(String),
-    /// Nothing but the failure.
+    /// A stub that fails.
     Stub(Stub),
     /// A data object of one zero byte.
     Data,
@@ -35,9 +35,9 @@ pub struct Export {
     pub symbol: String,
     /// Version node.
     pub version: String,
-    /// Whether a link without version binds to it (`@@`).
+    /// True for the default version (`@@`), to which links without a version bind.
     pub default: bool,
-    /// Its code.
+    /// The symbol's code.
     pub implementation: Implementation,
 }
 
@@ -46,11 +46,11 @@ pub struct Export {
 pub struct VersionNode {
     /// Name.
     pub name: String,
-    /// The node it succeeds.
+    /// The node that it succeeds.
     pub parent: Option<String>,
 }
 
-/// Why a table is refused.
+/// The reason why a table is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableError {
     /// The line (from 1) has the wrong number of columns.
@@ -76,7 +76,7 @@ impl std::error::Error for TableError {}
 /// Parses `exports.tsv`.
 ///
 /// # Errors
-/// [`TableError`] names the line.
+/// [`TableError`] with the line.
 pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
     rows(text)
         .map(|(line, columns)| {
@@ -99,7 +99,7 @@ pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
 }
 
 /// Parses `versions.tsv`.
-///
+/// [`TableError`] with the line.
 /// # Errors
 /// [`TableError`] names the line.
 pub fn versions(text: &str) -> Result<Vec<VersionNode>, TableError> {
@@ -124,7 +124,8 @@ fn rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
         .map(|(index, line)| (index + 1, line.split('\t').collect()))
 }
 
-/// A symbol, node or path: nothing that assembler or linker could take for something else.
+/// Returns a symbol, node or path if it has no character that is special to the assembler or
+/// linker.
 fn name(text: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     (!text.is_empty() && text.chars().all(plain)).then(|| text.to_owned())

@@ -7,8 +7,8 @@ use std::{
     process::Command,
 };
 
-/// How the nodes begin that no other library has: those in which our libraries find each other, and that of our own
-/// header.
+/// The prefix of version nodes that only Rocade has: those of its private interfaces and of its own
+/// headers.
 const OURS: &str = "ROCADE_";
 
 /// A defined, versioned dynamic symbol.
@@ -18,21 +18,21 @@ pub struct DynamicSymbol {
     pub symbol: String,
     /// Version node.
     pub version: String,
-    /// Whether it is the default version (`@@`).
+    /// True for the default version (`@@`).
     pub default: bool,
     /// `FUNC` or `OBJECT`.
     pub kind: String,
-    /// Size in bytes of an `OBJECT`; a function's size is nobody's business.
+    /// Size in bytes of an `OBJECT`. `None` for a function, whose size does not matter.
     pub object_size: Option<u64>,
 }
 
-/// Builds `lib<name>.so` and panics unless it has the SONAME
-/// `lib<name>.so.1` and exports exactly the symbols of
+/// Checks the exports of `lib<name>.so`, which it builds first. The library must have the SONAME
+/// `lib<name>.so.1`. It must export exactly the symbols of
 /// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`.
-/// Skips the test where `readelf` is not installed.
+/// Skips the check if `readelf` is not installed.
 ///
 /// # Panics
-/// On any difference, and when a file is missing.
+/// On any difference, and if a file is missing.
 pub fn assert_exports(crate_dir: &str, name: &str) {
     let library = built_library(name);
     let Some(symbols) = readelf(&library, &["--dyn-syms", "-W"]) else {
@@ -60,10 +60,10 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     assert_eq!(defined, nodes, "version nodes");
 }
 
-/// Builds `lib<name>.so` into the target directory and profile of the running test, because
-/// `cargo test` does not build a `cdylib` for its own integration tests, and returns its path.
+/// Builds `lib<name>.so` into the target directory and profile of the running test, and returns its
+/// path. `cargo test` does not build a `cdylib` for its own integration tests.
 ///
-/// `cargo xtask test` builds everything first, and says so with `ROCADE_TEST_BUILT`.
+/// With `ROCADE_TEST_BUILT`, which `cargo xtask test` sets, everything is built already.
 ///
 /// # Panics
 /// If the test does not run from a cargo target directory, or the build fails.
@@ -124,7 +124,7 @@ fn readelf(library: &Path, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The rows of a measured table of symbols.
+/// Returns the rows of a measured table of symbols.
 fn measured_symbols(table: &str) -> BTreeSet<DynamicSymbol> {
     let mut symbols = BTreeSet::new();
     for line in table.lines().skip(1) {
@@ -147,7 +147,7 @@ fn measured_symbols(table: &str) -> BTreeSet<DynamicSymbol> {
     symbols
 }
 
-/// The defined symbols in the output of `readelf --dyn-syms -W`.
+/// Returns the defined symbols in the output of `readelf --dyn-syms -W`.
 fn defined_symbols(listing: &str) -> BTreeSet<DynamicSymbol> {
     let mut symbols = BTreeSet::new();
     for line in listing.lines() {
@@ -190,7 +190,7 @@ fn defined_symbols(listing: &str) -> BTreeSet<DynamicSymbol> {
     symbols
 }
 
-/// Node names of a measured table, without the base version.
+/// Returns the node names of a measured table, without the base version.
 fn measured_nodes(table: &str) -> BTreeSet<String> {
     let rows = table
         .lines()
@@ -201,7 +201,7 @@ fn measured_nodes(table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Node names in the definition section of `readelf -V`, without the base version.
+/// Returns the node names in the definition section of `readelf -V`, without the base version.
 fn defined_nodes(listing: &str) -> BTreeSet<String> {
     let definitions = listing
         .split("Version definition section")

@@ -30,13 +30,13 @@ constants! {
 }
 
 mirror! {
-    /// How to make a completion queue.
+    /// Attributes of a new CQ.
     pub struct ibv_exp_cq_init_attr {
         comp_mask: u32,
         flags: u32,
     }
 
-    /// How to change one.
+    /// Attributes to change in a CQ.
     pub struct ibv_exp_cq_attr {
         comp_mask: u32,
         moderation: ibv_exp_cq_attr_moderation,
@@ -61,22 +61,22 @@ mirror! {
     }
 }
 
-/// Moderation of events.
+/// Event moderation of a CQ.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_cq_attr_moderation {
     /// Completions.
     pub cq_count: u16,
-    /// Microseconds.
+    /// Period in microseconds.
     pub cq_period: u16,
 }
 
-/// A list of work requests, and the queue pair that they are for.
+/// A list of work requests, and the QP to post them to.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_task_item {
     /// The queue pair.
     pub qp: *mut ibv_qp,
-    /// [`ibv_exp_send_wr`], or with `IBV_EXP_TASK_RECV` [`ibv_recv_wr`].
+    /// List of [`ibv_exp_send_wr`], or of [`ibv_recv_wr`] with `IBV_EXP_TASK_RECV`.
     pub requests: *mut core::ffi::c_void,
 }

@@ -37,7 +37,7 @@ mirror! {
         events_completed: u32,
     }
 
-    /// What it is made with.
+    /// Attributes of a new DC target.
     pub struct ibv_exp_dct_init_attr {
         pd: *mut ibv_pd,
         cq: *mut ibv_cq,
@@ -57,7 +57,7 @@ mirror! {
         comp_mask: u32,
     }
 
-    /// What it is.
+    /// Attributes of an existing DC target.
     pub struct ibv_exp_dct_attr {
         dc_key: u64,
         port: u8,
@@ -78,12 +78,12 @@ mirror! {
     }
     also { "min_rnr_flags": u8 = min_rnr_timer }
 
-    /// How it is armed.
+    /// Parameters of `ibv_exp_arm_dct`.
     pub struct ibv_exp_arm_attr {
         comp_mask: u32,
     }
 
-    /// An asynchronous event; the element is a pointer or a number.
+    /// An asynchronous event. Its element is a pointer or a number.
     pub struct ibv_exp_async_event {
         element: *mut ibv_exp_dct,
         event_type: c_int,

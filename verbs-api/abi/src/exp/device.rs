@@ -43,7 +43,7 @@ constants! {
 }
 
 mirror! {
-    /// What sends can compute.
+    /// Computations that sends can do.
     pub struct ibv_exp_device_calc_cap {
         data_types: u64,
         data_sizes: u64,
@@ -52,7 +52,7 @@ mirror! {
         fp_ops: u64,
     }
 
-    /// Sizes of atomics.
+    /// Operand sizes of atomics.
     pub struct ibv_exp_ext_atomics_params {
         log_atomic_arg_sizes: u64,
         max_fa_bit_boundary: u32,
@@ -62,7 +62,7 @@ mirror! {
         "atomic_arg_sizes": u64 = log_atomic_arg_sizes,
     }
 
-    /// Sizes of masked atomics.
+    /// Operand sizes of masked atomics.
     pub struct ibv_exp_masked_atomic_params {
         max_fa_bit_boundary: u32,
         log_max_atomic_inline: u32,
@@ -70,7 +70,7 @@ mirror! {
         masked_log_atomic_arg_sizes_network_endianness: u64,
     }
 
-    /// Sizes of indirect memory keys.
+    /// Limits of indirect memory keys.
     pub struct ibv_exp_umr_caps {
         max_klm_list_size: u32,
         max_send_wqe_inline_klms: u32,
@@ -81,7 +81,7 @@ mirror! {
         "max_mkey_klm_list_size": u32 = max_klm_list_size,
     }
 
-    /// On-demand paging.
+    /// On-demand paging capabilities.
     pub struct ibv_exp_odp_caps {
         general_odp_caps: u64,
         per_transport_caps: ibv_exp_odp_transport_caps,
@@ -95,7 +95,7 @@ mirror! {
         "per_transport_caps.raw_eth_odp_caps": u32 = per_transport_caps.raw_eth_odp_caps,
     }
 
-    /// What a device can do.
+    /// Attributes of a device.
     pub struct ibv_exp_device_attr {
         fw_ver: [c_char; 64],
         node_guid: u64,
@@ -154,7 +154,7 @@ mirror! {
     }
 }
 
-/// What of on-demand paging each service has.
+/// On-demand paging capabilities per transport service.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "a member per service")]

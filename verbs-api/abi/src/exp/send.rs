@@ -56,7 +56,7 @@ constants! {
 }
 
 mirror! {
-    /// An entry of a list.
+    /// An entry of a key list.
     //= XST-13
     pub struct ibv_exp_mem_region {
         base_addr: u64,
@@ -64,7 +64,7 @@ mirror! {
         length: usize,
     }
 
-    /// An entry of a pattern.
+    /// An entry of a repeated pattern.
     pub struct ibv_exp_mem_repeat_block {
         base_addr: u64,
         mr: *mut ibv_mr,
@@ -72,7 +72,7 @@ mirror! {
         stride: *mut usize,
     }
 
-    /// Memory for a list.
+    /// Memory for a key list.
     pub struct ibv_exp_mkey_list_container {
         max_klm_list_size: u32,
         context: *mut ibv_context,
@@ -116,7 +116,7 @@ mirror! {
         task: ibv_exp_send_wr_task,
         op: ibv_exp_send_wr_calc,
         dc: ibv_exp_send_wr_dc,
-        /// C has an anonymous union here.
+        /// An anonymous union in C.
         bind_mw: ibv_exp_send_wr_tail,
         exp_send_flags: u64,
         comp_mask: u32,
@@ -179,7 +179,7 @@ pub union ibv_exp_send_wr_task {
     pub cqe_wait: ibv_exp_send_wr_wait,
     /// `IBV_EXP_WR_SEND_ENABLE`, `IBV_EXP_WR_RECV_ENABLE`.
     pub wqe_enable: ibv_exp_send_wr_enable,
-    /// Unused; the longest member.
+    /// The longest member, which is unused.
     pub atomic: ibv_send_wr_atomic,
 }
 
@@ -195,7 +195,7 @@ impl core::fmt::Debug for ibv_exp_send_wr_task {
 pub struct ibv_exp_send_wr_wait {
     /// The queue.
     pub cq: *mut ibv_cq,
-    /// How many completions.
+    /// Number of completions.
     pub cq_count: i32,
 }
 
@@ -203,13 +203,13 @@ pub struct ibv_exp_send_wr_wait {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_enable {
-    /// Whose queue.
+    /// The QP of that queue.
     pub qp: *mut ibv_qp,
-    /// How many.
+    /// Number of work requests.
     pub wqe_count: i32,
 }
 
-/// What to compute.
+/// A computation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_calc {
@@ -217,23 +217,23 @@ pub struct ibv_exp_send_wr_calc {
     pub calc_op: c_uint,
     /// Type of the operands.
     pub data_type: c_uint,
-    /// Their size.
+    /// Size of the operands.
     pub data_size: c_uint,
 }
 
-/// A DC target.
+/// The DC target of a request.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_dc {
-    /// Where it is.
+    /// Address handle of the target.
     pub ah: *mut ibv_ah,
-    /// Its key.
+    /// Access key of the target.
     pub dct_access_key: u64,
-    /// Its number, 24 bits.
+    /// Number of the target, 24 bits.
     pub dct_number: u32,
 }
 
-/// Operands of what only experimental requests do.
+/// Operands of the operations that only experimental requests have.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_exp_send_wr_ext_op {
@@ -249,27 +249,27 @@ impl core::fmt::Debug for ibv_exp_send_wr_ext_op {
     }
 }
 
-/// New layout of a memory key.
+/// The new layout of a memory key.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_umr {
     /// Kind of list.
     pub umr_type: u32,
-    /// Holds a list that is not in the request.
+    /// Memory for a list that is not inline in the request.
     pub memory_objects: *mut ibv_exp_mkey_list_container,
-    /// Rights.
+    /// Access rights.
     pub exp_access: u64,
     /// The key.
     pub modified_mr: *mut ibv_mr,
-    /// Address of its first byte.
+    /// The address of the key's first byte.
     pub base_addr: u64,
-    /// Entries of the list.
+    /// Number of list entries.
     pub num_mrs: u32,
     /// The list: [`ibv_exp_mem_region`], or with `IBV_EXP_UMR_REPEAT` [`ibv_exp_mem_repeat_block`].
     pub mem_list: *mut c_void,
-    /// With `IBV_EXP_UMR_REPEAT` how often, one for each dimension.
+    /// Number of repetitions per dimension, with `IBV_EXP_UMR_REPEAT`.
     pub repeat_count: *mut usize,
-    /// Dimensions.
+    /// Number of dimensions.
     pub stride_dim: u32,
 }
 
@@ -277,13 +277,13 @@ pub struct ibv_exp_send_wr_umr {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_masked_atomics {
-    /// Logarithm of the operands' length in bytes.
+    /// Binary logarithm of the operands' length in bytes.
     pub log_arg_sz: u32,
     /// Remote address.
     pub remote_addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Operands, or where they are.
+    /// The operands or their addresses.
     pub op: ibv_exp_masked_operands,
 }
 
@@ -291,9 +291,9 @@ pub struct ibv_exp_send_wr_masked_atomics {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_exp_masked_operands {
-    /// Of a compare-and-swap.
+    /// Operands of a compare-and-swap.
     pub cmp_swap: ibv_exp_cmp_swap,
-    /// Of a fetch-and-add.
+    /// Operands of a fetch-and-add.
     pub fetch_add: ibv_exp_fetch_add,
 }
 
@@ -303,7 +303,7 @@ impl core::fmt::Debug for ibv_exp_masked_operands {
     }
 }
 
-/// What is at the place of `bind_mw`: the opcode says which.
+/// The last part of a request. The opcode selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_exp_send_wr_tail {
@@ -323,10 +323,10 @@ impl core::fmt::Debug for ibv_exp_send_wr_tail {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_bind_mw {
-    /// The window.
+    /// Memory window to bind.
     pub mw: *mut ibv_mw,
     /// New rkey.
     pub rkey: u32,
-    /// Range and rights.
+    /// Address range and access rights.
     pub bind_info: ibv_exp_mw_bind_info,
 }

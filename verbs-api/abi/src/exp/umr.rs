@@ -27,7 +27,7 @@ mirror! {
         create_flags: u32,
     }
 
-    /// Of a new key.
+    /// Attributes of a new key.
     pub struct ibv_exp_mr_init_attr {
         max_klm_list_size: u32,
         create_flags: u32,
@@ -41,7 +41,7 @@ mirror! {
         comp_mask: u32,
     }
 
-    /// What a key is.
+    /// Attributes of an existing key.
     pub struct ibv_exp_mkey_attr {
         max_klm_list_size: u32,
         comp_mask: u32,

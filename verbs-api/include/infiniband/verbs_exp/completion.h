@@ -20,7 +20,7 @@ enum ibv_exp_wc_opcode {
 	IBV_EXP_WC_MASKED_FETCH_ADD = 10,
 	IBV_EXP_WC_TSO,
 	IBV_EXP_WC_UMR = 0x100,
-	/* A receive: opcode & IBV_EXP_WC_RECV. */
+	/* Receive completions: opcode & IBV_EXP_WC_RECV. */
 	IBV_EXP_WC_RECV = 1 << 7,
 	IBV_EXP_WC_RECV_RDMA_WITH_IMM,
 };
@@ -30,7 +30,7 @@ __extension__ enum ibv_exp_wc_flags {
 	IBV_EXP_WC_WITH_IMM = IBV_WC_WITH_IMM,
 	IBV_EXP_WC_WITH_INV = IBV_WC_WITH_INV,
 
-	/* These members are valid: */
+	/* Flags that mark these members as valid: */
 	IBV_EXP_WC_WITH_TIMESTAMP = IBV_EXP_START_FLAG << 6,
 	IBV_EXP_WC_QP = IBV_EXP_START_FLAG << 7,
 	IBV_EXP_WC_SRQ = IBV_EXP_START_FLAG << 8,
@@ -43,8 +43,8 @@ struct ibv_exp_wc {
 	enum ibv_exp_wc_opcode exp_opcode;
 	uint32_t vendor_err;
 	uint32_t byte_len;
-	__be32 imm_data; /* or the key that was invalidated, in the byte order of the host */
-	uint32_t qp_num; /* or that of a DC target */
+	__be32 imm_data; /* or the invalidated key, in host byte order */
+	uint32_t qp_num; /* or the number of a DC target */
 	uint32_t src_qp;
 	int reserved;
 	uint16_t pkey_index;
@@ -56,10 +56,11 @@ struct ibv_exp_wc {
 	struct ibv_srq *srq;
 	struct ibv_exp_dct *dct;
 	uint64_t exp_wc_flags; /* enum ibv_exp_wc_flags */
-	struct ibv_wc_tm_info tm_info; /* of tag matching, which there is none: 0 */
+	struct ibv_wc_tm_info tm_info; /* 0: Rocade has no tag matching */
 };
 
-/* As ibv_poll_cq. wc_size is sizeof(struct ibv_exp_wc) as the program knows it: no more is written of each. */
+/* Like ibv_poll_cq. wc_size is the program's sizeof(struct ibv_exp_wc). Writes at most wc_size
+ * bytes per completion. */
 int ibv_exp_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_exp_wc *wc, uint32_t wc_size);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Rocade: experimental verbs. What a device can do. */
+/* Rocade: experimental verbs. Device capabilities. */
 #ifndef ROCADE_VERBS_EXP_DEVICE_H
 #define ROCADE_VERBS_EXP_DEVICE_H
 
@@ -12,11 +12,12 @@ enum ibv_exp_atomic_cap {
 	IBV_EXP_ATOMIC_NONE = IBV_ATOMIC_NONE,
 	IBV_EXP_ATOMIC_HCA = IBV_ATOMIC_HCA,
 	IBV_EXP_ATOMIC_GLOB = IBV_ATOMIC_GLOB,
-	/* Results are big-endian. Never so here: they are in the byte order of the host. */
+	/* Big-endian results. Rocade never reports it: by default, results are in host byte order. */
 	IBV_EXP_ATOMIC_HCA_REPLY_BE = IBV_EXP_START_ENUM,
 };
 
-/* ibv_exp_device_attr.exp_device_cap_flags. The lower half is device_cap_flags of struct ibv_device_attr. */
+/* ibv_exp_device_attr.exp_device_cap_flags. The lower half is device_cap_flags of struct
+ * ibv_device_attr. */
 __extension__ enum ibv_exp_device_cap_flags {
 	IBV_EXP_DEVICE_DC_TRANSPORT = IBV_EXP_START_FLAG << 0,
 	IBV_EXP_DEVICE_EXT_ATOMICS = IBV_EXP_START_FLAG << 4,
@@ -30,7 +31,7 @@ __extension__ enum ibv_exp_device_cap_flags {
 	IBV_EXP_DEVICE_CROSS_CHANNEL = IBV_EXP_START_FLAG << 28,
 };
 
-/* ibv_exp_device_attr.comp_mask: before the call what is wanted, after it what is there. */
+/* ibv_exp_device_attr.comp_mask: the requested members before the call, the valid ones after it. */
 enum ibv_exp_device_attr_comp_mask {
 	IBV_EXP_DEVICE_ATTR_CALC_CAP = 1 << 0,
 	IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK = 1 << 1,
@@ -47,7 +48,8 @@ enum ibv_exp_device_attr_comp_mask {
 	IBV_EXP_DEVICE_ATTR_MASKED_ATOMICS = 1 << 19,
 };
 
-/* What a send with IBV_EXP_SEND_WITH_CALC can compute; bit n stands for the enumerator with value n. */
+/* The computations of a send with IBV_EXP_SEND_WITH_CALC. Bit n stands for the enumerator with
+ * value n. */
 struct ibv_exp_device_calc_cap {
 	uint64_t data_types;
 	uint64_t data_sizes;
@@ -63,13 +65,14 @@ struct ibv_exp_ext_atomics_params {
 		uint64_t log_atomic_arg_sizes;
 		uint64_t atomic_arg_sizes;
 	};
-	/* Largest field of a fetch-and-add, as the binary logarithm of its bytes. */
+	/* Largest field of a fetch-and-add: binary logarithm of its size in bytes. */
 	uint32_t max_fa_bit_boundary;
-	/* Largest operands of a work request, all together, likewise. */
+	/* Largest operands of a work request, all together: binary logarithm of their size in
+	 * bytes. */
 	uint32_t log_max_atomic_inline;
 };
 
-/* The same for masked atomics, by the byte order of the result. */
+/* Like struct ibv_exp_ext_atomics_params for masked atomics, by the byte order of the result. */
 struct ibv_exp_masked_atomic_params {
 	uint32_t max_fa_bit_boundary;
 	uint32_t log_max_atomic_inline;
@@ -83,14 +86,14 @@ struct ibv_exp_umr_caps {
 		uint32_t max_klm_list_size;
 		uint32_t max_mkey_klm_list_size;
 	};
-	/* Entries of a list that is in the work request itself. */
+	/* Entries of a list that is inline in the work request. */
 	uint32_t max_send_wqe_inline_klms;
-	/* A key of keys of regions has depth 1. */
+	/* A key whose entries are keys of MRs has depth 1. */
 	uint32_t max_umr_recursion_depth;
 	uint32_t max_umr_stride_dimension;
 };
 
-/* As struct ibv_odp_caps, and more services. */
+/* Like struct ibv_odp_caps, with more services. */
 struct ibv_exp_odp_caps {
 	uint64_t general_odp_caps;
 	struct {
@@ -103,7 +106,8 @@ struct ibv_exp_odp_caps {
 	} per_transport_caps;
 };
 
-/* As struct ibv_device_attr up to phys_port_cnt. What follows is valid as comp_mask says, and 0 otherwise. */
+/* Like struct ibv_device_attr up to phys_port_cnt. The later members are valid as comp_mask says,
+ * and 0 otherwise. */
 struct ibv_exp_device_attr {
 	char fw_ver[64];
 	uint64_t node_guid;
@@ -115,7 +119,7 @@ struct ibv_exp_device_attr {
 	uint32_t hw_ver;
 	int max_qp;
 	int max_qp_wr;
-	/* The flags that fit into it: those of struct ibv_device_attr. All are in exp_device_cap_flags. */
+	/* The lower 32 bits of exp_device_cap_flags, as in struct ibv_device_attr. */
 	union {
 		int reserved;
 		int device_cap_flags;
@@ -165,8 +169,8 @@ struct ibv_exp_device_attr {
 	struct ibv_exp_masked_atomic_params masked_atomic;
 };
 
-/* Fills in the plain part always, the rest as far as comp_mask asks for it and the device has it; comp_mask then says
- * what of it is there. Never fails for a bit that it does not know. */
+/* Always fills in the plain part. Fills in the other members if comp_mask requests them and the
+ * device has them. Then comp_mask says which of them are valid. Ignores unknown bits. */
 int ibv_exp_query_device(struct ibv_context *context, struct ibv_exp_device_attr *attr);
 
 #ifdef __cplusplus

@@ -8,8 +8,7 @@
 extern "C" {
 #endif
 
-/* A value of enum ibv_qp_type that <infiniband/verbs.h> does not have: the initiator of the dynamically connected
- * transport. */
+/* The type of a DC initiator, which enum ibv_qp_type of <infiniband/verbs.h> does not have. */
 #define IBV_EXP_QPT_DC_INI ((enum ibv_qp_type)32)
 
 enum ibv_exp_qp_init_attr_comp_mask {
@@ -23,21 +22,22 @@ enum ibv_exp_qp_init_attr_comp_mask {
 };
 
 enum ibv_exp_qp_create_flags {
-	/* May carry CQE_WAIT, SEND_ENABLE, RECV_ENABLE and sends that compute. */
+	/* Accepts CQE_WAIT, SEND_ENABLE, RECV_ENABLE and sends that compute. */
 	IBV_EXP_QP_CREATE_CROSS_CHANNEL = 1 << 2,
-	/* Executes what has been enabled only: of its send queue, its receive queue. */
+	/* Executes only enabled work requests of its send queue, or of its receive queue. */
 	IBV_EXP_QP_CREATE_MANAGED_SEND = 1 << 3,
 	IBV_EXP_QP_CREATE_MANAGED_RECV = 1 << 4,
-	/* Nobody counts how full the queue is. */
+	/* The queue is not checked for overflow. */
 	IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW = 1 << 6,
 	IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW = 1 << 7,
-	/* Results of atomics big-endian. */
+	/* Atomics return big-endian results. */
 	IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY = 1 << 8,
-	/* May carry UMR_FILL and UMR_INVALIDATE. */
+	/* Accepts UMR_FILL and UMR_INVALIDATE. */
 	IBV_EXP_QP_CREATE_UMR = 1 << 9,
 };
 
-/* Groups of queue pairs that share packets; there are none: anything but IBV_EXP_QPG_NONE is EOPNOTSUPP. */
+/* Groups of QPs that share packets. Not supported: all but IBV_EXP_QPG_NONE fail with
+ * EOPNOTSUPP. */
 enum ibv_exp_qpg_type {
 	IBV_EXP_QPG_NONE = 0,
 	IBV_EXP_QPG_PARENT = 1 << 0,
@@ -58,7 +58,7 @@ struct ibv_exp_qpg {
 	};
 };
 
-/* As struct ibv_qp_init_attr up to sq_sig_all. */
+/* Like struct ibv_qp_init_attr up to sq_sig_all. */
 struct ibv_exp_qp_init_attr {
 	void *qp_context;
 	struct ibv_cq *send_cq;
@@ -72,13 +72,13 @@ struct ibv_exp_qp_init_attr {
 	struct ibv_pd *pd;
 	struct ibv_xrcd *xrcd;
 	uint32_t exp_create_flags; /* enum ibv_exp_qp_create_flags */
-	uint32_t max_inl_recv; /* a hint; 0 is granted */
+	uint32_t max_inl_recv; /* a hint: 0 is granted */
 	struct ibv_exp_qpg qpg;
 	uint32_t max_atomic_arg; /* longest operand of masked atomics, in bytes */
 	uint32_t max_inl_send_klms; /* longest list of memory keys in a work request */
 };
 
-/* The mask of ibv_exp_modify_qp: that of ibv_modify_qp by other names, and the key of a DC initiator. */
+/* The mask of ibv_exp_modify_qp: like that of ibv_modify_qp, and the key of a DC initiator. */
 enum ibv_exp_qp_attr_mask {
 	IBV_EXP_QP_STATE = IBV_QP_STATE,
 	IBV_EXP_QP_CUR_STATE = IBV_QP_CUR_STATE,
@@ -106,7 +106,7 @@ enum ibv_exp_qp_attr_mask {
 #define IBV_EXP_QP_DC_KEY (IBV_EXP_START_FLAG << 22)
 #define IBV_QP_DC_KEY IBV_EXP_QP_DC_KEY
 
-/* As struct ibv_qp_attr up to alt_timeout. */
+/* Like struct ibv_qp_attr up to alt_timeout. */
 struct ibv_exp_qp_attr {
 	enum ibv_qp_state qp_state;
 	enum ibv_qp_state cur_qp_state;
@@ -137,15 +137,15 @@ struct ibv_exp_qp_attr {
 	uint32_t comp_mask; /* 0 */
 };
 
-/* Needs a protection domain or, for an XRC target, an XRC domain: comp_mask has IBV_EXP_QP_INIT_ATTR_PD or
- * IBV_EXP_QP_INIT_ATTR_XRCD. Sizes that were granted are written back. */
+/* Needs a PD (IBV_EXP_QP_INIT_ATTR_PD) or, for an XRC target, an XRC domain
+ * (IBV_EXP_QP_INIT_ATTR_XRCD). Writes the granted sizes back. */
 struct ibv_qp *ibv_exp_create_qp(struct ibv_context *context,
 				 struct ibv_exp_qp_init_attr *qp_init_attr);
 
-/* exp_attr_mask: enum ibv_qp_attr_mask, and IBV_EXP_QP_DC_KEY of a DC initiator. */
+/* exp_attr_mask: enum ibv_qp_attr_mask, and IBV_EXP_QP_DC_KEY for a DC initiator. */
 int ibv_exp_modify_qp(struct ibv_qp *qp, struct ibv_exp_qp_attr *attr, uint64_t exp_attr_mask);
 
-/* All attributes, whatever the mask says; init_attr may be NULL. */
+/* Returns all attributes, whatever the mask. init_attr may be NULL. */
 int ibv_exp_query_qp(struct ibv_qp *qp, struct ibv_exp_qp_attr *attr, uint64_t exp_attr_mask,
 		     struct ibv_exp_qp_init_attr *init_attr);
 

@@ -43,7 +43,7 @@ __extension__ enum ibv_exp_send_flags {
 	IBV_EXP_SEND_EXT_ATOMIC_INLINE = IBV_EXP_START_FLAG << 3,
 };
 
-/* What a send with IBV_EXP_SEND_WITH_CALC computes. */
+/* The computations of a send with IBV_EXP_SEND_WITH_CALC. */
 enum ibv_exp_calc_op {
 	IBV_EXP_CALC_OP_ADD = 0,
 	IBV_EXP_CALC_OP_MAXLOC,
@@ -64,28 +64,30 @@ enum ibv_exp_calc_data_type {
 enum ibv_exp_calc_data_size {
 	IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
 	IBV_EXP_CALC_DATA_SIZE_NUMBER,
-	/* Elements of 16 bytes, of Rocade only: a value of 64 bits, and 64 bits that IBV_EXP_CALC_OP_MAXLOC sends along
-	 * with the greatest one. Other operations send those of the first. */
+	/* Rocade only: elements of 16 bytes, a 64-bit value and a 64-bit location.
+	 * IBV_EXP_CALC_OP_MAXLOC sends the greatest value with its location. Other operations send
+	 * the result with the location of the first element. */
 	IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC = 0x100,
 };
 
-/* The layout that a UMR_FILL gives a memory key. */
+/* The layout that a UMR_FILL gives to a memory key. */
 enum ibv_exp_umr_wr_type {
 	IBV_EXP_UMR_MR_LIST = 0,
 	IBV_EXP_UMR_REPEAT,
-	/* As a list; all entries are of one length. */
+	/* Like a list, with entries of equal length. */
 	IBV_EXP_UMR_MR_LIST_FIXED_SIZE,
 };
 
-/* An entry of a list: `length` bytes at `base_addr` of the address space of `mr`, which may be such a key itself. */
+/* An entry of a list: `length` bytes at `base_addr` of the address space of `mr`, which may be an
+ * indirect key itself. */
 struct ibv_exp_mem_region {
 	uint64_t base_addr;
 	struct ibv_mr *mr;
 	size_t length;
 };
 
-/* An entry of a repeated pattern: `byte_count[d]` bytes at `base_addr`, and each time `stride[d]` bytes further, as
- * counted from the start of the last. There is one dimension, d = 0. */
+/* An entry of a repeated pattern: `byte_count[d]` bytes at `base_addr`. Each repetition starts
+ * `stride[d]` bytes after the start of the previous one. There is one dimension, d = 0. */
 struct ibv_exp_mem_repeat_block {
 	uint64_t base_addr;
 	struct ibv_mr *mr;
@@ -93,14 +95,14 @@ struct ibv_exp_mem_repeat_block {
 	size_t *stride;
 };
 
-/* Memory for a list that is not in the work request itself; see umr.h. */
+/* Memory for a list that is not inline in the work request, see umr.h. */
 struct ibv_exp_mkey_list_container {
 	uint32_t max_klm_list_size;
 	struct ibv_context *context;
 };
 
-/* Masked compare-and-swap: where (*va ^ compare_val) & compare_mask is 0, the bits of swap_mask are set to those of
- * swap_val. */
+/* Masked compare-and-swap: if (*va ^ compare_val) & compare_mask is 0, sets the bits of swap_mask
+ * to those of swap_val. */
 struct ibv_exp_cmp_swap {
 	uint64_t compare_mask;
 	uint64_t compare_val;
@@ -108,14 +110,14 @@ struct ibv_exp_cmp_swap {
 	uint64_t swap_mask;
 };
 
-/* Fetch-and-add on several fields at once: a bit of field_boundary marks the highest bit of a field, out of which
- * nothing is carried. */
+/* Fetch-and-add on several fields: each bit of field_boundary marks the highest bit of a field.
+ * Carries do not leave a field. */
 struct ibv_exp_fetch_add {
 	uint64_t add_val;
 	uint64_t field_boundary;
 };
 
-/* As struct ibv_mw_bind_info, with rights of 64 bits (enum ibv_exp_access_flags). */
+/* Like struct ibv_mw_bind_info, with 64-bit access rights (enum ibv_exp_access_flags). */
 struct ibv_exp_mw_bind_info {
 	struct ibv_mr *mr;
 	uint64_t addr;
@@ -160,7 +162,7 @@ struct ibv_exp_send_wr {
 		uint32_t xrc_remote_srq_num;
 	};
 	union {
-		/* Both unused: wr.rdma and wr.atomic count. */
+		/* Both unused: wr.rdma and wr.atomic have the operands. */
 		struct {
 			uint64_t remote_addr;
 			uint32_t rkey;
@@ -189,7 +191,7 @@ struct ibv_exp_send_wr {
 			enum ibv_exp_calc_data_size data_size;
 		} calc;
 	} op;
-	/* The target of a work request of a DC initiator. */
+	/* The target of a DC initiator's work request. */
 	struct {
 		struct ibv_ah *ah;
 		uint64_t dct_access_key;
@@ -213,30 +215,33 @@ struct ibv_exp_send_wr {
 		/* IBV_EXP_WR_UMR_FILL, IBV_EXP_WR_UMR_INVALIDATE */
 		struct {
 			uint32_t umr_type; /* enum ibv_exp_umr_wr_type */
-			/* Holds the list until the request is complete, unless IBV_EXP_SEND_INLINE puts it in
-			 * the request. */
+			/* Holds the list until the request completes. Unused with
+			 * IBV_EXP_SEND_INLINE. */
 			struct ibv_exp_mkey_list_container *memory_objects;
-			/* Rights, of those that the key was made with (enum ibv_exp_access_flags). */
+			/* Access rights, a subset of those of the key's creation (enum
+			 * ibv_exp_access_flags). */
 			uint64_t exp_access;
 			struct ibv_mr *modified_mr;
-			/* What work requests and peers call the first byte. */
+			/* The address of the key's first byte, for work requests and peers. */
 			uint64_t base_addr;
 			uint32_t num_mrs;
 			union {
-				struct ibv_exp_mem_region *mem_reg_list; /* num_mrs of them */
+				struct ibv_exp_mem_region *mem_reg_list; /* num_mrs entries */
 				struct {
-					struct ibv_exp_mem_repeat_block *mem_repeat_block_list; /* num_mrs */
-					size_t *repeat_count; /* one for each dimension */
+					struct ibv_exp_mem_repeat_block *mem_repeat_block_list; /* num_mrs entries */
+					size_t *repeat_count; /* one per dimension */
 					uint32_t stride_dim; /* 1 */
 				} rb;
 			} mem_list;
 		} umr;
-		/* IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD.
+		/* IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP,
+		 * IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD.
 		 *
-		 * Operands have 2^log_arg_sz bytes. Below 8 they are in the low bits of the members of `op`. With 8
-		 * they are the members where exp_send_flags has IBV_EXP_SEND_EXT_ATOMIC_INLINE; else, and with more
-		 * than 8, each member is the address of an operand: words of 8 bytes in the byte order of the host,
-		 * that of the lowest address first, which are read when the request is posted. */
+		 * Operands have 2^log_arg_sz bytes. Operands below 8 bytes are in the low bits of
+		 * the members of `op`. With 8 bytes and IBV_EXP_SEND_EXT_ATOMIC_INLINE in
+		 * exp_send_flags, the members are the operands. Otherwise each member is the
+		 * address of an operand: 8-byte words in host byte order, the least significant
+		 * word first. Such operands are read when the request is posted. */
 		struct {
 			uint32_t log_arg_sz;
 			uint64_t remote_addr;
@@ -253,7 +258,7 @@ struct ibv_exp_send_wr {
 	} ext_op;
 };
 
-/* As ibv_post_send, of which all operations are here too. */
+/* Like ibv_post_send, with all its operations. */
 int ibv_exp_post_send(struct ibv_qp *qp, struct ibv_exp_send_wr *wr,
 		      struct ibv_exp_send_wr **bad_wr);
 

@@ -225,7 +225,7 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
     num_setters: u8,
     attr: *mut c_void,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key; the attributes are NULL or readable.
+    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key. The attributes are NULL or readable.
     unsafe {
         wr_batch::begin_change(queue_pair(mqp), || {
             let attr = ffi::read(attr.cast::<mlx5dv_mkey_conf_attr>())?;

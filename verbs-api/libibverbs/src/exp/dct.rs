@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_dct(
         let qp = object.inner().qp();
         let status = qp.dct_status()?;
         let (current, _) = qp.query();
-        // SAFETY: the C part is alive; the program does not change these members.
+        // SAFETY: the C part is alive. The program does not change these members.
         let c = unsafe { object.c().read() };
         let address = current.ah_attr;
         let answer = ibv_exp_dct_attr {
