@@ -13,12 +13,12 @@
  * A program written for the structures of older libraries defines ROCADE_XRC_LEGACY before it
  * includes this header. MACROS THEN REPLACE, in everything that follows:
  *
- *     struct ibv_qp_init_attr   has a member xrc_domain. It is struct ibv_xrc_qp_init_attr, which ibv_create_qp and
- * 			       ibv_query_qp convert. Convert it yourself for any other function.
- *     IBV_QPT_XRC	       is IBV_QPT_XRC_SEND: such a QP sends, and does not receive
- *     xrc_remote_srq_num	is qp_type.xrc.remote_srqn, a member of struct ibv_send_wr
- *     xrc_srq_num	       is handle, the member of struct ibv_srq with the number
- *     xrc_qp_num		is port_num, in the element of an event with IBV_XRC_QP_EVENT_FLAG
+ *     struct ibv_qp_init_attr  has a member xrc_domain. It is struct ibv_xrc_qp_init_attr, which
+ *                              ibv_create_qp and ibv_query_qp convert. Convert it for other functions.
+ *     IBV_QPT_XRC              is IBV_QPT_XRC_SEND: such a QP sends, and does not receive
+ *     xrc_remote_srq_num       is qp_type.xrc.remote_srqn, a member of struct ibv_send_wr
+ *     xrc_srq_num              is handle, the member of struct ibv_srq with the number
+ *     xrc_qp_num               is port_num, in the element of an event with IBV_XRC_QP_EVENT_FLAG
  *
  * The members xrc_domain and xrc_cq of struct ibv_srq have no replacement.
  */

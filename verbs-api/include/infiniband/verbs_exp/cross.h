@@ -3,9 +3,12 @@
  * A master is a QP created with IBV_EXP_QP_CREATE_CROSS_CHANNEL. It accepts three additional kinds
  * of work requests:
  *
- *   IBV_EXP_WR_CQE_WAIT     blocks its send queue until a CQ has had cq_count completions, polled or not.
- *   IBV_EXP_WR_SEND_ENABLE  releases work requests of a send queue created with IBV_EXP_QP_CREATE_MANAGED_SEND.
- *   IBV_EXP_WR_RECV_ENABLE  releases work requests of a receive queue created with IBV_EXP_QP_CREATE_MANAGED_RECV.
+ *     IBV_EXP_WR_CQE_WAIT     blocks its send queue until a CQ has had cq_count completions, polled
+ *                             or not
+ *     IBV_EXP_WR_SEND_ENABLE  releases work requests of a send queue that was created with
+ *                             IBV_EXP_QP_CREATE_MANAGED_SEND
+ *     IBV_EXP_WR_RECV_ENABLE  releases work requests of a receive queue that was created with
+ *                             IBV_EXP_QP_CREATE_MANAGED_RECV
  *
  * cq_count and wqe_count are relative to a base, which is initially 0. Each CQ and each managed
  * queue has one. Only a request with IBV_EXP_SEND_WAIT_EN_LAST advances the base, by the greatest

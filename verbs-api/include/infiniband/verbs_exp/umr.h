@@ -11,12 +11,12 @@
  * not cover its piece, the request completes with IBV_WC_MW_BIND_ERR.
  *
  *     struct ibv_exp_create_mr_in in = { .pd = pd, .attr = { .max_klm_list_size = 2,
- * 	 .create_flags = IBV_EXP_MR_INDIRECT_KLMS,
- * 	 .exp_access_flags = IBV_EXP_ACCESS_LOCAL_WRITE | IBV_EXP_ACCESS_REMOTE_READ } };
+ *         .create_flags = IBV_EXP_MR_INDIRECT_KLMS,
+ *         .exp_access_flags = IBV_EXP_ACCESS_LOCAL_WRITE | IBV_EXP_ACCESS_REMOTE_READ } };
  *     struct ibv_mr *both = ibv_exp_create_mr(&in);
  *     struct ibv_exp_mem_region list[] = { { (uintptr_t)head, head_mr, 40 }, { (uintptr_t)body, body_mr, 1000 } };
  *     struct ibv_exp_send_wr wr = { .exp_opcode = IBV_EXP_WR_UMR_FILL,
- * 	 .exp_send_flags = IBV_EXP_SEND_INLINE | IBV_EXP_SEND_SIGNALED };
+ *         .exp_send_flags = IBV_EXP_SEND_INLINE | IBV_EXP_SEND_SIGNALED };
  *     wr.ext_op.umr.modified_mr = both;
  *     wr.ext_op.umr.exp_access = IBV_EXP_ACCESS_REMOTE_READ;
  *     wr.ext_op.umr.num_mrs = 2;
