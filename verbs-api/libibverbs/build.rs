@@ -2,6 +2,6 @@
 
 fn main() {
     rocade_symbols::build("libibverbs.so.1");
-    // Its thread and its signal handler outlive a dlclose.
+    // The library's thread and signal handler outlive a dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,6 +1,6 @@
-//! C programs, compiled against the installed verbs headers, run with the built library.
+//! C programs, compiled against the installed verbs headers and run with the built library.
 //!
-//! Each program of `tests/c` has several cases; each test here runs one.
+//! Each program of `tests/c` has several cases. Each test here runs one case.
 #![cfg(target_os = "linux")]
 
 use rocade_tests::c_programs::Programs;

@@ -1,6 +1,7 @@
-//! A verb that fails says why on standard error: once, and not where failing is the normal course.
+//! Diagnostics on standard error: a failing verb prints the reason once, unless the failure is
+//! expected.
 //!
-//! Each test starts itself again with a role, because standard error belongs to a process.
+//! Each test restarts itself with a role, because standard error belongs to a process.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -21,7 +22,7 @@ use rocade_abi::*;
 
 const ROLE: &str = "ROCADE_TEST_ROLE";
 
-/// What the test `name` of this program writes to standard error in its role, where `ROCADE_LOG` is `log`.
+/// Returns the standard error of the test `name` in its role, with `ROCADE_LOG` set to `log`.
 fn complaints(name: &str, log: Option<&str>) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
     command
@@ -41,7 +42,7 @@ fn is_child() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// The lines that begin with our name and the id of the process.
+/// Returns the lines that begin with `rocade` and a process ID.
 fn headlines(text: &str) -> Vec<&str> {
     let ours = |line: &&str| {
         line.strip_prefix("rocade[")
@@ -62,7 +63,8 @@ fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) -> c_int {
     unsafe { (library().ibv_modify_qp)(qp, attr, mask.cast_signed()) }
 }
 
-/// Attributes for RTR with an address vector that has no GID, as programs without `-g` make them.
+/// Returns attributes for RTR with an address vector without GID, as programs set them without
+/// `-g`.
 fn rtr_without_gid(qp: *mut ibv_qp) -> (ibv_qp_attr, u32) {
     // SAFETY: zero is a value for all members.
     let mut attr: ibv_qp_attr = unsafe { mem::zeroed() };
@@ -120,7 +122,7 @@ fn off_is_silence() {
     }
     let text = complaints("off_is_silence", Some("off"));
     assert!(!text.contains("rocade["), "{text}");
-    // Any other filter is about traces; what fails is still said.
+    // Any other filter concerns traces only, so the diagnostic is printed.
     let text = complaints("off_is_silence", Some("rocade_wire=error"));
     assert_eq!(headlines(&text).len(), 1, "{text}");
 }
@@ -146,7 +148,7 @@ fn succeed_and_probe() {
     // SAFETY: a live QP.
     device.connect(qp, unsafe { (*qp).qp_num } ^ 1);
 
-    // Posting until there is no room, as programs do that keep a queue full.
+    // Posts until the queue is full, as programs do that keep it full.
     let mut wr = ibv_recv_wr {
         wr_id: 1,
         next: ptr::null_mut(),
@@ -161,10 +163,10 @@ fn succeed_and_probe() {
     let full = (0..9).any(|_| unsafe { post_recv(qp, &raw mut wr, &raw mut bad) } == libc::ENOMEM);
     assert!(full);
 
-    // Asking for an event that is not there.
+    // Takes an event when there is none.
     // SAFETY: a live channel.
     let fd = unsafe { (*channel).fd };
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of this test.
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
     let (mut event_cq, mut context): (*mut ibv_cq, *mut c_void) =
         (ptr::null_mut(), ptr::null_mut());
@@ -172,14 +174,14 @@ fn succeed_and_probe() {
     let got = unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
     assert_eq!((got, library::errno()), (-1, libc::EAGAIN));
 
-    // Waiting for one until a signal comes.
-    // SAFETY: a descriptor of ours.
+    // Waits for an event until a signal arrives.
+    // SAFETY: a descriptor of this test.
     unsafe { libc::fcntl(fd, libc::F_SETFL, 0) };
     // SAFETY: a live channel and places for the answer.
     let wait = || unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
     assert_eq!(interrupted(wait), (-1, libc::EINTR));
 
-    // Asking for what a device may have or not.
+    // Queries a feature that a device may lack.
     let mut ece = ibv_ece {
         vendor_id: 0,
         options: 0,
@@ -190,11 +192,11 @@ fn succeed_and_probe() {
     eprintln!("the end");
 }
 
-/// Result and errno of `wait`, in a thread that gets signals all the time.
+/// Returns the result and errno of `wait`, in a thread that continuously receives signals.
 fn interrupted(wait: impl FnOnce() -> c_int) -> (c_int, c_int) {
     extern "C" fn nothing(_signal: c_int) {}
 
-    // SAFETY: zero is a value for all members; without SA_RESTART the system calls end.
+    // SAFETY: zero is a value for all members. Without SA_RESTART, system calls are interrupted.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
     // SAFETY: a handler that does nothing.
@@ -266,7 +268,7 @@ fn many_mistakes() {
     };
     wr.send_flags = IBV_SEND_INLINE;
     (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
-    // SAFETY: as above; the data is too long to be read.
+    // SAFETY: as above. The data is too long to be read.
     let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
     assert_eq!(posted, libc::EINVAL);
 
@@ -286,7 +288,7 @@ fn many_mistakes() {
     // SAFETY: an open context and a writable GID.
     let found = unsafe { (lib.ibv_query_gid)(device.context, 1, 7, &raw mut gid) };
     assert_eq!(found, -1);
-    // A group of IPv6, from an address of IPv4.
+    // An IPv6 group, with an IPv4 source address.
     // SAFETY: zero is a value for all members.
     let mut to: ibv_ah_attr = unsafe { mem::zeroed() };
     (to.is_global, to.port_num) = (1, 1);
@@ -364,7 +366,7 @@ fn a_peer_that_no_packet_reaches_is_named() {
     assert_has(lines[0], &["rocade[", "192.0.2.9: "]);
 }
 
-/// From a loopback address there is no way to other hosts.
+/// A loopback address has no route to other hosts.
 fn send_to_nowhere() {
     let device = Device::open();
     let cq = device.create_cq(8, ptr::null_mut());

@@ -1,4 +1,5 @@
-//! Every program and library of the distribution that uses the libraries that ours replace loads with ours.
+//! Every program and library of the distribution loads with Rocade's libraries in place of the
+//! original ones.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -21,7 +22,7 @@ fn table(name: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Symbol and version node of all that a library of ours exports.
+/// Returns symbol and version node of all exports of a Rocade library.
 fn exports(name: &str) -> BTreeSet<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../lib{name}/exports.tsv"));
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -50,7 +51,7 @@ fn all_that_is_needed_is_there() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A directory with our libraries under the names that a loader looks for.
+/// Returns a directory with Rocade's libraries under the names that the loader looks for.
 fn libraries() -> PathBuf {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("load-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! Our own header: each of its files compiles alone, as C and as C++, and says the same as its mirror.
+//! The header of experimental verbs: each file compiles alone, as C and as C++, and matches its
+//! Rust mirror.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -15,14 +16,14 @@ fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../include")
 }
 
-/// What compiling needs and is not here.
+/// Returns the reason why the test cannot compile, if a tool or header is missing.
 fn missing() -> Option<Reason> {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     missing_command(&[("gcc", "gcc"), ("g++", "g++")])
         .or_else(|| (!header.is_file()).then(|| Reason::Package("libibverbs-dev".to_owned())))
 }
 
-/// Compiles `text` as each language.
+/// Compiles `text` as C and as C++.
 fn compile(name: &str, text: &str) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exp-header");
     fs::create_dir_all(&directory).expect("a directory of our own");
@@ -116,7 +117,7 @@ fn the_mirror_is_the_header() {
     compile("mirror", &text);
 }
 
-/// Everything that the rules name is there, by that name, with that number; and what is called is exported.
+/// All names in the rules exist, with their values, and all functions are exported.
 //= XCON-02..19 type=test
 //= XCON-22..23 type=test
 //= XST-01..21 type=test
@@ -162,7 +163,7 @@ fn every_name_of_the_rules_is_there() {
     }
     compile("names", &text);
     assert!(calls.len() >= 20);
-    // Two are functions of the header.
+    // Two functions are inline in the header.
     let inline = ["ibv_exp_get_async_event", "ibv_exp_ack_async_event"];
     let exported = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("exports.tsv"));
     let exported = exported.expect("the list of what is exported");

@@ -9,13 +9,13 @@ use std::ptr;
 
 use library::{Device, errno, use_address};
 
-/// The keys of so many new regions and the numbers of so many new queue pairs.
+/// Returns the keys of new MRs and the numbers of new QPs.
 fn identifiers(device: &Device, cq: *mut rocade_abi::ibv_cq) -> [u32; 8] {
     static MEMORY: [u8; 64] = [0; 64];
     let lib = device.lib;
     let mut ids = [0; 8];
     for (index, id) in ids.iter_mut().enumerate() {
-        // SAFETY: a live domain, memory that stays, and a QP that nobody else has.
+        // SAFETY: a live domain, memory that stays, and a QP that only this function has.
         unsafe {
             if index % 2 == 0 {
                 let start = MEMORY.as_ptr().cast_mut().cast();
@@ -33,7 +33,7 @@ fn identifiers(device: &Device, cq: *mut rocade_abi::ibv_cq) -> [u32; 8] {
     ids
 }
 
-/// What the child finds; 0 if everything is as it should be, else the number of the step.
+/// Runs the checks in the child. Returns 0, or the number of the failed step.
 fn child(
     inherited: &Device,
     cq: *mut rocade_abi::ibv_cq,
@@ -41,7 +41,7 @@ fn child(
     mut report: impl Write,
 ) -> i32 {
     let lib = inherited.lib;
-    // SAFETY: inherited objects are what is tested; the library does not touch them.
+    // SAFETY: inherited objects are under test, and the library does not access them.
     unsafe {
         if !(lib.ibv_alloc_pd)(inherited.context).is_null() || errno() != libc::ENODEV {
             return 1;
@@ -51,7 +51,7 @@ fn child(
         if poll(cq, 1, &raw mut wc) != -1 || errno() != libc::ENODEV {
             return 2;
         }
-        // Garbage collectors of the parent's language run in the child, too.
+        // Garbage collectors destroy the parent's objects in the child too.
         if (lib.ibv_destroy_qp)(qp) != 0 || (lib.ibv_destroy_cq)(cq) != 0 {
             return 3;
         }
@@ -60,7 +60,7 @@ fn child(
             return 4;
         }
     }
-    // The parent holds the address it had before.
+    // The parent holds its address.
     use_address(std::process::id());
     let fresh = Device::open();
     let cq = fresh.create_cq(4, ptr::null_mut());
@@ -74,7 +74,7 @@ fn child(
             return 7;
         }
     }
-    // SAFETY: all are alive and used no more.
+    // SAFETY: all are alive and not used afterwards.
     unsafe {
         if (lib.ibv_destroy_qp)(a) != 0 || (lib.ibv_destroy_qp)(b) != 0 {
             return 5;
@@ -97,9 +97,9 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     device.connect(qp, unsafe { (*qp).qp_num });
 
     let (mut from_child, to_parent) = std::io::pipe().expect("a pipe");
-    // SAFETY: the child uses the library, which supports that, and ends with `_exit`. It
-    // allocates: no other thread of this program holds the allocator's lock for long, and glibc
-    // makes the allocator usable in a child.
+    // SAFETY: the child uses the library, which supports that, and ends with `_exit`. It allocates,
+    // which is sound: no other thread holds the allocator's lock for long, and glibc makes the
+    // allocator usable in a child.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let outcome = std::panic::catch_unwind(|| child(&device, cq, qp, &to_parent)).unwrap_or(99);
@@ -108,7 +108,7 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     }
     assert!(pid > 0, "fork failed");
     let mut status = -1;
-    // SAFETY: our child, and a writable status.
+    // SAFETY: a child of this process, and a writable status.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert!(
         libc::WIFEXITED(status),
@@ -121,7 +121,8 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
         "step that failed in the child"
     );
 
-    // What is random in the parent does not happen again in the child; two of them may be the same by chance.
+    // Random identifiers of the parent do not recur in the child. Two of them may be equal by
+    // chance.
     let mut same = 0;
     for ours in identifiers(&device, cq) {
         let mut theirs = [0; 4];
@@ -131,8 +132,8 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     }
     assert!(same < 2, "{same} of 8 are the same");
 
-    // The parent's objects are as they were.
-    // SAFETY: all are alive and used no more.
+    // The parent's objects still work.
+    // SAFETY: all are alive and not used afterwards.
     unsafe {
         assert_eq!((device.lib.ibv_destroy_qp)(qp), 0);
         assert_eq!((device.lib.ibv_destroy_cq)(cq), 0);

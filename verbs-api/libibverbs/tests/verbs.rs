@@ -1,5 +1,5 @@
-//! The library as a C program sees it: errno conventions, life cycles, and data between two
-//! queue pairs of one device.
+//! The library as a C program uses it: errno conventions, life cycles, and data between two QPs of
+//! one device.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -72,7 +72,7 @@ struct Pair {
     a: *mut ibv_qp,
     b: *mut ibv_qp,
     mr: *mut ibv_mr,
-    /// Registered memory: the device writes it at any time, so no reference is ever made to it.
+    /// Registered memory. The device may write it at any time, so no reference to it is created.
     buffer: *mut [u8],
 }
 
@@ -115,14 +115,14 @@ impl Pair {
     fn put(&self, offset: usize, bytes: &[u8]) {
         for (index, byte) in (offset..).zip(bytes) {
             assert!(index < self.buffer.len());
-            // SAFETY: inside the buffer; the device does not access these bytes now.
+            // SAFETY: inside the buffer. The device does not access these bytes now.
             unsafe { self.buffer.cast::<u8>().add(index).write_volatile(*byte) };
         }
     }
 
     fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.buffer.len());
-        // SAFETY: inside the buffer; the device does not access these bytes now.
+        // SAFETY: inside the buffer. The device does not access these bytes now.
         let byte = |index| unsafe { self.buffer.cast::<u8>().add(index).read_volatile() };
         (offset..offset + len).map(byte).collect()
     }
@@ -134,7 +134,7 @@ impl Pair {
 
     fn close(self) {
         let lib = self.device.lib;
-        // SAFETY: all are alive and used no more; in this order nothing is in use.
+        // SAFETY: all are alive and not used afterwards. In this order no object is in use.
         unsafe {
             assert_eq!((lib.ibv_destroy_qp)(self.a), 0);
             assert_eq!((lib.ibv_destroy_qp)(self.b), 0);
@@ -211,7 +211,7 @@ fn tables_end_where_they_say() {
 #[test]
 fn null_objects_are_einval() {
     let lib = library();
-    // SAFETY: NULL is what is tested.
+    // SAFETY: NULL is under test.
     unsafe {
         assert_eq!((lib.ibv_dealloc_pd)(ptr::null_mut()), libc::EINVAL);
         assert_eq!((lib.ibv_destroy_qp)(ptr::null_mut()), libc::EINVAL);
@@ -231,7 +231,7 @@ fn objects_in_use_are_ebusy() {
     let channel = unsafe { (lib.ibv_create_comp_channel)(device.context) };
     let cq = device.create_cq(4, channel);
     let qp = device.create_qp(cq);
-    // SAFETY: all are alive; those that are busy stay alive.
+    // SAFETY: all are alive. Busy objects stay alive.
     unsafe {
         assert_eq!((lib.ibv_destroy_comp_channel)(channel), libc::EBUSY);
         assert_eq!((lib.ibv_destroy_cq)(cq), libc::EBUSY);
@@ -249,7 +249,7 @@ fn bad_arguments_are_refused_at_creation() {
     let device = Device::open();
     let lib = device.lib;
     let null = ptr::null_mut();
-    // SAFETY: an open context; the arguments are what is tested.
+    // SAFETY: an open context. The arguments are under test.
     unsafe {
         assert!((lib.ibv_create_cq)(device.context, 0, null, ptr::null_mut(), 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
@@ -262,7 +262,7 @@ fn bad_arguments_are_refused_at_creation() {
     let cq = device.create_cq(1, ptr::null_mut());
     let mut init = init_attr(cq);
     init.recv_cq = ptr::null_mut();
-    // SAFETY: a live domain; the attributes are what is tested.
+    // SAFETY: a live domain. The attributes are under test.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
     assert_eq!(errno(), libc::EINVAL);
     let mut init = init_attr(cq);
@@ -270,7 +270,7 @@ fn bad_arguments_are_refused_at_creation() {
     // SAFETY: as above.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
     assert_eq!(errno(), libc::EINVAL);
-    // SAFETY: alive and used no more.
+    // SAFETY: alive and not used afterwards.
     assert_eq!(unsafe { (lib.ibv_destroy_cq)(cq) }, 0);
     device.close();
 }
@@ -423,9 +423,9 @@ fn completion_events_carry_cq_and_context() {
     // SAFETY: a live channel and writable targets.
     let got = unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
     assert_eq!((got, errno()), (-1, libc::EAGAIN));
-    // The pair ends the CQ, and only then may the channel go.
+    // The pair destroys the CQ, and only then the channel can be destroyed.
     pair.close();
-    // SAFETY: alive and used no more; it needs no context.
+    // SAFETY: alive and not used afterwards. It needs no context.
     assert_eq!(unsafe { (lib.ibv_destroy_comp_channel)(channel) }, 0);
 }
 
@@ -479,7 +479,7 @@ fn extended_cq_reads_one_completion_at_a_time() {
     let mut seen = Vec::new();
     while seen.len() < 2 {
         assert!(Instant::now() < deadline, "only {seen:?}");
-        // SAFETY: a live CQ; the readers are called between start and end only.
+        // SAFETY: a live CQ. The readers are called only between start and end.
         unsafe {
             if start(cq_ex, &raw mut poll_attr) != 0 {
                 continue;
@@ -541,7 +541,7 @@ fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     let (source, target) = (pair.sge(0, 8), pair.sge(4096, 8));
     let rkey = pair.rkey();
 
-    // SAFETY: a live extended QP; builders are called between start and complete only.
+    // SAFETY: a live extended QP. Builders are called only between start and complete.
     unsafe {
         let f = *ex;
         let (start, complete) = (f.wr_start.expect("slot"), f.wr_complete.expect("slot"));
@@ -617,7 +617,7 @@ fn modify_refuses_unknown_bits_and_query_shows_the_rest() {
     assert_eq!(attr.qp_state, IBV_QPS_RESET);
     assert_eq!((init.send_cq, init.qp_type), (cq, IBV_QPT_RC));
     assert!(init.cap.max_send_wr >= 8 && init.cap.max_inline_data >= 64);
-    // SAFETY: alive and used no more.
+    // SAFETY: alive and not used afterwards.
     unsafe {
         assert_eq!((lib.ibv_destroy_qp)(qp), 0);
         assert_eq!((lib.ibv_destroy_cq)(cq), 0);
@@ -652,7 +652,7 @@ fn a_parent_domain_keeps_its_domain_busy() {
 #[test]
 fn the_name_follows_the_device() {
     let device = Device::open();
-    // SAFETY: an open context; its device lives as long as the process.
+    // SAFETY: an open context, whose device lives as long as the process.
     let name =
         unsafe { CStr::from_ptr((device.lib.ibv_get_device_name)((*device.context).device)) };
     assert_eq!(name, c"rocade0");

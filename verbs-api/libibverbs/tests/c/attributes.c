@@ -1,4 +1,4 @@
-/* What a device, its port and its queue pairs are asked for, and what may be configured of it. */
+/* Attributes of a device, its port and its QPs, and their configuration. */
 #include "rig.h"
 
 #include <endian.h>
@@ -30,14 +30,15 @@ static void rates_are_noted(void)
 	CHECK_INT(ibv_query_qp(qp, &attr, IBV_QP_RATE_LIMIT, &init), 0);
 	CHECK_INT(attr.rate_limit, 0);
 
-	/* By a mask only where the table of transitions has it: for raw queue pairs. */
+	/* A mask alone may set the rate only where the transition table allows it: on raw packet
+	 * QPs. */
 	attr.rate_limit = 7;
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT), EINVAL);
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 	rig_close(&r);
 }
 
-/* That of a path, which is not heeded, is kept all the same. */
+/* The static rate of a path has no effect, but is stored. */
 static void a_static_rate_reads_back(void)
 {
 	struct rig r = rig_open();
@@ -77,14 +78,14 @@ static void enhancements_are_none(void)
 	CHECK_INT(ece.vendor_id, device.vendor_id);
 	CHECK_INT(ece.options, 0);
 	CHECK_INT(ece.comp_mask, 0);
-	/* A peer of another make may offer what it likes. */
+	/* A peer of another vendor may offer any options. */
 	struct ibv_ece other = { .vendor_id = 0x123456, .options = 7 };
 	CHECK_INT(ibv_set_ece(qp, &other), 0);
 	CHECK_INT(ibv_query_ece(qp, &ece), 0);
 	CHECK_INT(ece.options, 0);
 	other.comp_mask = 1;
 	CHECK_INT(ibv_set_ece(qp, &other), EINVAL);
-	/* Another connection's, over a queue pair that is at work. */
+	/* For another connection, on a QP in operation. */
 	CHECK_INT(ibv_set_ece(r.a, &ece), 0);
 	ece.vendor_id = 0;
 	CHECK_INT(ibv_set_ece(r.a, &ece), EOPNOTSUPP);
@@ -93,7 +94,7 @@ static void enhancements_are_none(void)
 	rig_close(&r);
 }
 
-/* The GID table, whichever way it is asked for. */
+/* The GID table, through each of the query functions. */
 /*= ERN-02 ERN-03 type=test */
 static void the_gid_table_has_an_end(void)
 {
@@ -132,7 +133,7 @@ static void to_init_in(struct ibv_qp *qp, uint16_t pkey_index, int status)
 					       IBV_QP_ACCESS_FLAGS), status);
 }
 
-/* A message from one entry of the P_Key table to another: does it arrive? */
+/* Sends a message from one entry of the P_Key table to another, and expects `status`. */
 static void send_between(struct rig *r, uint16_t from, uint16_t to, enum ibv_wc_status status)
 {
 	struct ibv_qp_init_attr init = small_qp(r->cq);
@@ -142,7 +143,7 @@ static void send_between(struct rig *r, uint16_t from, uint16_t to, enum ibv_wc_
 	to_init_in(b, to, 0);
 	to_rtr(a, b->qp_num);
 	to_rtr(b, a->qp_num);
-	/* What arrives is answered in time, on a busy machine too. */
+	/* A long timeout, so that the ACK is in time even on a busy machine. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .sq_psn = 0x123,
 				    .timeout = status == IBV_WC_SUCCESS ? 18 : 8,
 				    .retry_cnt = 1, .rnr_retry = 7 };
@@ -163,7 +164,7 @@ static void send_between(struct rig *r, uint16_t from, uint16_t to, enum ibv_wc_
 	CHECK_INT(ibv_destroy_qp(b), 0);
 }
 
-/* More than one P_Key, by configuration. */
+/* A P_Key table with several configured entries. */
 /*= ERN-04 BTH-06 type=test */
 static void partitions_are_apart(void)
 {
@@ -194,14 +195,14 @@ static void partitions_are_apart(void)
 	CHECK_INT(port.bad_pkey_cntr, 0);
 	CHECK_INT(port.qkey_viol_cntr, 0);
 	send_between(&r, 0, 1, IBV_WC_RETRY_EXC_ERR);
-	/* The port counts what it has dropped. */
+	/* The port counts the packets that it drops. */
 	do {
 		struct ibv_wc wc;
 		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
 		CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
 	} while (port.bad_pkey_cntr == 0);
 	CHECK_INT(port.qkey_viol_cntr, 0);
-	/* Limited members do not talk to each other. */
+	/* Limited members cannot communicate with each other. */
 	send_between(&r, 2, 2, IBV_WC_RETRY_EXC_ERR);
 
 	struct ibv_qp_init_attr init = small_qp(r.cq);
@@ -212,7 +213,7 @@ static void partitions_are_apart(void)
 	rig_close(&r);
 }
 
-/* A device may say that it is another. */
+/* A device with the identity of another one. */
 static void the_identity_is_configured(void)
 {
 	setenv("ROCADE_IDENTITY", "0x02c9:0x1017", 1);
@@ -224,7 +225,7 @@ static void the_identity_is_configured(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
-/* A device like the kernel's rxe: what programs see of one, and rely on. */
+/* A device configured like the kernel's rxe: the attributes that programs rely on. */
 static void a_device_is_like_rxe(void)
 {
 	setenv("ROCADE_LIKE", "rxe", 1);
@@ -253,7 +254,7 @@ static void a_device_is_like_rxe(void)
 	CHECK_INT(init.cap.max_inline_data, 48);
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 
-	/* Every receive that succeeds has the flag, and nothing else does. */
+	/* Every successful receive has the flag, and no other completion has it. */
 	struct ibv_sge sge = sge_at(&r, 0, 16);
 	struct ibv_recv_wr receives[2] = {
 		{ .wr_id = 1, .sg_list = &sge, .num_sge = 1, .next = &receives[1] },
@@ -278,7 +279,7 @@ static void a_device_is_like_rxe(void)
 	rig_close(&r);
 }
 
-/* A device like one of mlx5. */
+/* A device configured like an mlx5 one. */
 static void a_device_is_like_mlx5(void)
 {
 	setenv("ROCADE_LIKE", "mlx5", 1);
@@ -301,8 +302,9 @@ static void a_device_is_like_mlx5(void)
 	rig_close(&r);
 }
 
-/* What `libmlx5` asks for, of a device that passes for one of mlx5. `max_dc_rd_atom` and `max_dc_init_rd_atom` are of
- * newer headers, at offsets 152 and 160 of `struct mlx5dv_context`; where they are not asked for they are not written. */
+/* The attributes that `libmlx5` returns for a device with an mlx5 identity. Newer headers have
+ * `max_dc_rd_atom` and `max_dc_init_rd_atom` at offsets 152 and 160 of `struct mlx5dv_context`.
+ * They are written only if requested. */
 static void limits_of_dynamic_connections(void)
 {
 	enum { COMP_MASK = 16, DC_ODP_CAPS = 84, MAX_DC_RD_ATOM = 152, MAX_DC_INIT_RD_ATOM = 160, END = 168 };
@@ -324,7 +326,7 @@ static void limits_of_dynamic_connections(void)
 		CHECK_INT(words[COMP_MASK / 8], mask);
 		uint32_t odp;
 		memcpy(&odp, (char *)words + DC_ODP_CAPS, 4);
-		/* No FLUSH, no ATOMIC WRITE. */
+		/* Neither FLUSH nor ATOMIC WRITE. */
 		CHECK_INT(odp, IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
 				       IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV);
 		uint64_t untouched = 0xeeeeeeeeeeeeeeee;

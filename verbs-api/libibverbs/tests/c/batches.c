@@ -1,4 +1,4 @@
-/* Work requests built by function calls (ibv_wr_*): what a batch is, and what becomes of it. */
+/* Work requests built by function calls (ibv_wr_*): batches, and how they end. */
 #include "rig.h"
 
 #define OPERATIONS                                                                                  \
@@ -6,7 +6,7 @@
 	 IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |                            \
 	 IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
 
-/* The rig with an extended QP in the place of the requester. */
+/* Returns an extended QP, which replaces the rig's requester. */
 static struct ibv_qp_ex *extended(struct rig *r, uint64_t operations)
 {
 	CHECK_INT(ibv_destroy_qp(r->a), 0);
@@ -53,7 +53,7 @@ static void expect_nothing(struct rig *r)
 	CHECK_INT(ibv_poll_cq(r->cq, 1, &wc), 0);
 }
 
-/* wr_id and wr_flags are those of the moment in which a request begins. */
+/* wr_id and wr_flags apply to a request if they are set before it begins. */
 /*= WRX-01 WRX-02 type=test */
 static void every_operation_in_one_batch(void)
 {
@@ -70,7 +70,7 @@ static void every_operation_in_one_batch(void)
 	ex->wr_flags = IBV_SEND_SIGNALED;
 	ex->wr_id = 1;
 	ibv_wr_rdma_write(ex, rkey, at(&r, 2048));
-	ex->wr_id = 99; /* too late for the request before */
+	ex->wr_id = 99; /* too late for the previous request */
 	ibv_wr_set_sge(ex, lkey, at(&r, 0), 8);
 	ex->wr_id = 2;
 	ibv_wr_atomic_fetch_add(ex, rkey, at(&r, 1024), 3);
@@ -82,7 +82,7 @@ static void every_operation_in_one_batch(void)
 	ibv_wr_rdma_read(ex, rkey, at(&r, 2048));
 	struct ibv_sge parts[2] = { sge_at(&r, 528, 3), sge_at(&r, 531, 5) };
 	ibv_wr_set_sge_list(ex, 2, parts);
-	ex->wr_flags = 0; /* and so it stays */
+	ex->wr_flags = 0; /* stays 0 from here on */
 	ex->wr_id = 5;
 	ibv_wr_send(ex);
 	ibv_wr_set_sge(ex, lkey, at(&r, 0), 8);
@@ -97,7 +97,7 @@ static void every_operation_in_one_batch(void)
 	expect_nothing(&r);
 	CHECK_INT(ibv_wr_complete(ex), 0);
 
-	/* Both QPs complete in one queue: each has its own order. */
+	/* Both QPs complete into one CQ. Only the order within each QP is fixed. */
 	uint64_t sent = 0, received = 100;
 	static const int opcodes[] = { 0, IBV_WC_RDMA_WRITE, IBV_WC_FETCH_ADD, IBV_WC_COMP_SWAP,
 				       IBV_WC_RDMA_READ, -1, -1, IBV_WC_RDMA_WRITE };
@@ -125,7 +125,7 @@ static void every_operation_in_one_batch(void)
 	rig_close(&r);
 }
 
-/* A request that gets no data has none. */
+/* A request without data is sent empty. */
 /*= WRX-04 type=test */
 static void a_request_without_data_is_empty(void)
 {
@@ -148,7 +148,7 @@ static void a_request_without_data_is_empty(void)
 	rig_close(&r);
 }
 
-/* Inline data is that of the moment, and of SEND and WRITE alone. */
+/* Inline data is copied at once, and only SEND and WRITE have it. */
 /*= WRX-05 type=test */
 static void inline_data_is_copied_at_once(void)
 {
@@ -195,19 +195,19 @@ static int write_word(struct rig *r, struct ibv_qp_ex *ex, uint64_t wr_id, int c
 	return ibv_wr_complete(ex);
 }
 
-/* What is aborted was never there, and the next batch may begin. */
+/* An aborted batch leaves nothing behind, and the next batch may begin. */
 /*= WRX-06 WRX-07 WRX-13 type=test */
 static void an_aborted_batch_leaves_nothing(void)
 {
 	struct rig r = rig_open();
-	/* That SEND was not asked for does not keep it from being there. */
+	/* SEND works although it was not requested. */
 	struct ibv_qp_ex *ex = extended(&r, IBV_QP_EX_WITH_RDMA_WRITE);
 	for (int round = 0; round < 40; round++) {
 		ibv_wr_start(ex);
 		ex->wr_flags = IBV_SEND_SIGNALED;
 		ibv_wr_send(ex);
 		ibv_wr_set_inline_data(ex, "lost", 4);
-		ibv_wr_set_sge_list(ex, 99, NULL); /* an error goes too */
+		ibv_wr_set_sge_list(ex, 99, NULL); /* abort discards an error too */
 		ibv_wr_abort(ex);
 	}
 	CHECK_INT(write_word(&r, ex, 5, 1), 0);
@@ -216,7 +216,7 @@ static void an_aborted_batch_leaves_nothing(void)
 	rig_close(&r);
 }
 
-/* A batch comes when ibv_post_send would be refused, or flushed. */
+/* A batch is accepted in the states in which ibv_post_send is, and flushed in the same states. */
 /*= WRX-08 type=test */
 static void states_decide_about_batches(void)
 {
@@ -240,7 +240,7 @@ static void states_decide_about_batches(void)
 	rig_close(&r);
 }
 
-/* What does not fit the queue is refused as a whole. */
+/* A batch that does not fit into the queue is refused as a whole. */
 /*= WRX-09 type=test */
 static void a_batch_that_is_too_long_is_refused(void)
 {
@@ -270,7 +270,7 @@ struct poster {
 	pthread_barrier_t *turn;
 };
 
-/* Batches of three, and posts of two by the other function in turn. */
+/* Posts batches of three and, alternately, chains of two with ibv_post_send. */
 static void *post_both_ways(void *argument)
 {
 	struct poster *poster = argument;
@@ -299,7 +299,7 @@ static void *post_both_ways(void *argument)
 	return NULL;
 }
 
-/* Batches and lists of several threads follow each other, and nothing comes between their parts. */
+/* Batches and chains of several threads do not interleave. */
 /*= WRX-11 type=test */
 static void threads_post_both_ways(void)
 {
@@ -315,7 +315,7 @@ static void threads_post_both_ways(void)
 	}
 	for (uint64_t round = 0; round < ROUNDS; round++) {
 		pthread_barrier_wait(&turn);
-		/* Ten requests per round, which fit the queue. */
+		/* Ten requests per round, which fit into the queue. */
 		uint64_t expected = 0, left = 0;
 		for (int i = 0; i < THREADS / 2 * 5; i++) {
 			struct ibv_wc wc = next_completion(r.cq);

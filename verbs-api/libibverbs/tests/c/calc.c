@@ -1,5 +1,5 @@
-/* What computes: every operation on every type and size that the device says it has, in every request, on numbers that are awkward; and
- * nothing else. */
+/* Computing sends: each operation on each supported type and size, in each kind of request, on
+ * edge-case operands. Everything else is refused. */
 #include "cross.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static double number_of(uint64_t bits)
 	return number;
 }
 
-/* What comes of two values, by the words of the rules. */
+/* Returns the result for two operands, computed as the rules state. */
 static uint64_t model(enum ibv_exp_calc_op op, enum ibv_exp_calc_data_type type, uint64_t a, uint64_t b)
 {
 	switch (op) {
@@ -43,7 +43,8 @@ static uint64_t random_number(void)
 	return state;
 }
 
-/* Six operands: of integers those around the ends of their range, of doubles those with signs, without end, and tiny ones. */
+/* Chooses six operands. Integers are near the limits of their range. Doubles include signed,
+ * infinite and tiny ones. */
 static void choose(uint64_t *values, enum ibv_exp_calc_data_type type, int turn)
 {
 	static const uint64_t integers[] = { 0, 1, -1ULL, 1ULL << 63, -1ULL >> 1, -5ULL, 0x8000000000000001, 42 };
@@ -57,7 +58,7 @@ static void choose(uint64_t *values, enum ibv_exp_calc_data_type type, int turn)
 	}
 }
 
-/* One request: from `values` to the result, and where it is from. */
+/* Executes one request on `values`, and checks the result and its location. */
 static void compute(struct cross *c, enum ibv_exp_wr_opcode opcode, struct ibv_exp_send_wr wr,
 		    const uint64_t *values, int located, uint64_t *result, uint64_t *place)
 {
@@ -71,7 +72,7 @@ static void compute(struct cross *c, enum ibv_exp_wr_opcode opcode, struct ibv_e
 			from[i * words + 1] = htobe64(100 + i);
 	}
 	memset(to, 0x77, 256);
-	/* In two pieces, of which the first ends within no element. */
+	/* In two scatter/gather entries. The first ends on an element boundary. */
 	struct ibv_sge list[2] = { sge_at(r, 0, 8 * words * 2), sge_at(r, 8 * words * 2, length - 8 * words * 2) };
 	wr.sg_list = list;
 	wr.num_sge = 2;
@@ -131,7 +132,7 @@ static void every_operation_on_every_type(void)
 					wanted = model((enum ibv_exp_calc_op)op,
 						       (enum ibv_exp_calc_data_type)type, wanted, values[i]);
 				}
-				/* One that is no number may be any of them. */
+				/* A NaN result may be any NaN. */
 				if (type == IBV_EXP_CALC_DATA_TYPE_FLOAT && op == IBV_EXP_CALC_OP_ADD &&
 				    isnan(number_of(wanted)))
 					CHECK(isnan(number_of(result)));
@@ -142,13 +143,13 @@ static void every_operation_on_every_type(void)
 			}
 		}
 	}
-	/* Four operations each, and the greatest of those without sign. */
+	/* Four operations per type, and MAX without sign. */
 	CHECK_INT(computed, 13 * 24);
 	CHECK_INT(refused, (64 - 13) * 24);
 	cross_close(&c);
 }
 
-/* Sizes that there are not, lists of nothing, and requests that cannot compute. */
+/* Unsupported sizes, empty lists, and requests that cannot compute. */
 static void nothing_else(void)
 {
 	struct cross c = cross_open(MASTER, 0);
@@ -181,10 +182,10 @@ static void nothing_else(void)
 		wr = good, wr.exp_opcode = others[i];
 		CHECK_INT(post(r->a, wr), EINVAL);
 	}
-	/* What is wrong is found before anything is posted. */
+	/* Errors are detected before anything is posted. */
 	struct ibv_wc wc;
 	CHECK_INT(ibv_poll_cq(r->cq, 1, &wc), 0);
-	/* Operands that may not be read. */
+	/* Operands without read access. */
 	list.lkey ^= 0x100;
 	CHECK_INT(post(r->a, good), 0);
 	CHECK_INT(next_completion(r->cq).status, IBV_WC_LOC_PROT_ERR);

@@ -1,4 +1,4 @@
-/* pthread_cancel(3): verbs that wait for an event are cancellation points, all others are none
+/* pthread_cancel(3): verbs that wait for an event are cancellation points, and no other verbs are
  * (CQ-14). */
 #include "rig.h"
 
@@ -13,7 +13,7 @@ static void make_event(struct rig *r)
 	CHECK_INT(next_completion(r->cq).status, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* A thread that can be cancelled, and what is known of it. */
+/* A thread to cancel, and its state. */
 struct victim {
 	struct rig *rig;
 	pthread_t thread;
@@ -35,7 +35,7 @@ static void start(struct victim *victim, struct rig *r, void *(*run)(void *))
 		usleep(50);
 }
 
-/* The thread has been cancelled, and its frames have been unwound. */
+/* Checks that the thread was cancelled, and that its frames were unwound. */
 static void expect_cancelled(struct victim *victim)
 {
 	void *result;
@@ -92,7 +92,7 @@ static void cancel_waiters(void *(*run)(void *))
 		CHECK_INT(pthread_cancel(victim.thread), 0);
 		expect_cancelled(&victim);
 	}
-	/* The device works, and the queues are held by nobody. */
+	/* The device works, and no thread holds the queues' locks. */
 	post_receive(&r, 1);
 	post_send(&r, 2);
 	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
@@ -121,7 +121,8 @@ static void waiting_with_asynchronous_type(void)
 	cancel_waiters(wait_for_cq_events_asynchronously);
 }
 
-/* An event that comes together with the cancellation goes to the thread, or stays. */
+/* An event that comes together with the cancellation is delivered to the thread, or stays in the
+ * queue. */
 static void no_event_is_lost(void)
 {
 	struct rig r = rig_open();
@@ -151,7 +152,7 @@ static void no_event_is_lost(void)
 	rig_close(&r);
 }
 
-/* The usual loop: arm, post, poll; it can be cancelled where the program says so. */
+/* The usual loop: arm, post, poll. The thread can be cancelled where the program allows it. */
 static void *work(void *argument)
 {
 	struct victim *victim = argument;
@@ -175,7 +176,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Takes the events there are, so that the next one wakes somebody again. */
+/* Takes all events, so that the next one wakes a thread again. */
 static void drain_events(struct rig *r)
 {
 	struct ibv_cq *cq;
@@ -202,7 +203,7 @@ static void posting_and_polling(void)
 	rig_close(&r);
 }
 
-/* One message each with the builders and the extended CQ. */
+/* Sends one message with the builders and polls with the extended CQ. */
 static void use_the_extended_interface(struct rig *r)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN,
@@ -265,7 +266,7 @@ static void *live_on(void *argument)
 		next_completion(r.cq);
 		next_completion(r.cq);
 	}
-	/* Polling in vain for a while. */
+	/* Polls an empty CQ for a while. */
 	for (int turn = 0; turn < 2000; turn++) {
 		struct ibv_wc wc;
 		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
@@ -278,7 +279,7 @@ static void *live_on(void *argument)
 	to_error(r.b);
 	rig_close(&r);
 
-	/* Now a verb that waits, although it would not have to. */
+	/* A verb that may wait is a cancellation point even if its event is there. */
 	struct rig waiting = rig_open();
 	*victim->rig = waiting;
 	to_error(waiting.b);
@@ -306,14 +307,14 @@ static void other_verbs_are_no_cancellation_points(void)
 	rig_close(&r);
 }
 
-/* What is logged goes through write(2), which is a cancellation point. */
+/* The log uses write(2), which is a cancellation point. */
 static void nor_are_they_where_they_log(void)
 {
 	setenv("ROCADE_LOG", "trace", 1);
 	other_verbs_are_no_cancellation_points();
 }
 
-/* A thread that does not want to be cancelled is not; its settings are as they were. */
+/* A thread with cancellation disabled is not cancelled, and its settings stay unchanged. */
 static void *refuse(void *argument)
 {
 	struct victim *victim = argument;

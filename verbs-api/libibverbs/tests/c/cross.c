@@ -1,8 +1,9 @@
-/* Queue pairs that wait for each other: nobody posts or polls between the first request and the last completion. */
+/* QPs that wait for each other: no process posts or polls between the first request and the last
+ * completion. */
 #include "cross.h"
 #include "gathering.h"
 
-/* The example of the rules: bases and groups. */
+/* The example in the rules: bases and groups. */
 static void waits_count_completions(void)
 {
 	struct cross c = cross_open(0, 0);
@@ -17,7 +18,7 @@ static void waits_count_completions(void)
 		post_receive(&c.r, 10);
 		post_send(&c.r, 11);
 		expect(c.r.cq, 11);
-		/* Nobody polls the CQ that is waited for. */
+		/* No thread polls the CQ that the wait is for. */
 		switch (turn) {
 		case 0: expect(c.master_cq, 1); break;
 		case 1: expect(c.master_cq, 2); expect(c.master_cq, 3); break;
@@ -25,7 +26,7 @@ static void waits_count_completions(void)
 		}
 		CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
 	}
-	/* An error completes, too; and a wait that never ends goes with its queue pair. */
+	/* Errors complete too. A wait that never ends is removed with its QP. */
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, 2, SIGNALED, 5)), 0);
 	post_receive(&c.r, 12);
 	to_error(c.r.b);
@@ -57,20 +58,20 @@ static void managed_queues_execute_what_is_released(void)
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 3, SIGNALED | LAST)), 0);
 	expect(c.master_cq, 7);
 	expect(c.r.cq, 22);
-	/* 4 are there in all, and the base is 3. */
+	/* There are 4 in all, and the base is 3. */
 	post_receive(&c.r, 13);
 	post_send(&c.r, 23);
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 2, 0)), EINVAL);
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 0, LAST)), 0);
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 1, 0)), EINVAL);
-	/* A receive that is not released does not exist: the sender waits for it. */
+	/* An unreleased receive counts as absent, so the sender waits. */
 	expect(c.recv_cq, 12);
 	CHECK_INT(ibv_poll_cq(c.recv_cq, 1, &wc), 0);
-	/* By a queue pair for itself. */
+	/* A QP enables its own receives. */
 	CHECK_INT(post(c.r.b, enable(IBV_EXP_WR_RECV_ENABLE, c.r.b, 0, 0)), 0);
 	expect(c.recv_cq, 13);
 	expect(c.r.cq, 23);
-	/* Released, but its queue pair is gone. */
+	/* Enabled, but its QP is destroyed. */
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, 5, 0, 1)), 0);
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 0, SIGNALED)), 0);
 	CHECK_INT(ibv_destroy_qp(c.r.a), 0);
@@ -84,7 +85,7 @@ static void managed_queues_execute_what_is_released(void)
 static void mistakes_are_refused(void)
 {
 	struct cross c = cross_open(MANAGED_SEND, 0);
-	/* No master, no CQ for waits, no managed queue, counts that are negative. */
+	/* No master, no waitable CQ, no managed queue, negative counts. */
 	CHECK_INT(post(c.r.a, wait_for(c.recv_cq, 1, 0, 1)), EINVAL);
 	CHECK_INT(post(c.master, wait_for(c.r.cq, 1, 0, 1)), EINVAL);
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, -1, 0, 1)), EINVAL);
@@ -110,7 +111,7 @@ static void mistakes_are_refused(void)
 		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
 	};
 	CHECK(!ibv_exp_create_qp(c.r.context, &init) && errno == EINVAL);
-	/* Of a list of tasks, what comes before the mistake stays. */
+	/* The tasks before a wrong one stay posted. */
 	struct ibv_exp_send_wr nop = { .wr_id = 1, .exp_opcode = IBV_EXP_WR_NOP,
 				       .exp_send_flags = SIGNALED };
 	struct ibv_exp_task tasks[3] = {
@@ -170,7 +171,7 @@ static void sends_compute(void)
 	double sum;
 	memcpy(&sum, &bits, 8);
 	CHECK(sum == 98.25);
-	/* With a location: who has the greatest. */
+	/* With a location: the index of the greatest element. */
 	for (int i = 0; i < 4; i++)
 		numbers[2 * i] = htobe64(i == 2 ? 50 : i), numbers[2 * i + 1] = htobe64(100 + i);
 	struct ibv_sge all = sge_at(&c.r, 0, 64);
@@ -182,7 +183,7 @@ static void sends_compute(void)
 	expect(c.r.cq, 5);
 	CHECK_INT(be64toh(result[0]), 50);
 	CHECK_INT(be64toh(result[1]), 102);
-	/* What there is not. */
+	/* Unsupported requests. */
 	CHECK_INT(post(c.r.b, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT)), EINVAL);
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_NUMBER, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
@@ -201,7 +202,7 @@ static void sends_compute(void)
 	cross_close(&c);
 }
 
-/* A CQ that only waits consume is not overrun; a queue that nobody polls for is not full. */
+/* A CQ that only waits consume does not overrun, and a queue without polling does not fill up. */
 static void nobody_polls(void)
 {
 	struct cross c = cross_open(IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW,
@@ -222,7 +223,7 @@ static void nobody_polls(void)
 
 enum { PROCESSES = 8, ROUNDS = 3, REPEATS = 20 };
 
-/* What the processes share: who is there, and where their queue pairs are. */
+/* Shared memory of the processes: counters, and the numbers of their QPs. */
 struct meeting {
 	pthread_barrier_t barrier;
 	uint32_t qp_num[PROCESSES][ROUNDS];
@@ -235,15 +236,16 @@ static struct ibv_recv_wr receive_into(struct ibv_sge *sge)
 	return wr;
 }
 
-/* Each sends to the one whose number differs in the bit of the round what it has of all rounds before, summed up by the
- * send itself; the last send goes to itself. Requests for all rounds are posted at once, and then it sleeps. */
+/* In each round, a process sends to the process whose number differs in that bit. It sends the sum
+ * of all earlier rounds, which the send computes. The last send goes to itself. The process posts
+ * the requests of all rounds at once, then sleeps. */
 static void allreduce(struct meeting *meeting, int self, int is_sum)
 {
 	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
 	CHECK(pd && channel);
-	uint64_t *memory = calloc(16, 8); /* own, what arrives in each round, result */
+	uint64_t *memory = calloc(16, 8); /* own value, received value of each round, result */
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 128, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(memory && mr);
 	struct ibv_cq *send_cq = waitable_cq(context, NULL);
@@ -296,11 +298,11 @@ static void allreduce(struct meeting *meeting, int self, int is_sum)
 		CHECK_INT(ibv_get_cq_event(channel, &cq, &unused), 0);
 		ibv_ack_cq_events(cq, 1);
 		expect(master_cq, turn);
-		/* Nobody is through before everybody has come. */
+		/* No process leaves before all have entered. */
 		CHECK_INT(__atomic_load_n(&meeting->entered[turn], __ATOMIC_SEQ_CST), PROCESSES);
 		uint64_t all = is_sum ? PROCESSES * (PROCESSES + 1) / 2 : PROCESSES;
 		CHECK_INT(be64toh(memory[1 + ROUNDS]), all * (turn + 1));
-		/* Room again. */
+		/* Makes room in the CQ. */
 		struct ibv_wc wc;
 		while (ibv_poll_cq(send_cq, 1, &wc) > 0)
 			CHECK_INT(wc.status, IBV_WC_SUCCESS);

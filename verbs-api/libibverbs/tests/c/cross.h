@@ -1,4 +1,4 @@
-/* What programs of cross-channel share: queue pairs and CQs that take part, requests, and a rig of them. */
+/* Helpers for cross-channel programs: QPs and CQs for it, requests, and a rig of them. */
 #ifndef ROCADE_TESTS_CROSS_H
 #define ROCADE_TESTS_CROSS_H
 
@@ -40,7 +40,7 @@ static inline struct ibv_qp *cross_qp(struct ibv_pd *pd, struct ibv_cq *send_cq,
 	return qp;
 }
 
-/* Receives of `r->b` complete to `recv_cq`, its master is connected to itself. */
+/* Receives of `r->b` complete to `recv_cq`. The master is connected to itself. */
 struct cross {
 	struct rig r;
 	struct ibv_cq *recv_cq, *master_cq;

@@ -1,4 +1,5 @@
-/* Cross-channel at its edges: what counts, counts that go round, waits for oneself and in circles, and what is not there. */
+/* Edge cases of cross-channel: which completions count, counter wraparound, self-waits, cycles, and
+ * missing objects. */
 #include "cross.h"
 
 #include <limits.h>
@@ -29,7 +30,7 @@ static void expect_flushed(struct ibv_cq *cq, uint64_t wr_id)
 	CHECK_INT(wc.status, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* Sends without a completion do not count, those that fail do. */
+/* Sends without a completion do not count, and failed ones do. */
 static void what_counts(void)
 {
 	struct cross c = cross_open(0, 0);
@@ -44,7 +45,7 @@ static void what_counts(void)
 	expect(c.master_cq, 1);
 	expect_nothing(c.master_cq);
 	expect(sends, 11);
-	/* One that was not to complete fails, and what is behind it is flushed: two. */
+	/* An unsignaled request fails, and the requests after it are flushed: two completions. */
 	struct ibv_sge wrong = sge_at(&c.r, 0, 8);
 	wrong.lkey ^= 0x100;
 	struct ibv_exp_send_wr after = nop(13, 0);
@@ -61,7 +62,8 @@ static void what_counts(void)
 	cross_close(&c);
 }
 
-/* Waits behind a send that is not acknowledged yet: the first is over, the second goes on waiting when the send completes. */
+/* Waits after an unacknowledged send. When it completes, the first wait ends and the second
+ * continues. */
 static void a_wait_behind_a_slow_send(void)
 {
 	struct cross c = cross_open(MASTER, 0);
@@ -69,7 +71,7 @@ static void a_wait_behind_a_slow_send(void)
 	struct ibv_qp *other = another_master(&c, watched);
 	CHECK_INT(post(other, nop(1, SIGNALED)), 0);
 	expect(watched, 1);
-	/* Nobody has posted a receive for it. */
+	/* There is no receive for it yet. */
 	post_send(&c.r, 10);
 	CHECK_INT(post(c.r.a, wait_for(watched, 1, LAST | SIGNALED, 11)), 0);
 	CHECK_INT(post(c.r.a, wait_for(watched, 1, LAST | SIGNALED, 12)), 0);
@@ -86,19 +88,19 @@ static void a_wait_behind_a_slow_send(void)
 	cross_close(&c);
 }
 
-/* A CQ counts modulo 2^32: as far ahead as a count goes twice is behind. */
+/* A CQ counts modulo 2^32. Twice the greatest count is behind the counter. */
 static void counts_go_round(void)
 {
 	struct cross c = cross_open(0, 0);
 	struct ibv_cq *cq = waitable_cq(c.r.context, NULL);
 	struct ibv_qp *first = another_master(&c, cq);
-	/* For 2^31 - 1 completions: not yet. */
+	/* For 2^31 - 1 completions: not reached. */
 	CHECK_INT(post(first, wait_for(c.recv_cq, INT_MAX, SIGNALED | LAST, 1)), 0);
 	expect_nothing(cq);
-	/* For 2^32 - 2: two ago. */
+	/* For 2^32 - 2: reached two completions ago. */
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, INT_MAX, SIGNALED | LAST, 2)), 0);
 	expect(c.master_cq, 2);
-	/* For 2^32 + 1, which is 1. */
+	/* For 2^32 + 1, which wraps to 1. */
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, 3, SIGNALED | LAST, 3)), 0);
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, 1, SIGNALED | LAST, 4)), 0);
 	expect_nothing(c.master_cq);
@@ -117,7 +119,7 @@ static void counts_go_round(void)
 	cross_close(&c);
 }
 
-/* For completions of the queue that waits: of those before it, which is well, and of its own, which never comes. */
+/* Waits for completions of the queue itself. Earlier ones end the wait, but its own never comes. */
 static void waits_for_oneself(void)
 {
 	struct cross c = cross_open(0, 0);
@@ -128,7 +130,7 @@ static void waits_for_oneself(void)
 	CHECK_INT(post(qp, wait_for(cq, 1, SIGNALED | LAST, 3)), 0);
 	for (int i = 1; i <= 3; i++)
 		expect(cq, i);
-	/* Its own is the fourth. */
+	/* The wait's own completion would be the fourth. */
 	CHECK_INT(post(qp, wait_for(cq, 2, SIGNALED | LAST, 4)), 0);
 	CHECK_INT(post(qp, nop(5, SIGNALED)), 0);
 	expect_nothing(cq);
@@ -136,13 +138,13 @@ static void waits_for_oneself(void)
 	to_error(qp);
 	expect_flushed(cq, 4);
 	expect_flushed(cq, 5);
-	/* It can be used again. */
+	/* The QP can be used again. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 	connect_qp(qp, qp->qp_num);
 	CHECK_INT(post(qp, nop(6, SIGNALED)), 0);
 	expect(cq, 6);
-	/* RESET lets go as ERR does, and says nothing. */
+	/* RESET removes waits like ERR does, but without a completion. */
 	CHECK_INT(post(qp, wait_for(cq, 100, SIGNALED | LAST, 7)), 0);
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 	expect_nothing(cq);
@@ -153,7 +155,8 @@ static void waits_for_oneself(void)
 
 enum { CIRCLE = 5 };
 
-/* Each waits for the next: nobody goes on, until one of them ends, and then all do, each by the completion of another. */
+/* Each QP waits for the next one, in a cycle. When one of them ends, its completion releases the
+ * next one, and so on. */
 static void chains_in_a_circle(void)
 {
 	struct cross c = cross_open(0, 0);
@@ -173,7 +176,8 @@ static void chains_in_a_circle(void)
 	expect_flushed(cqs[0], 0);
 	for (int i = CIRCLE - 1; i > 0; i--)
 		expect(cqs[i], i);
-	/* Queues that release each other in a circle: each holds what the other would need. */
+	/* Queues that release each other in a cycle: each holds the request that the other
+	 * needs. */
 	struct ibv_qp *left = cross_qp(c.r.pd, c.master_cq, c.master_cq, MASTER | MANAGED_SEND);
 	struct ibv_qp *right = cross_qp(c.r.pd, c.master_cq, c.master_cq, MASTER | MANAGED_SEND);
 	connect_qp(left, left->qp_num);
@@ -183,11 +187,11 @@ static void chains_in_a_circle(void)
 	CHECK_INT(post(left, enable(IBV_EXP_WR_SEND_ENABLE, right, 0, LAST)), 0);
 	CHECK_INT(post(right, enable(IBV_EXP_WR_SEND_ENABLE, left, 0, LAST)), 0);
 	expect_nothing(c.master_cq);
-	/* From outside it is undone: one queue first, which releases the other. */
+	/* Another master breaks the cycle: it releases one queue, which releases the other. */
 	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, left, 0, LAST)), 0);
 	expect(c.master_cq, 20);
 	expect(c.master_cq, 21);
-	/* Destroyed while they hold something for each other. */
+	/* Destroyed while they hold requests for each other. */
 	CHECK_INT(post(left, enable(IBV_EXP_WR_SEND_ENABLE, right, 0, LAST)), 0);
 	CHECK_INT(ibv_destroy_qp(right), 0);
 	CHECK_INT(ibv_destroy_qp(left), 0);
@@ -198,7 +202,8 @@ static void chains_in_a_circle(void)
 	cross_close(&c);
 }
 
-/* More than is there is refused and changes nothing, nothing at all is nothing, and RESET begins from 0. */
+/* Releasing more than the queue has fails without effect, an empty release does nothing, and RESET
+ * restarts from 0. */
 static void releases_of_what_is_not_there(void)
 {
 	struct cross c = cross_open(MANAGED_SEND, MANAGED_RECV);
@@ -219,7 +224,7 @@ static void releases_of_what_is_not_there(void)
 		CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, r->a, 2, LAST)), 0);
 		expect(c.recv_cq, 10);
 		expect(r->cq, 20);
-		/* The second waits for a receive that does not exist yet. */
+		/* The second send waits for a receive that is not released yet. */
 		expect_nothing(c.recv_cq);
 		CHECK_INT(post(c.master, enable(IBV_EXP_WR_RECV_ENABLE, r->b, 1, LAST)), 0);
 		expect(c.recv_cq, 11);
@@ -235,7 +240,8 @@ static void releases_of_what_is_not_there(void)
 	cross_close(&c);
 }
 
-/* Of a list whose second queue is full, what is for the first is posted, and no count has moved for what is not. */
+/* The second queue of a list is full: the first queue's requests stay posted, and the unposted ones
+ * move no count. */
 static void a_queue_that_is_full(void)
 {
 	struct cross c = cross_open(MASTER, 0);

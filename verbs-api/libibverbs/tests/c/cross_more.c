@@ -1,4 +1,4 @@
-/* Cross-channel beyond the queue pairs that are acknowledged: what it may be used with, and what is wrong with it. */
+/* Cross-channel on other transports and requests than RC sends, and its errors. */
 #include "cross.h"
 
 #include <limits.h>
@@ -62,7 +62,7 @@ static void unreliable_queues_take_part(void)
 		CHECK_INT(be64toh(*result), 40 + turn);
 		expect(r->cq, 5);
 	}
-	/* It carries NOPs, and none of what needs an answer. */
+	/* UC accepts NOPs, but no requests that need a response. */
 	struct ibv_exp_send_wr wr = { .wr_id = 3, .exp_opcode = IBV_EXP_WR_NOP, .exp_send_flags = SIGNALED };
 	CHECK_INT(post(master, wr), 0);
 	expect(c.master_cq, 3);
@@ -70,7 +70,7 @@ static void unreliable_queues_take_part(void)
 	wr = calc(&in, 1, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT);
 	wr.exp_opcode = IBV_EXP_WR_RDMA_READ;
 	CHECK_INT(post(master, wr), EINVAL);
-	/* A wait that never ends goes with its queue pair. */
+	/* A wait that never ends is removed with its QP. */
 	CHECK_INT(post(master, wait_for(c.recv_cq, 1, 0, 4)), 0);
 	CHECK_INT(ibv_destroy_cq(c.recv_cq), EBUSY);
 	to_error(master);
@@ -83,7 +83,8 @@ static void unreliable_queues_take_part(void)
 	cross_close(&c);
 }
 
-/* A READ brings as many elements as its list has room for, and writes one: their sum, or the greatest. */
+/* A READ computes too: it reads as many elements as its list has room for, and writes their sum or
+ * maximum. */
 static void reads_compute(void)
 {
 	struct cross c = cross_open(MASTER, 0);
@@ -104,7 +105,7 @@ static void reads_compute(void)
 	CHECK_INT(be64toh(here[0]), 615);
 	for (int i = 1; i < 5; i++)
 		CHECK_INT(here[7 + i], 0x5555);
-	/* With locations: three elements, the greatest of which is the second. */
+	/* With locations: three elements. The second is the greatest. */
 	there[2] = htobe64(999);
 	wr.op.calc.calc_op = IBV_EXP_CALC_OP_MAXLOC;
 	wr.op.calc.data_size = IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC;
@@ -132,7 +133,7 @@ static void reads_compute(void)
 	double sum;
 	memcpy(&sum, &bits, 8);
 	CHECK(sum == 256);
-	/* Elements that are not whole, nothing at all, other operations; nothing has changed. */
+	/* Partial elements, empty lists and other operations fail without effect. */
 	list[0].length = 4092;
 	CHECK_INT(post(r->a, wr), EINVAL);
 	wr.num_sge = 0;
@@ -145,7 +146,7 @@ static void reads_compute(void)
 	wr.exp_opcode = IBV_EXP_WR_RDMA_READ;
 	wr.exp_send_flags |= IBV_EXP_SEND_INLINE;
 	CHECK_INT(post(r->a, wr), EINVAL);
-	/* What may not be read is refused as ever. */
+	/* Memory without read access is refused as usual. */
 	wr.exp_send_flags &= ~(uint64_t)IBV_EXP_SEND_INLINE;
 	wr.wr.rdma.rkey ^= 0x1234500;
 	here[0] = 0x7777;
@@ -162,7 +163,8 @@ static struct ibv_exp_send_wr nop(uint64_t wr_id, struct ibv_exp_send_wr *next)
 	return wr;
 }
 
-/* Of a list for several queues that has a mistake in the middle, what comes before it stays, in the task that has it too. */
+/* A list for several queues with an error in the middle: the requests before the error stay posted,
+ * also in the wrong task. */
 static void a_list_with_a_mistake(void)
 {
 	struct cross c = cross_open(MASTER, 0);
@@ -190,7 +192,7 @@ static void a_list_with_a_mistake(void)
 	struct ibv_wc wc;
 	CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
 	CHECK_INT(ibv_poll_cq(r->cq, 1, &wc), 0);
-	/* Counters move with what is posted, and with nothing else: of the two waits the second is refused. */
+	/* Only posted requests move counters: of the two waits the second is refused. */
 	struct ibv_exp_send_wr refused = wait_for(r->cq, 1, LAST, 8);
 	struct ibv_exp_send_wr taken = wait_for(c.recv_cq, 1, LAST | SIGNALED, 7);
 	taken.next = &refused;
@@ -204,7 +206,7 @@ static void a_list_with_a_mistake(void)
 	post_receive(r, 71);
 	post_send(r, 21);
 	expect(c.master_cq, 9);
-	/* Nothing to do, a queue pair of nobody, and of another context. */
+	/* An empty list, a NULL QP, and a QP of another context. */
 	CHECK_INT(ibv_exp_post_task(r->context, NULL, &bad), 0);
 	tasks[0].item.qp = NULL;
 	CHECK_INT(ibv_exp_post_task(r->context, tasks, &bad), EINVAL);
@@ -242,8 +244,8 @@ static void *post_lists(void *argument)
 	return NULL;
 }
 
-/* Lists that several threads post to queues of their own, and that wait for one CQ: no other count comes between those of a
- * list. */
+/* Several threads post lists to their own queues, which wait for one CQ. The counts of a list do
+ * not mix with other lists. */
 static void lists_are_posted_as_a_whole(void)
 {
 	struct cross c = cross_open(0, 0);
@@ -283,18 +285,18 @@ static void lists_are_posted_as_a_whole(void)
 	cross_close(&c);
 }
 
-/* Queues that wait for what never comes are flushed, and destroyed, like any others. */
+/* Queues that wait forever are flushed and destroyed like any others. */
 static void deadlocks_are_the_programs_own(void)
 {
 	struct cross c = cross_open(0, 0);
 	struct rig *r = &c.r;
 	struct ibv_wc wc;
-	/* It would have to execute the request that lets it execute requests. */
+	/* The queue would have to execute the request that enables its own execution. */
 	struct ibv_qp *self = cross_qp(r->pd, c.master_cq, c.master_cq, MASTER | MANAGED_SEND);
 	connect_qp(self, self->qp_num);
 	CHECK_INT(post(self, nop(1, NULL)), 0);
 	CHECK_INT(post(self, enable(IBV_EXP_WR_SEND_ENABLE, self, 0, LAST)), 0);
-	/* Two that wait for each other. */
+	/* Two QPs that wait for each other. */
 	struct ibv_cq *left_cq = waitable_cq(r->context, NULL), *right_cq = waitable_cq(r->context, NULL);
 	struct ibv_qp *left = cross_qp(r->pd, left_cq, left_cq, MASTER);
 	struct ibv_qp *right = cross_qp(r->pd, right_cq, right_cq, MASTER);
@@ -302,7 +304,8 @@ static void deadlocks_are_the_programs_own(void)
 	connect_qp(right, right->qp_num);
 	CHECK_INT(post(left, wait_for(right_cq, 1, SIGNALED | LAST, 2)), 0);
 	CHECK_INT(post(right, wait_for(left_cq, 1, SIGNALED | LAST, 3)), 0);
-	/* More than ever comes, and as many as are there. */
+	/* A wait for the present count ends at once. A wait for more than ever comes does not
+	 * end. */
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, 0, SIGNALED, 4)), 0);
 	expect(c.master_cq, 4);
 	CHECK_INT(post(c.master, wait_for(c.recv_cq, INT_MAX, SIGNALED, 5)), 0);
@@ -313,7 +316,7 @@ static void deadlocks_are_the_programs_own(void)
 	CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
 	CHECK_INT(ibv_poll_cq(left_cq, 1, &wc), 0);
 	CHECK_INT(ibv_poll_cq(right_cq, 1, &wc), 0);
-	/* CQs that are waited for stay; an error of one of the two ends the waiting of the other. */
+	/* A CQ with waits cannot be destroyed. An error of one QP ends the other's wait. */
 	CHECK_INT(ibv_destroy_cq(left_cq), EBUSY);
 	to_error(left);
 	wc = next_completion(left_cq);
@@ -322,7 +325,7 @@ static void deadlocks_are_the_programs_own(void)
 	to_error(self);
 	for (int i = 0; i < 2; i++)
 		CHECK_INT(next_completion(c.master_cq).status, IBV_WC_WR_FLUSH_ERR);
-	/* One that is destroyed while it waits lets go of the CQ. */
+	/* Destroying a waiting QP releases the CQ. */
 	struct ibv_cq *watched = waitable_cq(r->context, NULL);
 	struct ibv_qp *waiting = cross_qp(r->pd, c.master_cq, c.master_cq, MASTER);
 	connect_qp(waiting, waiting->qp_num);

@@ -1,4 +1,4 @@
-/* Datagrams: address handles, what is in front of a message, groups. */
+/* Datagrams: address handles, the GRH, multicast groups. */
 #include "rig.h"
 
 #include <arpa/inet.h>
@@ -58,7 +58,7 @@ static int send_to(struct rig *r, struct ibv_qp *qp, struct ibv_ah *ah, uint32_t
 	return status;
 }
 
-/* The completions of a send and a receive; that of the receive is returned. */
+/* Takes the completions of a send and a receive. Returns that of the receive. */
 static struct ibv_wc sent_and_received(struct rig *r)
 {
 	struct ibv_wc received = { 0 };
@@ -74,7 +74,7 @@ static struct ibv_wc sent_and_received(struct rig *r)
 	return received;
 }
 
-/* The receiver answers to whoever has sent. */
+/* The receiver replies to the sender's address. */
 /*= UD-14 GRH-05 type=test */
 static void an_answer_finds_its_way(void)
 {
@@ -90,7 +90,7 @@ static void an_answer_finds_its_way(void)
 	CHECK_INT(wc.byte_len, GRH + 5);
 	CHECK_INT(wc.src_qp, a->qp_num);
 	CHECK_INT(wc.pkey_index | wc.slid | wc.dlid_path_bits, 0);
-	/* RoCEv2 over IPv4, as mlx5 says it and UCX expects it. */
+	/* RoCEv2 over IPv4, in the form of mlx5, which UCX expects. */
 	CHECK_INT(wc.sl, 0xa);
 	CHECK(!strcmp(r.buffer + 1000 + GRH, "ping"));
 
@@ -109,7 +109,7 @@ static void an_answer_finds_its_way(void)
 	CHECK_INT(send_to(&r, b, back, wc.src_qp, 5), 0);
 	CHECK_INT(sent_and_received(&r).src_qp, b->qp_num);
 
-	/* What is no header, and no datagram. */
+	/* Malformed headers, and completions that are no datagrams. */
 	CHECK_INT(ibv_init_ah_from_wc(r.context, 2, &wc, grh, &attr), -1);
 	memset(grh, 0, GRH);
 	CHECK_INT(ibv_init_ah_from_wc(r.context, 1, &wc, grh, &attr), -1);
@@ -125,7 +125,7 @@ static void an_answer_finds_its_way(void)
 	rig_close(&r);
 }
 
-/* An IPv6 header, as the 40 bytes have it. */
+/* An IPv6 header, as in the 40 bytes of the GRH. */
 /*= GRH-03 GRH-04 GRH-05 type=test */
 static void a_header_of_ipv6_is_read(void)
 {
@@ -135,7 +135,7 @@ static void a_header_of_ipv6_is_read(void)
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
 	struct ibv_ah_attr attr;
 	CHECK_INT(inet_pton(AF_INET6, "2001:db8::7", grh.sgid.raw), 1);
-	/* It was for none of our addresses. */
+	/* The destination is none of the device's addresses. */
 	CHECK_INT(inet_pton(AF_INET6, "2001:db8::8", grh.dgid.raw), 1);
 	CHECK_INT(ibv_init_ah_from_wc(r.context, 1, &wc, &grh, &attr), -1);
 	CHECK_INT(errno, EINVAL);
@@ -161,7 +161,7 @@ static void address_handles_are_checked(void)
 	attr.grh.sgid_index = 200;
 	CHECK(!ibv_create_ah(r.pd, &attr));
 	CHECK(!ibv_create_ah(r.pd, NULL));
-	/* A group of IPv6, from an address of IPv4. */
+	/* An IPv6 group, with an IPv4 source address. */
 	struct ibv_ah_attr group = path_to_self(r.context);
 	CHECK_INT(inet_pton(AF_INET6, "ff0e::9", group.grh.dgid.raw), 1);
 	errno = 0;
@@ -187,7 +187,8 @@ static void address_handles_are_checked(void)
 	rig_close(&r);
 }
 
-/* Requests of a batch go where each says, and those of ibv_post_send between batches too. */
+/* Requests of a batch go to their own addresses, and so do those of ibv_post_send between
+ * batches. */
 /*= WRX-01 WRX-04 type=test */
 static void batches_of_datagrams(void)
 {
@@ -229,7 +230,7 @@ static void batches_of_datagrams(void)
 			CHECK_INT(send_to(&r, qp, ah, peers[i]->qp_num, 8), 0);
 			CHECK_INT(sent_and_received(&r).wr_id, 20 + i);
 		}
-		/* One without an address leaves nothing of its batch. */
+		/* A request without an address fails the whole batch. */
 		ibv_wr_start(ex);
 		ibv_wr_send(ex);
 		ibv_wr_set_ud_addr(ex, ah, peers[0]->qp_num, QKEY);
@@ -264,7 +265,7 @@ static void groups_are_joined_and_left(void)
 	struct ibv_wc wc = sent_and_received(&r);
 	CHECK_INT(wc.src_qp, a->qp_num);
 	CHECK_INT(wc.qp_num, b->qp_num);
-	/* Who has sent to the group is answered from an address of ours. */
+	/* The reply to a group message comes from an address of the device. */
 	struct ibv_ah_attr back;
 	CHECK_INT(ibv_init_ah_from_wc(r.context, 1, &wc, (void *)(r.buffer + 1000), &back), 0);
 	CHECK_INT(back.grh.sgid_index, 0);
@@ -277,7 +278,7 @@ static void groups_are_joined_and_left(void)
 	rig_close(&r);
 }
 
-/* What was sent by itself does not come back where that is not wanted; groups of both IP versions. */
+/* With loopback blocked, own datagrams do not come back. Groups of both IP versions. */
 /*= MC-04 MC-07 type=test */
 static void own_datagrams_can_be_kept_out(void)
 {
@@ -302,7 +303,7 @@ static void own_datagrams_can_be_kept_out(void)
 	receive_at(&r, other, 6, 2000, 100);
 	CHECK_INT(send_to(&r, quiet, ah, 0xffffff, 4), 0);
 	CHECK_INT(sent_and_received(&r).wr_id, 6);
-	/* An IPv4 header: its type of service, its time to live, whom it was for. */
+	/* The IPv4 header: type of service, time to live, destination. */
 	unsigned char *ip = (unsigned char *)r.buffer + 2000 + 20;
 	CHECK_INT(ip[1], 0x68);
 	CHECK_INT(ip[8], 3);

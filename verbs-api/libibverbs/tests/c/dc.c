@@ -1,4 +1,4 @@
-/* The dynamically connected transport by the experimental verbs. */
+/* The dynamically connected transport through the experimental verbs. */
 #include "dc.h"
 #include "gathering.h"
 
@@ -98,7 +98,7 @@ static void attributes_and_mistakes(void)
 	CHECK_INT(ibv_exp_query_dct(e.dct, NULL), EINVAL);
 	struct ibv_exp_arm_attr arm = { .comp_mask = 1 };
 	CHECK_INT(ibv_exp_arm_dct(e.dct, &arm), EINVAL);
-	/* What a target cannot be made with. */
+	/* Invalid attributes of a target. */
 	for (int wrong = 0; wrong < 12; wrong++) {
 		struct ibv_exp_dct_init_attr bad = target_attr(&e);
 		switch (wrong) {
@@ -121,7 +121,7 @@ static void attributes_and_mistakes(void)
 	}
 	CHECK_INT(ibv_destroy_srq(e.srq), EBUSY);
 	CHECK_INT(ibv_destroy_cq(e.dct_cq), EBUSY);
-	/* Requests without a target, or without the way there. */
+	/* Requests without a target, or without an address handle. */
 	struct ibv_send_wr plain = { .opcode = IBV_WR_SEND }, *bad_wr;
 	CHECK_INT(ibv_post_send(e.dci, &plain, &bad_wr), EINVAL);
 	struct ibv_exp_send_wr nowhere = to_target(&e, 1, e.dct->dct_num, KEY);
@@ -132,7 +132,8 @@ static void attributes_and_mistakes(void)
 	ends_close(&e);
 }
 
-/* The own key is sent where the request says so; any other is dropped, and reported once. */
+/* The own key is sent if the request says so. A packet with any other key is dropped, and reported
+ * once. */
 static void keys_and_events(void)
 {
 	struct ends e = ends_open();
@@ -167,7 +168,7 @@ static void keys_and_events(void)
 
 enum { PROCESSES = 16, ROUNDS = 8 };
 
-/* What the processes know of each other. */
+/* Shared memory of the processes. */
 struct board {
 	pthread_barrier_t barrier;
 	struct {
@@ -176,7 +177,8 @@ struct board {
 	} places[PROCESSES];
 };
 
-/* Each has one initiator, and writes to all others in each round, and adds one to a counter there. */
+/* Each process has one initiator. In each round it writes to all others, and adds one to a counter
+ * there. */
 static void talk_to_all(void *shared, int me)
 {
 	struct board *board = shared;
@@ -243,7 +245,7 @@ static void talk_to_all(void *shared, int me)
 
 static void all_to_all_of_sixteen(const char *link)
 {
-	/* One of so many may not run for long on a busy machine: 1 s, and that 8 times. */
+	/* With so many processes on a busy machine, each may be delayed: 1 s timeout, 8 tries. */
 	dci_timeout = 18;
 	in_processes(PROCESSES, link, sizeof(struct board), talk_to_all);
 }

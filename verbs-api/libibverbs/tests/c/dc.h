@@ -1,4 +1,4 @@
-/* What programs of the dynamically connected transport share: both ends in one process. */
+/* Helpers for DC programs: an initiator and a target in one process. */
 #ifndef ROCADE_TESTS_DC_H
 #define ROCADE_TESTS_DC_H
 
@@ -10,7 +10,7 @@ enum { KEY = 0x1d, ROOM = 64, RECEIVES = 64 };
 
 #define RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* One end of each kind, and memory. */
+/* An initiator, a target, and memory. */
 struct ends {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -40,10 +40,10 @@ static inline void receive(struct ends *e, uint64_t wr_id)
 	CHECK_INT(ibv_post_srq_recv(e->srq, &wr, &bad), 0);
 }
 
-/* Of initiators: 4.096 us * 2^timeout. */
+/* ACK timeout of initiators: 4.096 microseconds * 2^timeout. */
 static uint8_t dci_timeout __attribute__((unused)) = 14;
 
-/* From RESET to RTS, by the table of the experimental verbs. */
+/* Brings the initiator from RESET to RTS, by the transition table of the experimental verbs. */
 static inline void start(struct ends *e, uint64_t own_key)
 {
 	struct ibv_exp_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .dct_key = own_key };
@@ -70,7 +70,7 @@ static inline void start(struct ends *e, uint64_t own_key)
 	CHECK(now.dct_key == own_key);
 }
 
-/* As `flags` of cross-channel and UMR say. */
+/* `flags` are creation flags of cross-channel and UMR. */
 static inline struct ends ends_open_with(uint32_t flags)
 {
 	struct ends e = { .context = open_device() };

@@ -1,4 +1,4 @@
-/* What an initiator of the dynamically connected transport has besides the operations of the standard. */
+/* Operations of DC initiators beyond the InfiniBand specification. */
 #include "dc.h"
 
 #include <endian.h>
@@ -12,7 +12,7 @@ static void expect(struct ibv_cq *cq, uint64_t wr_id, int status, int opcode)
 		CHECK_INT(wc.exp_opcode, opcode);
 }
 
-/* A masked atomic on `place` of the buffer, whose result comes to 64. */
+/* A masked atomic on offset `place` of the buffer. Its result is stored at offset 64. */
 static struct ibv_exp_send_wr add_to(struct ends *e, uint32_t dct, size_t place, uint32_t log_size,
 				     struct ibv_sge *result)
 {
@@ -58,7 +58,7 @@ static void masked_atomics(void)
 	ends_close(&e);
 }
 
-/* NOPs, and an indirect key that is filled, used at once, and made invalid. */
+/* NOPs, and an indirect key that is filled, used at once, and invalidated. */
 static void operations_of_this_side(void)
 {
 	struct ends e = ends_open_with(IBV_EXP_QP_CREATE_UMR);
@@ -90,7 +90,7 @@ static void operations_of_this_side(void)
 	write.num_sge = 1;
 	write.wr.rdma.remote_addr = (uintptr_t)e.buffer + 1024;
 	write.wr.rdma.rkey = e.mr->rkey;
-	/* And into it, from the other side. */
+	/* A write into the key by the other side. */
 	struct ibv_sge plain = { (uintptr_t)e.buffer + 1024, 16, e.mr->lkey };
 	struct ibv_exp_send_wr back = write;
 	back.wr_id = 4;
@@ -128,7 +128,7 @@ static struct ibv_exp_send_wr wait_for(struct ibv_cq *cq, uint64_t wr_id)
 	return wr;
 }
 
-/* A managed initiator that waits, computes both ways, and is released by another one. */
+/* A managed initiator that waits, computes in both directions, and is enabled by another one. */
 static void initiators_take_part(void)
 {
 	struct ends e = ends_open_with(IBV_EXP_QP_CREATE_CROSS_CHANNEL | IBV_EXP_QP_CREATE_MANAGED_SEND);
@@ -146,7 +146,8 @@ static void initiators_take_part(void)
 	numbers[0] = htobe64(5), numbers[1] = htobe64(37);
 	struct ibv_sge two = { (uintptr_t)e.buffer, 16, e.mr->lkey };
 	struct ibv_sge room = { (uintptr_t)e.buffer + 64, 16, e.mr->lkey };
-	/* A sum to one target, whose arrival is waited for; then a READ of the other, which sums up, too. */
+	/* Sends a sum to one target and waits for its arrival. Then a READ sums up at the other
+	 * target. */
 	struct ibv_exp_send_wr send = to_target(&e, 1, second->dct_num, KEY);
 	send.exp_send_flags = IBV_EXP_SEND_WITH_CALC;
 	send.op.calc.data_type = IBV_EXP_CALC_DATA_TYPE_UINT;
@@ -184,7 +185,7 @@ static void initiators_take_part(void)
 	expect(other.cq, 9, IBV_WC_SUCCESS, IBV_EXP_WC_SEND);
 	CHECK_INT(be64toh(*(uint64_t *)(e.buffer + 64)), 42);
 	CHECK_INT(*(uint64_t *)(e.buffer + 72), 0);
-	/* It has no receives for anybody to release. */
+	/* It has no receives to enable. */
 	open.exp_opcode = IBV_EXP_WR_RECV_ENABLE;
 	CHECK_INT(post(&other, &open), EINVAL);
 	CHECK_INT(ibv_exp_destroy_dct(second), 0);
@@ -193,8 +194,8 @@ static void initiators_take_part(void)
 	ends_close(&e);
 }
 
-/* A target that is not there, and one that goes while requests for it are under way: retries end, everything else is flushed, and
- * the initiator can be used again. */
+/* A missing target, and a target that is destroyed during requests to it. The retries run out, the
+ * other requests are flushed, and the initiator can be used again. */
 static void targets_that_are_gone(void)
 {
 	struct ends e = ends_open();
@@ -214,7 +215,7 @@ static void targets_that_are_gone(void)
 		healthy.wr.rdma.rkey = e.mr->rkey;
 		send.next = &healthy;
 		CHECK_INT(post(&e, &send), 0);
-		/* In the second round no receive is there, so that it is being repeated. */
+		/* In the second round there is no receive, so that the request is retried. */
 		if (round == 1)
 			CHECK_INT(ibv_exp_destroy_dct(short_lived), 0);
 		expect(e.cq, 1, IBV_WC_RETRY_EXC_ERR, 0);

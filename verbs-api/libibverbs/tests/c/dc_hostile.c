@@ -1,4 +1,5 @@
-/* Dynamic connections under attack: targets that come and go, keys that are forged, requests that a target refuses, packets of nobody. */
+/* Attacks on DC: targets that come and go, forged keys, requests that a target refuses, packets of
+ * unknown initiators. */
 #include "dc.h"
 
 #include <arpa/inet.h>
@@ -6,7 +7,8 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-/* From any state to RTS again, with timers of so long (4.096 us * 2^timeout) and so many retries. */
+/* From any state to RTS again, with the given timeout (4.096 microseconds * 2^timeout) and number of
+ * retries. */
 static void begin_again(struct ends *e, uint8_t timeout, uint8_t retries)
 {
 	struct ibv_exp_qp_attr attr = { .qp_state = IBV_QPS_RESET, .port_num = 1, .dct_key = KEY };
@@ -27,7 +29,7 @@ static void begin_again(struct ends *e, uint8_t timeout, uint8_t retries)
 							   IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), 0);
 }
 
-/* Adds one to the word at `place` of the host's buffer. */
+/* Adds one to the word at offset `place` of the host's buffer. */
 static struct ibv_exp_send_wr add_one(struct ends *from, struct ends *host, uint32_t dct, uint64_t key, size_t place,
 				      struct ibv_sge *result)
 {
@@ -49,7 +51,7 @@ static uint64_t word(struct ends *e, size_t place)
 
 enum { INITIATORS = 3, LIVES = 4, BATCH = 8 };
 
-/* One that asks whatever target there is. */
+/* A thread that sends requests to the current target. */
 struct asker {
 	struct ends e, *host;
 	pthread_t thread;
@@ -76,7 +78,7 @@ static void *ask(void *argument)
 				CHECK(!has_failed);
 				atomic_fetch_add(&asker->succeeded, 1);
 			} else {
-				/* The first says why, the others are flushed. */
+				/* The first one has the cause, and the others are flushed. */
 				CHECK_INT(wc.status, has_failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_RETRY_EXC_ERR);
 				has_failed = 1;
 			}
@@ -89,8 +91,8 @@ static void *ask(void *argument)
 	return NULL;
 }
 
-/* A target is destroyed under traffic, and another one made, again and again. What was acknowledged was executed, and nothing
- * twice. */
+/* A target is destroyed and created again under traffic. Acknowledged requests were executed, and
+ * none was executed twice. */
 static void targets_come_and_go(void)
 {
 	struct ends host = ends_open();
@@ -106,7 +108,7 @@ static void targets_come_and_go(void)
 		CHECK_INT(pthread_create(&askers[i].thread, NULL, ask, &askers[i]), 0);
 	}
 	for (int life = 0; life < LIVES; life++) {
-		/* Each has got through. */
+		/* Waits until a request of each initiator succeeds. */
 		for (int i = 0; i < INITIATORS; i++) {
 			unsigned before = atomic_load(&askers[i].succeeded);
 			while (atomic_load(&askers[i].succeeded) == before)
@@ -170,15 +172,15 @@ static void *forge(void *argument)
 		CHECK_INT(next_exp(forger->e.cq).status, IBV_WC_RETRY_EXC_ERR);
 		if (i % 3)
 			CHECK_INT(next_exp(forger->e.cq).status, IBV_WC_WR_FLUSH_ERR);
-		/* On a busy machine it may have given up before it was known who is there. */
+		/* On a busy machine the initiator may give up before it has connected. */
 		if (violations(forger->host) == before)
 			i--;
 	}
 	return NULL;
 }
 
-/* Many forge keys while somebody who has it works: nothing of theirs is executed or takes a receive, they are counted, and
- * reported once. */
+/* Many initiators forge keys while another one has the right key. The target executes none of their
+ * requests and consumes no receive. It counts the violations, and reports them once. */
 static void a_storm_of_forged_keys(void)
 {
 	struct ends host = ends_open(), honest = ends_open();
@@ -230,14 +232,14 @@ static void *destroy(void *argument)
 	return NULL;
 }
 
-/* A target takes nobody any more, but is not gone before its events are acknowledged. */
+/* A target accepts no new initiators, but exists until its events are acknowledged. */
 static void destroying_waits_for_events(void)
 {
 	struct ends host = ends_open(), forger = ends_open();
 	struct ibv_exp_arm_attr arm = { .comp_mask = 0 };
 	CHECK_INT(ibv_exp_arm_dct(host.dct, &arm), 0);
 	struct ibv_exp_send_wr send = to_target(&forger, 1, host.dct->dct_num, KEY + 1);
-	/* It may give up before it has been heard. */
+	/* The initiator may give up before its packet is handled. */
 	while (violations(&host) == 0) {
 		begin_again(&forger, 8, 1);
 		CHECK_INT(post(&forger, &send), 0);
@@ -247,7 +249,7 @@ static void destroying_waits_for_events(void)
 	CHECK_INT(ibv_exp_get_async_event(host.context, &event), 0);
 	pthread_t thread;
 	CHECK_INT(pthread_create(&thread, NULL, destroy, &host), 0);
-	/* It takes nobody any more, and waits; the pointer is good until then. */
+	/* The target accepts no initiators and waits. The pointer is valid until then. */
 	struct ibv_exp_dct_attr attr = { .comp_mask = 0 };
 	while (ibv_exp_query_dct(host.dct, &attr) == 0 && attr.state == IBV_EXP_DCT_STATE_ACTIVE)
 		sched_yield();
@@ -262,8 +264,8 @@ static void destroying_waits_for_events(void)
 	ends_close(&host);
 }
 
-/* What a target does not do has the status that it has with a connection; what is behind it for another target is flushed, and that target
- * goes on. */
+/* An operation that a target refuses completes as on a connected QP. The next request, for another
+ * target, is flushed. That target keeps working. */
 static void what_a_target_refuses(void)
 {
 	struct ends host = ends_open(), e = ends_open();
@@ -294,22 +296,22 @@ static void what_a_target_refuses(void)
 			wr.exp_opcode = IBV_EXP_WR_SEND, wr.num_sge = 0;
 			wanted = IBV_WC_RNR_RETRY_EXC_ERR;
 			break;
-		case 5: /* one that is too short */
+		case 5: /* a receive that is too short */
 			receive(&host, 5);
 			text.length = ROOM + 1;
 			wr.exp_opcode = IBV_EXP_WR_SEND, wr.sg_list = &text;
 			wanted = IBV_WC_REM_INV_REQ_ERR;
 			break;
-		case 6: /* a path MTU that the target does not have */
+		case 6: /* a path MTU larger than the target's */
 			wr.dc.dct_number = slow->dct_num;
 			wanted = IBV_WC_REM_INV_REQ_ERR;
 			break;
-		case 7: /* the number of a queue pair that is no target */
+		case 7: /* the number of a QP that is no target */
 			wr.dc.dct_number = host.dci->qp_num;
 			begin_again(&e, 8, 1);
 			wanted = IBV_WC_RETRY_EXC_ERR;
 			break;
-		case 8: /* memory of this side */
+		case 8: /* local memory without access */
 			result.lkey ^= 0x100;
 			wanted = IBV_WC_LOC_PROT_ERR;
 			break;
@@ -321,7 +323,7 @@ static void what_a_target_refuses(void)
 		wc = next_exp(e.cq);
 		CHECK_INT(wc.wr_id, 2);
 		CHECK_INT(wc.status, IBV_WC_WR_FLUSH_ERR);
-		/* Until it is brought back, nothing more. */
+		/* Posting is flushed until the initiator is reset. */
 		healthy.wr_id = 3;
 		CHECK_INT(post(&e, &healthy), 0);
 		CHECK_INT(next_exp(e.cq).status, IBV_WC_WR_FLUSH_ERR);
@@ -330,7 +332,7 @@ static void what_a_target_refuses(void)
 		CHECK_INT(post(&e, &healthy), 0);
 		CHECK_INT(next_exp(e.cq).status, IBV_WC_SUCCESS);
 		CHECK_INT(word(&host, 2048), turn + 1);
-		/* The target's owner is told, where no receive tells him, and it came to a session. */
+		/* The target gets an event if it has connected and no receive reports the error. */
 		int is_access = wanted == IBV_WC_REM_ACCESS_ERR;
 		if (is_access || turn == 1 || turn == 2) {
 			struct ibv_exp_async_event event;
@@ -342,7 +344,7 @@ static void what_a_target_refuses(void)
 		}
 		CHECK(!is_readable(host.context->async_fd));
 		if (turn == 5) {
-			/* The receive that was too short is spent. */
+			/* The receive that was too short is consumed. */
 			wc = next_exp(host.dct_cq);
 			CHECK_INT(wc.wr_id, 5);
 			CHECK_INT(wc.status, IBV_WC_LOC_LEN_ERR);
@@ -358,7 +360,8 @@ static void what_a_target_refuses(void)
 
 enum { ERRORS = 1100, MOST_EVENTS = 1024 };
 
-/* Whoever has the key can make as many errors as he likes. Who does not read the events has no more than so many of them. */
+/* An initiator with the key can cause any number of errors. The queue of unread events is
+ * bounded. */
 static void events_that_nobody_reads(void)
 {
 	struct ends host = ends_open(), e = ends_open();
@@ -383,7 +386,8 @@ static void events_that_nobody_reads(void)
 	ends_close(&host);
 }
 
-/* The check sum over a packet that all RoCE devices look at; the kernel's IP header has DF, and any Identification is as good as 0. */
+/* Returns the ICRC of a packet. The kernel's IP header has DF set, and any Identification is
+ * treated as 0. */
 static uint32_t icrc(const uint8_t *bytes, size_t len)
 {
 	uint32_t crc = ~0u;
@@ -395,7 +399,7 @@ static uint32_t icrc(const uint8_t *bytes, size_t len)
 	return ~crc;
 }
 
-/* Somebody at an address of his own, and whom he attacks. */
+/* An attacker with an address of its own, and its victim. */
 struct attacker {
 	int fd;
 	struct sockaddr_in own, victim;
@@ -417,7 +421,7 @@ static struct attacker attack(const char *victim)
 	return a;
 }
 
-/* Sends a packet, from its BTH on, with the right check sum. */
+/* Sends a packet, from its BTH on, with a correct ICRC. */
 static void strike(struct attacker *a, const uint8_t *packet, size_t len)
 {
 	uint8_t all[8 + 20 + 8 + 512], *ip = all + 8, *udp = ip + 20;
@@ -440,7 +444,7 @@ static void strike(struct attacker *a, const uint8_t *packet, size_t len)
 	CHECK_INT(sendto(a->fd, udp + 8, len + 4, 0, (struct sockaddr *)&a->victim, sizeof(a->victim)), len + 4);
 }
 
-/* A request of a DC initiator that there is not: BTH, DCETH, and whatever is behind them. */
+/* A request of a DC initiator that does not exist: BTH, DCETH, and random bytes. */
 static size_t forged_request(uint8_t *packet, uint8_t opcode, uint32_t dct, uint64_t key, uint32_t session,
 			     uint8_t flags, size_t len)
 {
@@ -459,8 +463,8 @@ static size_t forged_request(uint8_t *packet, uint8_t opcode, uint32_t dct, uint
 	return len;
 }
 
-/* Packets that a target has never asked for: of all operations, of any length, with the key and without, to the target and to the
- * initiator. Those who work there do not notice. */
+/* Unsolicited packets of all opcodes and lengths, with and without the key, to the target and to
+ * the initiator. Connected initiators are not disturbed. */
 static void packets_of_nobody(void)
 {
 	struct ends host = ends_open();
@@ -473,12 +477,13 @@ static void packets_of_nobody(void)
 	for (int turn = 0; turn < 1500; turn++) {
 		for (size_t i = 0; i < sizeof(packet); i++)
 			packet[i] = (seed = seed * 1664525 + 1013904223) >> 24;
-		/* Every opcode of the range; a third of all has the key, half of them starts a session. */
+		/* Every opcode of the range. A third of the packets have the key, and half of them
+		 * start a session. */
 		int has_key = turn % 3 == 0;
 		size_t len = 28 + 4 * (seed >> 8) % 200;
 		uint32_t to = turn % 7 ? host.dct->dct_num : host.dci->qp_num;
 		forged_request(packet, 0xc0 + turn % 32, to, has_key ? KEY : KEY + 1, turn, turn % 2 ? 0xb0 : 0x30, len);
-		/* Where it asks for memory, then for what is not its own. */
+		/* An RETH in the packet names a key that does not exist. */
 		uint32_t rkey = htobe32(host.mr->rkey ^ 0x100);
 		memcpy(packet + 36, &rkey, 4);
 		strike(&a, packet, len);
@@ -492,7 +497,7 @@ static void packets_of_nobody(void)
 			CHECK_INT(word(&host, 1024), ++worked);
 		}
 	}
-	/* They have come through to it. */
+	/* A packet reaches the target. */
 	forged_request(packet, 0xc4, host.dct->dct_num, KEY + 1, 7, 0xb0, 28);
 	while ((seen = violations(&host)) == 0)
 		strike(&a, packet, 28);
@@ -516,7 +521,7 @@ static const struct test_case cases[] = {
 
 int main(int argc, char **argv)
 {
-	/* Who is honest has patience, also on a busy machine. */
+	/* The honest initiator has a long timeout, for busy machines. */
 	dci_timeout = 18;
 	return run_case(cases, argc, argv);
 }

@@ -1,4 +1,4 @@
-/* Domains: the allocators of a parent domain, and objects that are imported. */
+/* Domains: the allocators of a parent domain, and imported objects. */
 #include "rig.h"
 
 #include <sys/stat.h>
@@ -70,13 +70,13 @@ static void allocators_are_called(void)
 	CHECK_INT(allocated, 3);
 	CHECK_INT(freed, 0);
 
-	/* What the program leaves to us is not given back to it. */
+	/* Memory that the program left to the library is not passed to its `free`. */
 	use_default = 1;
 	struct ibv_qp *other = ibv_create_qp(domain, &init);
 	CHECK(other);
 	CHECK_INT(ibv_destroy_qp(other), 0);
 	CHECK_INT(freed, 0);
-	/* It may have none. */
+	/* The allocator fails. */
 	refuse = 1;
 	CHECK(!ibv_create_qp(domain, &init));
 	CHECK_INT(errno, ENOMEM);
@@ -113,7 +113,7 @@ static void what_was_made_can_be_imported(void)
 	CHECK(again && again != context);
 	CHECK_INT(again->cmd_fd, fd);
 	CHECK(again->device == context->device);
-	/* Not of another opening of the same device. */
+	/* Not from another context of the same device. */
 	CHECK(!ibv_import_pd(other, pd->handle));
 	CHECK_INT(errno, EINVAL);
 	struct ibv_pd *same_pd = ibv_import_pd(again, pd->handle);
@@ -129,7 +129,7 @@ static void what_was_made_can_be_imported(void)
 	CHECK_INT(ibv_memcpy_from_dm(copy, same_dm, 8, 8), 0);
 	CHECK(!memcmp(copy, "eight by", 8));
 
-	/* Queues of the imported domain, on the original's region. */
+	/* Queues of the imported domain, with the MR of the original. */
 	struct ibv_cq *cq = ibv_create_cq(again, 16, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = small_qp(cq);
 	struct ibv_qp *qp = ibv_create_qp(same_pd, &init);
@@ -137,7 +137,7 @@ static void what_was_made_can_be_imported(void)
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 	CHECK_INT(ibv_destroy_cq(cq), 0);
 
-	/* The handles go, and nothing else. */
+	/* Only the handles are destroyed. */
 	ibv_unimport_mr(same_mr);
 	ibv_unimport_dm(same_dm);
 	ibv_unimport_pd(same_pd);

@@ -1,4 +1,4 @@
-/* Waiting for events: what read(2) of the descriptor would do (CQ-08, CQ-14, AEV-12). */
+/* Waiting for events behaves like read(2) of the descriptor (CQ-08, CQ-14, AEV-12). */
 #include "rig.h"
 
 /* A QP in ERR completes a receive at once, so that an armed CQ has its event when this returns. */
@@ -9,7 +9,7 @@ static void make_cq_event(struct rig *r)
 	CHECK_INT(next_completion(r->cq).status, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* A queue without work is drained when it is asked to drain. */
+/* An empty send queue is drained as soon as it enters SQD. */
 static void make_async_event(struct rig *r)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
@@ -49,7 +49,7 @@ static int get_async_event(struct rig *r)
 	return status;
 }
 
-/* The two kinds of events. */
+/* The two kinds of events: CQ and asynchronous. */
 struct kind {
 	void (*make)(struct rig *r);
 	int (*get)(struct rig *r);
@@ -107,7 +107,7 @@ static void start_waiter(struct waiter *waiter, struct rig *r, const struct kind
 	wait_until_asleep(waiter->tid);
 }
 
-/* With SA_RESTART the verb goes on waiting, as often as it is interrupted. */
+/* With SA_RESTART the verb keeps waiting after each signal. */
 static void restarts_after_a_signal(void)
 {
 	struct rig r = open_in_error();
@@ -120,7 +120,7 @@ static void restarts_after_a_signal(void)
 			CHECK_INT(pthread_kill(waiter.thread, SIGUSR1), 0);
 			while (handled == before)
 				usleep(100);
-			/* Fails where the thread is gone. */
+			/* Fails if the thread is gone. */
 			wait_until_asleep(waiter.tid);
 		}
 		kinds[i].make(&r);
@@ -130,7 +130,7 @@ static void restarts_after_a_signal(void)
 	rig_close(&r);
 }
 
-/* Without, it fails with EINTR, and nothing is lost. */
+/* Without SA_RESTART it fails with EINTR, and no event is lost. */
 static void fails_after_a_signal_without_restart(void)
 {
 	struct rig r = open_in_error();
@@ -138,7 +138,7 @@ static void fails_after_a_signal_without_restart(void)
 	for (int i = 0; i < 2; i++) {
 		struct waiter waiter;
 		start_waiter(&waiter, &r, &kinds[i]);
-		/* The first may come a moment before it waits. */
+		/* The first signal may come before the verb waits. */
 		while (!waiter.done) {
 			pthread_kill(waiter.thread, SIGUSR1);
 			usleep(1000);
@@ -154,7 +154,7 @@ static void fails_after_a_signal_without_restart(void)
 	rig_close(&r);
 }
 
-/* Each event is an edge, whether the one before was read or not. */
+/* Each event is an edge, whether or not the previous event was read. */
 static void each_event_is_an_edge(void)
 {
 	struct rig r = open_in_error();
@@ -188,7 +188,8 @@ static void each_event_is_an_edge(void)
 	rig_close(&r);
 }
 
-/* O_NONBLOCK belongs to what the descriptor stands for, so that a copy sets it too, and takes it back. */
+/* O_NONBLOCK belongs to the open file description, so a duplicate descriptor sets and clears it
+ * too. */
 static void a_copy_sets_the_mode(void)
 {
 	struct rig r = open_in_error();
@@ -208,7 +209,8 @@ static void a_copy_sets_the_mode(void)
 	rig_close(&r);
 }
 
-/* Threads that wait side by side get one event each; those that come in between get theirs. */
+/* Threads that wait at the same time get one event each, and so do threads that start waiting
+ * later. */
 static void every_waiter_gets_its_event(void)
 {
 	enum { WAITERS = 4, ROUNDS = 50 };
@@ -231,7 +233,7 @@ static void every_waiter_gets_its_event(void)
 	rig_close(&r);
 }
 
-/* Events of a CQ that is gone are gone, and nobody is woken for them. */
+/* The events of a destroyed CQ are discarded, and wake no thread. */
 static void events_go_with_their_cq(void)
 {
 	struct rig r = open_in_error();
@@ -259,8 +261,8 @@ static void events_go_with_their_cq(void)
 	rig_close(&r);
 }
 
-/* A program that reads the descriptor itself takes away its readiness, but no event, and blocks
- * nobody. */
+/* A program that reads the descriptor itself clears its readiness. It takes no event, and blocks no
+ * thread. */
 static void reading_the_descriptor_does_no_harm(void)
 {
 	struct rig r = open_in_error();
@@ -279,7 +281,7 @@ static void reading_the_descriptor_does_no_harm(void)
 	rig_close(&r);
 }
 
-/* A call for the next event, of a thread that never comes back from it. */
+/* A thread that waits for the next event and never returns. */
 struct late_call {
 	struct ibv_comp_channel *channel;
 	struct ibv_context *context;
@@ -299,7 +301,7 @@ static void *call_for_good(void *argument)
 	_exit(1);
 }
 
-/* What was freed gets another content. */
+/* Overwrites freed memory. */
 static void use_freed_memory(void)
 {
 	for (int i = 0; i < 4096; i++) {
@@ -331,8 +333,8 @@ static void end_it(const struct late_call *call)
 				  ibv_close_device(call->context), 0);
 }
 
-/* A thread that comes too late sleeps, as in read(2) of a descriptor that another one closes, or fails where it
- * does not want to sleep. */
+/* A late call sleeps, as in read(2) from a descriptor that another thread closes. If the descriptor
+ * is non-blocking, the call fails. */
 static void a_call_comes_too_late(void)
 {
 	struct ibv_context *context = open_device();
@@ -356,7 +358,7 @@ static void a_call_comes_too_late(void)
 		CHECK_INT(of_device ? ibv_get_async_event(fails.context, &event) :
 				      ibv_get_cq_event(fails.channel, &cq, &cookie), -1);
 		CHECK_INT(errno, EBADF);
-		/* The next one is another. */
+		/* The next object has another address. */
 		struct late_call next = something_to_wait_at(context, of_device);
 		CHECK(next.context != fails.context || next.channel != fails.channel);
 		end_it(&next);
@@ -365,7 +367,7 @@ static void a_call_comes_too_late(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
-/* Or comes at the same moment, or sleeps already. */
+/* The destroy runs at the same time as the call, or while the call sleeps. */
 static void the_end_comes_while_a_call_begins(void)
 {
 	enum { ROUNDS = 100 };

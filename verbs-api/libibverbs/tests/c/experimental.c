@@ -1,4 +1,4 @@
-/* Experimental verbs, of our own header. */
+/* The experimental verbs of Rocade's header. */
 #include "rig.h"
 
 #include <infiniband/verbs_exp.h>
@@ -37,7 +37,7 @@ static void a_device_says_what_it_can_do(void)
 	CHECK_INT(attr.timestamp_mask, 0);
 	CHECK_INT(attr.odp_caps.general_odp_caps, 0);
 
-	/* What nobody knows is cleared, and no error. */
+	/* Unknown bits are cleared without an error. */
 	attr.comp_mask = UINT32_MAX;
 	CHECK_INT(ibv_exp_query_device(r.context, &attr), 0);
 	uint32_t always = IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS | IBV_EXP_DEVICE_ATTR_ODP |
@@ -55,7 +55,7 @@ static void a_device_says_what_it_can_do(void)
 	CHECK_INT(attr.inline_recv_sz, 0);
 	CHECK(attr.hca_core_clock && attr.timestamp_mask);
 
-	/* One at a time. */
+	/* Each bit alone. */
 	for (int bit = 0; bit < 32; bit++) {
 		struct ibv_exp_device_attr one = { .comp_mask = 1u << bit };
 		CHECK_INT(ibv_exp_query_device(r.context, &one), 0);

@@ -1,11 +1,11 @@
-/* FLUSH and ATOMIC WRITE: the former by what newer headers have behind ours. */
+/* FLUSH and ATOMIC WRITE. FLUSH uses the members of newer headers. */
 #include "rig.h"
 
 #define FLUSH_GLOBAL 256
 #define WC_FLUSH 8
 #define WR_FLUSH_OPERATION (1 << 11)
 
-/* `ibv_wr_flush`, as newer headers define it. */
+/* `ibv_wr_flush` as newer headers define it. */
 static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t len, uint8_t type,
 		     uint8_t level)
 {
@@ -24,7 +24,7 @@ static struct rig open_flushable(struct ibv_qp_ex **ex, struct ibv_mr **mr)
 	*mr = ibv_reg_mr(r.pd, r.buffer, BUFFER_LEN,
 			 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | FLUSH_GLOBAL);
 	CHECK(*mr);
-	/* Connected to itself. */
+	/* The QP is connected to itself. */
 	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | FLUSH_GLOBAL };
 	connect_qp(&(*ex)->qp_base, (*ex)->qp_base.qp_num);
 	CHECK_INT(ibv_modify_qp(&(*ex)->qp_base, &attr, IBV_QP_ACCESS_FLAGS), 0);
@@ -73,7 +73,7 @@ static void flushed_and_announced(void)
 	}
 	CHECK(!memcmp(r.buffer + 4096, r.buffer, 64));
 	CHECK(*(uint64_t *)(r.buffer + 4096 + 64) == 0x0123456789abcdef);
-	/* The old way: with an element, or inline. */
+	/* With ibv_post_send: a scatter/gather entry, or inline data. */
 	for (int flags = 0; flags <= IBV_SEND_INLINE; flags += IBV_SEND_INLINE) {
 		struct ibv_sge sge = { (uintptr_t)r.buffer, 8, mr->lkey };
 		struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_WRITE, .sg_list = &sge, .num_sge = 1,
@@ -93,7 +93,7 @@ static void what_is_not_allowed(void)
 	struct ibv_qp_ex *ex;
 	struct ibv_mr *mr;
 	struct rig r = open_flushable(&ex, &mr);
-	/* No memory here survives a loss of power. */
+	/* Rocade has no persistent memory. */
 	CHECK(!ibv_reg_mr(r.pd, r.buffer, 64, IBV_ACCESS_LOCAL_WRITE | 512));
 	CHECK_INT(errno, EOPNOTSUPP);
 	static const struct { size_t len; uint8_t type, level; } wrong[] = {
@@ -104,12 +104,12 @@ static void what_is_not_allowed(void)
 		wr_flush(ex, mr->rkey, (uintptr_t)r.buffer, wrong[i].len, wrong[i].type, wrong[i].level);
 		CHECK_INT(ibv_wr_complete(ex), EINVAL);
 	}
-	/* The region of the rig may not be flushed. */
+	/* The rig's MR may not be flushed. */
 	ibv_wr_start(ex);
 	ex->wr_flags = IBV_SEND_SIGNALED;
 	wr_flush(ex, r.mr->rkey, (uintptr_t)r.buffer, 8, 1, 0);
 	CHECK_INT(ibv_wr_complete(ex), 0);
-	/* It is its own peer: what ends the one ends the other. */
+	/* The QP is its own peer, so the error also flushes the request. */
 	CHECK_INT(next_completion(r.cq).status, IBV_WC_WR_FLUSH_ERR);
 	struct ibv_async_event event;
 	CHECK_INT(ibv_get_async_event(r.context, &event), 0);

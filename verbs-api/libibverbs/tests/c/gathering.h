@@ -1,4 +1,4 @@
-/* Processes that share memory, and wait for each other. */
+/* Processes that share memory and synchronize. */
 #ifndef ROCADE_TESTS_GATHERING_H
 #define ROCADE_TESTS_GATHERING_H
 
@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* Runs so many processes, which reach each other by `link`. What they share has `size` bytes, which are zero, but for the
- * barrier for all of them that it begins with. */
+/* Runs `count` processes, which are connected by `link`. They share `size` bytes, which begin with
+ * a barrier for all of them. The other bytes are 0. */
 static inline void in_processes(int count, const char *link, size_t size, void (*run)(void *shared, int self))
 {
 	enum { MOST = 32 };
@@ -34,7 +34,7 @@ static inline void in_processes(int count, const char *link, size_t size, void (
 	for (int left = count; left; left--) {
 		int status;
 		CHECK(wait(&status) > 0);
-		/* The others would wait for it for ever. */
+		/* The other processes would wait for it forever. */
 		if (status && !failed++)
 			for (int self = 0; self < count; self++)
 				kill(children[self], SIGTERM);

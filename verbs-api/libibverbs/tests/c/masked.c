@@ -4,7 +4,7 @@
 #include <endian.h>
 #include <infiniband/verbs_exp.h>
 
-/* As rig_open, but with masked atomics of up to 32 bytes. */
+/* Like rig_open, with masked atomics of up to 32 bytes. */
 static struct rig masked_open(void)
 {
 	struct rig r = rig_open();
@@ -88,7 +88,7 @@ static void words_and_halves_of_words(void)
 	swap->compare_val = 0x0000000055670000;
 	CHECK_INT(execute(&r, r.a, &wr), IBV_WC_SUCCESS);
 	CHECK(word(&r, 0) == 0x11aa33445566aa88 && word(&r, 4096) == 0x11aa33445566aa88);
-	/* The upper half of the word; what is above 32 bits does not count. */
+	/* The upper half of the word. Bits above 32 are ignored. */
 	wr = request(&r, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, 2, &sge);
 	set(&r, 0, 0xffffffffffffffff);
 	set(&r, 4096, 0);
@@ -122,7 +122,7 @@ static void operands_of_several_words(void)
 		memset(all, 0xff, sizeof(all));
 		for (int i = 0; i < 5; i++)
 			set(&r, 8 * i, i + 1);
-		/* On 32 bytes, that of the buffer need not be. */
+		/* 32 bytes, aligned. The buffer itself may be unaligned. */
 		uint64_t start = ((uintptr_t)r.buffer + 31) / 32 * 32;
 		size_t offset = start - (uintptr_t)r.buffer;
 		for (int i = 0; i < 5; i++)
@@ -175,12 +175,12 @@ static void sizes_and_mistakes(void)
 	}
 	struct ibv_exp_send_wr wr =
 		request(&r, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, 4, &sge);
-	/* Operands that are nowhere; a result without room. */
+	/* Operands at NULL, and a result buffer that is too short. */
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), EINVAL);
 	wr = request(&r, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, 3, &sge);
 	sge.length = 7;
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), EINVAL);
-	/* A queue pair made for less, or for none. */
+	/* A QP created for shorter operands, or without masked atomics. */
 	struct ibv_qp_init_attr plain = small_qp(r.cq);
 	struct ibv_exp_qp_init_attr init = {
 		.send_cq = r.cq, .recv_cq = r.cq, .cap = plain.cap, .qp_type = IBV_QPT_RC, .pd = r.pd,
@@ -199,15 +199,15 @@ static void sizes_and_mistakes(void)
 	CHECK_INT(execute(&r, less, &wr), IBV_WC_SUCCESS);
 	CHECK_INT(ibv_destroy_qp(less), 0);
 	CHECK_INT(ibv_destroy_qp(none), 0);
-	/* The peer refuses what is not aligned. */
+	/* The peer refuses unaligned addresses. */
 	wr = request(&r, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, 3, &sge);
 	wr.ext_op.masked_atomics.remote_addr += 4;
 	CHECK_INT(execute(&r, r.a, &wr), IBV_WC_REM_INV_REQ_ERR);
 	rig_close(&r);
 }
 
-/* A lock of 16 holders' bits in the lower half of a word, whose upper half counts: whoever holds bit 0 may change what it
- * guards. Each thread has a queue pair and a CQ of its own. */
+/* A lock in bit 0 of a word, by masked compare-and-swap. Its holder may change the guarded word.
+ * Each thread has its own QP and CQ. */
 struct contender {
 	struct rig *r;
 	pthread_t thread;
@@ -256,7 +256,7 @@ static void *contend(void *argument)
 		do
 			masked_swap(qp, cq, r, result, take);
 		while (word(r, result) & 1);
-		/* Guarded: neither an atomic nor a volatile. */
+		/* Guarded by the lock, so neither atomic nor volatile. */
 		set(r, 64, word(r, 64) + 1);
 		masked_swap(qp, cq, r, result, give);
 		CHECK(word(r, result) & 1);
@@ -269,7 +269,7 @@ static void *contend(void *argument)
 static void a_lock(void)
 {
 	struct rig r = masked_open();
-	/* Bits besides the lock's stay. */
+	/* The bits outside of the lock stay unchanged. */
 	set(&r, 0, 0xabcdef0000000000);
 	struct contender contenders[4];
 	for (int i = 0; i < 4; i++) {
@@ -283,7 +283,8 @@ static void a_lock(void)
 	rig_close(&r);
 }
 
-/* Of queue pairs that are made so, original values come big-endian, word by word; of others they come in the host's order. */
+/* QPs created with the flag return original values in big-endian order, word by word. Others use
+ * host order. */
 static void results_may_be_big_endian(void)
 {
 	struct rig r = masked_open();
@@ -318,12 +319,12 @@ static void results_may_be_big_endian(void)
 		uint64_t first = log_size == 2 ? htobe32(0x05060708) : htobe64(0x0102030405060708);
 		CHECK(word(&r, 4096) == first);
 		CHECK(word(&r, 4104) == (log_size == 4 ? htobe64(0x1112131415161718) : 0));
-		/* What is in memory there, and operands, are of the host's order all the same. */
+		/* The words in memory and the operands are in host order in both cases. */
 		CHECK(word(&r, offset) == 0x0102030405060708);
 		CHECK_INT(execute(&r, r.a, &wr), IBV_WC_SUCCESS);
 		CHECK((uint32_t)word(&r, 4096) == 0x05060708);
 	}
-	/* The standard's own, too. */
+	/* The standard atomics too. */
 	struct ibv_sge result = sge_at(&r, 4096, 8);
 	struct ibv_send_wr plain = { .sg_list = &result, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
 				     .send_flags = IBV_SEND_SIGNALED }, *bad;

@@ -1,4 +1,4 @@
-/* Memory regions of all kinds, and windows. */
+/* Memory regions of all kinds, and memory windows. */
 #include "rig.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge
 	return wr;
 }
 
-/* Posts and waits for its completion. */
+/* Posts a request and waits for its completion. */
 static struct ibv_wc execute(struct rig *r, struct ibv_qp *qp, struct ibv_send_wr wr)
 {
 	struct ibv_send_wr *bad;
@@ -67,7 +67,7 @@ static struct ibv_mw_bind_info bind_info(struct ibv_mr *mr, size_t offset, size_
 	return info;
 }
 
-/* MW-01, MW-11, KEY-04: each ibv_bind_mw gives a new key, and only the last one counts. */
+/* Each ibv_bind_mw returns a new key, and only the last key is valid (MW-01, MW-11, KEY-04). */
 static void windows_of_type_1(void)
 {
 	struct rig r = rig_open();
@@ -102,7 +102,7 @@ static void windows_of_type_1(void)
 	CHECK_INT(rdma(&r, IBV_WR_RDMA_READ, (uintptr_t)place + 128, mw->rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
 	CHECK_INT(write_to(&r, place + 128, mw->rkey), IBV_WC_SUCCESS);
-	/* Nobody invalidates it. */
+	/* Type 1 windows cannot be invalidated. */
 	struct ibv_send_wr invalidate = request(IBV_WR_LOCAL_INV, NULL);
 	invalidate.invalidate_rkey = mw->rkey;
 	CHECK_INT(execute(&r, r.b, invalidate).status, IBV_WC_LOC_QP_OP_ERR);
@@ -126,7 +126,8 @@ static struct ibv_send_wr bind_request(struct ibv_mw *mw, uint32_t rkey, struct 
 	return wr;
 }
 
-/* MW-02, MW-03, INV-03: bound by a work request while free, for one QP, freed from either side. */
+/* A type 2 window is bound by a work request while free, for one QP, and freed by either side
+ * (MW-02, MW-03, INV-03). */
 static void windows_of_type_2(void)
 {
 	struct rig r = rig_open();
@@ -140,14 +141,14 @@ static void windows_of_type_2(void)
 	CHECK_INT(wc.status, IBV_WC_SUCCESS);
 	CHECK_INT(wc.opcode, IBV_WC_BIND_MW);
 	CHECK_INT(write_to(&r, place, rkey), IBV_WC_SUCCESS);
-	/* The other QP of the connection has no part in it. */
+	/* The other QP of the connection cannot use it. */
 	struct ibv_sge sge = sge_at(&r, 0, 8);
 	struct ibv_send_wr write = request(IBV_WR_RDMA_WRITE, &sge);
 	write.wr.rdma.remote_addr = (uintptr_t)place;
 	write.wr.rdma.rkey = rkey;
 	CHECK_INT(execute(&r, r.b, write).status, IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* It is bound already. */
+	/* The window is bound already. */
 	CHECK_INT(execute(&r, r.b, bind).status, IBV_WC_MW_BIND_ERR);
 	reconnect(&r);
 	struct ibv_send_wr invalidate = request(IBV_WR_LOCAL_INV, NULL);
@@ -157,7 +158,7 @@ static void windows_of_type_2(void)
 	CHECK_INT(wc.opcode, IBV_WC_LOCAL_INV);
 	CHECK_INT(write_to(&r, place, rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* The peer frees it, with the data of its message. */
+	/* The peer frees the window with a SEND. */
 	CHECK_INT(execute(&r, r.b, bind).status, IBV_WC_SUCCESS);
 	post_receive(&r, 9);
 	struct ibv_send_wr send = request(IBV_WR_SEND_WITH_INV, &sge), *bad;
@@ -177,24 +178,24 @@ static void windows_of_type_2(void)
 	}
 	CHECK_INT(write_to(&r, place, rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* Once more: there is nothing to be freed. */
+	/* Again: the window is free already. */
 	post_receive(&r, 10);
 	CHECK_INT(ibv_post_send(r.a, &send, &bad), 0);
 	for (int i = 0; i < 2; i++)
 		CHECK_INT(next_completion(r.cq).status, IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* MW-07: with offsets for addresses. */
+	/* With offsets as addresses (MW-07). */
 	bind.bind_mw.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
 	CHECK_INT(execute(&r, r.b, bind).status, IBV_WC_SUCCESS);
 	CHECK_INT(write_to(&r, (void *)56, rkey), IBV_WC_SUCCESS);
 	CHECK_INT(write_to(&r, (void *)57, rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* MW-10: it may be bound when it ends, and frees its region. */
+	/* A bound window may be deallocated, and releases its MR (MW-10). */
 	CHECK_INT(ibv_dereg_mr(mr), EBUSY);
 	CHECK_INT(ibv_dealloc_mw(mw), 0);
 	CHECK_INT(write_to(&r, (void *)8, rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* So it is when its QP ends. */
+	/* Destroying the QP releases the MR too. */
 	mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
 	CHECK(mw);
 	CHECK_INT(execute(&r, r.b, bind_request(mw, mw->rkey, bind_info(mr, 0, 8))).status, IBV_WC_SUCCESS);
@@ -207,7 +208,7 @@ static void windows_of_type_2(void)
 }
 
 /*= WRX-03 type=test */
-/* The same by builders (WRX-03). */
+/* The same with builders. */
 static void windows_by_builders(void)
 {
 	struct rig r = rig_open();
@@ -264,7 +265,7 @@ static void windows_by_builders(void)
 }
 
 /*= MW-04 MW-05 type=test */
-/* MW-04, MW-05: what is wrong with the call, and what with the bind. */
+/* Errors of the call, and errors of the bind. */
 static void binds_that_fail(void)
 {
 	struct rig r = rig_open();
@@ -288,7 +289,7 @@ static void binds_that_fail(void)
 	bind.bind_info = bind_info(mr, 0, 64);
 	bind.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
 	CHECK_INT(ibv_bind_mw(r.b, one, &bind), EINVAL);
-	/* A call that fails uses up no key. */
+	/* A failed call consumes no key. */
 	uint32_t rkey = one->rkey;
 	bind.bind_info = bind_info(mr, 0, 64);
 	CHECK_INT(ibv_bind_mw(r.b, one, &bind), 0);
@@ -330,7 +331,7 @@ static void binds_that_fail(void)
 }
 
 /*= MR-10 type=test */
-/* MR-10: what each flag changes, and each way to fail. */
+/* The effect of each flag, and each error. */
 static void regions_change(void)
 {
 	struct rig r = rig_open();
@@ -360,13 +361,13 @@ static void regions_change(void)
 	CHECK_INT(ibv_rereg_mr(null, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 1), IBV_REREG_MR_ERR_INPUT);
 	CHECK_INT(errno, EINVAL);
 	CHECK(mr->addr == r.buffer + 1024 && mr->length == 1024 && mr->pd == r.pd);
-	/* Rights. */
+	/* Access rights. */
 	char *place = mr->addr;
 	CHECK_INT(write_to(&r, place, mr->rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
 	CHECK_INT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS), 0);
 	CHECK_INT(write_to(&r, place, mr->rkey), IBV_WC_SUCCESS);
-	/* Place. */
+	/* Address range. */
 	memcpy(r.buffer, "moved to", 8);
 	CHECK_INT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, r.buffer + 4096, 8, 0), 0);
 	CHECK(mr->addr == r.buffer + 4096 && mr->length == 8);
@@ -374,7 +375,7 @@ static void regions_change(void)
 	CHECK(!memcmp(r.buffer + 4096, "moved to", 8));
 	CHECK_INT(write_to(&r, place, mr->rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* Domain. */
+	/* Protection domain. */
 	CHECK_INT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0), 0);
 	CHECK(mr->pd == pd);
 	CHECK_INT(ibv_dealloc_pd(pd), EBUSY);
@@ -385,7 +386,7 @@ static void regions_change(void)
 			       ALL_ACCESS | IBV_ACCESS_MW_BIND), 0);
 	CHECK_INT(ibv_dealloc_pd(pd), 0);
 	CHECK_INT(write_to(&r, place + 1016, mr->rkey), IBV_WC_SUCCESS);
-	/* Not while a window is bound. */
+	/* Fails while a window is bound. */
 	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
 	CHECK_INT(execute(&r, r.b, bind_request(mw, mw->rkey, bind_info(mr, 0, 8))).status, IBV_WC_SUCCESS);
 	CHECK_INT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_CMD);
@@ -410,7 +411,7 @@ static void *move_about(void *unused)
 	return unused;
 }
 
-/* A region that changes between two packets, and allows what it did before, disturbs nothing. */
+/* Re-registering an MR between two packets with the same rights does not disturb the traffic. */
 static void regions_change_under_traffic(void)
 {
 	struct rig r = rig_open();
@@ -460,7 +461,7 @@ static void device_memory(void)
 	attr.comp_mask = 0;
 	struct ibv_dm *dm = ibv_alloc_dm(r.context, &attr);
 	CHECK(dm && dm->context == r.context);
-	/* All the rest; then there is nothing left. */
+	/* The rest. After that, no device memory is left. */
 	attr.length = device.max_dm_size - 104;
 	struct ibv_dm *rest = ibv_alloc_dm(r.context, &attr);
 	CHECK(rest);
@@ -474,7 +475,7 @@ static void device_memory(void)
 	CHECK_INT(ibv_memcpy_from_dm(back, dm, 92, 8), 0);
 	CHECK(!memcmp(back, text, 8));
 	CHECK_INT(ibv_memcpy_to_dm(dm, 96, text, 8), EFAULT);
-	/* The range is checked first: nothing is read. */
+	/* The range is checked first, and no memory is read. */
 	CHECK_INT(ibv_memcpy_to_dm(dm, 96, NULL, 8), EFAULT);
 	CHECK_INT(ibv_memcpy_to_dm(dm, UINT64_MAX - 3, NULL, 8), EFAULT);
 	CHECK_INT(ibv_memcpy_from_dm(NULL, dm, 96, 8), EFAULT);
@@ -494,7 +495,7 @@ static void device_memory(void)
 	CHECK(mr && !mr->addr && mr->length == 8);
 	CHECK_INT(ibv_free_dm(dm), EBUSY);
 	CHECK_INT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 1), IBV_REREG_MR_ERR_INPUT);
-	/* The peer sees it as address 0 and on. */
+	/* The peer accesses it from address 0. */
 	CHECK_INT(rdma(&r, IBV_WR_RDMA_READ, 0, mr->rkey), IBV_WC_SUCCESS);
 	CHECK(!memcmp(r.buffer, text, 8));
 	memcpy(r.buffer, "written", 8);
@@ -503,7 +504,7 @@ static void device_memory(void)
 	CHECK(!memcmp(back, "written", 8));
 	CHECK_INT(rdma(&r, IBV_WR_RDMA_WRITE, 1, mr->rkey), IBV_WC_REM_ACCESS_ERR);
 	reconnect(&r);
-	/* And so do work requests of our own. */
+	/* Local work requests also use offsets. */
 	struct ibv_sge sge = { 0, 8, mr->lkey };
 	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
 	wr.wr.rdma.remote_addr = (uintptr_t)r.buffer + 64;
@@ -512,7 +513,7 @@ static void device_memory(void)
 	CHECK(!memcmp(r.buffer + 64, "written", 8));
 	CHECK_INT(ibv_dereg_mr(mr), 0);
 	CHECK_INT(ibv_free_dm(dm), 0);
-	/* A child may have some of its own. */
+	/* A forked child may allocate its own. */
 	pid_t child = fork();
 	if (child == 0) {
 		attr.length = 4096;
@@ -528,7 +529,7 @@ static void device_memory(void)
 	rig_close(&r);
 }
 
-/* NUL-01: writes vanish, reads are zeros, and peers have no part in it. */
+/* Writes to a null MR are discarded, reads return zeros, and peers cannot access it (NUL-01). */
 static void null_regions(void)
 {
 	struct rig r = rig_open();
@@ -544,7 +545,7 @@ static void null_regions(void)
 	CHECK_INT(execute(&r, r.a, wr).status, IBV_WC_SUCCESS);
 	for (int i = 0; i < 256; i++)
 		CHECK_INT(r.buffer[i], i < 64 ? 0 : 7);
-	/* Packets that are all of it, too. */
+	/* The same for full packets. */
 	struct ibv_sge long_sge = { 0, 4096, null->lkey };
 	memset(r.buffer, 7, 8192);
 	wr.sg_list = &long_sge;
@@ -553,7 +554,7 @@ static void null_regions(void)
 		CHECK_INT(r.buffer[i], i < 4096 ? 0 : 7);
 	CHECK_INT(write_to(&r, NULL, null->rkey), IBV_WC_REM_ACCESS_ERR);
 	CHECK_INT(ibv_dereg_mr(null), 0);
-	/* One that the program leaves behind does not keep the domain. */
+	/* A null MR does not keep its PD in use. */
 	struct ibv_pd *pd = ibv_alloc_pd(r.context);
 	struct ibv_mr *left = ibv_alloc_null_mr(pd);
 	CHECK(left);
@@ -568,7 +569,7 @@ static int advise(struct rig *r, int advice, int flags, uint64_t addr, uint32_t 
 	return ibv_advise_mr(r->pd, advice, flags, &sge, 1);
 }
 
-/* ODP-01 to ODP-06: memory may come and go. */
+/* On-demand paging: pages may be mapped and unmapped (ODP-01 to ODP-06). */
 /*= ODP-01 ODP-03 ODP-05 type=test */
 /*= ODP-06 type=test */
 static void memory_on_demand(void)
@@ -579,7 +580,7 @@ static void memory_on_demand(void)
 	CHECK_INT(ibv_query_device_ex(r.context, NULL, &device), 0);
 	CHECK_INT(device.odp_caps.general_caps, IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
 	CHECK(device.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_WRITE);
-	/* FLUSH and ATOMIC WRITE, of newer headers. */
+	/* FLUSH and ATOMIC WRITE of newer headers. */
 	CHECK_INT(device.odp_caps.per_transport_caps.rc_odp_caps & (64 | 128), 64 | 128);
 	CHECK_INT(device.xrc_odp_caps & (64 | 128), 64 | 128);
 	CHECK_INT(device.odp_caps.per_transport_caps.uc_odp_caps & (64 | 128), 0);
@@ -612,7 +613,7 @@ static void memory_on_demand(void)
 	struct ibv_mr *foreign = ibv_reg_mr(pd, memory, length, IBV_ACCESS_ON_DEMAND);
 	CHECK_INT(advise(&r, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, (uintptr_t)memory, 1, foreign->lkey), ENOENT);
 
-	/* All there is (ODP-03); where nothing is, and beyond, an access fails. */
+	/* The whole address space. Accesses to unmapped addresses fail (ODP-03). */
 	CHECK(!ibv_reg_mr(r.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_ZERO_BASED));
 	CHECK_INT(errno, EINVAL);
 	CHECK(!ibv_reg_mr(r.pd, NULL, SIZE_MAX, ALL_ACCESS));
@@ -628,7 +629,7 @@ static void memory_on_demand(void)
 		CHECK_INT(rdma(&r, IBV_WR_RDMA_READ, nowhere[i], all->rkey), IBV_WC_REM_ACCESS_ERR);
 		reconnect(&r);
 	}
-	/* No window on such a region (ODP-06). */
+	/* No window can be bound to an on-demand MR (ODP-06). */
 	struct ibv_mr *odp = ibv_reg_mr(r.pd, memory, length,
 					ALL_ACCESS | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_MW_BIND);
 	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
@@ -642,7 +643,7 @@ static void memory_on_demand(void)
 	rig_close(&r);
 }
 
-/* MR-05: what peers call the first byte. And what this device has no use for. */
+/* The IOVA of an MR, and access flags that this device ignores. */
 /*= MR-05 type=test */
 static void addresses_of_peers(void)
 {

@@ -1,8 +1,8 @@
-/* Devices with two ports, and queue pairs that go from one to the other. */
+/* Devices with two ports, and QPs that migrate between them. */
 #include "rig.h"
 
-/* Gives the device a second port, whose address is that of the first one but for the second byte; and what
- * happens to packets of the first one from the `dies_at`th on: they are lost. */
+/* Gives the device a second port. Its address differs from the first one in the second byte.
+ * Packets of the first port are lost from the `dies_at`th on. */
 static struct rig two_ports(int dies_at)
 {
 	unsigned byte[4];
@@ -45,7 +45,7 @@ static struct ibv_qp_attr query(struct ibv_qp *qp)
 	return attr;
 }
 
-/* A message from a to b, whole and once. */
+/* Sends a message from a to b. It arrives complete and once. */
 static void talk(struct rig *r, uint64_t number)
 {
 	post_receive(r, number);
@@ -71,7 +71,7 @@ static void arm(struct rig *r, uint8_t port)
 	CHECK_INT(query(r->b).path_mig_state, IBV_MIG_ARMED);
 }
 
-/* Both have told of it, once, and are there. */
+/* Checks that both QPs reported the migration once, and are on `port`. */
 static void check_both_moved(struct rig *r, uint8_t port)
 {
 	struct ibv_qp *first = NULL;
@@ -124,7 +124,7 @@ static void a_device_has_two_ports(void)
 		CHECK(!memcmp(&gid, &table[i].gid, sizeof(gid)));
 	}
 	CHECK(memcmp(&table[0].gid, &table[1].gid, sizeof(table[0].gid)));
-	/* An address handle and a queue pair belong to one port. */
+	/* Address handles and QPs belong to one port. */
 	struct ibv_ah_attr over = path_over(r.context, 2);
 	struct ibv_ah *ah = ibv_create_ah(r.pd, &over);
 	CHECK(ah);
@@ -168,7 +168,7 @@ static void a_program_asks_for_a_migration(void)
 		struct ibv_qp_attr attr = { .path_mig_state = IBV_MIG_MIGRATED };
 		struct ibv_qp *who = round % 2 ? r.b : r.a;
 		CHECK_INT(ibv_modify_qp(who, &attr, IBV_QP_PATH_MIG_STATE), 0);
-		/* Its next packet tells the peer, be it a request or an answer. */
+		/* Its next packet tells the peer, whether it is a request or a response. */
 		if (who == r.b) {
 			struct ibv_send_wr wr = { .wr_id = 99, .opcode = IBV_WR_SEND,
 						  .send_flags = IBV_SEND_SIGNALED }, *bad;
@@ -180,7 +180,7 @@ static void a_program_asks_for_a_migration(void)
 		}
 		talk(&r, 50 + round);
 		check_both_moved(&r, round % 2 ? 1 : 2);
-		/* What has been used up is no way back. */
+		/* A path that was used up cannot be rearmed. */
 		attr.path_mig_state = IBV_MIG_REARM;
 		CHECK_INT(ibv_modify_qp(who, &attr, IBV_QP_PATH_MIG_STATE), EINVAL);
 		arm(&r, round % 2 ? 2 : 1);

@@ -1,30 +1,32 @@
-/* Two processes, each with a device of two ports, whose connection goes from one pair of ports to the other. */
+/* Two processes, each with a device of two ports. Their connection migrates from one pair of ports
+ * to the other. */
 #include "workers.h"
 
 #include <sys/mman.h>
 
 enum { LEN = 20000, SPACE = 3 * LEN };
 
-/* Which of the two a process is. */
+/* The two processes. */
 enum { A, B };
 
-/* What the processes know of each other. */
+/* Shared memory of the processes. */
 struct place {
-	/* Of the ports. */
+	/* The addresses of the ports. */
 	char ip[2][48];
 	uint32_t qpn, rkey;
 	uint64_t address;
 };
 
 static struct place *places;
-/* How often a packet is lost before a path is left, and after how long; slow enough for any machine unless it is wanted. */
+/* ACK timeout and retries before a path is abandoned. Long enough for busy machines, unless a case
+ * changes them. */
 static int timeout = 18, retries = 7;
-/* Where what each sends and receives is written, if it is. */
+/* The capture file of each process, or an empty string. */
 static char capture[2][32];
-/* The P_Key of the alternate path, by who. */
+/* The P_Key index of the alternate path, per process. */
 static int alternate_pkey[2];
 
-/* What a process has. */
+/* The objects of a process. */
 struct end {
 	int who;
 	struct ibv_context *context;
@@ -100,7 +102,7 @@ static void connect_to(struct end *end, struct place *peer)
 						    IBV_QP_MAX_QP_RD_ATOMIC), 0);
 }
 
-/* The path over this port of both is ready to be taken. */
+/* Loads and arms the path over `port` of both devices. */
 static void load(struct end *end, int port)
 {
 	struct ibv_qp_attr attr = {
@@ -132,8 +134,8 @@ static void check(const char *memory, uint32_t seed)
 	CHECK(!memcmp(memory, wanted, LEN));
 }
 
-/* Writes into the second part of the peer's memory, says so, reads it back into its own third part: the first status that is
- * not success. */
+/* Writes into the second part of the peer's memory, notifies it, and reads the data back into its
+ * own third part. Returns the first unsuccessful status. */
 static int talk(struct end *end, uint32_t seed)
 {
 	struct place *peer = &places[!end->who];
@@ -185,7 +187,7 @@ static uint64_t carry_out(void *state, struct order order)
 	}
 	case 'T':
 		return talk(end, order.number);
-	case 'V': { /* what the peer has said */
+	case 'V': { /* the peer's message */
 		char wanted[LEN];
 		fill(wanted, order.number);
 		CHECK_INT(next_completion(end->cq).status, IBV_WC_SUCCESS);
@@ -230,7 +232,8 @@ static void connect_two(const char *link)
 		      -1, 0);
 	CHECK(places != MAP_FAILED);
 	CHECK(ip && sscanf(ip, "%u.%u.%u.%u", &byte[0], &byte[1], &byte[2], &byte[3]) == 4);
-	/* The last byte of a program's own address is odd, and the second one is above 127. */
+	/* Each program has its own addresses: the last byte is odd, and the second byte is above
+	 * 127. */
 	for (int who = A; who <= B; who++)
 		for (int port = 0; port < 2; port++)
 			snprintf(places[who].ip[port], sizeof(places[who].ip[port]), "%u.%u.%u.%u",
@@ -240,7 +243,7 @@ static void connect_two(const char *link)
 	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
 	for (int who = A; who <= B; who++)
 		worker[who] = start_worker(begin, carry_out, who);
-	/* Who answers has begun. */
+	/* The answer shows that the worker has started. */
 	for (int who = A; who <= B; who++)
 		order(&worker[who], 'n', 0);
 	for (int who = A; who <= B; who++)
@@ -259,7 +262,7 @@ static void is_in(int who, int state, int port, int alternate)
 	CHECK_INT(order(&worker[who], 'Q', 0), state | port << 8 | alternate << 16);
 }
 
-/* Both load the path over this port, and hear from each other that they have. */
+/* Both load the path over this port. Each learns from the other's packets that it is armed. */
 static void arm(int port, uint32_t seed)
 {
 	for (int who = A; who <= B; who++) {
@@ -286,7 +289,7 @@ static void part_ways(void)
 		end_worker(&worker[who]);
 }
 
-/* There and back again, now one side asks for it, now the other. */
+/* Migrates to the second ports and back. The two sides request it alternately. */
 static void on_request(const char *link)
 {
 	connect_two(link);
@@ -314,7 +317,7 @@ static void asked_for_by_shm(void)
 	on_request("auto");
 }
 
-/* From some packet on the first port of A is cut off. */
+/* The first port of A fails at some packet. */
 static void on_failure(const char *link)
 {
 	char fault[64];
@@ -326,7 +329,7 @@ static void on_failure(const char *link)
 	retries = 3;
 	connect_two(link);
 	arm(2, 1);
-	/* In turn, so that each side has packets on their way that are lost. */
+	/* Alternately, so that packets of both sides are lost. */
 	for (uint32_t seed = 2; seed < 12; seed++)
 		converse(seed & 1 ? B : A, seed);
 	has_moved(A, 2);
@@ -344,8 +347,8 @@ static void a_dead_path_is_left_by_shm(void)
 	on_failure("auto");
 }
 
-/* What comes over the alternate path is of another partition. Who has migrated finds nobody; the other one says so, once,
- * and stays. */
+/* The alternate path has a P_Key of another partition. The side that migrated gets no response. The
+ * other side reports a failed migration once, and stays. */
 static void of_no_use(const char *link)
 {
 	CHECK_INT(setenv("ROCADE_PKEYS", "0xffff,0x8001", 1), 0);
@@ -373,7 +376,7 @@ static void a_path_of_no_use_by_shm(void)
 	of_no_use("auto");
 }
 
-/* Captures are big-endian. */
+/* Packet bytes are big-endian. */
 static uint32_t word_at(const unsigned char *bytes)
 {
 	uint32_t word;
@@ -381,8 +384,8 @@ static uint32_t word_at(const unsigned char *bytes)
 	return ntohl(word);
 }
 
-/* What the packets that left a process say, one after the other, in phases: from which of its ports, and the migration bit.
- * Fewer than there are at last, while the capture is being written. */
+/* Returns the phases of the packets that a process sent, from its capture: the source port and the
+ * MigReq bit. A capture that is still being written may have fewer phases. */
 static int phases_of(int fd, struct place *own, int *phases, int most)
 {
 	enum { ENHANCED_PACKET = 6, ETHERNET = 14 };
@@ -402,7 +405,7 @@ static int phases_of(int fd, struct place *own, int *phases, int most)
 			const unsigned char *bth = packet + (packet[0] & 15) * 4 + 8;
 			int port = !memcmp(packet + 12, &ip[0], 4)   ? 1 :
 				   !memcmp(packet + 12, &ip[1], 4) ? 2 : 0;
-			/* Of RC, and not the manager's. */
+			/* Only RC packets, without those of the connection manager. */
 			int phase = port << 4 | (bth[1] >> 6 & 1);
 			if (port && bth[0] < 0x20 && (!count || phases[count - 1] != phase)) {
 				CHECK(count < most);

@@ -1,5 +1,6 @@
-/* What a program may do wrong: ends in the wrong order, posts in the wrong state, too much of everything, keys that
- * are not its own, messages that nobody waits for. Each is refused or reported, and all else works on. */
+/* Program errors: destroying in the wrong order, posting in the wrong state, exceeding limits, keys
+ * of other objects, messages without a receive. Each error is refused or reported, and everything
+ * else keeps working. */
 #include "rig.h"
 
 #define ALL_ACCESS                                                                                  \
@@ -47,7 +48,7 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* The PD of the rig is in use by nothing but what `object` is: everything else has a PD of its own. */
+/* Checks that the PD is in use only by `object`. */
 #define KEEPS_PD(pd, object, end)                                                                   \
 	do {                                                                                        \
 		CHECK(object);                                                                      \
@@ -55,14 +56,14 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 		CHECK_INT(end, 0);                                                                  \
 	} while (0)
 
-/* Each kind of object keeps what it was made from; then both end in the right order. */
+/* Each kind of object keeps its parent in use. Then both are destroyed in the right order. */
 /*= DST-01..07 DST-10 type=test */
 static void what_is_in_use_does_not_end(void)
 {
 	struct rig r = rig_open();
 	struct ibv_pd *pd = ibv_alloc_pd(r.context);
 	CHECK(pd);
-	/* Whatever belongs to a PD. */
+	/* Objects that belong to a PD. */
 	struct ibv_mr *mr = ibv_reg_mr(pd, r.buffer, 4096, ALL_ACCESS | IBV_ACCESS_MW_BIND);
 	KEEPS_PD(pd, mr, ibv_dereg_mr(mr));
 	for (enum ibv_mw_type type = IBV_MW_TYPE_1; type <= IBV_MW_TYPE_2; type++) {
@@ -91,7 +92,7 @@ static void what_is_in_use_does_not_end(void)
 	KEEPS_PD(pd, mr, ibv_dereg_mr(mr));
 	CHECK_INT(ibv_free_dm(dm), 0);
 
-	/* A CQ is kept by the send and the receive side of a QP, each for itself, and its channel by the CQ. */
+	/* The send and the receive side of a QP each keep their CQ. The CQ keeps its channel. */
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(r.context);
 	CHECK(channel);
 	struct ibv_cq *cq = ibv_create_cq(r.context, 16, NULL, channel, 0);
@@ -105,7 +106,8 @@ static void what_is_in_use_does_not_end(void)
 		CHECK_INT(ibv_destroy_cq(cq), EBUSY);
 		CHECK_INT(ibv_destroy_qp(qp), 0);
 	}
-	/* An SRQ by its QPs; an XRC domain by its SRQs and targets, and the CQ and the PD by such an SRQ. */
+	/* QPs keep their SRQ. SRQs and targets keep their XRC domain. An XRC SRQ keeps its CQ and
+	 * PD. */
 	srq = ibv_create_srq(pd, &srq_init);
 	struct ibv_qp_init_attr shared = small_qp(r.cq);
 	shared.srq = srq;
@@ -138,7 +140,7 @@ static void what_is_in_use_does_not_end(void)
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 	CHECK_INT(ibv_close_xrcd(xrcd), 0);
 
-	/* A region by a window that is bound to it; a QP by the group that it has joined. */
+	/* A bound window keeps its MR. An attached QP is busy. */
 	mr = ibv_reg_mr(r.pd, r.buffer, 4096, ALL_ACCESS | IBV_ACCESS_MW_BIND);
 	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_1);
 	CHECK(mr && mw);
@@ -163,7 +165,7 @@ static void what_is_in_use_does_not_end(void)
 	CHECK_INT(ibv_destroy_cq(cq), 0);
 	CHECK_INT(ibv_destroy_comp_channel(channel), 0);
 	CHECK_INT(ibv_dealloc_pd(pd), 0);
-	/* And after all that was refused, everything is as it was. */
+	/* After all refusals, everything still works. */
 	post_receive(&r, 1);
 	post_send(&r, 2);
 	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
@@ -171,7 +173,7 @@ static void what_is_in_use_does_not_end(void)
 	rig_close(&r);
 }
 
-/* Completions for which there is no room: an event of the CQ, one of each of its QPs, and those are in ERR. */
+/* A CQ overrun raises an event for the CQ and one for each of its QPs. The QPs are in ERR. */
 /*= CQ-02 AEV-01 type=test */
 static void an_overrun_ends_all_queues(void)
 {
@@ -192,7 +194,7 @@ static void an_overrun_ends_all_queues(void)
 					  .send_flags = IBV_SEND_SIGNALED };
 		wr.wr.rdma.remote_addr = (uintptr_t)r.buffer + 1024;
 		wr.wr.rdma.rkey = r.mr->rkey;
-		/* From the moment of the overrun on, the queue is in ERR: posting is right all the same. */
+		/* From the overrun on, the QP is in ERR. Posting still succeeds. */
 		CHECK_INT(post(qp, &wr), 0);
 	}
 	int cq_events = 0, qp_events = 0;
@@ -211,7 +213,7 @@ static void an_overrun_ends_all_queues(void)
 	CHECK_INT(cq_events, 1);
 	CHECK_INT(qp_events, 1);
 	CHECK_INT(state_of(qp), IBV_QPS_ERR);
-	/* Others that have nothing to do with it go on. */
+	/* Other QPs keep working. */
 	post_receive(&r, 1);
 	post_send(&r, 2);
 	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
@@ -222,7 +224,7 @@ static void an_overrun_ends_all_queues(void)
 	rig_close(&r);
 }
 
-/* What each state takes of sends and receives. */
+/* The sends and receives that each state accepts. */
 /*= PST-01..04 PST-07 type=test */
 static void each_state_takes_what_it_should(void)
 {
@@ -250,7 +252,7 @@ static void each_state_takes_what_it_should(void)
 	to_error(qp);
 	CHECK_INT(post(qp, &send), 0);
 	CHECK_INT(receive(qp, &recv), 0);
-	/* The two from before, the send and the one from just now. */
+	/* The two earlier ones, the send and the latest one. */
 	int flushed[3] = { 0 };
 	for (int i = 0; i < 4; i++) {
 		struct ibv_wc wc = next_completion(r.cq);
@@ -266,7 +268,7 @@ static void each_state_takes_what_it_should(void)
 	rig_close(&r);
 }
 
-/* Every limit that the device tells is one, and what is beyond it is refused and leaves nothing. */
+/* Each reported limit is enforced. A request above it is refused without effect. */
 /*= PST-09 ERN-02 type=test */
 static void limits_are_kept(void)
 {
@@ -291,7 +293,7 @@ static void limits_are_kept(void)
 						   .max_sge = 1 } };
 	CHECK(!ibv_create_srq(r.pd, &srq) && errno == EINVAL);
 
-	/* A queue that is full, lists that are too long: nothing of them is posted. */
+	/* A full queue, and lists that are too long: none of the requests is posted. */
 	struct ibv_qp_init_attr init = small_qp(r.cq);
 	init.cap.max_send_wr = init.cap.max_recv_wr = 3;
 	struct ibv_qp *qp = ibv_create_qp(r.pd, &init), *peer = create(&r, IBV_QPT_RC);
@@ -342,8 +344,8 @@ static void reconnect(struct rig *r)
 	connect_qp(r->b, r->a->qp_num);
 }
 
-/* Keys that are made up, that are too old, of another PD or without the right, and addresses beside a region:
- * no byte moves, the requester is told, and the QP that was fooled is in ERR. */
+/* Invalid keys, stale keys, keys of another PD or without the right, and addresses outside of the
+ * MR. No byte is transferred, the requester gets the error, and the responder is in ERR. */
 /*= MR-13 type=test */
 static void keys_of_others_open_nothing(void)
 {
@@ -389,7 +391,7 @@ static void keys_of_others_open_nothing(void)
 			CHECK_INT(state_of(r.a), IBV_QPS_ERR);
 			reconnect(&r);
 		}
-	/* And of this side. */
+	/* Local keys too. */
 	const uint32_t lkeys[] = { foreign->lkey, old_lkey, 0, UINT32_MAX };
 	for (size_t i = 0; i < sizeof(lkeys) / sizeof(*lkeys); i++) {
 		struct ibv_sge sge = { inside, 16, lkeys[i] };
@@ -410,8 +412,9 @@ static void keys_of_others_open_nothing(void)
 	rig_close(&r);
 }
 
-/* A flood for a QP that has no receives, and some with the wrong Q_Key: the sender completes, nothing is kept, and what
- * comes when there is a receive arrives. The port has counted the wrong keys. */
+/* Many datagrams for a QP without receives, some with a wrong Q_Key. The sends complete, and the
+ * datagrams are dropped. Once there is a receive, the next datagram arrives. The port counts the
+ * wrong Q_Keys. */
 /*= UD-05 UD-09 type=test */
 static void a_flood_for_nobody(void)
 {
@@ -451,7 +454,7 @@ static void a_flood_for_nobody(void)
 	} while (port.qkey_viol_cntr == 0);
 	CHECK_INT(port.bad_pkey_cntr, 0);
 
-	/* Datagrams may be lost on the way: until one arrives. */
+	/* Datagrams may be lost, so sends until one arrives. */
 	struct ibv_sge place = sge_at(&r, 4096, GRH + 32);
 	struct ibv_recv_wr recv = { .wr_id = 1 << 20, .sg_list = &place, .num_sge = 1 };
 	CHECK_INT(receive(qps[1], &recv), 0);

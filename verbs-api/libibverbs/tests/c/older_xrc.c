@@ -1,8 +1,9 @@
-/* The older XRC calls, in a program of those days: a receive queue pair that four processes are registered with. */
+/* The legacy XRC verbs, in a program written for them: four processes register with a receive
+ * QP. */
 #define ROCADE_XRC_LEGACY
 #include <infiniband/verbs_xrc.h>
 
-/* The rig is of today. */
+/* The rig uses the current structures. */
 #undef ibv_qp_init_attr
 #undef ibv_create_qp
 #undef ibv_query_qp
@@ -153,7 +154,7 @@ static struct sender gather(void)
 	sender.target = order(&worker[0], 'T', 0);
 	for (int i = 1; i < WORKERS; i++)
 		CHECK_INT(order(&worker[i], 'O', sender.target), 0);
-	/* By one that has not made it. */
+	/* By a process that did not create it. */
 	order(&worker[1], 'C', sender.qp->qp_num);
 	connect_qp(sender.qp, sender.target);
 	for (int i = 0; i < WORKERS; i++)
@@ -204,7 +205,7 @@ static void who_dies_leaves_the_others_working(void)
 	CHECK_INT(order(&worker[3], 'D', 0), EINVAL);
 	CHECK_INT(order(&worker[3], 'Q', 0), 100 + EINVAL);
 	talk_to_all(&sender, 1);
-	/* The queue pair lives as long as one is registered. */
+	/* The QP lives while a process is registered. */
 	CHECK_INT(order(&worker[1], 'D', 0), 0);
 	CHECK_INT(order(&worker[3], 'O', sender.target), EINVAL);
 	for (int i = 1; i < WORKERS; i += 2) {

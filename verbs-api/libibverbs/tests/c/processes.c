@@ -11,7 +11,7 @@ struct side {
 	int begins;
 };
 
-/* Tells the other a number and gets one; not a place to be cancelled in. */
+/* Sends a number to the other process and receives one. Not a cancellation point. */
 static uint32_t exchange(struct side *side, uint32_t number)
 {
 	int state;
@@ -22,7 +22,7 @@ static uint32_t exchange(struct side *side, uint32_t number)
 	return number;
 }
 
-/* Sends and receives in turn; the CQ is armed where it was empty, so that threads have to be woken. */
+/* Sends and receives alternately. Arms the CQ when it is empty, so that threads must be woken. */
 static void converse(struct side *side, struct rig *r)
 {
 	int sent = 0, received = 0, turn;

@@ -1,9 +1,9 @@
-/* Completion queues: their size, their events, and what an extended one tells. */
+/* Completion queues: sizes, events, and the fields of extended CQs. */
 #include <time.h>
 
 #include "rig.h"
 
-/* A receive, and the message for it. */
+/* Posts a receive and the message for it. */
 static void exchange(struct rig *r, uint64_t wr_id, unsigned int send_flags)
 {
 	post_receive(r, wr_id);
@@ -13,7 +13,7 @@ static void exchange(struct rig *r, uint64_t wr_id, unsigned int send_flags)
 	CHECK_INT(ibv_post_send(r->a, &wr, &bad), 0);
 }
 
-/* The QPs of the rig again, with another CQ. */
+/* Creates the rig's QPs again with another CQ. */
 static void move_to(struct rig *r, struct ibv_cq *cq)
 {
 	CHECK_INT(ibv_destroy_qp(r->a), 0);
@@ -37,7 +37,7 @@ static void take_event(struct rig *r)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* Entries stay, in their order, while the queue grows and shrinks under traffic (CQ-04). */
+/* Completions keep their order while the CQ grows and shrinks under traffic. */
 /*= CQ-04 type=test */
 static void resizing_under_traffic(void)
 {
@@ -55,14 +55,15 @@ static void resizing_under_traffic(void)
 			CHECK_INT(wc.opcode, IBV_WC_RECV);
 			CHECK_INT(wc.wr_id, received++);
 		}
-		/* A signaled send now and then, or the queue is full of those that nobody asked about. */
+		/* Signals a send now and then, because unsignaled sends fill the queue. */
 		post_receive(&r, 0);
 		post_send(&r, 0);
 		next_completion(r.cq);
 		next_completion(r.cq);
 	}
 
-	/* Completions that would not fit keep it as it is. All are there once the last one is. */
+	/* A resize below the number of completions fails without effect. All completions are there
+	 * once the last one is. */
 	CHECK_INT(ibv_resize_cq(r.cq, 64), 0);
 	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
 	for (uint64_t i = 0; i < 6; i++)
@@ -79,7 +80,7 @@ static void resizing_under_traffic(void)
 	rig_close(&r);
 }
 
-/* Armed for solicited ones, a queue stays silent for others (CQ-05, CQ-06). */
+/* A CQ armed for solicited events raises none for other completions. */
 /*= CQ-05 CQ-06 type=test */
 static void solicited_arming(void)
 {
@@ -87,7 +88,7 @@ static void solicited_arming(void)
 	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
 	exchange(&r, 1, 0);
 	CHECK_INT(next_completion(r.cq).wr_id, 1);
-	/* That of the send is none, even where it is marked. */
+	/* Send completions are not solicited, even if the send is marked. */
 	exchange(&r, 2, IBV_SEND_SIGNALED);
 	next_completion(r.cq);
 	next_completion(r.cq);
@@ -98,12 +99,12 @@ static void solicited_arming(void)
 	take_event(&r);
 	CHECK_INT(next_completion(r.cq).wr_id, 3);
 
-	/* One shot. */
+	/* The event is raised once. */
 	exchange(&r, 4, IBV_SEND_SOLICITED);
 	next_completion(r.cq);
 	CHECK(!is_readable(r.channel->fd));
 
-	/* NEXT is not taken back. */
+	/* A later arm for solicited events does not replace an earlier arm for all events. */
 	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
 	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
 	exchange(&r, 5, 0);
@@ -111,7 +112,7 @@ static void solicited_arming(void)
 	take_event(&r);
 	next_completion(r.cq);
 
-	/* What fails counts as solicited. */
+	/* Failed completions count as solicited. */
 	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
 	post_receive(&r, 6);
 	to_error(r.b);
@@ -128,7 +129,7 @@ static int moderate(struct ibv_cq *cq, uint16_t count, uint16_t period)
 	return ibv_modify_cq(cq, &attr);
 }
 
-/* An event waits for company, but not longer than it may (CQ-10). */
+/* A moderated event is delayed, but not longer than its period. */
 /*= CQ-10 type=test */
 static void events_are_moderated(void)
 {
@@ -138,7 +139,7 @@ static void events_are_moderated(void)
 	CHECK_INT(device.cq_mod_caps.max_cq_count, 65535);
 	CHECK_INT(device.cq_mod_caps.max_cq_period, 65535);
 
-	/* By number. The time is long enough for a busy machine. */
+	/* By count. The period is long enough for a busy machine. */
 	for (int attempt = 0;; attempt++) {
 		struct timespec begin, end;
 		CHECK_INT(moderate(r.cq, 3, 65535), 0);
@@ -152,7 +153,7 @@ static void events_are_moderated(void)
 		clock_gettime(CLOCK_MONOTONIC, &end);
 		long us = (end.tv_sec - begin.tv_sec) * 1000000 + (end.tv_nsec - begin.tv_nsec) / 1000;
 		if (early) {
-			/* Only because the time was up. */
+			/* Only because the period was over. */
 			CHECK(us >= 65535);
 			take_event(&r);
 			continue;
@@ -164,7 +165,7 @@ static void events_are_moderated(void)
 		break;
 	}
 
-	/* By time: one alone, and nobody polls. */
+	/* By time: a single completion, which no thread polls. */
 	CHECK_INT(moderate(r.cq, 1000, 20000), 0);
 	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
 	struct timespec begin, end;
@@ -176,7 +177,7 @@ static void events_are_moderated(void)
 	take_event(&r);
 	CHECK_INT(next_completion(r.cq).wr_id, 4);
 
-	/* What waits comes when nothing has to wait any more, and goes with its queue. */
+	/* A delayed event is delivered when moderation is turned off, and discarded with its CQ. */
 	CHECK_INT(moderate(r.cq, 1000, 65535), 0);
 	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
 	exchange(&r, 5, 0);
@@ -215,7 +216,7 @@ static uint64_t time_of_day(void)
 	return now.tv_sec * UINT64_C(1000000000) + now.tv_nsec;
 }
 
-/* All that an extended queue can tell of a completion (CQX-01…05). */
+/* All fields of a completion that an extended CQ can return. */
 /*= CQX-01..05 CQ-12 type=test */
 static void every_field_of_an_extended_queue(void)
 {
@@ -261,11 +262,12 @@ static void every_field_of_an_extended_queue(void)
 	CHECK(tag.tag == 0 && tag.priv == 0);
 	uint64_t received_raw = ibv_wc_read_completion_ts(cq);
 	uint64_t received = ibv_wc_read_completion_wallclock_ns(cq);
-	/* The clocks are read one after the other, and the system may correct its time meanwhile. */
+	/* The clocks are read one after the other, and the system may adjust its time in
+	 * between. */
 	const uint64_t slack = 50 * 1000 * 1000;
 	CHECK(before <= received + slack && received <= time_of_day() + slack);
 
-	/* The next one of the same session. */
+	/* The next completion of the same session. */
 	int status;
 	while ((status = ibv_next_poll(cq)) == ENOENT)
 		;
@@ -277,7 +279,7 @@ static void every_field_of_an_extended_queue(void)
 	CHECK_INT(ibv_next_poll(cq), ENOENT);
 	ibv_end_poll(cq);
 
-	/* It can be polled like any other, armed and resized. */
+	/* An extended CQ can be polled, armed and resized like a plain one. */
 	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
 	exchange(&r, 79, 0);
 	wait_readable(r.channel->fd);
@@ -288,7 +290,7 @@ static void every_field_of_an_extended_queue(void)
 	rig_close(&r);
 }
 
-/* With IGNORE_OVERRUN the newest completions are there, and nothing ends (CQ-02). */
+/* With IGNORE_OVERRUN the newest completions stay, and no QP fails. */
 /*= CQ-02 CQX-06 type=test */
 static void an_overrun_may_be_ignored(void)
 {
@@ -297,14 +299,16 @@ static void an_overrun_may_be_ignored(void)
 					 IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
 	CHECK(cq);
 	move_to(&r, ibv_cq_ex_to_cq(cq));
-	/* More receives than entries; the last message is asked about, and its completion comes last. */
+	/* More receives than entries. The last message is signaled, and its completion comes
+	 * last. */
 	for (uint64_t i = 0; i < 14; i++)
 		exchange(&r, i, 0);
 	struct ibv_wc wc = { 0 };
 	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
 	exchange(&r, 14, IBV_SEND_SIGNALED);
 	struct ibv_wc all[8];
-	/* Polled only after the last one is there: the peer has acknowledged everything by then. */
+	/* Polls only after the last completion is there, when the peer has acknowledged
+	 * everything. */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	do {
@@ -322,7 +326,7 @@ static void an_overrun_may_be_ignored(void)
 	CHECK_INT(ibv_query_qp(r.a, &attr, IBV_QP_STATE, &init), 0);
 	CHECK_INT(attr.qp_state, IBV_QPS_RTS);
 
-	/* And it goes on. */
+	/* The QPs keep working. */
 	exchange(&r, 15, IBV_SEND_SIGNALED);
 	next_completion(r.cq);
 	next_completion(r.cq);

@@ -1,6 +1,6 @@
-/* What the C programs share: checks, an open device, and two queue pairs connected to each other.
+/* Helpers for the C programs: checks, an open device, and two connected QPs.
  *
- * A program has cases, chosen by its first argument; it exits with 0 where the case holds. */
+ * A program has cases, selected by its first argument. It exits with 0 if the case holds. */
 #ifndef ROCADE_TESTS_RIG_H
 #define ROCADE_TESTS_RIG_H
 
@@ -28,7 +28,7 @@
 		}                                                                                   \
 	} while (0)
 
-/* The value, with the two sides in the message. */
+/* Compares two numbers, and prints both if they differ. */
 #define CHECK_INT(got, wanted)                                                                      \
 	do {                                                                                        \
 		long got_ = (long)(got), wanted_ = (long)(wanted);                                  \
@@ -44,10 +44,10 @@ struct test_case {
 	void (*run)(void);
 };
 
-/* What hangs ends after so many seconds: many, because the machine may be busy. */
+/* A hanging program is killed after this many seconds. Large, because the machine may be busy. */
 #define DEADLINE 600
 
-/* Runs the case that is named. */
+/* Runs the named case. */
 static inline int run_case(const struct test_case *cases, int argc, char **argv)
 {
 	alarm(DEADLINE);
@@ -154,7 +154,7 @@ static inline void to_rts(struct ibv_qp *qp)
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
 		.sq_psn = 0x123,
-		/* 0.27 s at least: on a busy machine a thread may not run for longer than usual. */
+		/* At least 0.27 s, because on a busy machine a thread may be delayed. */
 		.timeout = 16,
 		.retry_cnt = 7,
 		.rnr_retry = 7,
@@ -178,7 +178,7 @@ static inline void to_error(struct ibv_qp *qp)
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 }
 
-/* A device, a CQ with a channel, registered memory and two QPs that are connected. */
+/* Opens a device and creates a CQ with a channel, registered memory and two connected QPs. */
 static inline struct rig rig_open(void)
 {
 	struct rig r = { .context = open_device() };
@@ -201,7 +201,7 @@ static inline struct rig rig_open(void)
 	return r;
 }
 
-/* Ends everything; that something is still in use, or an event unacknowledged, fails or hangs. */
+/* Destroys everything. Fails if an object is in use, and hangs if an event is unacknowledged. */
 static inline void rig_close(struct rig *r)
 {
 	CHECK_INT(ibv_destroy_qp(r->a), 0);

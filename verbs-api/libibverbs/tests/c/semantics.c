@@ -1,7 +1,7 @@
-/* What single verbs do with their arguments. */
+/* Argument handling of single verbs. */
 #include "rig.h"
 
-/* A batch that fails is as if it had never been, whatever the state of the QP (WRX-06). */
+/* A failed batch has no effect, whatever the state of the QP. */
 /*= WRX-06 type=test */
 static void failed_batch_leaves_nothing(void)
 {
@@ -22,7 +22,7 @@ static void failed_batch_leaves_nothing(void)
 		ibv_wr_set_sge_list(ex, 3, sges);
 		CHECK_INT(ibv_wr_complete(ex), EINVAL);
 		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
-		/* More than the queue takes. */
+		/* More requests than the queue holds. */
 		ibv_wr_start(ex);
 		for (int i = 0; i < 17; i++) {
 			ibv_wr_send(ex);
@@ -30,10 +30,10 @@ static void failed_batch_leaves_nothing(void)
 		}
 		CHECK_INT(ibv_wr_complete(ex), ENOMEM);
 		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
-		/* The second round finds the QP in ERR, where what is posted is flushed. */
+		/* In the second round the QP is in ERR, where posted requests are flushed. */
 		to_error(qp);
 	}
-	/* What is in order is flushed still, and so is a plain request behind it. */
+	/* A valid batch is still flushed, and so is a plain request after it. */
 	ibv_wr_start(ex);
 	ex->wr_id = 3;
 	ibv_wr_send(ex);
@@ -50,7 +50,7 @@ static void failed_batch_leaves_nothing(void)
 	rig_close(&r);
 }
 
-/* Of a chain that fails, the part before stays posted, in ERR too (PST-09). */
+/* The requests before the wrong one in a chain stay posted, also in ERR (PST-09). */
 static void failed_chain_keeps_its_head(void)
 {
 	struct rig r = rig_open();
@@ -65,7 +65,7 @@ static void failed_chain_keeps_its_head(void)
 	rig_close(&r);
 }
 
-/* The number of elements is limited for inline data as for any other (PST-09). */
+/* The number of scatter/gather entries is limited for inline data too (PST-09). */
 static void inline_elements_are_counted(void)
 {
 	struct rig r = rig_open();
@@ -105,8 +105,8 @@ static int migration_of(struct ibv_qp *qp)
 	return attr.path_mig_state;
 }
 
-/* RC-APM-03: a program may rearm where there is an alternate path, and nothing else but ask for
- * what is so anyway. */
+/* A program may rearm if there is an alternate path. Otherwise it may only set the current
+ * migration state (RC-APM-03). */
 static void migration_states_are_checked(void)
 {
 	struct rig r = rig_open();
@@ -119,7 +119,7 @@ static void migration_states_are_checked(void)
 	CHECK_INT(set_migration(r.a, IBV_MIG_REARM, IBV_QP_ALT_PATH, 77), EINVAL);
 	CHECK_INT(migration_of(r.a), IBV_MIG_MIGRATED);
 	CHECK_INT(set_migration(r.a, IBV_MIG_MIGRATED, 0, 0), 0);
-	/* A refused call has not loaded its path. */
+	/* A refused call does not load its path. */
 	CHECK_INT(set_migration(r.a, IBV_MIG_REARM, 0, 0), EINVAL);
 	CHECK_INT(set_migration(r.a, IBV_MIG_REARM, IBV_QP_ALT_PATH, 0), 0);
 	CHECK_INT(migration_of(r.a), IBV_MIG_REARM);
@@ -129,7 +129,7 @@ static void migration_states_are_checked(void)
 	rig_close(&r);
 }
 
-/* PST-10: operations that no RC QP has are wrong, those this device lacks are not supported:
+/* Operations that no RC QP has are invalid. Operations that this device lacks are not supported:
  * FLUSH. A bind needs a window, an ATOMIC WRITE eight bytes. */
 /*= PST-10 type=test */
 static void operations_of_other_types_are_invalid(void)
@@ -151,14 +151,14 @@ static void operations_of_other_types_are_invalid(void)
 	rig_close(&r);
 }
 
-/* QPC-02, WRX-01: flags that nobody knows are wrong, those this device lacks are not supported. */
+/* Unknown flags are invalid. Flags that this device lacks are not supported (QPC-02, WRX-01). */
 static void flags_of_extended_qps_are_checked(void)
 {
 	static const struct { uint32_t create; uint64_t operations; int error; } rows[] = {
 		{ 1u << 20, 0, EOPNOTSUPP },
 		{ IBV_QP_CREATE_SCATTER_FCS | 1, 0, EOPNOTSUPP },
 		{ IBV_QP_CREATE_SCATTER_FCS, 0, EOPNOTSUPP },
-		/* What datagrams have, and this one is connected. */
+		/* Flags of UD on a connected QP. */
 		{ IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, 0, EOPNOTSUPP },
 		{ 0, IBV_QP_EX_WITH_TSO, EOPNOTSUPP },
 		{ 0, 1ull << 40, EOPNOTSUPP },
@@ -185,7 +185,7 @@ static void flags_of_extended_qps_are_checked(void)
 	rig_close(&r);
 }
 
-/* What completions and events go to is of the same opening of the device. */
+/* CQs and channels must be of the same context. */
 static void queues_of_other_contexts_are_refused(void)
 {
 	struct rig r = rig_open();
@@ -216,7 +216,7 @@ static void queues_of_other_contexts_are_refused(void)
 	rig_close(&r);
 }
 
-/* Domains in use cannot be ended (DST-01). */
+/* Domains in use cannot be destroyed. */
 /*= DST-01 type=test */
 static void domains_in_use_are_busy(void)
 {
@@ -261,7 +261,7 @@ static void domains_in_use_are_busy(void)
 	rig_close(&r);
 }
 
-/* A table that does not fit is not cut. */
+/* A GID table that does not fit is not truncated. */
 static void gid_table_fits_or_fails(void)
 {
 	/* Two addresses. */
@@ -280,7 +280,7 @@ static void gid_table_fits_or_fails(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
-/* The clock that can be asked for is the one that stamps completions. */
+/* The clock of ibv_query_rt_values_ex is the one of completion timestamps. */
 static void raw_clock_stamps_completions(void)
 {
 	struct rig r = rig_open();
@@ -315,7 +315,7 @@ static void raw_clock_stamps_completions(void)
 	CHECK(stamp <= (uint64_t)after.raw_clock.tv_nsec);
 	CHECK(before.raw_clock.tv_nsec < after.raw_clock.tv_nsec);
 
-	/* What is not known is left out of the answer. */
+	/* Unknown values are cleared in the result. */
 	struct ibv_values_ex none = { .comp_mask = 1u << 31, .raw_clock = { 5, 6 } };
 	CHECK_INT(ibv_query_rt_values_ex(r.context, &none), 0);
 	CHECK_INT(none.comp_mask, 0);
@@ -326,7 +326,8 @@ static void raw_clock_stamps_completions(void)
 	rig_close(&r);
 }
 
-/* The command descriptor is one: it can be copied, waited for, and is gone with the context. */
+/* The command descriptor is a real one: it can be duplicated and polled, and is closed with the
+ * context. */
 static void command_descriptor_is_one(void)
 {
 	struct rig r = rig_open();
@@ -357,7 +358,7 @@ static void command_descriptor_is_one(void)
 	CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
 }
 
-/* An event is not lost because there was nowhere to write it. */
+/* A call with a NULL result pointer takes no event. */
 static void a_missing_answer_costs_no_event(void)
 {
 	struct rig r = rig_open();
@@ -377,7 +378,7 @@ static void a_missing_answer_costs_no_event(void)
 	rig_close(&r);
 }
 
-/* What was made from it works on, and all of it is given back with the last object. */
+/* The objects of a closed device keep working. The last one releases everything. */
 static void a_device_closed_before_its_objects(void)
 {
 	struct rig r = rig_open();

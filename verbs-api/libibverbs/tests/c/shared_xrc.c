@@ -1,9 +1,9 @@
-/* An XRC target that four processes share, with a shared receive queue in each of them; a fifth sends. */
+/* An XRC target that four processes share, with an SRQ in each of them. A fifth process sends. */
 #include "workers.h"
 
 enum { WORKERS = 4, LONG = 5000 };
 
-/* What the processes of a case have in common. */
+/* The inode of the XRC domain that the processes of a case share. */
 static int domain_fd;
 
 struct member {
@@ -64,7 +64,7 @@ static uint64_t carry_out(void *state, struct order order)
 		m->target = create_target(m);
 		CHECK(m->target);
 		return m->target->qp_num;
-	case 'O': /* one that another has made: the error */
+	case 'O': /* opens another process's target: the errno */
 		m->target = open_target(m, order.number);
 		return m->target ? 0 : errno;
 	case 'C':
@@ -78,13 +78,13 @@ static uint64_t carry_out(void *state, struct order order)
 		CHECK_INT(ibv_modify_qp(m->target, &attr, IBV_QP_STATE), 0);
 		return 0;
 	}
-	case 'R': { /* an alternate path: the error */
+	case 'R': { /* an alternate path: the errno */
 		struct ibv_qp_attr attr = { .path_mig_state = IBV_MIG_REARM,
 					    .alt_ah_attr = path_to_self(m->s.context),
 					    .alt_port_num = 1, .alt_timeout = 14 };
 		int error = ibv_modify_qp(m->target, &attr,
 					  IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE);
-		/* Without a path there is nothing to be ready for. */
+		/* Rearming without an alternate path fails. */
 		attr.path_mig_state = IBV_MIG_REARM;
 		CHECK_INT(ibv_modify_qp(m->target, &attr, IBV_QP_PATH_MIG_STATE), EINVAL);
 		return error;
@@ -108,7 +108,7 @@ static uint64_t carry_out(void *state, struct order order)
 		return (uintptr_t)m->s.memory;
 	case 'K':
 		return m->s.mr->rkey;
-	case 'M': /* what is in memory there */
+	case 'M': /* a word of the worker's memory */
 		return *(uint64_t *)(m->s.memory + order.number);
 	case 'P': /* receives */
 		while (order.number-- > 0) {
@@ -117,7 +117,7 @@ static uint64_t carry_out(void *state, struct order order)
 			CHECK_INT(ibv_post_srq_recv(m->srq, &wr, &bad), 0);
 		}
 		return 0;
-	case 'W': { /* the immediate of the next message */
+	case 'W': { /* the immediate data of the next message */
 		struct ibv_wc wc = next_completion(m->s.cq);
 		CHECK_INT(wc.status, IBV_WC_SUCCESS);
 		CHECK_INT(wc.qp_num, order.number);
@@ -130,7 +130,7 @@ static uint64_t carry_out(void *state, struct order order)
 		ibv_ack_async_event(&event);
 		return event.event_type;
 	}
-	case 'F': /* no receives any more */
+	case 'F': /* destroys its SRQ */
 		CHECK_INT(ibv_destroy_srq(m->srq), 0);
 		return 0;
 	case 'X':
@@ -144,7 +144,7 @@ static uint64_t carry_out(void *state, struct order order)
 	return 0;
 }
 
-/* The fifth process. */
+/* The sending process. */
 struct sender {
 	struct share s;
 	struct ibv_qp *qp;
@@ -154,7 +154,8 @@ struct sender {
 static struct worker worker[WORKERS];
 static uint32_t queue[WORKERS];
 
-/* Workers, a target of the first that all have open, and somebody who sends to it. */
+/* Starts workers. The first one creates a target, which all of them open. Also creates a sender to
+ * it. */
 static struct sender gather(const char *link)
 {
 	char path[] = "/tmp/rocade-xrc-XXXXXX";
@@ -206,7 +207,7 @@ static void completes(struct sender *sender)
 	CHECK_INT(next_completion(sender->s.cq).status, IBV_WC_SUCCESS);
 }
 
-/* Every operation, to one of the workers. */
+/* Sends every operation to one of the workers. */
 static void talk_to(struct sender *sender, int to, uint32_t number)
 {
 	struct worker *w = &worker[to];
@@ -257,14 +258,15 @@ static void dies(int i)
 	worker[i].pid = 0;
 }
 
-/* XRC-11: one receive QP, queues in each of four processes; who dies leaves the others working. */
+/* One receive QP, with SRQs in four processes. If one of them dies, the others keep working
+ * (XRC-11). */
 static void who_dies_leaves_the_others_working(const char *link)
 {
 	struct sender sender = gather(link);
 	talk_to_all(&sender, 3);
 	dies(2);
 	talk_to_all(&sender, 2);
-	/* The one that made the target, and to which packets went. */
+	/* The process that created the target and owned it last. */
 	talk_to(&sender, 0, 77);
 	dies(0);
 	talk_to_all(&sender, 3);
@@ -275,7 +277,7 @@ static void who_dies_leaves_the_others_working(const char *link)
 	dies(1);
 	talk_to_all(&sender, 2);
 	order(&worker[3], 'D', 0);
-	/* With the last one it is gone. */
+	/* The last process to close the target destroys it. */
 	CHECK_INT(order(&worker[3], 'O', sender.target), EINVAL);
 	order(&worker[3], 'F', 0);
 	order(&worker[3], 'X', 0);
@@ -292,7 +294,7 @@ static void who_dies_leaves_the_others_working_by_shm(void)
 	who_dies_leaves_the_others_working("auto");
 }
 
-/* Whoever has answered can be killed at once: the next one goes on. */
+/* A process may be killed right after its reply. The next one takes over. */
 static void who_has_answered_may_die(void)
 {
 	enum { ROUNDS = 5 };
@@ -321,7 +323,7 @@ static void who_has_answered_may_die(void)
 	}
 }
 
-/* Messages to all queues, as many as fit at a time: each arrives once, in its order. */
+/* Messages to all SRQs, as many at a time as fit. Each arrives once and in order. */
 static void a_stream_to_all_queues(const char *link)
 {
 	enum { ROUNDS = 10, AT_ONCE = 64 };
@@ -357,7 +359,7 @@ static void a_stream_to_all_queues_by_shm(void)
 	a_stream_to_all_queues("auto");
 }
 
-/* A target belongs to all who have it open, whoever made it and wherever it is. */
+/* Every process that has the target open can modify it, not only its creator or owner. */
 static void any_process_changes_the_target(void)
 {
 	struct sender sender = gather("auto");
@@ -366,7 +368,7 @@ static void any_process_changes_the_target(void)
 	order(&worker[1], 'Z', IBV_QPS_ERR);
 	for (int i = 0; i < WORKERS; i++) {
 		CHECK_INT(order(&worker[i], 'Q', 0), IBV_QPS_ERR);
-		/* COMM_EST went to all as well: only the first packet in RTR raises it, and there was none. */
+		/* No COMM_EST: only the first packet in RTR raises it, and there was none. */
 		CHECK_INT(order(&worker[i], 'V', 0), IBV_EVENT_QP_LAST_WQE_REACHED);
 	}
 	order(&worker[3], 'Z', IBV_QPS_RESET);
@@ -379,10 +381,10 @@ static void any_process_changes_the_target(void)
 	CHECK_INT(ibv_modify_qp(sender.qp, &attr, IBV_QP_STATE), 0);
 	connect_qp(sender.qp, sender.target);
 	talk_to_all(&sender, 1);
-	/* Who made it lets go, and lives: its packets still come there. */
+	/* The creator closes its handle and lives on: the target still receives packets there. */
 	order(&worker[0], 'D', 0);
 	talk_to_all(&sender, 1);
-	/* A queue that nobody has. */
+	/* An SRQ that does not exist. */
 	queue[0] ^= 0x8000;
 	post_message(&sender, 0, 1, 1);
 	CHECK_INT(next_completion(sender.s.cq).status, IBV_WC_REM_ACCESS_ERR);
@@ -399,7 +401,8 @@ static void any_process_changes_the_target(void)
 		end_worker(&worker[i]);
 }
 
-/* Whoever dies while messages come: either the target goes on, or it is in ERR and all know. */
+/* A process dies during traffic. Either the target keeps working, or it is in ERR and all processes
+ * get the event. */
 static void a_death_under_traffic(void)
 {
 	for (int victim = 0; victim < 3; victim++) {
@@ -416,7 +419,7 @@ static void a_death_under_traffic(void)
 		do {
 			wc = next_completion(sender.s.cq);
 		} while (wc.status == IBV_WC_SUCCESS);
-		/* What was sent to it was refused, or nobody could go on. */
+		/* The message was refused, or no process could take over. */
 		CHECK(wc.status == IBV_WC_REM_ACCESS_ERR || wc.status == IBV_WC_RETRY_EXC_ERR);
 		CHECK(state == IBV_QPS_RTS || state == IBV_QPS_ERR);
 		CHECK_INT(order(&worker[3], 'Q', 0), IBV_QPS_ERR);
@@ -429,12 +432,13 @@ static void a_death_under_traffic(void)
 	}
 }
 
-/* Each process that serves a target has its own ways: there is no other one that all of them could take. */
+/* The processes that serve a target have different routes, so no alternate path serves all of
+ * them. */
 static void a_shared_target_has_one_path(void)
 {
 	struct sender sender = gather("auto");
 	talk_to(&sender, 1, 1);
-	/* Wherever it is. */
+	/* In each process. */
 	for (int i = 0; i < WORKERS; i++)
 		CHECK_INT(order(&worker[i], 'R', 0), EINVAL);
 	talk_to_all(&sender, 1);
@@ -446,7 +450,7 @@ static void a_shared_target_has_one_path(void)
 	}
 }
 
-/* A target is of one domain, and cannot be opened from another one. */
+/* A target belongs to one XRC domain, and cannot be opened from another one. */
 static void a_number_of_another_domain_opens_nothing(void)
 {
 	struct sender sender = gather("auto");
@@ -456,7 +460,7 @@ static void a_number_of_another_domain_opens_nothing(void)
 	CHECK_INT(unlink(path), 0);
 	struct worker other = start_worker(begin, carry_out, 0);
 	CHECK_INT(order(&other, 'O', sender.target), EINVAL);
-	/* Nor do requests get at its queues. */
+	/* Requests cannot reach the SRQs of another domain either. */
 	uint32_t own = queue[1];
 	queue[1] = order(&other, 'S', 0);
 	order(&other, 'P', 1);

@@ -13,7 +13,7 @@ static struct ibv_srq *create(struct rig *r, uint32_t max_wr)
 	return srq;
 }
 
-/* A QP that takes its receives from there, connected to itself. */
+/* Creates a QP with this SRQ, connected to itself. */
 static struct ibv_qp *taker(struct rig *r, struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr init = small_qp(r->cq);
@@ -35,7 +35,7 @@ static int post(struct rig *r, struct ibv_srq *srq, uint64_t wr_id)
 	return ibv_post_srq_recv(srq, &wr, &bad);
 }
 
-/* Sends a message, waits for both completions and returns that of the receive. */
+/* Sends a message and waits for both completions. Returns that of the receive. */
 static struct ibv_wc exchange(struct rig *r, struct ibv_qp *qp)
 {
 	enum { SENT = 1000 };
@@ -55,7 +55,7 @@ static struct ibv_srq_attr attr_of(struct ibv_srq *srq)
 	return attr;
 }
 
-/* Sizes, and what may be asked for (SRQ-01, SRQ-02, SRQ-03, SRQ-08). */
+/* Sizes, and the valid attributes (SRQ-01, SRQ-02, SRQ-03, SRQ-08). */
 static void sizes_and_limits(void)
 {
 	struct rig r = rig_open();
@@ -75,7 +75,7 @@ static void sizes_and_limits(void)
 	CHECK(!ibv_create_srq(r.pd, NULL) && errno == EINVAL);
 	CHECK(!ibv_create_srq(NULL, &(struct ibv_srq_init_attr){ .attr = { 1, 1, 0 } }));
 
-	/* One of no entries takes no receive. */
+	/* An SRQ of size 0 accepts no receives. */
 	struct ibv_srq *none = create(&r, 0);
 	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad = NULL;
 	CHECK_INT(attr_of(none).max_wr, 0);
@@ -119,7 +119,7 @@ static void chains_of_receives(void)
 	third.num_sge = 0;
 	CHECK_INT(ibv_post_srq_recv(srq, &first, &bad), ENOMEM);
 	CHECK(bad == &second);
-	/* The QP has no queue of its own (PST-08). */
+	/* The QP has no receive queue of its own (PST-08). */
 	CHECK_INT(ibv_post_recv(qp, &first, &bad), EINVAL);
 	CHECK(bad == &first);
 	struct ibv_wc wc = exchange(&r, qp);
@@ -130,7 +130,7 @@ static void chains_of_receives(void)
 	rig_close(&r);
 }
 
-/* Who uses it keeps it (DST-01, DST-03). */
+/* Objects that use the SRQ keep it (DST-01, DST-03). */
 static void in_use_is_busy(void)
 {
 	struct rig r = rig_open();
@@ -163,7 +163,7 @@ static void expect(struct rig *r, enum ibv_event_type type, void *element)
 	ibv_ack_async_event(&event);
 }
 
-/* Limit and last WQE (SRQ-04, RC-STA-08, AEV-12). */
+/* The limit event and the last WQE event (SRQ-04, RC-STA-08, AEV-12). */
 static void events_name_their_object(void)
 {
 	struct rig r = rig_open();
@@ -183,7 +183,8 @@ static void events_name_their_object(void)
 	struct ibv_wc wc;
 	CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
 
-	/* An event that nobody reads goes with its object; one that was read holds it. */
+	/* An unread event is discarded with its object. A read event keeps the object until it is
+	 * acknowledged. */
 	struct ibv_qp *second = taker(&r, srq);
 	attr.srq_limit = 4;
 	CHECK_INT(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
@@ -196,7 +197,7 @@ static void events_name_their_object(void)
 	rig_close(&r);
 }
 
-/* The extended way to make one, and its number (SRQ-10). */
+/* Extended creation, and the SRQ number (SRQ-10). */
 static void extended_creation(void)
 {
 	static const struct { uint32_t mask; enum ibv_srq_type type; int error; } rows[] = {

@@ -1,5 +1,5 @@
-/* What is around a program: libraries that put themselves in the place of functions of the C library, system calls that
- * are denied, limits; and what standard error then says. */
+/* The environment of a program: libraries that interpose functions of the C library, denied system
+ * calls, limits, and the resulting messages on standard error. */
 #include "rig.h"
 
 #include <linux/audit.h>
@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-/* In the place of the C library's, as librspreload is. Calls of Rocade may not come here: such a library makes
- * sockets of RDMA of them, and calls Rocade for that. */
+/* Interposes the C library's functions, like librspreload. Rocade's own calls must not come here:
+ * such a library turns them into RDMA sockets, which call Rocade. */
 static volatile int sockets, binds;
 
 int socket(int domain, int type, int protocol)
@@ -26,7 +26,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t len)
 	return syscall(SYS_bind, fd, address, len);
 }
 
-/* The GID of 127.0.0.2: of this host, but no address of the device. */
+/* The GID of 127.0.0.2: an address of this host, but not of the device. */
 static union ibv_gid other_address(void)
 {
 	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 2 } };
@@ -54,7 +54,7 @@ static void sockets_are_made_without_the_c_library(void)
 	struct ibv_ah *ah = ibv_create_ah(r.pd, &attr.ah_attr);
 	CHECK(ah);
 	CHECK_INT(ibv_destroy_ah(ah), 0);
-	/* Only who may make raw sockets may do this: either answer is right here. */
+	/* Needs the right to open raw sockets, so both results are valid here. */
 	init.qp_type = IBV_QPT_RAW_PACKET;
 	struct ibv_qp *raw = ibv_create_qp(r.pd, &init);
 	if (raw)
@@ -65,7 +65,7 @@ static void sockets_are_made_without_the_c_library(void)
 	CHECK_INT(binds, 0);
 }
 
-/* What standard error gets meanwhile. */
+/* Records standard error. */
 struct listener {
 	int old, pipe[2];
 	char text[8192];
@@ -104,7 +104,7 @@ static void hear_no_more(struct listener *l)
 	close(l->pipe[1]);
 }
 
-/* From now on this system call fails for lack of rights. */
+/* From now on this system call fails with EPERM. */
 static void deny(int number)
 {
 	struct sock_filter filter[] = {
@@ -134,7 +134,7 @@ static void a_denied_timer_is_called_a_timer(void)
 	CHECK(!qp && !strstr(l.text, "epoll"));
 }
 
-/* Messages from one QP to the other, each of which has to arrive. */
+/* Sends messages from one QP to the other. Each must arrive. */
 static void exchange(struct rig *r, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -145,7 +145,7 @@ static void exchange(struct rig *r, int count)
 	}
 }
 
-/* The memory files that Rocade makes are above the limit: no signal ends the program. */
+/* Rocade's memory files exceed the limit, but no signal kills the program. */
 static void files_may_not_grow(void)
 {
 	struct rlimit limit = { .rlim_cur = 0, .rlim_max = 0 };
@@ -160,7 +160,7 @@ static void files_may_not_grow(void)
 	rig_close(&r);
 }
 
-/* A capture that reaches the limit ends with a word, and the program goes on. */
+/* A capture that reaches the limit ends with a message, and the program keeps running. */
 static void a_capture_may_not_grow(void)
 {
 	char file[64], path[] = "/tmp/rocade-test-XXXXXX";
@@ -215,7 +215,7 @@ static void what_is_busy_names_its_users(void)
 	snprintf(words, sizeof(words), "shared receive queue, by QP 0x%06x", qp->qp_num);
 	expect_said(&l, words);
 
-	/* A window that is bound keeps its region. */
+	/* A bound window keeps its MR. */
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
 	CHECK(mw);
 	connect_qp(qp, qp->qp_num);

@@ -1,5 +1,6 @@
-/* Processes that work together by what no other software NIC has: a barrier that tasks alone carry, and a lock by masked
- * atomics around a counter in memory that none of those who count owns. */
+/* Processes that synchronize with features that no other software NIC has. One case is a barrier of
+ * cross-channel tasks. The other is a lock by masked atomics, around a counter in the memory of a
+ * process that does not count. */
 #include "cross.h"
 #include "gathering.h"
 
@@ -7,13 +8,13 @@
 
 enum { PROCESSES = 8, ROUNDS = 3, TURNS = 16, COUNTS = 20 };
 
-/* What the processes know of each other. */
+/* Shared memory of the processes. */
 struct meeting {
 	pthread_barrier_t barrier;
-	/* The barrier: where a process sends to, and what it receives by, in each round. */
+	/* The barrier: the QP numbers to send to and to receive from, in each round. */
 	uint32_t to[PROCESSES][ROUNDS], from[PROCESSES][ROUNDS];
 	int entered[TURNS], left[TURNS];
-	/* The lock: queue pairs of its owner and of those who want it, and where it is. */
+	/* The lock: the QP numbers of its owner and of the contenders, and its key and address. */
 	uint32_t owner[PROCESSES], contender[PROCESSES], rkey;
 	uint64_t lock;
 };
@@ -28,8 +29,8 @@ static int add_one(int *counter)
 	return __atomic_add_fetch(counter, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A process of the barrier. In each round it tells one, further on by a power of two, that all before it are there.
- * Everything is posted at once; then it sleeps until the last wait is over. */
+/* A process of the barrier. In each round it notifies the process 2^round further that all before
+ * it have arrived. It posts everything at once, then sleeps until the last wait ends. */
 static void meet(void *shared, int self)
 {
 	struct meeting *meeting = shared;
@@ -76,7 +77,7 @@ static void meet(void *shared, int self)
 			next++->item.send_wr = waits + round;
 		}
 		next[-1].next = NULL;
-		/* Each is late once: all others are there, and none of them is through. */
+		/* Each process is late once: all others have entered, and none has left. */
 		if (turn % PROCESSES == self) {
 			while (fetch(&meeting->entered[turn]) < PROCESSES - 1)
 				sched_yield();
@@ -111,8 +112,9 @@ static void meet(void *shared, int self)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
-/* The lock is bit 0 of a word, and the holder's number is in bits 8 to 15; what is above them is somebody else's. Behind it is what
- * it guards: a counter that is read, and then written. */
+/* The lock is bit 0 of a word. Bits 8 to 15 have the holder's number, and the bits above belong to
+ * other users. At offset GUARDED is the counter that the lock guards, which is read and then
+ * written. */
 #define HELD 1ULL
 #define HOLDER 0xff00ULL
 #define OTHERS 0xabcdef0000000000ULL
@@ -131,7 +133,7 @@ static struct ibv_qp *masked_qp(struct rig *r)
 	return qp;
 }
 
-/* Its memory is that of this process alone; it only looks on. */
+/* The owner of the memory, which does not take the lock. */
 static void own(struct meeting *meeting)
 {
 	struct rig r = rig_open();
@@ -148,7 +150,7 @@ static void own(struct meeting *meeting)
 	for (int i = 0; i < PROCESSES; i++)
 		connect_qp(qps[i], meeting->contender[i]);
 	pthread_barrier_wait(&meeting->barrier);
-	/* They count. */
+	/* The contenders count. */
 	pthread_barrier_wait(&meeting->barrier);
 	CHECK_INT(words[GUARDED / 8], PROCESSES * COUNTS);
 	CHECK((words[0] & ~HOLDER) == OTHERS);
@@ -157,7 +159,8 @@ static void own(struct meeting *meeting)
 	rig_close(&r);
 }
 
-/* Executes a request whose data or result are the first 8 bytes here; what they are then. */
+/* Executes a request whose data or result are the first 8 bytes of the buffer. Returns these bytes
+ * afterwards. */
 static uint64_t carry_out(struct rig *r, struct ibv_qp *qp, struct ibv_exp_send_wr wr)
 {
 	struct ibv_sge sge = sge_at(r, 0, 8);
@@ -191,7 +194,7 @@ static void contend(struct meeting *meeting, int self)
 	uint64_t name = (uint64_t)(self + 1) << 8;
 	struct ibv_exp_cmp_swap take = { .compare_mask = HELD, .compare_val = 0, .swap_val = HELD | name,
 					 .swap_mask = HELD | HOLDER };
-	/* Only who holds it can give it back. */
+	/* Only the holder can release the lock. */
 	struct ibv_exp_cmp_swap give = { .compare_mask = HELD | HOLDER, .compare_val = HELD | name,
 					 .swap_val = 0, .swap_mask = HELD };
 	struct ibv_exp_send_wr guarded = {

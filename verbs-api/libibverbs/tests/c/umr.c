@@ -1,4 +1,4 @@
-/* Memory keys that stand for pieces of other keys. */
+/* Indirect memory keys, which map to pieces of other keys. */
 #include "umr.h"
 
 static void a_list_in_every_operation(void)
@@ -15,7 +15,7 @@ static void a_list_in_every_operation(void)
 	struct ibv_exp_send_wr wr = fill(key, base, 3, list);
 	execute(&r, r.a, &wr, IBV_EXP_WC_UMR);
 
-	/* Gathered by the sender; by the receiver; of the peer's memory; scattered. */
+	/* Gather at the sender, gather at the receiver, gather in the peer's memory, scatter. */
 	struct ibv_sge gather = { base, 192, key->lkey }, plain = sge_at(&r, 4096, 192);
 	wr = rdma(IBV_EXP_WR_RDMA_WRITE, &gather, (uintptr_t)buffer + 4096, r.mr->rkey);
 	execute(&r, r.a, &wr, IBV_EXP_WC_RDMA_WRITE);
@@ -54,7 +54,7 @@ static void a_list_in_every_operation(void)
 	memcpy(&after, buffer + 1008, 8);
 	CHECK(after == before + 5 && !memcmp(buffer + 5000, &before, 8));
 
-	/* One byte too far. */
+	/* One byte beyond the end. */
 	gather.length = 193;
 	wr = rdma(IBV_EXP_WR_RDMA_WRITE, &gather, (uintptr_t)buffer + 4096, r.mr->rkey);
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), 0);
@@ -90,7 +90,7 @@ static void a_column_of_a_matrix(void)
 	rig_close(&r);
 }
 
-/* A list that is too long for a request is in memory of its own. */
+/* A list that is too long to be inline uses a list container. */
 static void lists_beyond_the_request(void)
 {
 	struct rig r = umr_open();
@@ -176,7 +176,7 @@ static void mistakes_are_refused(void)
 	for (int i = 0; i < 5; i++)
 		list[i] = piece(&r, 0, 8);
 	struct ibv_exp_send_wr wr = fill(key, 0, 1, list), *bad;
-	/* More than it was made with; less is well. */
+	/* More rights than at creation are refused, and fewer are valid. */
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), EINVAL);
 	wr.ext_op.umr.exp_access = IBV_EXP_ACCESS_REMOTE_READ;
 	execute(&r, r.a, &wr, IBV_EXP_WC_UMR);
@@ -214,7 +214,7 @@ static void mistakes_are_refused(void)
 	CHECK(bad == &wr);
 	wr.comp_mask = 0;
 
-	/* On a queue pair that may not. */
+	/* On a QP without the UMR flag. */
 	struct ibv_qp_init_attr plain = small_qp(r.cq);
 	struct ibv_qp *other = ibv_create_qp(r.pd, &plain);
 	CHECK(other);
@@ -233,7 +233,7 @@ static void mistakes_are_refused(void)
 	init.qpg.qpg_type = IBV_EXP_QPG_PARENT;
 	CHECK(!ibv_exp_create_qp(r.context, &init) && errno == EOPNOTSUPP);
 
-	/* What is found when it is executed. */
+	/* Errors that execution detects. */
 	wr.ext_op.umr.umr_type = IBV_EXP_UMR_MR_LIST;
 	list[0].length = BUFFER_LEN + 1;
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), 0);
@@ -271,7 +271,7 @@ static void keys_end_and_are_invalidated(void)
 	wr = rdma(IBV_EXP_WR_RDMA_READ, &sge, 0, outer->rkey);
 	execute(&r, r.a, &wr, IBV_EXP_WC_RDMA_READ);
 	CHECK(!memcmp(r.buffer + 4096, r.buffer, 50) && !memcmp(r.buffer + 4146, r.buffer + 100, 50));
-	/* Invalidated, twice; a peer, and the key above it, find nothing. */
+	/* Invalidated twice. The peer, and a key that maps to this one, get access errors. */
 	struct ibv_exp_send_wr free_it = { .wr_id = 5, .exp_opcode = IBV_EXP_WR_UMR_INVALIDATE,
 					   .exp_send_flags = IBV_EXP_SEND_INLINE |
 							     IBV_EXP_SEND_SIGNALED };
@@ -280,7 +280,7 @@ static void keys_end_and_are_invalidated(void)
 	execute(&r, r.b, &free_it, IBV_EXP_WC_UMR);
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), 0);
 	CHECK_INT(next_exp(&r).status, IBV_WC_REM_ACCESS_ERR);
-	/* Only as much of a completion as the program knows of. */
+	/* Polling writes only as many bytes of a completion as the program requests. */
 	struct ibv_exp_wc flushed[2];
 	memset(flushed, 0x55, sizeof(flushed));
 	CHECK_INT(ibv_exp_post_send(r.a, &wr, &bad), 0);
@@ -296,7 +296,7 @@ static void keys_end_and_are_invalidated(void)
 	rig_close(&r);
 }
 
-/* A window that is bound by the experimental verbs: its rights have 64 bits, too. */
+/* A window bound by the experimental verbs also has 64-bit rights. */
 static void windows_have_them(struct rig *r)
 {
 	struct ibv_mr *region = ibv_reg_mr(r->pd, r->buffer, BUFFER_LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);

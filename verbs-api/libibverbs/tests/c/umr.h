@@ -1,4 +1,4 @@
-/* What programs of indirect memory keys share: a rig whose queue pairs may change keys, and requests. */
+/* Helpers for programs with indirect memory keys: a rig whose QPs may change keys, and requests. */
 #ifndef ROCADE_TESTS_UMR_H
 #define ROCADE_TESTS_UMR_H
 
@@ -10,7 +10,7 @@
 	(IBV_EXP_ACCESS_LOCAL_WRITE | IBV_EXP_ACCESS_REMOTE_WRITE | IBV_EXP_ACCESS_REMOTE_READ |     \
 	 IBV_EXP_ACCESS_REMOTE_ATOMIC)
 
-/* As rig_open, but the queue pairs may change keys, with lists of up to 4 in a request. */
+/* Like rig_open, but the QPs may change keys, with inline lists of up to 4 entries. */
 static inline struct rig umr_open(void)
 {
 	struct rig r = rig_open();
@@ -98,7 +98,7 @@ static inline void execute(struct rig *r, struct ibv_qp *qp, struct ibv_exp_send
 	CHECK(wc.exp_wc_flags & IBV_EXP_WC_WITH_TIMESTAMP);
 }
 
-/* Between a place of a key and the end of the buffer, from there or to it. */
+/* Transfers between an address of a key and the end of the buffer. */
 static inline struct ibv_exp_send_wr rdma(enum ibv_exp_wr_opcode opcode, struct ibv_sge *sge, uint64_t addr,
 				   uint32_t rkey)
 {

@@ -1,9 +1,10 @@
-/* Indirect memory keys at their edges: layouts of nothing and of overlaps, keys of keys, and keys that change while they are in use. */
+/* Edge cases of indirect memory keys: empty and overlapping layouts, keys of keys, and changes
+ * while a key is in use. */
 #include "umr.h"
 
 #include <sched.h>
 
-/* Reads `length` bytes from `addr` of a key into the end of the buffer; how that ends. */
+/* Reads `length` bytes at `addr` of a key to the end of the buffer. Returns the status. */
 static enum ibv_wc_status read_through(struct rig *r, struct ibv_mr *key, uint64_t addr, uint32_t length)
 {
 	struct ibv_sge sge = sge_at(r, 4096, length);
@@ -43,14 +44,14 @@ static void layouts_of_nothing_and_of_overlaps(void)
 	struct rig r = umr_open();
 	struct ibv_mr *key = new_key(&r, 4);
 	char *buffer = r.buffer;
-	/* Entries of nothing, and one twice, backwards. */
+	/* Empty entries, and two that overlap. */
 	struct ibv_exp_mem_region list[] = { piece(&r, 90, 0), piece(&r, 200, 10), piece(&r, 100, 0),
 					     piece(&r, 205, 3) };
 	struct ibv_exp_send_wr wr = fill(key, 1000, 4, list);
 	execute(&r, r.a, &wr, IBV_EXP_WC_UMR);
 	CHECK_INT(read_through(&r, key, 1000, 13), IBV_WC_SUCCESS);
 	CHECK(!memcmp(buffer + 4096, buffer + 200, 10) && !memcmp(buffer + 4106, buffer + 205, 3));
-	/* Blocks that overlap, that stay where they are, and that are empty. */
+	/* Blocks that overlap, blocks with stride 0, and empty blocks. */
 	size_t six[] = { 6 }, two[] = { 2 }, none[] = { 0 }, one[] = { 1 }, three[] = { 3 };
 	struct ibv_exp_mem_repeat_block blocks[] = {
 		{ (uintptr_t)buffer + 300, r.mr, six, two },
@@ -66,7 +67,7 @@ static void layouts_of_nothing_and_of_overlaps(void)
 	}
 	CHECK_INT(read_through(&r, key, 0, 22), IBV_WC_REM_ACCESS_ERR);
 	start_again(&r);
-	/* A write takes the pieces in their order: of a place that is there twice the last counts. */
+	/* A write fills the pieces in order: the last write to overlapping bytes wins. */
 	memset(buffer + 4096, 1, 7);
 	memset(buffer + 4103, 2, 14);
 	struct ibv_sge sge = sge_at(&r, 4096, 21);
@@ -74,7 +75,7 @@ static void layouts_of_nothing_and_of_overlaps(void)
 	execute(&r, r.a, &wr, IBV_EXP_WC_RDMA_WRITE);
 	static const char overlapped[] = { 1, 1, 2, 2, 2, 2, 2, 2, 2, 2 };
 	CHECK(!memcmp(buffer + 300, overlapped, 10));
-	/* Nothing at all: a key that is there, of no length. */
+	/* An empty layout: a valid key of length 0. */
 	for (int way = 0; way < 2; way++) {
 		size_t *repeats = way ? none : three;
 		blocks[0].byte_count = way ? six : none;
@@ -103,7 +104,7 @@ static void layouts_of_nothing_and_of_overlaps(void)
 	rig_close(&r);
 }
 
-/* Each exchanges the halves of the one below. */
+/* Each key swaps the halves of the one below. */
 static void keys_of_keys_down_to_the_last(void)
 {
 	struct rig r = umr_open();
@@ -133,7 +134,8 @@ static void keys_of_keys_down_to_the_last(void)
 		list[0] = (struct ibv_exp_mem_region){ 32, keys[level], 32 };
 		list[1] = (struct ibv_exp_mem_region){ 0, keys[level], 32 };
 	}
-	/* A circle, and a key that lists itself: whatever comes of it, it ends. */
+	/* A cycle of keys, and a key that lists itself: any status is valid, but the request must
+	 * end. */
 	list[0] = (struct ibv_exp_mem_region){ 0, keys[1], 64 };
 	wr = fill(keys[0], 0, 1, list);
 	execute(&r, r.a, &wr, IBV_EXP_WC_UMR);
@@ -154,7 +156,7 @@ static void keys_of_keys_down_to_the_last(void)
 	rig_close(&r);
 }
 
-/* What is listed may be of another domain, or go first. */
+/* Listed keys may be of another PD, or be deregistered first. */
 static void keys_of_what_is_not_ours(void)
 {
 	struct rig r = umr_open();
@@ -169,7 +171,7 @@ static void keys_of_what_is_not_ours(void)
 	start_again(&r);
 	CHECK_INT(ibv_dereg_mr(foreign), 0);
 	CHECK_INT(ibv_dealloc_pd(other), 0);
-	/* Rights are those of both: the region lets nobody write. */
+	/* A piece has only the rights that both keys have: the MR does not allow writes. */
 	struct ibv_mr *readable = ibv_reg_mr(r.pd, r.buffer, 64, IBV_ACCESS_REMOTE_READ);
 	CHECK(readable);
 	list[1] = (struct ibv_exp_mem_region){ (uintptr_t)r.buffer + 8, readable, 8 };
@@ -185,7 +187,7 @@ static void keys_of_what_is_not_ours(void)
 	CHECK_INT(next_exp(&r).status, IBV_WC_REM_ACCESS_ERR);
 	CHECK(!memcmp(before, r.buffer, 16));
 	start_again(&r);
-	/* It goes; what does not touch it goes on. */
+	/* The listed MR is deregistered. Accesses to the other pieces still work. */
 	CHECK_INT(ibv_dereg_mr(readable), 0);
 	CHECK_INT(read_through(&r, key, 0, 8), IBV_WC_SUCCESS);
 	CHECK_INT(read_through(&r, key, 0, 9), IBV_WC_REM_ACCESS_ERR);
@@ -203,7 +205,7 @@ struct reader {
 	int stop, whole, refused;
 };
 
-/* What it reads is of one of the two layouts, or nothing. */
+/* Reads from the key: the data is of one of the two layouts, or the read is refused. */
 static void *read_on(void *argument)
 {
 	struct reader *reader = argument;
@@ -211,7 +213,7 @@ static void *read_on(void *argument)
 	while (!__atomic_load_n(&reader->stop, __ATOMIC_SEQ_CST)) {
 		enum ibv_wc_status status = read_through(r, reader->key, 0, READ_LEN);
 		if (status == IBV_WC_SUCCESS) {
-			/* Per packet, of which there are two. */
+			/* Checked per packet, of which there are two. */
 			for (int packet = 0; packet < READ_LEN / 1024; packet++) {
 				char *got = r->buffer + 4096 + 1024 * packet;
 				CHECK(*got == 1 || *got == 2);
@@ -228,11 +230,11 @@ static void *read_on(void *argument)
 	return NULL;
 }
 
-/* The owner of a key fills it anew, and makes it invalid, while a peer reads through it. */
+/* The owner of a key refills and invalidates it while a peer reads through it. */
 static void changes_under_a_reader(void)
 {
 	struct rig r = umr_open();
-	/* Its own queue pair, CQ and thread. */
+	/* The owner's own QP and CQ. */
 	struct ibv_cq *cq = ibv_create_cq(r.context, 16, NULL, NULL, 0);
 	CHECK(cq);
 	struct ibv_exp_qp_init_attr init = {
@@ -261,7 +263,7 @@ static void changes_under_a_reader(void)
 		int invalidates = change % 4 == 3;
 		if (invalidates)
 			wr.exp_opcode = IBV_EXP_WR_UMR_INVALIDATE;
-		/* Not before the reader has noticed the last change. */
+		/* Waits until the reader has seen the last change. */
 		int *counter = invalidates ? &reader.refused : &reader.whole;
 		int before = __atomic_load_n(counter, __ATOMIC_SEQ_CST);
 		CHECK_INT(ibv_exp_post_send(qp, &wr, &bad), 0);
@@ -269,14 +271,16 @@ static void changes_under_a_reader(void)
 		CHECK_INT(wc.status, IBV_WC_SUCCESS);
 		while (__atomic_load_n(counter, __ATOMIC_SEQ_CST) < before + 2)
 			sched_yield();
-		/* Two that were refused: the second began after the key was invalid, and so did all that follow. */
+		/* After two refusals no read may succeed: the second one began after the
+		 * invalidation, and so did all later ones. */
 		int whole = __atomic_load_n(&reader.whole, __ATOMIC_SEQ_CST);
 		while (invalidates && __atomic_load_n(counter, __ATOMIC_SEQ_CST) < before + 4)
 			CHECK_INT(__atomic_load_n(&reader.whole, __ATOMIC_SEQ_CST), whole);
 	}
 	__atomic_store_n(&reader.stop, 1, __ATOMIC_SEQ_CST);
 	CHECK_INT(pthread_join(reader.thread, NULL), 0);
-	/* The key goes while there may be somebody who uses it: refused, as any other that is gone. */
+	/* The key is deregistered while it may be in use: accesses are refused as for any unknown
+	 * key. */
 	uint32_t gone = key->rkey;
 	CHECK_INT(ibv_dereg_mr(key), 0);
 	struct ibv_sge sge = sge_at(&r, 4096, 8);
@@ -290,7 +294,8 @@ static void changes_under_a_reader(void)
 	rig_close(&r);
 }
 
-/* The list is read when the request is posted: what becomes of it, and of the memory for it, afterwards does not matter. */
+/* The list is read when the request is posted. Later changes of the list or its memory have no
+ * effect. */
 static void lists_are_taken_at_once(void)
 {
 	struct rig r = umr_open();
@@ -320,7 +325,7 @@ static void lists_are_taken_at_once(void)
 			CHECK(!memcmp(r.buffer + 4096 + 8 * i, r.buffer + 100 * i, 8));
 		CHECK_INT(ibv_dereg_mr(both[k]), 0);
 	}
-	/* Room that the device does not have. */
+	/* A longer list than the device supports. */
 	struct ibv_exp_device_attr device = { .comp_mask = IBV_EXP_DEVICE_ATTR_UMR };
 	CHECK_INT(ibv_exp_query_device(r.context, &device), 0);
 	attr.max_klm_list_size = device.umr_caps.max_klm_list_size + 1;

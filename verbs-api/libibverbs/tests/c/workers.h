@@ -10,7 +10,7 @@
 
 enum { RECEIVES = 64, ROOM = 16384 };
 
-/* What a worker is asked, and what it answers. */
+/* An order for a worker. */
 struct order {
 	char what;
 	uint32_t number;
@@ -21,7 +21,7 @@ struct worker {
 	int socket;
 };
 
-/* What a worker has. */
+/* The objects of a worker. */
 struct share {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -44,7 +44,7 @@ static inline struct share open_share(void)
 	return s;
 }
 
-/* Does what it is asked until the other end closes. */
+/* Executes orders until the other end closes. */
 typedef uint64_t work(void *state, struct order order);
 
 static inline struct worker start_worker(void *(*begin)(int), work *carry_out, int argument)
@@ -99,7 +99,7 @@ static inline void kill_worker(struct worker *worker)
 static inline void end_worker(struct worker *worker)
 {
 	int status;
-	/* Workers that were started later have a copy. */
+	/* Later workers have inherited a copy of the socket. */
 	CHECK_INT(shutdown(worker->socket, SHUT_RDWR), 0);
 	close(worker->socket);
 	CHECK_INT(waitpid(worker->pid, &status, 0), worker->pid);

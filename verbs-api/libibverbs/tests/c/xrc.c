@@ -51,7 +51,7 @@ static struct ibv_qp *open_target(struct rig *r, struct ibv_xrcd *xrcd, uint32_t
 	return qp;
 }
 
-/* An initiator, with or without the builder. */
+/* Creates an initiator, with or without the builders. */
 static struct ibv_qp *create_initiator(struct rig *r, uint64_t operations)
 {
 	struct ibv_qp_init_attr small = small_qp(r->cq);
@@ -130,7 +130,7 @@ static void domains_and_files(void)
 	CHECK(!open_domain(r.context, same, 0) && errno == EAGAIN);
 	close(same);
 
-	/* Domains of their own share nothing. */
+	/* Private domains share nothing. */
 	one = open_domain(r.context, -1, O_CREAT);
 	other = open_domain(r.context, -1, O_CREAT);
 	CHECK(one && other);
@@ -144,7 +144,7 @@ static void domains_and_files(void)
 	rig_close(&r);
 }
 
-/* XRC-01, XRC-05, XRC-12: messages by both ways to post them, to two queues. */
+/* Messages, posted with both interfaces, to two SRQs (XRC-01, XRC-05, XRC-12). */
 static void messages_go_to_the_queue_they_name(void)
 {
 	struct rig r = rig_open();
@@ -191,7 +191,7 @@ static void messages_go_to_the_queue_they_name(void)
 	CHECK_INT(ibv_destroy_qp(plain), 0);
 	CHECK_INT(ibv_destroy_qp(target), 0);
 
-	/* The builder, and the older way to make an initiator. */
+	/* The builders, and an initiator created with ibv_create_qp. */
 	target = create_target(&r, xrcd);
 	struct ibv_qp *qp = create_initiator(&r, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ);
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
@@ -223,7 +223,7 @@ static void messages_go_to_the_queue_they_name(void)
 	ibv_wr_start(ex);
 	ibv_wr_set_xrc_srqn(ex, 1);
 	CHECK_INT(ibv_wr_complete(ex), EINVAL);
-	/* A request that names no queue, behind one that does: nothing of the batch is sent. */
+	/* The second request of a batch names no SRQ: nothing of the batch is sent. */
 	CHECK_INT(post_recv(&r, srqs[1], 51), 0);
 	ibv_wr_start(ex);
 	ibv_wr_send(ex);
@@ -260,7 +260,7 @@ static void messages_go_to_the_queue_they_name(void)
 	rig_close(&r);
 }
 
-/* What does not fit together. */
+/* Combinations that are invalid. */
 static void mistakes_are_refused(void)
 {
 	struct rig r = rig_open();

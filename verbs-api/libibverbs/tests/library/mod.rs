@@ -1,4 +1,4 @@
-//! The built library, used like a C program would use it.
+//! The built library, used like by a C program.
 
 use std::{
     ffi::{CString, c_char, c_int, c_uint, c_void},
@@ -18,8 +18,8 @@ use rocade_abi::{
     verbs_context,
 };
 
-/// Declares the exported functions the tests call, looked up with their version like the loader
-/// does.
+/// Declares the exported functions that the tests call. They are looked up with their version, like
+/// by the loader.
 macro_rules! functions {
     ($( $name:ident @ $version:literal: fn($($arg:ty),* $(,)?) $(-> $ret:ty)?; )+) => {
         /// Entry points of the library.
@@ -86,15 +86,15 @@ fn symbol(handle: *mut c_void, name: &str, version: &str) -> *mut c_void {
     found
 }
 
-/// The library, built and loaded once. The process uses an address of its own, without broker,
-/// so that test programs may run side by side.
+/// Returns the library, built and loaded once. The process uses an address of its own and no
+/// broker, so that test programs may run in parallel.
 pub(crate) fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         use_address(std::process::id());
         let path = rocade_symbols::verify::built_library("ibverbs");
         let c_path = CString::new(path.to_str().expect("UTF-8 path")).expect("no NUL in a path");
-        // SAFETY: a terminated string; the library's initialisers need nothing.
+        // SAFETY: a terminated string. The library's initializers have no requirements.
         let handle = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} does not load", path.display());
         Library::load(handle)
@@ -115,7 +115,7 @@ pub(crate) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// The extended context around `context`, found like the header's inline functions find it.
+/// Returns the extended context around `context`, found like by the header's inline functions.
 ///
 /// # Safety
 /// `context` must be open.
@@ -155,7 +155,7 @@ impl Device {
         // SAFETY: from the list.
         let context = unsafe { (lib.ibv_open_device)(device) };
         assert!(!context.is_null(), "errno {}", errno());
-        // SAFETY: from `ibv_get_device_list`; an open device may outlive the list.
+        // SAFETY: from `ibv_get_device_list`. An open device may outlive the list.
         unsafe { (lib.ibv_free_device_list)(list) };
         // SAFETY: an open context.
         let pd = unsafe { (lib.ibv_alloc_pd)(context) };
@@ -163,9 +163,9 @@ impl Device {
         Self { lib, context, pd }
     }
 
-    /// Ends domain and context.
+    /// Deallocates the domain and closes the context.
     pub(crate) fn close(self) {
-        // SAFETY: both are alive and used no more.
+        // SAFETY: both are alive and not used afterwards.
         unsafe {
             assert_eq!((self.lib.ibv_dealloc_pd)(self.pd), 0);
             assert_eq!((self.lib.ibv_close_device)(self.context), 0);
@@ -188,7 +188,7 @@ impl Device {
         qp
     }
 
-    /// Registers `buffer` with all rights.
+    /// Registers `buffer` with all access rights.
     pub(crate) fn register(&self, buffer: *mut [u8]) -> *mut ibv_mr {
         let access = IBV_ACCESS_LOCAL_WRITE
             | IBV_ACCESS_REMOTE_WRITE
@@ -196,13 +196,13 @@ impl Device {
             | IBV_ACCESS_REMOTE_ATOMIC;
         let addr = buffer.cast();
         let access = access.cast_signed();
-        // SAFETY: a live domain; the tests keep the buffer while the region exists.
+        // SAFETY: a live domain. The tests keep the buffer while the MR exists.
         let mr = unsafe { (self.lib.ibv_reg_mr)(self.pd, addr, buffer.len(), access) };
         assert!(!mr.is_null(), "errno {}", errno());
         mr
     }
 
-    /// Brings `qp` to RTS, connected to QP number `peer` at our own GID.
+    /// Brings `qp` to RTS, connected to QP number `peer` at the device's own GID.
     pub(crate) fn connect(&self, qp: *mut ibv_qp, peer: u32) {
         // SAFETY: zero is a value for all members.
         let mut attr: ibv_qp_attr = unsafe { mem::zeroed() };
@@ -237,7 +237,7 @@ impl Device {
 
         attr.qp_state = IBV_QPS_RTS;
         attr.sq_psn = 0x123;
-        // Half a second: on a busy machine a thread may not run for longer than usual.
+        // Half a second, because on a busy machine a thread may be delayed.
         attr.timeout = 17;
         attr.retry_cnt = 7;
         attr.rnr_retry = 7;
@@ -255,12 +255,12 @@ impl Device {
         // SAFETY: a live QP.
         let status = unsafe { (self.lib.ibv_modify_qp)(qp, attr, mask.cast_signed()) };
         assert_eq!(status, 0, "to state {}", attr.qp_state);
-        // SAFETY: a live QP; `ibv_modify_qp` shows the state in it.
+        // SAFETY: a live QP, in which `ibv_modify_qp` stores the state.
         assert_eq!(unsafe { (*qp).state }, attr.qp_state);
     }
 }
 
-/// Attributes of a small RC queue pair.
+/// Returns attributes of a small RC QP.
 pub(crate) fn init_attr(cq: *mut ibv_cq) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
