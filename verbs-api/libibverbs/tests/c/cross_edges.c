@@ -88,7 +88,7 @@ static void a_wait_behind_a_slow_send(void)
 	cross_close(&c);
 }
 
-/* A CQ counts modulo 2^32. Twice the greatest count is behind the counter. */
+/* A CQ counts modulo 2^32: two advances by the greatest count go past the wraparound. */
 static void counts_go_round(void)
 {
 	struct cross c = cross_open(0, 0);
