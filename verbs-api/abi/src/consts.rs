@@ -22,17 +22,17 @@ enumerators! {
         IBV_RAW_PACKET_CAP_IP_CSUM = 4,
         IBV_RAW_PACKET_CAP_DELAY_DROP = 8,
     }
-    u32, "Flag of a flow. (`enum ibv_flow_flags`)": {
+    u32, "Flag of a flow steering rule. (`enum ibv_flow_flags`)": {
         IBV_FLOW_ATTR_FLAGS_DONT_TRAP = 2,
         IBV_FLOW_ATTR_FLAGS_EGRESS = 4,
     }
-    u32, "What a flow is for. (`enum ibv_flow_attr_type`)": {
+    u32, "Type of a flow steering rule. (`enum ibv_flow_attr_type`)": {
         IBV_FLOW_ATTR_NORMAL = 0,
         IBV_FLOW_ATTR_ALL_DEFAULT = 1,
         IBV_FLOW_ATTR_MC_DEFAULT = 2,
         IBV_FLOW_ATTR_SNIFFER = 3,
     }
-    u32, "Specification of a flow. (`enum ibv_flow_spec_type`)": {
+    u32, "Type of a flow specification. (`enum ibv_flow_spec_type`)": {
         IBV_FLOW_SPEC_ETH = 0x20,
         IBV_FLOW_SPEC_IPV4 = 0x30,
         IBV_FLOW_SPEC_IPV6 = 0x31,
@@ -93,17 +93,17 @@ enumerators! {
         IBV_DEVICE_RAW_IP_CSUM = 0x4000000,
         IBV_DEVICE_MANAGED_FLOW_STEERING = 0x20000000,
     }
-    u32, "Answer of `ibv_is_fork_initialized`. (`enum ibv_fork_status`)": {
+    u32, "Result of `ibv_is_fork_initialized`. (`enum ibv_fork_status`)": {
         IBV_FORK_DISABLED = 0,
         IBV_FORK_ENABLED = 1,
         IBV_FORK_UNNEEDED = 2,
     }
-    u32, "Atomicity a device offers. (`enum ibv_atomic_cap`)": {
+    u32, "Atomicity of a device's atomics. (`enum ibv_atomic_cap`)": {
         IBV_ATOMIC_NONE = 0,
         IBV_ATOMIC_HCA = 1,
         IBV_ATOMIC_GLOB = 2,
     }
-    u32, "On-demand paging per transport, bit. (`enum ibv_odp_transport_cap_bits`)": {
+    u32, "On-demand paging capability bit per transport. (`enum ibv_odp_transport_cap_bits`)": {
         IBV_ODP_SUPPORT_SEND = 1,
         IBV_ODP_SUPPORT_RECV = 2,
         IBV_ODP_SUPPORT_WRITE = 4,
@@ -111,7 +111,7 @@ enumerators! {
         IBV_ODP_SUPPORT_ATOMIC = 16,
         IBV_ODP_SUPPORT_SRQ_RECV = 32,
     }
-    u64, "On-demand paging, bit. (`enum ibv_odp_general_caps`)": {
+    u64, "On-demand paging capability bit. (`enum ibv_odp_general_caps`)": {
         IBV_ODP_SUPPORT = 1,
         IBV_ODP_SUPPORT_IMPLICIT = 2,
     }
@@ -234,7 +234,7 @@ enumerators! {
         IBV_WC_DRIVER2 = 136,
         IBV_WC_DRIVER3 = 137,
     }
-    u64, "Field a CQ shall report, bit. (`enum ibv_create_cq_wc_flags`)": {
+    u64, "Bit of a field that an extended CQ reports. (`enum ibv_create_cq_wc_flags`)": {
         IBV_WC_EX_WITH_BYTE_LEN = 1,
         IBV_WC_EX_WITH_IMM = 2,
         IBV_WC_EX_WITH_QP_NUM = 4,
@@ -248,7 +248,7 @@ enumerators! {
         IBV_WC_EX_WITH_TM_INFO = 0x400,
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 0x800,
     }
-    u32, "Completion flag, bit. (`enum ibv_wc_flags`)": {
+    u32, "Completion flag bit. (`enum ibv_wc_flags`)": {
         IBV_WC_GRH = 1,
         IBV_WC_WITH_IMM = 2,
         IBV_WC_IP_CSUM_OK = 4,
@@ -257,7 +257,7 @@ enumerators! {
         IBV_WC_TM_MATCH = 32,
         IBV_WC_TM_DATA_VALID = 64,
     }
-    u32, "Access right, bit. (`enum ibv_access_flags`)": {
+    u32, "Access right bit. (`enum ibv_access_flags`)": {
         IBV_ACCESS_LOCAL_WRITE = 1,
         IBV_ACCESS_REMOTE_WRITE = 2,
         IBV_ACCESS_REMOTE_READ = 4,
@@ -268,12 +268,12 @@ enumerators! {
         IBV_ACCESS_HUGETLB = 128,
         IBV_ACCESS_RELAXED_ORDERING = 0x100000,
     }
-    u32, "Member of `ibv_xrcd_init_attr` in use, bit. (`enum ibv_xrcd_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_xrcd_init_attr`. (`enum ibv_xrcd_init_attr_mask`)": {
         IBV_XRCD_INIT_ATTR_FD = 1,
         IBV_XRCD_INIT_ATTR_OFLAGS = 2,
         IBV_XRCD_INIT_ATTR_RESERVED = 4,
     }
-    u32, "What `ibv_rereg_mr` changes, bit. (`enum ibv_rereg_mr_flags`)": {
+    u32, "Bit of an attribute that `ibv_rereg_mr` changes. (`enum ibv_rereg_mr_flags`)": {
         IBV_REREG_MR_CHANGE_TRANSLATION = 1,
         IBV_REREG_MR_CHANGE_PD = 2,
         IBV_REREG_MR_CHANGE_ACCESS = 4,
@@ -309,7 +309,7 @@ enumerators! {
         IBV_RATE_800_GBPS = 23,
         IBV_RATE_1200_GBPS = 24,
     }
-    u32, "SRQ attribute, bit. (`enum ibv_srq_attr_mask`)": {
+    u32, "SRQ attribute bit. (`enum ibv_srq_attr_mask`)": {
         IBV_SRQ_MAX_WR = 1,
         IBV_SRQ_LIMIT = 2,
     }
@@ -318,7 +318,7 @@ enumerators! {
         IBV_SRQT_XRC = 1,
         IBV_SRQT_TM = 2,
     }
-    u32, "Member of `ibv_srq_init_attr_ex` in use, bit. (`enum ibv_srq_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_srq_init_attr_ex`. (`enum ibv_srq_init_attr_mask`)": {
         IBV_SRQ_INIT_ATTR_TYPE = 1,
         IBV_SRQ_INIT_ATTR_PD = 2,
         IBV_SRQ_INIT_ATTR_XRCD = 4,
@@ -335,7 +335,7 @@ enumerators! {
         IBV_QPT_XRC_RECV = 10,
         IBV_QPT_DRIVER = 255,
     }
-    u32, "Member of `ibv_qp_init_attr_ex` in use, bit. (`enum ibv_qp_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_qp_init_attr_ex`. (`enum ibv_qp_init_attr_mask`)": {
         IBV_QP_INIT_ATTR_PD = 1,
         IBV_QP_INIT_ATTR_XRCD = 2,
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 4,
@@ -344,14 +344,14 @@ enumerators! {
         IBV_QP_INIT_ATTR_RX_HASH = 32,
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 64,
     }
-    u32, "QP creation flag, bit. (`enum ibv_qp_create_flags`)": {
+    u32, "QP creation flag bit. (`enum ibv_qp_create_flags`)": {
         IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 2,
         IBV_QP_CREATE_SCATTER_FCS = 0x100,
         IBV_QP_CREATE_CVLAN_STRIPPING = 0x200,
         IBV_QP_CREATE_SOURCE_QPN = 0x400,
         IBV_QP_CREATE_PCI_WRITE_END_PADDING = 0x800,
     }
-    u64, "Send operation a QP shall offer, bit. (`enum ibv_qp_create_send_ops_flags`)": {
+    u64, "Bit of a send operation that an extended QP has. (`enum ibv_qp_create_send_ops_flags`)": {
         IBV_QP_EX_WITH_RDMA_WRITE = 1,
         IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 2,
         IBV_QP_EX_WITH_SEND = 4,
@@ -365,14 +365,14 @@ enumerators! {
         IBV_QP_EX_WITH_TSO = 0x400,
         IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000,
     }
-    u32, "Member of `ibv_qp_open_attr` in use, bit. (`enum ibv_qp_open_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_qp_open_attr`. (`enum ibv_qp_open_attr_mask`)": {
         IBV_QP_OPEN_ATTR_NUM = 1,
         IBV_QP_OPEN_ATTR_XRCD = 2,
         IBV_QP_OPEN_ATTR_CONTEXT = 4,
         IBV_QP_OPEN_ATTR_TYPE = 8,
         IBV_QP_OPEN_ATTR_RESERVED = 16,
     }
-    u32, "QP attribute, bit. (`enum ibv_qp_attr_mask`)": {
+    u32, "QP attribute bit. (`enum ibv_qp_attr_mask`)": {
         IBV_QP_STATE = 1,
         IBV_QP_CUR_STATE = 2,
         IBV_QP_EN_SQD_ASYNC_NOTIFY = 4,
@@ -426,34 +426,34 @@ enumerators! {
         IBV_WR_DRIVER1 = 11,
         IBV_WR_ATOMIC_WRITE = 15,
     }
-    u32, "Send flag, bit. (`enum ibv_send_flags`)": {
+    u32, "Send flag bit. (`enum ibv_send_flags`)": {
         IBV_SEND_FENCE = 1,
         IBV_SEND_SIGNALED = 2,
         IBV_SEND_SOLICITED = 4,
         IBV_SEND_INLINE = 8,
         IBV_SEND_IP_CSUM = 16,
     }
-    u32, "CQ attribute, bit. (`enum ibv_cq_attr_mask`)": {
+    u32, "CQ attribute bit. (`enum ibv_cq_attr_mask`)": {
         IBV_CQ_ATTR_MODERATE = 1,
         IBV_CQ_ATTR_RESERVED = 2,
     }
-    u32, "Member of `ibv_cq_init_attr_ex` in use, bit. (`enum ibv_cq_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_cq_init_attr_ex`. (`enum ibv_cq_init_attr_mask`)": {
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1,
         IBV_CQ_INIT_ATTR_MASK_PD = 2,
     }
-    u32, "CQ creation flag, bit. (`enum ibv_create_cq_attr_flags`)": {
+    u32, "CQ creation flag bit. (`enum ibv_create_cq_attr_flags`)": {
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1,
         IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 2,
     }
-    u32, "Member of `ibv_parent_domain_init_attr` in use, bit. (`enum ibv_parent_domain_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_parent_domain_init_attr`. (`enum ibv_parent_domain_init_attr_mask`)": {
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
         IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 2,
     }
-    u32, "Run-time value, bit. (`enum ibv_values_mask`)": {
+    u32, "Run-time value bit. (`enum ibv_values_mask`)": {
         IBV_VALUES_MASK_RAW_CLOCK = 1,
         IBV_VALUES_MASK_RESERVED = 2,
     }
-    i32, "Failure of `ibv_rereg_mr`. (`enum ibv_rereg_mr_err_code`)": {
+    i32, "Error code of `ibv_rereg_mr`. (`enum ibv_rereg_mr_err_code`)": {
         IBV_REREG_MR_ERR_INPUT = -1,
         IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
         IBV_REREG_MR_ERR_DO_FORK_OLD = -3,

@@ -82,11 +82,11 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr, Errno> {
     let gids = context.gid_entries_of(port)?;
     if wc.wc_flags & IBV_WC_GRH == 0 {
-        let what = "the completion is of no datagram: IBV_WC_GRH is not set";
+        let what = "the completion has no GRH: IBV_WC_GRH is not set";
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
     let header = Grh::of(&grh_bytes(grh)).ok_or_else(|| {
-        let what = "what is in front of the message is no IP header";
+        let what = "the GRH is no IP header";
         Errno(libc::EPROTONOSUPPORT).because(Reason::new(what, ""))
     })?;
     let back = header.way_back(port, &gids).ok_or_else(|| {

@@ -73,7 +73,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let attr = unsafe { ffi::read(attr) }?;
         let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
-            let what = format!("comp_mask asks for {:#x} too", attr.comp_mask & !known);
+            let what = format!(
+                "comp_mask has the unsupported bits {:#x}",
+                attr.comp_mask & !known
+            );
             return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
         // SAFETY: by contract an open context.

@@ -72,7 +72,7 @@ fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
     if is_mlx5(attr.vendor_id, attr.vendor_part_id) {
         return Ok(());
     }
-    let what = "the device does not pass for one of mlx5";
+    let what = "the device has no mlx5 identity";
     let advice = "set identity to its vendor and part, e.g. 0x02c9:0x1017";
     Err(Errno::OPNOTSUPP.because(Reason::new(what, advice)))
 }
@@ -210,7 +210,7 @@ unsafe extern "C" fn mlx5dv_create_qp(
                 }
             }
             _ => Err(Errno::INVAL.because(Reason::new(
-                "IBV_QPT_DRIVER goes with MLX5DV_QP_INIT_ATTR_MASK_DC, and nothing else does",
+                "IBV_QPT_DRIVER and MLX5DV_QP_INIT_ATTR_MASK_DC require each other",
                 "",
             ))),
         }
@@ -257,7 +257,7 @@ unsafe fn create_dci(
     let with_table = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     let extra = init.send_ops_flags & !qp_ex::supported_ops(QpType::DcInitiator.code());
     if with_table && extra != 0 {
-        let what = format!("send_ops_flags ask for {extra:#x} too");
+        let what = format!("send_ops_flags have the unsupported bits {extra:#x}");
         return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)));
     }
     // SAFETY: same contract.

@@ -48,10 +48,10 @@ impl Modify<'_> {
         let rule = transition_rule(self.qp_type, self.from, self.from);
         let name = state_name(self.from);
         let already = match self.mask.contains(QpAttrMask::STATE) {
-            true => format!("the queue pair is in {name} already"),
+            true => format!("the queue pair is already in {name}"),
             false => "attr_mask does not change the state".to_owned(),
         };
-        let advice = "a queue pair that shall be connected again goes to RESET first";
+        let advice = "to connect a queue pair again, move it to RESET first";
         match (error, rule) {
             (ModifyError::NoTransition, _) => Some(Reason::new(already, advice)),
             (ModifyError::UnexpectedAttr, Some(rule)) => {
@@ -62,8 +62,8 @@ impl Modify<'_> {
                     false => names(allowed),
                 };
                 Some(Reason::new(
-                    format!("{already}, and {extra} cannot change there"),
-                    format!("what can change there is {allowed}; {advice}"),
+                    format!("{already}, and {extra} cannot be changed there"),
+                    format!("only {allowed} can be changed there. {advice}"),
                 ))
             }
             _ => None,
@@ -88,22 +88,22 @@ impl Modify<'_> {
         match (error, rule) {
             (ModifyError::NoTransition, _) => Reason::new(
                 "there is no such transition",
-                "a queue pair goes RESET -> INIT -> RTR -> RTS, and from any state to RESET or ERR",
+                "the transitions are RESET -> INIT -> RTR -> RTS, and from any state to RESET or ERR",
             ),
             (ModifyError::MissingAttr, Some(rule)) => {
                 let missing = names(rule.required.difference(self.mask));
                 let needed = names(QpAttrMask::STATE | rule.required);
                 Reason::new(
                     format!("attr_mask lacks {missing}"),
-                    format!("this transition needs {needed}"),
+                    format!("this transition requires {needed}"),
                 )
             }
             (ModifyError::UnexpectedAttr, Some(rule)) => {
                 let allowed = QpAttrMask::STATE | rule.required | rule.optional;
                 let extra = names(self.mask.difference(allowed));
                 Reason::new(
-                    format!("attr_mask has {extra}, which this transition does not take"),
-                    format!("it takes {}", names(allowed)),
+                    format!("attr_mask has {extra}, which this transition does not allow"),
+                    format!("it allows {}", names(allowed)),
                 )
             }
             (ModifyError::WrongCurrentState, _) => Reason::new(
@@ -142,9 +142,10 @@ impl Modify<'_> {
             ),
             "ah_attr.grh.dgid" => self.bad_dgid(),
             "ah_attr.port_num" | "port_num" | "alt_port_num" => Reason::new(
-                format!("{field} is wrong"),
-                "ports count from 1, and a device has one unless it is configured with two; port_num and \
-                 ah_attr.port_num are the same, and so are alt_port_num and alt_ah_attr.port_num",
+                format!("{field} is invalid"),
+                "port numbers begin at 1, and a device has one port unless two are configured. \
+                 port_num must equal ah_attr.port_num, and alt_port_num must equal \
+                 alt_ah_attr.port_num",
             ),
             _ => match self.range_of(field) {
                 Some((value, range)) => {
@@ -167,14 +168,14 @@ impl Modify<'_> {
                     mtu.bytes()
                 ),
                 format!(
-                    "-m {active} (ibv_*_pingpong, perftest), or an interface with a larger MTU: \
-                     packets have to fit into it"
+                    "-m {active} (ibv_*_pingpong, perftest), or an interface with a larger MTU, \
+                     because packets must fit into it"
                 ),
             ),
             None => Reason::new(
                 format!("path_mtu is {}, not one of IBV_MTU_*", self.attr.path_mtu),
                 format!(
-                    "IBV_MTU_{active} is the largest that this port has ({})",
+                    "the largest MTU of this port is IBV_MTU_{active} ({})",
                     self.active_mtu.code()
                 ),
             ),
@@ -186,7 +187,7 @@ impl Modify<'_> {
         if av.dgid.is_zero() {
             return Reason::new(
                 "the peer's GID (ah_attr.grh.dgid) is 0",
-                "the peer has to send its GID too: start it with -g 0 as well",
+                "the peer must send its GID too: start it with -g 0 as well",
             );
         }
         let own = self.gids.get(usize::from(av.sgid_index));
@@ -195,7 +196,8 @@ impl Modify<'_> {
         {
             return Reason::new(
                 format!(
-                    "the peer's GID {} and ours at index {}, {own}, are of different IP versions",
+                    "the peer's GID {} and the local one at index {}, {own}, are of different IP \
+                     versions",
                     av.dgid, av.sgid_index
                 ),
                 "choose a GID index of the same version on both sides; `rocade devices` lists them",
@@ -211,7 +213,7 @@ impl Modify<'_> {
             "pkey_index" => (attr.pkey_index.into(), "0"),
             "timeout" => (attr.timeout.into(), "0 to 31 (4.096 us * 2^timeout)"),
             "retry_cnt" => (attr.retry_cnt.into(), "0 to 7"),
-            "rnr_retry" => (attr.rnr_retry.into(), "0 to 7 (7: without end)"),
+            "rnr_retry" => (attr.rnr_retry.into(), "0 to 7 (7: unlimited)"),
             "min_rnr_timer" => (attr.min_rnr_timer.into(), "0 to 31"),
             "max_rd_atomic" => (
                 attr.max_rd_atomic.into(),
@@ -254,20 +256,20 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
     match error {
         VerbsError::Post(PostError::InvalidState) if is_send => Reason::new(
             format!(
-                "the queue pair is in {} and takes no sends",
+                "the queue pair is in {} and accepts no sends",
                 state_name(state)
             ),
-            "bring it to RTS first (ibv_modify_qp)",
+            "move it to RTS first (ibv_modify_qp)",
         ),
         VerbsError::Post(PostError::InvalidState) => Reason::new(
             format!(
-                "the queue pair is in {} and takes no receives",
+                "the queue pair is in {} and accepts no receives",
                 state_name(state)
             ),
-            "bring it to INIT first (ibv_modify_qp)",
+            "move it to INIT first (ibv_modify_qp)",
         ),
         VerbsError::Post(PostError::SharedReceives) => {
-            Reason::new(error.to_string(), "post them there: ibv_post_srq_recv")
+            Reason::new(error.to_string(), "post to the SRQ: ibv_post_srq_recv")
         }
         error => self::error(error),
     }
@@ -299,7 +301,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
-            "Rocade has no queue pairs of type {} yet, only RC, UC, UD, XRC and RAW_PACKET",
+            "Rocade does not support queue pairs of type {}, only RC, UC, UD, XRC and RAW_PACKET",
             name.to_uppercase()
         ),
         "use the RC variant of the program: ibv_rc_pingpong, perftest with -c RC",
@@ -312,7 +314,7 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
         VerbsError::InvalidArgument("cqe") => "from 1 to max_cqe of `ibv_devinfo -v`",
         VerbsError::InvalidArgument("comp_vector") => "below num_comp_vectors of the context",
         VerbsError::InvalidArgument("port_num") => {
-            "ports count from 1, and a device has one unless it is configured with two"
+            "port numbers begin at 1, and a device has one port unless two are configured"
         }
         VerbsError::InvalidArgument(what) if what.contains("IP version") => {
             "`rocade devices` lists the GIDs; choose the index of one with the peer's or group's IP version"
@@ -321,12 +323,12 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
             "add IBV_ACCESS_LOCAL_WRITE"
         }
         VerbsError::Fault => {
-            "the whole range has to be mapped, and writable for IBV_ACCESS_LOCAL_WRITE"
+            "the whole range must be mapped, and writable for IBV_ACCESS_LOCAL_WRITE"
         }
         VerbsError::NotPermitted(what) if what.contains("CAP_NET_RAW") => {
-            "run the program as root, or in a namespace of one's own: unshare --map-root-user --net"
+            "run the program as root, or in its own namespace: unshare --map-root-user --net"
         }
-        VerbsError::Busy(_) => "destroy what uses it first",
+        VerbsError::Busy(_) => "destroy the objects that use it first",
         VerbsError::Link(LinkError::NotLocal { .. }) => {
             "`rocade devices` shows the addresses that can be used"
         }
@@ -343,7 +345,7 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
 fn io_reason(error: &VerbsError) -> Reason {
     let advice = match error.errno() {
         libc::ENETUNREACH | libc::EHOSTUNREACH => {
-            "no route leads to the peer: `ip route get ADDRESS` shows what the system would do"
+            "the host has no route to the peer: `ip route get ADDRESS` shows the system's route"
         }
         libc::EMFILE | libc::ENFILE => "too many open files: ulimit -n",
         _ => "",
@@ -360,7 +362,8 @@ const fn broker_advice(error: &BrokerError) -> &'static str {
             "set ROCADE_RUNTIME_DIR to a directory that only you can write to"
         }
         BrokerError::Refused { .. } | BrokerError::Protocol(_) | BrokerError::Lost => {
-            "`rocade broker status` shows who uses which address; `rocade broker stop` ends an old broker"
+            "`rocade broker status` shows which process uses which address. \
+             `rocade broker stop` stops an old broker"
         }
         _ => "",
     }
@@ -370,14 +373,17 @@ const fn broker_advice(error: &BrokerError) -> &'static str {
 pub(crate) fn errno(errno: Errno) -> Reason {
     match errno.0 {
         libc::EINVAL => Reason::new("an argument is NULL or out of range", ""),
-        libc::EOPNOTSUPP => Reason::new("Rocade does not offer this yet", ""),
+        libc::EOPNOTSUPP => Reason::new("Rocade does not support this", ""),
         libc::ENODEV => Reason::new(
-            "the object was made by the parent process, before fork",
-            "open the device in the child process again",
+            "the parent process created the object, before fork",
+            "open the device again in the child process",
         ),
-        libc::EBUSY => Reason::new("something still uses it", "destroy what uses it first"),
+        libc::EBUSY => Reason::new(
+            "the object is still in use",
+            "destroy the objects that use it first",
+        ),
         libc::EIO => Reason::new(
-            "an internal error; the message before this one tells more",
+            "an internal error. The previous message has the details",
             "",
         ),
         _ => Reason::new(complaint::name_of(errno), ""),
@@ -486,12 +492,12 @@ mod tests {
         let (rts, rtr) = (QpState::Rts, QpState::Rtr);
         let mask = QpAttrMask::STATE | QpAttrMask::TIMEOUT | QpAttrMask::SQ_PSN;
         let text = say(rts, rts, mask, ModifyError::UnexpectedAttr);
-        let extra = "IBV_QP_TIMEOUT | IBV_QP_SQ_PSN cannot change there";
-        assert_has(&text, &["in RTS: the queue pair is in RTS already", extra]);
-        assert_has(&text, &["what can change there is IBV_QP_", "RESET first"]);
+        let extra = "IBV_QP_TIMEOUT | IBV_QP_SQ_PSN cannot be changed there";
+        assert_has(&text, &["in RTS: the queue pair is already in RTS", extra]);
+        assert_has(&text, &["only IBV_QP_", "RESET first"]);
         assert!(!text.contains("RTS -> RTS"), "{text}");
         let text = say(rtr, rtr, QpAttrMask::STATE, ModifyError::NoTransition);
-        assert_has(&text, &["the queue pair is in RTR already", "RESET first"]);
+        assert_has(&text, &["the queue pair is already in RTR", "RESET first"]);
         let mask = QpAttrMask::SQ_PSN;
         let text = say(rts, QpState::Reset, mask, ModifyError::UnexpectedAttr);
         assert_has(

@@ -97,7 +97,7 @@ unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
         ));
     }
     if head.flags & IBV_FLOW_ATTR_FLAGS_EGRESS != 0 {
-        let what = "flows of what leaves are not offered".to_owned();
+        let what = "egress flows are not supported".to_owned();
         return Err(unknown(what, Errno::OPNOTSUPP));
     }
     let kind = match head.r#type {
@@ -142,7 +142,7 @@ unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
     unsafe fn take<T>(place: *const u8, size: usize) -> Result<T, Errno> {
         if size != size_of::<T>() {
             let what = format!(
-                "a specification says it has {size} bytes, it has {}",
+                "a specification has size {size} instead of {}",
                 size_of::<T>()
             );
             return Err(unknown(what, Errno::INVAL));
@@ -219,7 +219,7 @@ unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
             } else {
                 Errno::INVAL
             };
-            let what = format!("specifications of type {other:#x} are not offered");
+            let what = format!("specifications of type {other:#x} are not supported");
             return Err(unknown(what, errno));
         }
     };

@@ -121,8 +121,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
             devices.find_map(|(known, context)| context.upgrade().filter(|_| *known == key))
         });
         let found = found.ok_or_else(|| {
-            let what = format!("descriptor {cmd_fd} is no open device of this process");
-            let advice = "devices of other processes cannot be imported: they are in there";
+            let what = format!("descriptor {cmd_fd} is not of an open device of this process");
+            let advice = "a device of another process cannot be imported: it exists only there";
             Errno::INVAL.because(Reason::new(what, advice))
         })?;
         // SAFETY: by contract the caller passes ownership of the descriptor.

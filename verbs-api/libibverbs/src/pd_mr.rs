@@ -118,7 +118,7 @@ impl PdState {
 
     fn close(&self) -> Result<(), Errno> {
         if !self.parts.is_empty() {
-            let users = "protection domain, by objects that were made with this handle on it";
+            let users = "protection domain, by objects that were created with this handle";
             return self.in_use.check(users);
         }
         // The emulator counts the objects in the domain. Other handles on the domain are counted

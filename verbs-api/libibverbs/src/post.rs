@@ -299,8 +299,8 @@ pub(crate) unsafe fn tso_header(
     let len = usize::from(len);
     if header.is_null() || len > state.max_tso_header() {
         let max = state.max_tso_header();
-        let what = format!("the header has {len} bytes, the queue pair takes {max}");
-        let advice = "ask for more with IBV_QP_INIT_ATTR_MAX_TSO_HEADER in ibv_create_qp_ex";
+        let what = format!("the header has {len} bytes, the limit of the queue pair is {max}");
+        let advice = "request more with IBV_QP_INIT_ATTR_MAX_TSO_HEADER in ibv_create_qp_ex";
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
     let mut copy = vec![0; len];
@@ -448,7 +448,7 @@ unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
 
 #[cold]
 fn not_an_operation(errno: Errno, request: &ibv_send_wr) -> Errno {
-    let what = format!("opcode {} is none that Rocade executes", request.opcode);
+    let what = format!("Rocade does not support opcode {}", request.opcode);
     errno.because(Reason::new(what, ""))
 }
 
@@ -499,7 +499,9 @@ unsafe fn all_sges(list: *const ibv_sge, count: c_int) -> Result<([Sge; MAX_SGE]
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     let mut sges = [Sge::default(); MAX_SGE];
     if count > MAX_SGE || list.is_null() {
-        let what = format!("num_sge is {count}, or sg_list NULL; the device has {MAX_SGE} entries");
+        let what = format!(
+            "num_sge is {count}, or sg_list is NULL. The device's limit is {MAX_SGE} entries"
+        );
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
     for (index, sge) in sges.iter_mut().enumerate().take(count) {
@@ -550,7 +552,8 @@ unsafe fn with_inline_data<T>(
         let len = usize::try_from(sge.length).map_err(|_| Errno::INVAL)?;
         if len > max_len - filled {
             let what = format!("more inline data than max_inline_data, {max_len} bytes");
-            let advice = "ask for more in ibv_create_qp (cap.max_inline_data), or send without it";
+            let advice =
+                "request more in ibv_create_qp (cap.max_inline_data), or do not send inline";
             return Err(Errno::INVAL.because(Reason::new(what, advice)));
         }
         let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;

@@ -157,7 +157,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
         if failed != 0 {
             tracing::warn!(
                 errno = failed,
-                "no fork handler: children share the parent's engine"
+                "failed to register a fork handler: a forked child would use the parent's engine"
             );
         }
     });
@@ -211,7 +211,7 @@ fn start_logging(settings: &Settings) {
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
         Err(error) => complaint::warn(&format!(
-            "log filter {}: {error}",
+            "failed to parse the log filter {}: {error}",
             filter.unwrap_or_default()
         )),
     }

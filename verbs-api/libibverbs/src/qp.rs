@@ -432,8 +432,8 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
             // A DC target sends nothing, but programs call this anyway.
             Err(Errno::INVAL)
         } else {
-            let what = "the queue pair was made without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS";
-            let reason = Reason::new(what, "make it with ibv_create_qp_ex and send_ops_flags");
+            let what = "the queue pair was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS";
+            let reason = Reason::new(what, "create it with ibv_create_qp_ex and send_ops_flags");
             Err(Errno::INVAL.because(reason).of_qp(object.inner().qp(), ":"))
         }
     })
@@ -474,7 +474,7 @@ pub(crate) unsafe fn modify(
     let known = QpAttrMask::from_bits(bits);
     let known = known.filter(|mask| !mask.contains(QpAttrMask::DC_KEY));
     let mut mask = known.ok_or_else(|| {
-        let what = format!("attr_mask {bits:#x} has bits that nobody knows");
+        let what = format!("attr_mask {bits:#x} has unknown bits");
         Errno::INVAL.because(Reason::new(what, ""))
     })?;
     let mut attr_of_mask = attr_from_c(attr, bits)?;

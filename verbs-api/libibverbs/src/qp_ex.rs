@@ -97,7 +97,7 @@ pub(crate) unsafe fn create(
         | IBV_QP_INIT_ATTR_RX_HASH
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if members & !known != 0 {
-        let what = format!("comp_mask asks for {:#x} too", members & !known);
+        let what = format!("comp_mask has the unsupported bits {:#x}", members & !known);
         return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
     }
     let is_target = init.qp_type == IBV_QPT_XRC_RECV;
@@ -128,7 +128,7 @@ pub(crate) unsafe fn create(
     let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     let extra = init.send_ops_flags & !supported_ops(init.qp_type);
     if with_table && extra != 0 {
-        let what = format!("send_ops_flags ask for {extra:#x} too");
+        let what = format!("send_ops_flags have the unsupported bits {extra:#x}");
         return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
     }
     if is_target {
@@ -241,5 +241,5 @@ pub(crate) unsafe extern "C" fn open_qp(
 }
 
 pub(crate) fn not_offered(what: &str) -> Reason {
-    Reason::new(format!("{what}, which Rocade does not offer yet"), "")
+    Reason::new(format!("{what}, which Rocade does not support"), "")
 }

@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         let attr = unsafe { ffi::read(attr) }?;
         let mask = attr_mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
-            let what = format!("srq_attr_mask {mask:#x} has bits that nobody knows");
+            let what = format!("srq_attr_mask {mask:#x} has unknown bits");
             return Err(Errno::INVAL.because(Reason::new(what, "")));
         }
         let max_wr = (mask & IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);

@@ -225,8 +225,8 @@ impl Staged {
             //= WRX-04 XRC-03
             if names_srq && wr.srqn.is_none() && !is_local(&wr.op) {
                 poster.rollback();
-                let what = "a request of an XRC initiator names no shared receive queue";
-                let advice = "call ibv_wr_set_xrc_srqn for each";
+                let what = "a request of an XRC initiator has no SRQ number";
+                let advice = "call ibv_wr_set_xrc_srqn for each request";
                 return Err(Errno::INVAL.because(Reason::new(what, advice)));
             }
             // SAFETY: same contract.

@@ -77,7 +77,7 @@ fn refused(error: VerbsError) -> Errno {
     match error {
         VerbsError::WouldBlock => {
             let what = "the file has no XRC domain";
-            Errno(error.errno()).because(Reason::new(what, "make it: oflags = O_CREAT"))
+            Errno(error.errno()).because(Reason::new(what, "create it with oflags = O_CREAT"))
         }
         error => error.into(),
     }

@@ -230,7 +230,7 @@ fn each_verb_says_what_it_wants() {
         &[
             "ibv_create_qp: cap.max_send_wr is 1000000",
             "ibv_post_send: QP 0x",
-            "is in RESET and takes no sends",
+            "is in RESET and accepts no sends",
             "more inline data than max_inline_data, 64 bytes",
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",

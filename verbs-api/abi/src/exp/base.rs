@@ -3,14 +3,14 @@
 use super::constants;
 
 constants! {
-    u64, "Flags of ours begin here.": {
+    u64, "The first experimental flag.": {
         //= XCON-01
         IBV_EXP_START_FLAG = 1 << 32,
     }
-    u32, "Enumerators of ours begin here.": {
+    u32, "The first experimental enumerator.": {
         IBV_EXP_START_ENUM = 0x40,
     }
-    u64, "Rights of memory; those of the plain header are the lower half. (`enum ibv_exp_access_flags`)": {
+    u64, "Access right bit. The lower half has those of the plain header. (`enum ibv_exp_access_flags`)": {
         IBV_EXP_ACCESS_LOCAL_WRITE = 1,
         IBV_EXP_ACCESS_REMOTE_WRITE = 2,
         IBV_EXP_ACCESS_REMOTE_READ = 4,

@@ -6,7 +6,7 @@ use super::{constants, dct::ibv_exp_dct};
 use crate::{ibv_qp, ibv_srq, ibv_wc_tm_info, layout::mirror};
 
 constants! {
-    u32, "What is complete. (`enum ibv_exp_wc_opcode`)": {
+    u32, "Completion opcode. (`enum ibv_exp_wc_opcode`)": {
         IBV_EXP_WC_SEND = 0,
         IBV_EXP_WC_RDMA_WRITE = 1,
         IBV_EXP_WC_RDMA_READ = 2,
@@ -21,7 +21,7 @@ constants! {
         IBV_EXP_WC_RECV = 0x80,
         IBV_EXP_WC_RECV_RDMA_WITH_IMM = 0x81,
     }
-    u64, "Which members are valid. (`enum ibv_exp_wc_flags`)": {
+    u64, "Completion flag bit: a valid member. (`enum ibv_exp_wc_flags`)": {
         IBV_EXP_WC_GRH = 1,
         IBV_EXP_WC_WITH_IMM = 2,
         IBV_EXP_WC_WITH_INV = 8,

@@ -6,23 +6,23 @@ use super::{constants, send::ibv_exp_send_wr};
 use crate::{ibv_qp, ibv_recv_wr, layout::mirror};
 
 constants! {
-    u32, "Which members are valid. (`enum ibv_exp_cq_init_attr_mask`)": {
+    u32, "Bit of a valid member of `ibv_exp_cq_init_attr`. (`enum ibv_exp_cq_init_attr_mask`)": {
         IBV_EXP_CQ_INIT_ATTR_FLAGS = 1 << 0,
     }
-    u32, "How a completion queue is made. (`enum ibv_exp_cq_create_flags`)": {
+    u32, "CQ creation flag bit. (`enum ibv_exp_cq_create_flags`)": {
         IBV_EXP_CQ_CREATE_CROSS_CHANNEL = 1 << 0,
     }
-    u32, "What is changed. (`enum ibv_exp_cq_attr_mask`)": {
+    u32, "Bit of an attribute that `ibv_exp_modify_cq` changes. (`enum ibv_exp_cq_attr_mask`)": {
         IBV_EXP_CQ_MODERATION = 1 << 0,
         IBV_EXP_CQ_CAP_FLAGS = 1 << 1,
     }
-    u32, "Which members are valid. (`enum ibv_exp_cq_attr_comp_mask`)": {
+    u32, "Bit of a valid member of `ibv_exp_cq_attr`. (`enum ibv_exp_cq_attr_comp_mask`)": {
         IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS = 1 << 1,
     }
-    u32, "What a completion queue does. (`enum ibv_exp_cq_cap_flags`)": {
+    u32, "CQ capability bit. (`enum ibv_exp_cq_cap_flags`)": {
         IBV_EXP_CQ_IGNORE_OVERRUN = 1 << 0,
     }
-    u32, "Which queue. (`enum ibv_exp_task_type`)": {
+    u32, "The queue of a task. (`enum ibv_exp_task_type`)": {
         //= XCON-18
         IBV_EXP_TASK_SEND = 0,
         IBV_EXP_TASK_RECV = 1,

@@ -8,15 +8,15 @@ use super::constants;
 use crate::{ibv_context, ibv_cq, ibv_pd, ibv_srq, layout::mirror};
 
 constants! {
-    u32, "Creation flags. (`enum ibv_exp_dct_create_flags`)": {
+    u32, "DC target creation flag bit. (`enum ibv_exp_dct_create_flags`)": {
         IBV_EXP_DCT_OOO_RW_DATA_PLACEMENT = 1,
     }
-    u8, "What a target does. (`enum ibv_exp_dct_state`)": {
+    u8, "DC target state. (`enum ibv_exp_dct_state`)": {
         IBV_EXP_DCT_STATE_ACTIVE = 0,
         IBV_EXP_DCT_STATE_DRAINING = 1,
         IBV_EXP_DCT_STATE_DRAINED = 2,
     }
-    u32, "What has happened to one. (`enum ibv_exp_event_type`)": {
+    u32, "Asynchronous event of a DC target. (`enum ibv_exp_event_type`)": {
         IBV_EXP_EVENT_DCT_KEY_VIOLATION = 32,
         IBV_EXP_EVENT_DCT_ACCESS_ERR = 33,
         IBV_EXP_EVENT_DCT_REQ_ERR = 34,

@@ -6,13 +6,13 @@ use super::constants;
 use crate::layout::mirror;
 
 constants! {
-    u32, "How atomic atomics are. (`enum ibv_exp_atomic_cap`)": {
+    u32, "Atomicity of a device's atomics. (`enum ibv_exp_atomic_cap`)": {
         IBV_EXP_ATOMIC_NONE = 0,
         IBV_EXP_ATOMIC_HCA = 1,
         IBV_EXP_ATOMIC_GLOB = 2,
         IBV_EXP_ATOMIC_HCA_REPLY_BE = 0x40,
     }
-    u64, "What a device can do. (`enum ibv_exp_device_cap_flags`)": {
+    u64, "Device capability bit. (`enum ibv_exp_device_cap_flags`)": {
         IBV_EXP_DEVICE_DC_TRANSPORT = 1 << 32,
         IBV_EXP_DEVICE_EXT_ATOMICS = 1 << 36,
         IBV_EXP_DEVICE_NOP = 1 << 37,
@@ -24,7 +24,7 @@ constants! {
         IBV_EXP_DEVICE_MW_TYPE_2B = 1 << 56,
         IBV_EXP_DEVICE_CROSS_CHANNEL = 1 << 60,
     }
-    u32, "Which members are valid. (`enum ibv_exp_device_attr_comp_mask`)": {
+    u32, "Bit of a valid member of `ibv_exp_device_attr`. (`enum ibv_exp_device_attr_comp_mask`)": {
         //= XCON-05
         IBV_EXP_DEVICE_ATTR_CALC_CAP = 1 << 0,
         IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK = 1 << 1,

@@ -6,10 +6,10 @@ use super::constants;
 use crate::{ibv_ah_attr, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_srq, ibv_xrcd, layout::mirror};
 
 constants! {
-    u32, "A QP type.": {
+    u32, "QP type of a DC initiator.": {
         IBV_EXP_QPT_DC_INI = 32,
     }
-    u32, "Which members are valid. (`enum ibv_exp_qp_init_attr_comp_mask`)": {
+    u32, "Bit of a valid member of `ibv_exp_qp_init_attr`. (`enum ibv_exp_qp_init_attr_comp_mask`)": {
         IBV_EXP_QP_INIT_ATTR_PD = 1 << 0,
         IBV_EXP_QP_INIT_ATTR_XRCD = 1 << 1,
         IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
@@ -18,7 +18,7 @@ constants! {
         IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG = 1 << 5,
         IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS = 1 << 6,
     }
-    u32, "What is special about it. (`enum ibv_exp_qp_create_flags`)": {
+    u32, "QP creation flag bit. (`enum ibv_exp_qp_create_flags`)": {
         IBV_EXP_QP_CREATE_CROSS_CHANNEL = 1 << 2,
         IBV_EXP_QP_CREATE_MANAGED_SEND = 1 << 3,
         IBV_EXP_QP_CREATE_MANAGED_RECV = 1 << 4,
@@ -27,13 +27,13 @@ constants! {
         IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY = 1 << 8,
         IBV_EXP_QP_CREATE_UMR = 1 << 9,
     }
-    u32, "Its place in a group. (`enum ibv_exp_qpg_type`)": {
+    u32, "Role of a QP in a group. (`enum ibv_exp_qpg_type`)": {
         IBV_EXP_QPG_NONE = 0,
         IBV_EXP_QPG_PARENT = 1,
         IBV_EXP_QPG_CHILD_RX = 2,
         IBV_EXP_QPG_CHILD_TX = 4,
     }
-    u64, "In the mask of a change.": {
+    u64, "Bit of the mask of `ibv_exp_modify_qp`.": {
         IBV_EXP_QP_DC_KEY = 1 << 54,
     }
 }

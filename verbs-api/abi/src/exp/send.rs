@@ -9,7 +9,7 @@ use crate::{
 };
 
 constants! {
-    u32, "What a work request does; below 0x40 as in the plain header. (`enum ibv_exp_wr_opcode`)": {
+    u32, "Work request opcode. Below 0x40 as in the plain header. (`enum ibv_exp_wr_opcode`)": {
         IBV_EXP_WR_TSO = 0x4f,
         IBV_EXP_WR_SEND_ENABLE = 0x60,
         IBV_EXP_WR_RECV_ENABLE = 0x61,
@@ -20,7 +20,7 @@ constants! {
         IBV_EXP_WR_UMR_FILL = 0x66,
         IBV_EXP_WR_UMR_INVALIDATE = 0x67,
     }
-    u64, "How it does it; the lower half as in the plain header. (`enum ibv_exp_send_flags`)": {
+    u64, "Send flag bit. The lower half as in the plain header. (`enum ibv_exp_send_flags`)": {
         IBV_EXP_SEND_FENCE = 1,
         IBV_EXP_SEND_SIGNALED = 2,
         IBV_EXP_SEND_SOLICITED = 4,
@@ -30,7 +30,7 @@ constants! {
         IBV_EXP_SEND_WAIT_EN_LAST = 1 << 34,
         IBV_EXP_SEND_EXT_ATOMIC_INLINE = 1 << 35,
     }
-    u32, "What a send computes. (`enum ibv_exp_calc_op`)": {
+    u32, "Operation of a computing send. (`enum ibv_exp_calc_op`)": {
         //= XCON-16
         IBV_EXP_CALC_OP_ADD = 0,
         IBV_EXP_CALC_OP_MAXLOC = 1,
@@ -38,12 +38,12 @@ constants! {
         IBV_EXP_CALC_OP_BXOR = 3,
         IBV_EXP_CALC_OP_BOR = 4,
     }
-    u32, "Of what. (`enum ibv_exp_calc_data_type`)": {
+    u32, "Operand type of a computing send. (`enum ibv_exp_calc_data_type`)": {
         IBV_EXP_CALC_DATA_TYPE_INT = 0,
         IBV_EXP_CALC_DATA_TYPE_UINT = 1,
         IBV_EXP_CALC_DATA_TYPE_FLOAT = 2,
     }
-    u32, "How long it is. (`enum ibv_exp_calc_data_size`)": {
+    u32, "Operand size of a computing send. (`enum ibv_exp_calc_data_size`)": {
         IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
         IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC = 0x100,
     }

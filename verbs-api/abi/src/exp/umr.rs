@@ -6,12 +6,12 @@ use super::constants;
 use crate::{ibv_pd, layout::mirror};
 
 constants! {
-    u32, "What is special about a key. (`enum ibv_exp_mr_create_flags`)": {
+    u32, "Key creation flag bit. (`enum ibv_exp_mr_create_flags`)": {
         IBV_EXP_MR_SIGNATURE_EN = 1 << 0,
         IBV_EXP_MR_INDIRECT_KLMS = 1 << 1,
         IBV_EXP_MR_FIXED_BUFFER_SIZE = 1 << 2,
     }
-    u32, "What a list is of. (`enum ibv_exp_mkey_list_type`)": {
+    u32, "Type of a key list. (`enum ibv_exp_mkey_list_type`)": {
         IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR = 0,
     }
 }

@@ -35,10 +35,10 @@ pub(super) unsafe fn push(
     let log_size = u8::try_from(masked.log_arg_sz)
         .ok()
         .filter(|log_size| *log_size < 8 && MASKED_SIZES & 1 << log_size != 0);
-    let log_size = log_size.ok_or_else(|| invalid("operands of this size are not offered"))?;
+    let log_size = log_size.ok_or_else(|| invalid("operands of this size are not supported"))?;
     //= XAT-06
     if 1 << log_size > state.extras().max_atomic_arg {
-        let what = "operands are longer than the max_atomic_arg that the queue pair was made with";
+        let what = "operands are longer than the queue pair's max_atomic_arg";
         return Err(invalid(what));
     }
     let inline = request.exp_send_flags & IBV_EXP_SEND_EXT_ATOMIC_INLINE != 0;
@@ -112,7 +112,8 @@ pub(super) unsafe fn push(
 /// 2^`log_size` bytes at `address` must be readable.
 //= XAT-14
 unsafe fn words(address: u64, log_size: u8) -> Result<Words, Errno> {
-    let address = usize::try_from(address).map_err(|_| invalid("an operand's address"))?;
+    let address =
+        usize::try_from(address).map_err(|_| invalid("an operand's address is out of range"))?;
     if address == 0 {
         return Err(invalid("an operand's address is NULL"));
     }

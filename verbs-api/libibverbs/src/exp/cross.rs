@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
         if attr.comp_mask & !IBV_EXP_CQ_INIT_ATTR_FLAGS != 0
             || flags & !IBV_EXP_CQ_CREATE_CROSS_CHANNEL != 0
         {
-            return Err(invalid("comp_mask or flags have bits that nobody knows"));
+            return Err(invalid("comp_mask or flags have unknown bits"));
         }
         Ok(())
     });
@@ -105,9 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_cq(
             || attr.comp_mask & !(IBV_EXP_CQ_MODERATION | IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS) != 0
             || flags & !IBV_EXP_CQ_IGNORE_OVERRUN != 0
         {
-            return Err(invalid(
-                "a mask or cq_cap_flags have bits that nobody knows",
-            ));
+            return Err(invalid("a mask or cq_cap_flags have unknown bits"));
         }
         //= XST-17
         if flags != 0 && attr.comp_mask & IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS == 0 {
@@ -191,7 +189,7 @@ fn calc(request: &ibv_exp_send_wr) -> Result<Calc, Errno> {
         (IBV_EXP_CALC_OP_BAND, any) if BITWISE.contains(&any) => CalcOp::And,
         (IBV_EXP_CALC_OP_BXOR, any) if BITWISE.contains(&any) => CalcOp::Xor,
         (IBV_EXP_CALC_OP_BOR, any) if BITWISE.contains(&any) => CalcOp::Or,
-        _ => return Err(invalid("there is no such operation on such operands")),
+        _ => return Err(invalid("the operands do not support this operation")),
     };
     let located = match asked.data_size {
         IBV_EXP_CALC_DATA_SIZE_64_BIT => false,
@@ -254,7 +252,7 @@ unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int
         }
         // SAFETY: the C part of the QP is alive, and this member does not change.
         if unsafe { (*object.c()).qp_base.context } != context {
-            return Err(invalid("a queue pair of another context"));
+            return Err(invalid("the queue pair belongs to another context"));
         }
         match task.task_type {
             IBV_EXP_TASK_SEND | IBV_EXP_TASK_RECV => Ok(()),

@@ -74,9 +74,7 @@ fn invalid(what: &str) -> Errno {
 //= DCT-02 DCT-06
 fn attributes(init: &ibv_exp_dct_init_attr) -> Result<QpAttr, Errno> {
     if init.comp_mask != 0 || init.create_flags & !IBV_EXP_DCT_OOO_RW_DATA_PLACEMENT != 0 {
-        return Err(invalid(
-            "comp_mask or create_flags has bits that nobody knows",
-        ));
+        return Err(invalid("comp_mask or create_flags has unknown bits"));
     }
     let rights = AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_WRITE
@@ -84,7 +82,9 @@ fn attributes(init: &ibv_exp_dct_init_attr) -> Result<QpAttr, Errno> {
         | AccessFlags::REMOTE_ATOMIC;
     let access = AccessFlags::from_bits(init.access_flags).filter(|flags| rights.contains(*flags));
     let Some(qp_access_flags) = access else {
-        return Err(invalid("access_flags has bits that no target has"));
+        return Err(invalid(
+            "access_flags has bits that DC targets do not support",
+        ));
     };
     if init.flow_label >= 1 << 20 {
         return Err(invalid("flow_label has more than 20 bits"));
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
         // SAFETY: by contract NULL or live, as are the others.
         let pd = unsafe { PdObject::borrow(init.pd) }?.inner();
         if !Arc::ptr_eq(pd.context(), &context) {
-            return Err(invalid("pd is of another context"));
+            return Err(invalid("pd belongs to another context"));
         }
         // SAFETY: as above.
         let cq = unsafe { cq::optional(init.cq) }?.ok_or_else(|| invalid("cq is NULL"))?;

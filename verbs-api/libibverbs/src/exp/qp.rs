@@ -84,7 +84,7 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     let has = |member: u32| init.comp_mask & member != 0;
     if init.comp_mask & !KNOWN_MEMBERS != 0 {
         let unknown = init.comp_mask & !KNOWN_MEMBERS;
-        let what = format!("comp_mask has {unknown:#x}, which nobody knows");
+        let what = format!("comp_mask has the unknown bits {unknown:#x}");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
     let flags = if has(IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS) {
@@ -93,7 +93,7 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
         0
     };
     if flags & !(CROSS | OTHERS) != 0 {
-        let what = format!("exp_create_flags are {flags:#x}, some of which nobody knows");
+        let what = format!("exp_create_flags {flags:#x} has unknown bits");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
     //= XCON-23
@@ -111,7 +111,10 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     if has(IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS) {
         extras.max_inline_entries = init.max_inl_send_klms;
         if extras.max_inline_entries > limits::MAX_INLINE_ENTRIES {
-            let what = format!("max_inl_send_klms is beyond {}", limits::MAX_INLINE_ENTRIES);
+            let what = format!(
+                "max_inl_send_klms is above the limit of {}",
+                limits::MAX_INLINE_ENTRIES
+            );
             return Err(Errno::INVAL.because(Reason::new(what, "")));
         }
     }
@@ -210,7 +213,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
                 plain = Some((to_plain(&attr), mask.cast_unsigned(), key));
             }
             _ => {
-                let what = format!("attr_mask {exp_attr_mask:#x}, or comp_mask is not 0");
+                let what = format!(
+                    "exp_attr_mask {exp_attr_mask:#x} has unknown bits, or comp_mask is not 0"
+                );
                 return Err(Errno::INVAL.because(Reason::new(what, "")));
             }
         }

@@ -84,10 +84,10 @@ pub(super) fn rights(access: u64) -> Result<AccessFlags, Errno> {
     let known = IBV_EXP_ACCESS_MW_ZERO_BASED | IBV_EXP_ACCESS_ON_DEMAND | IBV_EXP_ACCESS_RELAXED;
     let upper = access & !(IBV_EXP_START_FLAG - 1);
     if upper & !(NOT_OFFERED | known) != 0 {
-        return Err(invalid("exp_access has rights that nobody knows"));
+        return Err(invalid("exp_access has unknown rights"));
     }
     if upper & NOT_OFFERED != 0 {
-        let what = "exp_access has rights that Rocade does not offer";
+        let what = "exp_access has rights that Rocade does not support";
         return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
     }
     let mut flags = AccessFlags::from_bits_retain(low_half(access));
@@ -123,11 +123,13 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_mr(input: *mut ibv_exp_create_mr_
             IBV_EXP_MR_INDIRECT_KLMS | IBV_EXP_MR_FIXED_BUFFER_SIZE | IBV_EXP_MR_SIGNATURE_EN;
         if input.comp_mask != 0 || flags & !known != 0 || flags & known == 0 {
             return Err(invalid(
-                "comp_mask is not 0, or create_flags are unknown or none",
+                "comp_mask is not 0, or create_flags are unknown or 0",
             ));
         }
         if flags & IBV_EXP_MR_SIGNATURE_EN != 0 {
-            return Err(Errno::OPNOTSUPP.because(Reason::new("there are no signatures", "")));
+            return Err(
+                Errno::OPNOTSUPP.because(Reason::new("Rocade does not support signatures", ""))
+            );
         }
         let access = rights(input.attr.exp_access_flags)?;
         let entries = input.attr.max_klm_list_size;
@@ -179,7 +181,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_alloc_mkey_list_memory(
             || attr.mkey_list_type != IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR
             || !(1..=limits::MAX_INDIRECT_ENTRIES).contains(&entries)
         {
-            return Err(invalid("comp_mask, mkey_list_type or max_klm_list_size"));
+            return Err(invalid(
+                "comp_mask, mkey_list_type or max_klm_list_size is invalid",
+            ));
         }
         let context = Arc::clone(pd.context());
         ContainerObject::create(|_| {
@@ -218,7 +222,7 @@ pub(super) unsafe fn push(
     let extras = state.extras();
     //= UMR-04
     if !extras.umr {
-        let what = "the queue pair was made without IBV_EXP_QP_CREATE_UMR";
+        let what = "the queue pair was created without IBV_EXP_QP_CREATE_UMR";
         return Err(invalid(what));
     }
     // SAFETY: the opcode says that it is this member.
@@ -231,7 +235,7 @@ pub(super) unsafe fn push(
         //= UMR-11
         let room = if request.exp_send_flags & IBV_EXP_SEND_INLINE != 0 {
             if umr.num_mrs > extras.max_inline_entries {
-                let what = "more entries than max_inl_send_klms";
+                let what = "the list has more entries than max_inl_send_klms";
                 return Err(Errno(libc::ENOMEM).because(Reason::new(what, "")));
             }
             extras.max_inline_entries
@@ -242,7 +246,9 @@ pub(super) unsafe fn push(
                 .entries
         };
         if umr.num_mrs > room {
-            return Err(invalid("more entries than memory_objects has room for"));
+            return Err(invalid(
+                "the list has more entries than memory_objects has room for",
+            ));
         }
         // SAFETY: same contract.
         let layout = unsafe { layout(&umr) }?;
@@ -271,7 +277,7 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
     let count = umr.num_mrs as usize;
     //= UMR-12
     if umr.mem_list.is_null() || count == 0 {
-        return Err(invalid("no list, or an empty one"));
+        return Err(invalid("the list is NULL or empty"));
     }
     let too_long = |_| invalid("lengths or addresses wrap around");
     match umr.umr_type {
@@ -295,7 +301,7 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
             let blocks = blocks?;
             let lengths_differ = blocks.windows(2).any(|two| two[0].len != two[1].len);
             if umr.umr_type == IBV_EXP_UMR_MR_LIST_FIXED_SIZE && lengths_differ {
-                return Err(invalid("entries of a list of fixed size differ in length"));
+                return Err(invalid("the entries of a fixed-size list differ in length"));
             }
             Layout::list(blocks).map_err(too_long)
         }
@@ -313,7 +319,7 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
                 .collect();
             Layout::repeated(blocks?, repeats).map_err(too_long)
         }
-        _ => Err(invalid("umr_type is none")),
+        _ => Err(invalid("umr_type is unknown")),
     }
 }
 
