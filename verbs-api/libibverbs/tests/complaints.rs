@@ -157,7 +157,7 @@ fn succeed_and_probe() {
     };
     // SAFETY: an open context.
     let ops = unsafe { (*device.context).ops };
-    let post_recv = ops.post_recv.expect("slot is filled");
+    let post_recv = ops.post_recv.expect("op is set");
     let mut bad = ptr::null_mut();
     // SAFETY: a live QP and a valid request.
     let full = (0..9).any(|_| unsafe { post_recv(qp, &raw mut wr, &raw mut bad) } == libc::ENOMEM);
@@ -256,7 +256,7 @@ fn many_mistakes() {
     let mut wr: ibv_send_wr = unsafe { mem::zeroed() };
     wr.opcode = IBV_WR_SEND;
     // SAFETY: an open context.
-    let post_send = unsafe { (*device.context).ops.post_send }.expect("slot is filled");
+    let post_send = unsafe { (*device.context).ops.post_send }.expect("op is set");
     let mut bad = ptr::null_mut();
     // SAFETY: a live QP and a valid request.
     let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };

@@ -55,7 +55,7 @@ fn all_that_is_needed_is_there() {
 fn libraries() -> PathBuf {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("load-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a directory of our own");
+    fs::create_dir_all(&directory).expect("a directory of this test");
     for name in LIBRARIES {
         let library = rocade_symbols::verify::built_library(name);
         symlink(library, directory.join(format!("lib{name}.so.1"))).expect("a new name");

@@ -26,7 +26,7 @@ fn missing() -> Option<Reason> {
 /// Compiles `text` as C and as C++.
 fn compile(name: &str, text: &str) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exp-header");
-    fs::create_dir_all(&directory).expect("a directory of our own");
+    fs::create_dir_all(&directory).expect("a directory of this test");
     let source = directory.join(name).with_extension("c");
     fs::write(&source, text).expect("a file of our own");
     for (compiler, language, standard) in [

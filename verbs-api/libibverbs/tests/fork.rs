@@ -46,7 +46,7 @@ fn child(
         if !(lib.ibv_alloc_pd)(inherited.context).is_null() || errno() != libc::ENODEV {
             return 1;
         }
-        let poll = (*inherited.context).ops.poll_cq.expect("slot is filled");
+        let poll = (*inherited.context).ops.poll_cq.expect("op is set");
         let mut wc = std::mem::zeroed();
         if poll(cq, 1, &raw mut wc) != -1 || errno() != libc::ENODEV {
             return 2;

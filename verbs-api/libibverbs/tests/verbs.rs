@@ -17,7 +17,7 @@ use rocade_abi::*;
 /// Polls `cq` until a completion arrives.
 fn wait_for_completion(device: &Device, cq: *mut ibv_cq) -> ibv_wc {
     // SAFETY: an open context.
-    let poll = unsafe { (*device.context).ops.poll_cq }.expect("slot is filled");
+    let poll = unsafe { (*device.context).ops.poll_cq }.expect("op is set");
     // SAFETY: zero is a value for all members.
     let mut wc: ibv_wc = unsafe { mem::zeroed() };
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -44,7 +44,7 @@ fn send_wr(opcode: u32, wr_id: u64, sge: &mut ibv_sge) -> ibv_send_wr {
 
 fn post_send(device: &Device, qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
     // SAFETY: an open context.
-    let post = unsafe { (*device.context).ops.post_send }.expect("slot is filled");
+    let post = unsafe { (*device.context).ops.post_send }.expect("op is set");
     let mut bad = ptr::null_mut();
     // SAFETY: a live QP and a valid chain.
     let status = unsafe { post(qp, wr, &raw mut bad) };
@@ -53,7 +53,7 @@ fn post_send(device: &Device, qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> (c_int, 
 
 fn post_recv(device: &Device, qp: *mut ibv_qp, wr_id: u64, sge: &mut ibv_sge) {
     // SAFETY: an open context.
-    let post = unsafe { (*device.context).ops.post_recv }.expect("slot is filled");
+    let post = unsafe { (*device.context).ops.post_recv }.expect("op is set");
     let mut wr = ibv_recv_wr {
         wr_id,
         next: ptr::null_mut(),
@@ -178,7 +178,7 @@ fn device_and_port_identify_themselves() {
 
     // SAFETY: an open context.
     let slots = unsafe { extended(device.context) };
-    let query_port = slots.query_port.expect("slot is filled");
+    let query_port = slots.query_port.expect("op is set");
     // SAFETY: an open context and a writable structure of that size.
     let status = unsafe { query_port(device.context, 1, &raw mut port, 52) };
     assert_eq!(status, 0);
@@ -393,7 +393,7 @@ fn completion_events_carry_cq_and_context() {
         let arm = (*pair.device.context)
             .ops
             .req_notify_cq
-            .expect("slot is filled");
+            .expect("op is set");
         assert_eq!(arm(cq, 0), 0);
     }
     let mut sge = pair.sge(0, 8);
@@ -435,7 +435,7 @@ fn extended_cq_reads_one_completion_at_a_time() {
     let device = Device::open();
     // SAFETY: an open context.
     let slots = unsafe { extended(device.context) };
-    let create = slots.create_cq_ex.expect("slot is filled");
+    let create = slots.create_cq_ex.expect("op is set");
     // SAFETY: zero is a value for all members.
     let mut attr: ibv_cq_init_attr_ex = unsafe { mem::zeroed() };
     attr.cqe = 8;
@@ -453,7 +453,7 @@ fn extended_cq_reads_one_completion_at_a_time() {
 
     // SAFETY: a live extended CQ.
     let functions = unsafe { *cq_ex };
-    let start = functions.start_poll.expect("slot is filled");
+    let start = functions.start_poll.expect("op is set");
     let mut poll_attr = ibv_poll_cq_attr { comp_mask: 0 };
     // SAFETY: a live CQ.
     assert_eq!(unsafe { start(cq_ex, &raw mut poll_attr) }, libc::ENOENT);
@@ -485,17 +485,17 @@ fn extended_cq_reads_one_completion_at_a_time() {
                 continue;
             }
             loop {
-                let opcode = functions.read_opcode.expect("slot")(cq_ex);
-                let len = functions.read_byte_len.expect("slot")(cq_ex);
-                let qp_num = functions.read_qp_num.expect("slot")(cq_ex);
-                assert!(functions.read_completion_ts.expect("slot")(cq_ex) > 0);
+                let opcode = functions.read_opcode.expect("op is set")(cq_ex);
+                let len = functions.read_byte_len.expect("op is set")(cq_ex);
+                let qp_num = functions.read_qp_num.expect("op is set")(cq_ex);
+                assert!(functions.read_completion_ts.expect("op is set")(cq_ex) > 0);
                 assert_eq!((opcode, len, qp_num), (IBV_WC_RDMA_READ, 16, (*a).qp_num));
                 seen.push(((*cq_ex).wr_id, (*cq_ex).status));
-                if functions.next_poll.expect("slot")(cq_ex) != 0 {
+                if functions.next_poll.expect("op is set")(cq_ex) != 0 {
                     break;
                 }
             }
-            functions.end_poll.expect("slot")(cq_ex);
+            functions.end_poll.expect("op is set")(cq_ex);
         }
     }
     assert_eq!(seen, [(11, IBV_WC_SUCCESS), (22, IBV_WC_SUCCESS)]);
@@ -508,7 +508,7 @@ fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     let device = Device::open();
     // SAFETY: an open context.
     let slots = unsafe { extended(device.context) };
-    let create = slots.create_qp_ex.expect("slot is filled");
+    let create = slots.create_qp_ex.expect("op is set");
     let cq = device.create_cq(16, ptr::null_mut());
     // SAFETY: zero is a value for all members.
     let mut init: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
@@ -544,34 +544,34 @@ fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     // SAFETY: a live extended QP. Builders are called only between start and complete.
     unsafe {
         let f = *ex;
-        let (start, complete) = (f.wr_start.expect("slot"), f.wr_complete.expect("slot"));
-        let set_sge = f.wr_set_sge.expect("slot");
+        let (start, complete) = (f.wr_start.expect("op is set"), f.wr_complete.expect("slot"));
+        let set_sge = f.wr_set_sge.expect("op is set");
 
         // More data than fits inline: the whole batch is refused.
         start(ex);
         (*ex).wr_id = 1;
         (*ex).wr_flags = IBV_SEND_SIGNALED;
-        f.wr_atomic_fetch_add.expect("slot")(ex, rkey, target.addr, 100);
+        f.wr_atomic_fetch_add.expect("op is set")(ex, rkey, target.addr, 100);
         set_sge(ex, source.lkey, source.addr, 8);
         (*ex).wr_id = 2;
-        f.wr_rdma_write.expect("slot")(ex, rkey, target.addr);
-        f.wr_set_inline_data.expect("slot")(ex, ptr::from_mut(&mut [0u8; 65]).cast(), 65);
+        f.wr_rdma_write.expect("op is set")(ex, rkey, target.addr);
+        f.wr_set_inline_data.expect("op is set")(ex, ptr::from_mut(&mut [0u8; 65]).cast(), 65);
         assert_eq!(complete(ex), libc::EINVAL);
 
         // An aborted batch leaves nothing behind.
         start(ex);
-        f.wr_atomic_fetch_add.expect("slot")(ex, rkey, target.addr, 1000);
+        f.wr_atomic_fetch_add.expect("op is set")(ex, rkey, target.addr, 1000);
         set_sge(ex, source.lkey, source.addr, 8);
-        f.wr_abort.expect("slot")(ex);
+        f.wr_abort.expect("op is set")(ex);
 
         start(ex);
         (*ex).wr_id = 3;
-        f.wr_atomic_fetch_add.expect("slot")(ex, rkey, target.addr, 2);
+        f.wr_atomic_fetch_add.expect("op is set")(ex, rkey, target.addr, 2);
         set_sge(ex, source.lkey, source.addr, 8);
         (*ex).wr_id = 4;
-        f.wr_rdma_write.expect("slot")(ex, rkey, target.addr + 8);
+        f.wr_rdma_write.expect("op is set")(ex, rkey, target.addr + 8);
         let mut text = *b"inline";
-        f.wr_set_inline_data.expect("slot")(ex, text.as_mut_ptr().cast(), 6);
+        f.wr_set_inline_data.expect("op is set")(ex, text.as_mut_ptr().cast(), 6);
         text.fill(0);
         assert_eq!(complete(ex), 0);
     }
@@ -634,17 +634,17 @@ fn a_parent_domain_keeps_its_domain_busy() {
     let mut td_attr = ibv_td_init_attr { comp_mask: 0 };
     // SAFETY: an open context and live objects.
     unsafe {
-        let td = slots.alloc_td.expect("slot")(device.context, &raw mut td_attr);
+        let td = slots.alloc_td.expect("op is set")(device.context, &raw mut td_attr);
         assert!(!td.is_null());
         let mut attr: ibv_parent_domain_init_attr = mem::zeroed();
         attr.pd = device.pd;
         attr.td = td;
-        let alloc = slots.alloc_parent_domain.expect("slot");
+        let alloc = slots.alloc_parent_domain.expect("op is set");
         let parent = alloc(device.context, &raw mut attr);
         assert!(!parent.is_null());
         assert_eq!((lib.ibv_dealloc_pd)(device.pd), libc::EBUSY);
         assert_eq!((lib.ibv_dealloc_pd)(parent), 0);
-        assert_eq!(slots.dealloc_td.expect("slot")(td), 0);
+        assert_eq!(slots.dealloc_td.expect("op is set")(td), 0);
     }
     device.close();
 }
