@@ -30,7 +30,7 @@ pub(crate) struct AhState {
 }
 
 impl AhState {
-    /// The emulator's address handle.
+    /// Returns the emulator's address handle.
     pub(crate) const fn ah(&self) -> &Ah {
         &self.ah
     }

@@ -5,8 +5,8 @@
 //! process. So this library allows cancellation in two places only: at the start of [`blocking`],
 //! and while it waits.
 //!
-//! Data-path verbs, and polls that do not block, pay nothing for this: they call no cancellation
-//! point of the C library. All other verbs run [`uncancelled`].
+//! Data-path verbs, and waiting verbs outside of these two places, pay nothing for this: they call
+//! no cancellation point of the C library. All other verbs run [`uncancelled`].
 //!
 //! A thread with asynchronous cancelability may call the waiting verbs. POSIX does not allow it to
 //! call the others, nor most other functions.

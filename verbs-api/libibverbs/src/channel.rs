@@ -28,7 +28,7 @@ pub(crate) struct ChannelState {
 }
 
 impl ChannelState {
-    /// The emulator's channel.
+    /// Returns the emulator's channel.
     pub(crate) const fn channel(&self) -> &CompChannel {
         &self.channel
     }

@@ -40,7 +40,7 @@ pub(crate) struct CqState {
 }
 
 impl CqState {
-    /// The emulator's queue.
+    /// Returns the emulator's queue.
     pub(crate) const fn cq(&self) -> &Cq {
         &self.cq
     }

@@ -233,7 +233,7 @@ unsafe fn create_plain(
     // SAFETY: same contract.
     let qp = unsafe { qp_ex::create(context, init) }?;
     if with_mkeys {
-        // SAFETY: made just now.
+        // SAFETY: created above.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.set_extras(Extras {
             umr: true,

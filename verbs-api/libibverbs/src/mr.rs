@@ -35,13 +35,13 @@ pub(crate) struct MrState {
 }
 
 impl MrState {
-    /// The emulator's region.
+    /// Returns the emulator's region.
     pub(crate) const fn mr(&self) -> &Mr {
         &self.mr
     }
 }
 
-/// Makes the C object of a region.
+/// Creates the C object of a region.
 pub(crate) fn new_mr(
     pd: *mut ibv_pd,
     state: &PdState,
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
-/// `ibv_reg_mr_iova2`: optional access bits that this library does not know are ignored.
+/// `ibv_reg_mr_iova2`: ignores unknown optional access flags.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -239,7 +239,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let c = object.c();
         if let Some(new_pd) = new_pd {
             *in_use = new_pd.in_use();
-            // SAFETY: live, and the program must not change it meanwhile.
+            // SAFETY: live, and the program must not change it concurrently.
             unsafe { (*c).pd = pd };
         }
         if moves {

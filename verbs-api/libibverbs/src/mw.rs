@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let window = &object.inner().mw;
         let posted = state.qp().bind_mw(window, bind.wr_id, flags, request);
         let rkey = posted.map_err(|error| Errno::from(error).of_post(state.qp(), true))?;
-        // SAFETY: live, and the program must not change it meanwhile.
+        // SAFETY: live, and the program must not change it concurrently.
         unsafe { (*object.c()).rkey = rkey.get() };
         Ok(())
     })

@@ -65,7 +65,7 @@ pub(crate) struct PdState {
 }
 
 impl PdState {
-    /// The emulator's protection domain.
+    /// Returns the emulator's protection domain.
     pub(crate) const fn pd(&self) -> &Pd {
         &self.pd
     }

@@ -312,7 +312,7 @@ pub(crate) unsafe fn tso_header(
 /// Queues a request of a DC initiator to the target `to`.
 ///
 /// # Errors
-/// As [`push_send`].
+/// As for [`push_send`].
 ///
 /// # Safety
 /// As for [`push_send`].

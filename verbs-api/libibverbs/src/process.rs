@@ -58,7 +58,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The engine.
+    /// Returns the engine.
     pub(crate) const fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -128,7 +128,7 @@ fn state() -> &'static State {
     let current = generation();
     loop {
         let found = STATE.load(Ordering::Acquire);
-        // SAFETY: only leaked boxes are stored here, so a non-NULL pointer is valid for ever.
+        // SAFETY: only leaked boxes are stored here, so a non-NULL pointer is valid forever.
         if let Some(state) = unsafe { found.as_ref() }
             && state.generation == current
         {
@@ -187,7 +187,7 @@ extern "C" fn child_after_fork() {
 }
 
 /// Installs a log subscriber on standard error, with the filter of the settings. The default filter
-/// is `error`. Warns of an invalid filter.
+/// is `error`. Warns of unknown settings and invalid filters.
 fn start_logging(settings: &Settings) {
     let mut filter = settings.log();
     complaint::silence(filter);

@@ -81,7 +81,7 @@ impl QpState {
         }
     }
 
-    /// The emulator's queue pair.
+    /// Returns the emulator's queue pair.
     pub(crate) const fn qp(&self) -> &Qp {
         &self.qp
     }
@@ -157,7 +157,7 @@ impl QpState {
 /// `EINVAL` without CQs or with an unknown type, and any error of the emulator.
 ///
 /// # Safety
-/// `pd` and what `init` points at must be NULL or alive.
+/// `pd` and the objects that `init` points at must be NULL or alive.
 //= QPC-01
 //= QPC-02
 pub(crate) unsafe fn create(
@@ -185,10 +185,10 @@ pub(crate) unsafe fn create(
 /// Creates a DC initiator. Ignores its SRQ, as mlx5 does.
 ///
 /// # Errors
-/// As [`create`].
+/// As for [`create`].
 ///
 /// # Safety
-/// What `init` points at must be NULL or alive.
+/// The objects that `init` points at must be NULL or alive.
 //= DC-05
 pub(crate) unsafe fn create_initiator(
     init: &mut ibv_qp_init_attr_ex,
@@ -217,7 +217,7 @@ pub(crate) unsafe fn create_initiator(
 }
 
 /// # Safety
-/// `pd` and what `init` points at must be NULL or alive.
+/// `pd` and the objects that `init` points at must be NULL or alive.
 unsafe fn create_as(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -337,7 +337,7 @@ pub(crate) unsafe fn spreading(
 /// Any error of the emulator.
 ///
 /// # Safety
-/// What `init` points at must be NULL or alive.
+/// The objects that `init` points at must be NULL or alive.
 //= DCU-02 DCU-05
 pub(crate) unsafe fn create_dct(
     init: &mut ibv_qp_init_attr_ex,

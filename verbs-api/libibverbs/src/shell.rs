@@ -1,4 +1,4 @@
-//! A C object with the emulator's handle behind it.
+//! A C object followed by the emulator's handle.
 
 use std::{
     alloc::{self, Layout},
@@ -119,7 +119,7 @@ impl<C, R> Shell<C, R> {
     /// inherited object.
     ///
     /// # Errors
-    /// As [`Self::end`].
+    /// As for [`Self::end`].
     ///
     /// # Safety
     /// As for [`Self::end`].
@@ -200,7 +200,7 @@ mod tests {
         })
         .expect("nothing fails");
         assert_eq!(c, cookie);
-        // SAFETY: made above and not ended yet.
+        // SAFETY: created above and not destroyed yet.
         let shell = unsafe { Shell::<u32, &str>::borrow(c) }.expect("live object");
         assert_eq!(*shell.inner(), "inner");
         // SAFETY: the C part is live, and only this test uses it.
@@ -217,7 +217,7 @@ mod tests {
 
         let counter = Rc::new(Cell::new(0));
         let c = Shell::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
-        // SAFETY: made above and not ended yet.
+        // SAFETY: created above and not destroyed yet.
         let refused = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
         assert_eq!(
             (refused, Rc::strong_count(&counter)),

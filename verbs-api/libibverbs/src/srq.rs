@@ -34,7 +34,7 @@ pub(crate) struct SrqState {
 }
 
 impl SrqState {
-    /// The emulator's queue.
+    /// Returns the emulator's queue.
     pub(crate) const fn srq(&self) -> &Srq {
         &self.srq
     }

@@ -25,7 +25,7 @@ pub(crate) struct XrcdState {
 }
 
 impl XrcdState {
-    /// The emulator's domain.
+    /// Returns the emulator's domain.
     pub(crate) const fn xrcd(&self) -> &Xrcd {
         &self.xrcd
     }

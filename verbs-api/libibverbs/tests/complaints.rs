@@ -396,7 +396,7 @@ fn send_to_nowhere() {
     assert_eq!(posted, 0);
     // SAFETY: zero is a value for all members.
     let mut wc: ibv_wc = unsafe { mem::zeroed() };
-    // A request that fails completes, signaled or not.
+    // A failed request completes even if it is unsignaled.
     // SAFETY: a live CQ and room for one completion.
     while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
     assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);

@@ -76,7 +76,7 @@ impl std::error::Error for TableError {}
 /// Parses `exports.tsv`.
 ///
 /// # Errors
-/// [`TableError`] with the line.
+/// A [`TableError`] that names the line.
 pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
     rows(text)
         .map(|(line, columns)| {
@@ -99,7 +99,7 @@ pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
 }
 
 /// Parses `versions.tsv`.
-/// [`TableError`] with the line.
+/// A [`TableError`] that names the line.
 /// # Errors
 /// [`TableError`] names the line.
 pub fn versions(text: &str) -> Result<Vec<VersionNode>, TableError> {

@@ -253,7 +253,7 @@ impl core::fmt::Debug for ibv_exp_send_wr_ext_op {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_exp_send_wr_umr {
-    /// Kind of list.
+    /// Type of the list.
     pub umr_type: u32,
     /// Memory for a list that is not inline in the request.
     pub memory_objects: *mut ibv_exp_mkey_list_container,

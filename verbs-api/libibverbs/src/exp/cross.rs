@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
     // SAFETY: same contract.
     let made = unsafe { cq::ibv_create_cq(context, cqe, cq_context, channel, comp_vector) };
     if flags != 0 && !made.is_null() {
-        // SAFETY: made just now.
+        // SAFETY: created above.
         let object = unsafe { CqObject::borrow(made.cast()) };
         object
             .iter()

@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         init.cap = plain.cap;
         // `max_inl_recv` is a hint, which Rocade does not use.
         init.max_inl_recv = 0;
-        // SAFETY: made just now.
+        // SAFETY: created above.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.set_extras(asked);
         if asked.big_endian {
