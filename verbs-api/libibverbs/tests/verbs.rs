@@ -390,10 +390,7 @@ fn completion_events_carry_cq_and_context() {
     let pair = Pair::connected(device, cq, a, b);
     // SAFETY: an open context and a live CQ.
     unsafe {
-        let arm = (*pair.device.context)
-            .ops
-            .req_notify_cq
-            .expect("op is set");
+        let arm = (*pair.device.context).ops.req_notify_cq.expect("op is set");
         assert_eq!(arm(cq, 0), 0);
     }
     let mut sge = pair.sge(0, 8);
