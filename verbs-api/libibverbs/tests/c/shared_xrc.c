@@ -3,7 +3,7 @@
 
 enum { WORKERS = 4, LONG = 5000 };
 
-/* The inode of the XRC domain that the processes of a case share. */
+/* The file of the XRC domain that the processes of a case share. */
 static int domain_fd;
 
 struct member {
