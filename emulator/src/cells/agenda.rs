@@ -1,13 +1,16 @@
-//! Queue pairs that have to be looked at again: why, and when at the latest.
+//! The queue pairs that need service without a new packet or verb call: ready lists, one per
+//! reason, and timers.
 //!
-//! There is a lane for each reason. A QP is on a lane as long as the reason may last, also while it is being looked at:
-//! what the process owes is found at the exit, whoever was at it. Its own flag ([`Listed`], under the lock of
-//! the QP) keeps it from being on a lane twice. Timers are another matter: a deadline moves with every
-//! acknowledgement, nearly always into the future. So an entry is only made where none is pending that comes
-//! earlier; when an entry is due, the QP says whether its timer really is, or when else.
+//! A QP stays on the ready list of a reason as long as the reason may last, also while a thread
+//! serves it. The process exit therefore finds all pending ACKs, even if a thread was interrupted
+//! while it served the QP. The QP's own flags ([`Listed`], under the lock of the QP) keep it from
+//! being on a list twice. Timers differ: nearly every acknowledgement moves a deadline into the
+//! future. A timer entry is therefore added only if no earlier entry is pending. When an entry is
+//! due, the QP tells whether its timer has expired or when it will.
 //!
-//! Whoever puts something here looks afterwards whether the background thread sleeps beyond it, and calls it; the thread
-//! says until when it sleeps, and looks here again. So one of both notices.
+//! A thread that adds an entry then checks whether the background thread sleeps beyond its
+//! deadline, and wakes it if so. The background thread publishes until when it sleeps, and then
+//! checks the lists again. So at least one of the two threads notices.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -26,21 +29,21 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys;
 
-/// Why a QP has to be looked at.
+/// The reason why a QP needs service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The socket or channel had no room for its packets.
+    /// The socket or shared memory ring had no room for its packets.
     NoRoom,
-    /// It holds acknowledgements back, now and then.
+    /// The QP may hold delayed ACKs.
     HeldAck,
-    /// Its posts wait for company, perhaps.
+    /// Its posts may wait to be batched.
     WaitingPost,
 }
 
 impl Why {
     const ALL: [Self; 3] = [Self::NoRoom, Self::HeldAck, Self::WaitingPost];
 
-    /// How often the background thread looks.
+    /// Interval at which the background thread serves the list.
     const fn period_ns(self) -> u64 {
         match self {
             Self::NoRoom => RETRY_NS,
@@ -49,7 +52,7 @@ impl Why {
         }
     }
 
-    /// When it has to have looked for the first time.
+    /// Time within which the background thread must have served a new entry.
     pub(crate) const fn patience_ns(self) -> u64 {
         match self {
             Self::NoRoom | Self::HeldAck => self.period_ns(),
@@ -57,7 +60,8 @@ impl Why {
         }
     }
 
-    /// For how long after that it goes on looking where nobody is on the lane: calling it takes a system call.
+    /// Time after that during which the background thread keeps serving an empty list, because
+    /// waking it takes a system call.
     const fn lately_ns(self) -> u64 {
         match self {
             Self::NoRoom | Self::HeldAck => 0,
@@ -66,7 +70,7 @@ impl Why {
     }
 }
 
-/// On which lanes a QP is; under its lock.
+/// The ready lists that a QP is on. Protected by the lock of the QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listed(u8);
 
@@ -75,7 +79,7 @@ impl Listed {
         self.0 & (1 << why as u8) != 0
     }
 
-    /// True where it is new.
+    /// Returns true if the QP was not on this list.
     pub(crate) const fn insert(&mut self, why: Why) -> bool {
         let is_new = !self.contains(why);
         self.0 |= 1 << why as u8;
@@ -90,34 +94,35 @@ impl Listed {
 #[derive(Debug, Default)]
 struct Lane {
     qps: Mutex<VecDeque<Qpn>>,
-    /// How many: pollers look here.
+    /// Length of `qps`, which pollers read without the lock.
     count: AtomicUsize,
-    /// When the last one that came has to have been looked at, in ns.
+    /// Deadline of the entry that was added last, in ns.
     due: AtomicU64,
 }
 
-/// What has to be looked at, and the bell that calls the background thread.
+/// The work queue of an engine, and the eventfd that wakes the background thread.
 #[derive(Debug)]
 pub(crate) struct Agenda {
     lanes: CachePadded<[Lane; 3]>,
     timers: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
-    /// CQs with an event that waits for company, and when they have to be looked at: once each.
+    /// CQs with a moderated event, and when each must be checked. One entry per CQ.
     events: Mutex<Vec<(Time, Weak<CqInner>)>>,
-    /// CQs that had no room for a completion: their QPs have to end.
+    /// CQs that had no room for a completion: their QPs have to enter the error state.
     overrun: Mutex<Vec<Weak<CqInner>>>,
-    /// QPs that waited for something that has happened: to be looked at by whoever comes first.
+    /// QPs whose wait has ended. The next thread that makes progress serves them.
     woken: Mutex<VecDeque<Qpn>>,
     woken_count: CachePadded<AtomicUsize>,
-    /// A poll has tried to send what there was no room for, since the background thread last asked.
+    /// An application's poll has tried to send packets of [`Why::NoRoom`] since the background
+    /// thread last checked.
     tried: AtomicBool,
-    /// Until when the background thread sleeps, in ns; 0 while it is awake.
+    /// Time until which the background thread sleeps, in ns. 0 while it is awake.
     sleeping_until: CachePadded<AtomicU64>,
     bell: Arc<OwnedFd>,
     sleepers: Sleepers,
 }
 
 impl Agenda {
-    /// One that nothing is on. `bell` is an event descriptor that the background thread waits for.
+    /// An empty work queue. The background thread waits for the eventfd `bell`.
     pub(crate) fn new(bell: Arc<OwnedFd>) -> Self {
         Self {
             lanes: CachePadded::default(),
@@ -138,24 +143,25 @@ impl Agenda {
         &self.sleepers
     }
 
-    /// What the background thread waits for.
+    /// The eventfd that the background thread waits for.
     pub(crate) const fn bell(&self) -> &Arc<OwnedFd> {
         &self.bell
     }
 
-    /// Calls the background thread.
+    /// Wakes the background thread.
     pub(crate) fn call(&self) {
         sys::eventfd_set(self.bell.as_fd());
     }
 
-    /// Calls it if it would sleep beyond `due`.
+    /// Wakes the background thread if it would sleep beyond `due`.
     pub(crate) fn call_before(&self, due: Time) {
         if self.would_miss(due) {
             self.call();
         }
     }
 
-    /// An event of this CQ comes at `due`, or later: it says so then. The caller may hold its lock.
+    /// Schedules a check of this CQ at `due`, for its moderated event. The caller may hold the lock
+    /// of the CQ.
     pub(crate) fn put_event(&self, due: Time, cq: &Weak<CqInner>) {
         let mut events = self.events.lock();
         match events.iter_mut().find(|(_, other)| other.ptr_eq(cq)) {
@@ -166,7 +172,7 @@ impl Agenda {
         self.call_before(due);
     }
 
-    /// The CQs whose events may be due.
+    /// Removes and returns the CQs whose events may be due.
     pub(crate) fn take_events(&self, now: Time) -> Vec<Arc<CqInner>> {
         let mut events = self.events.lock();
         let due = events.extract_if(.., |(at, _)| *at <= now);
@@ -177,7 +183,8 @@ impl Agenda {
         self.events.lock().iter().map(|(due, _)| *due).min()
     }
 
-    /// A completion was lost because this CQ is full. The caller may hold the locks of QPs.
+    /// Records that a completion was lost because this CQ is full. The caller may hold the locks of
+    /// QPs.
     pub(crate) fn put_overrun(&self, cq: &Weak<CqInner>) {
         let mut overrun = self.overrun.lock();
         if !overrun.iter().any(|other| other.ptr_eq(cq)) {
@@ -187,7 +194,7 @@ impl Agenda {
         self.call();
     }
 
-    /// What this QP has waited for has happened. The caller may hold the locks of QPs and CQs.
+    /// Records that the wait of this QP has ended. The caller may hold the locks of QPs and CQs.
     pub(crate) fn wake_qp(&self, qpn: Qpn) {
         let mut woken = self.woken.lock();
         woken.push_back(qpn);
@@ -197,13 +204,13 @@ impl Agenda {
         self.sleepers.wake();
     }
 
-    /// How many QPs were woken.
+    /// Number of QPs that were woken.
     #[inline]
     pub(crate) fn woken(&self) -> usize {
         self.woken_count.load(Ordering::Relaxed)
     }
 
-    /// The next of them.
+    /// Removes and returns the next woken QP.
     pub(crate) fn take_woken(&self) -> Option<Qpn> {
         let mut woken = self.woken.lock();
         let next = woken.pop_front();
@@ -211,7 +218,7 @@ impl Agenda {
         next
     }
 
-    /// The CQs that were overrun since the last time.
+    /// Removes and returns the CQs that were overrun since the last call.
     pub(crate) fn take_overrun(&self) -> Vec<Arc<CqInner>> {
         let noted = std::mem::take(&mut *self.overrun.lock());
         noted.iter().filter_map(Weak::upgrade).collect()
@@ -221,8 +228,8 @@ impl Agenda {
         &self.lanes[why as usize]
     }
 
-    /// A QP has to be looked at, by `due` at the latest. True where the background thread has to be called for
-    /// that.
+    /// Puts a QP on the ready list of a reason, to be served by `due` at the latest. Returns true
+    /// if the background thread has to be woken for that.
     pub(crate) fn put(&self, qpn: Qpn, why: Why, due: Time) -> bool {
         let lane = self.lane(why);
         lane.due.store(due.as_ns(), Ordering::Relaxed);
@@ -233,13 +240,13 @@ impl Agenda {
         self.would_miss(due)
     }
 
-    /// How many are on a lane.
+    /// Number of QPs on a list.
     #[inline]
     pub(crate) fn count(&self, why: Why) -> usize {
         self.lane(why).count.load(Ordering::Relaxed)
     }
 
-    /// The one on the lane that was not looked at for the longest time.
+    /// Returns the QP on the list that was served least recently, and moves it to the end.
     pub(crate) fn turn(&self, why: Why) -> Option<Qpn> {
         let mut qps = self.lane(why).qps.lock();
         let next = qps.pop_front()?;
@@ -247,24 +254,27 @@ impl Agenda {
         Some(next)
     }
 
-    /// A QP is on this lane no more.
+    /// Removes a QP from a list.
     pub(crate) fn done(&self, qpn: Qpn, why: Why) {
         let lane = self.lane(why);
         let mut qps = lane.qps.lock();
-        // Once: it may have been put there again. The one that had its turn is the last, usually.
+        // Once only: the QP may have been enqueued again. The one that was served last is usually
+        // at the end.
         if let Some(index) = qps.iter().rposition(|&other| other == qpn) {
             qps.remove(index);
         }
         lane.count.store(qps.len(), Ordering::Relaxed);
     }
 
-    /// All that are on a lane, unless somebody has been at it for so long.
+    /// Returns all QPs on a list, or none if another thread holds its lock for longer than
+    /// `patience`.
     pub(crate) fn all(&self, why: Why, patience: Duration) -> Vec<Qpn> {
         let qps = self.lane(why).qps.try_lock_for(patience);
         qps.map_or_else(Vec::new, |qps| qps.iter().copied().collect())
     }
 
-    /// The QP's timer is due at `at`, or later. True where the background thread has to be called for that.
+    /// Adds a timer entry: the QP's timer expires at `at` or later. Returns true if the background
+    /// thread has to be woken for that.
     pub(crate) fn put_timer(&self, qpn: Qpn, at: Time) -> bool {
         let mut timers = self.timers.lock();
         let earliest = timers.peek().is_none_or(|Reverse((first, _))| at < *first);
@@ -273,14 +283,15 @@ impl Agenda {
         earliest && self.would_miss(at)
     }
 
-    /// Something was put here that is due at `due`: does the background thread sleep until after that?
+    /// Returns true if the background thread sleeps beyond `due`. To be called after an entry with
+    /// that deadline was added.
     pub(crate) fn would_miss(&self, due: Time) -> bool {
         // Store, fence, load on both sides: at least one sees what the other stored.
         fence(Ordering::SeqCst);
         self.sleeps_beyond(due)
     }
 
-    /// The next QP whose timer may be due.
+    /// Removes and returns the next QP whose timer may have expired.
     pub(crate) fn take_timer(&self, now: Time) -> Option<Qpn> {
         let mut timers = self.timers.lock();
         let due = timers.peek().is_some_and(|Reverse((at, _))| *at <= now);
@@ -288,12 +299,12 @@ impl Agenda {
         entry.map(|Reverse((_, qpn))| Qpn::new(qpn))
     }
 
-    /// When the next timer may be due.
+    /// Returns when the next timer may expire.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.timers.lock().peek().map(|Reverse((at, _))| *at)
     }
 
-    /// When the background thread has to look again.
+    /// Returns when the background thread has to check again.
     pub(crate) fn next(&self, now: Time) -> Option<Time> {
         let lanes = Why::ALL.into_iter().filter_map(|why| {
             let due = Time::from_ns(self.lane(why).due.load(Ordering::Relaxed));
@@ -308,32 +319,33 @@ impl Agenda {
             .min()
     }
 
-    /// The background thread goes to sleep, until `until` unless there is something to do earlier: until when?
+    /// Publishes that the background thread sleeps until `until`, or until an earlier entry is due.
+    /// Returns until when it may sleep.
     pub(crate) fn sleep(&self, now: Time, until: Option<Time>) -> Option<Time> {
         let until = [until, self.next(now)].into_iter().flatten().min();
         let ns = until.map_or(u64::MAX, Time::as_ns);
         self.sleeping_until.store(ns, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Whoever put something here before the store did not call.
+        // A thread that added an entry before the store has not woken this one.
         [until, self.next(now)].into_iter().flatten().min()
     }
 
-    /// The background thread is awake.
+    /// Publishes that the background thread is awake.
     pub(crate) fn wake(&self) {
         self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
-    /// Does the background thread sleep until after `at`?
+    /// Returns true if the background thread sleeps until after `at`.
     fn sleeps_beyond(&self, at: Time) -> bool {
         at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
     }
 
-    /// A poll tries to send what there was no room for.
+    /// Records that an application's poll tries to send packets that there was no room for.
     pub(crate) fn try_inline(&self) {
         self.tried.store(true, Ordering::Relaxed);
     }
 
-    /// Has one tried since the background thread last asked?
+    /// Returns true if a poll has tried since the last call.
     pub(crate) fn was_tried(&self) -> bool {
         self.tried.swap(false, Ordering::Relaxed)
     }
@@ -436,8 +448,8 @@ mod loom_tests {
 
     const NOW: Time = Time::from_ns(1_000);
 
-    /// Whatever the interleaving, something is put there and is not slept over: either the background thread is
-    /// called, or it sleeps no longer than it may.
+    /// In every interleaving, an entry that was added is served in time. Either the background
+    /// thread is woken, or it sleeps no longer than it may.
     #[test]
     fn loom_nothing_on_the_agenda_is_slept_over() {
         for timer in [false, true] {
@@ -461,13 +473,13 @@ mod loom_tests {
         }
     }
 
-    /// A QP is on a lane exactly as long as its flag says so, however those who look at it and put it there
-    /// come in between.
+    /// A QP is on a ready list exactly as long as its flag is set, however the threads that serve
+    /// and enqueue it interleave.
     #[test]
     fn loom_a_flag_and_a_lane_say_the_same() {
         loom::model(|| {
             let agenda = Arc::new(empty());
-            // The lock of the QP; what is to be done for it, and its flag.
+            // The lock of the QP, with its number of pending work items and its flags.
             let qp = Arc::new(Mutex::default());
             let put = |agenda: &Agenda, qp: &Mutex<(u32, Listed)>| {
                 let mut core = qp.lock();

@@ -1,4 +1,4 @@
-//! Completion queues: what the engine and the handles share of one.
+//! Completion queues: the state that the engine and the handles share.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,7 @@ use super::users::{User, Users};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Where completion events arrive.
+/// The state of a completion channel.
 #[derive(Debug)]
 pub(crate) struct ChannelInner {
     pub(crate) events: EventQueue<Arc<CqInner>>,
@@ -29,7 +29,7 @@ impl ChannelInner {
         }
     }
 
-    /// The CQs that use it.
+    /// The CQs that use the channel.
     pub(crate) const fn users(&self) -> &Users {
         &self.cqs
     }
@@ -40,17 +40,18 @@ pub(crate) struct CqInner {
     events: Arc<AsyncEvents>,
     agenda: Arc<Agenda>,
     ring: Mutex<CqRing>,
-    /// Completions in the ring; changes under its lock. Looking here first saves empty polls the lock.
+    /// Number of completions in the ring. Changes under the lock of the ring, and empty polls read
+    /// it without.
     len: AtomicUsize,
-    /// Number of the oldest completion in the ring, or of the next one: all before it were taken. Changes
-    /// under its lock.
+    /// Number of the oldest completion in the ring, or of the next one if it is empty. The
+    /// application has taken all completions before it. Changes under the lock of the ring.
     oldest: AtomicU64,
     channel: Option<Arc<ChannelInner>>,
-    /// The channel counts this CQ.
+    /// The channel counts this CQ as a user.
     uses_channel: AtomicBool,
     cookie: u64,
     users: Users,
-    /// Every successful receive has the flag `GRH`.
+    /// Every successful receive completion has the flag `GRH`.
     marks_receives: bool,
     acks: AckCounter,
     async_acks: Arc<AckCounter>,
@@ -59,7 +60,7 @@ pub(crate) struct CqInner {
 }
 
 impl CqInner {
-    /// One of so many entries; see [`CqInitAttr`](crate::CqInitAttr).
+    /// Makes a CQ with the entries of `ring`. See [`CqInitAttr`](crate::CqInitAttr).
     pub(crate) fn new(
         events: Arc<AsyncEvents>,
         agenda: Arc<Agenda>,
@@ -89,14 +90,15 @@ impl CqInner {
         })
     }
 
-    /// Are there no completions to take?
+    /// Returns true if there are no completions to take.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Returns true if there are completions to take. Unlike [`Self::is_empty`] this takes the lock: a completion
-    /// that comes later finds all that this thread has written.
+    /// Returns true if there are completions to take. Unlike [`Self::is_empty`] this takes the
+    /// lock: a thread that adds a completion afterwards sees all that the calling thread has
+    /// written before.
     pub(crate) fn has_any(&self) -> bool {
         !self.ring.lock().is_empty()
     }
@@ -124,14 +126,15 @@ impl CqInner {
         taken
     }
 
-    /// Changes how long its events wait; `now` for the one that waits already.
+    /// Changes the moderation of completion events. `now` restarts the period of an event that is
+    /// held.
     pub(crate) fn moderate(&self, count: u32, period_ns: u64, now: Time) {
         let mut ring = self.ring.lock();
         let change = ring.moderate(count, period_ns, now);
         self.follow(change);
     }
 
-    /// Arms it, unless it has no channel.
+    /// Arms the CQ, unless it has no channel. Returns true if it is armed.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let has_channel = self.channel.is_some();
         if has_channel {
@@ -140,12 +143,12 @@ impl CqInner {
         has_channel
     }
 
-    /// How many entries it has room for.
+    /// The number of entries that the CQ has room for.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.lock().capacity()
     }
 
-    /// Changes the number of entries; false where those that are there would not fit (CQ-04).
+    /// Changes the number of entries. Returns false if the entries in the ring would not fit.
     pub(crate) fn resize(&self, capacity: usize) -> bool {
         self.ring.lock().resize(capacity)
     }
@@ -165,7 +168,7 @@ impl CqInner {
         &self.waits
     }
 
-    /// Requests may wait for its completions (XCH-03).
+    /// Allows work requests to wait for the completions of this CQ.
     pub(crate) fn allow_waits(&self) {
         self.waits.allowed.store(true, Ordering::Relaxed);
     }
@@ -174,13 +177,14 @@ impl CqInner {
         self.waits.allowed.load(Ordering::Relaxed)
     }
 
-    /// From now on a completion that finds no room takes that of the oldest.
+    /// Switches overrun detection off: a completion that finds no room replaces the oldest one.
     //= XCH-04
     pub(crate) fn ignore_overrun(&self) {
         self.ring.lock().ignore_overrun();
     }
 
-    /// Has it had so many completions, modulo 2^32? If not, `who` is looked at when it has.
+    /// Returns true if the CQ has had `until` completions, modulo 2^32. Otherwise registers `who`,
+    /// which is served when it has.
     //= XCW-01
     pub(super) fn has_produced(&self, until: u32, who: Qpn) -> bool {
         self.ring.lock().has_produced(until, who)
@@ -190,7 +194,7 @@ impl CqInner {
         self.ring.lock().forget_waiter(who);
     }
 
-    /// It ends: forgets events that nobody has read, and waits until the others are acknowledged (CQ-08).
+    /// Destroys the CQ: drops its unread events, and waits until the others are acknowledged.
     pub(crate) fn end(self: &Arc<Self>) {
         self.ring.lock().disarm();
         if let Some(channel) = &self.channel {
@@ -214,8 +218,8 @@ impl CqInner {
         &self.acks
     }
 
-    /// The channel may go, whoever still holds a reference to the CQ: the background thread does now and
-    /// then.
+    /// Stops using the channel, so that it can be destroyed while other threads still hold
+    /// references to the CQ, as the background thread sometimes does.
     fn leave_channel(&self) {
         if let Some(channel) = &self.channel
             && self.uses_channel.swap(false, Ordering::AcqRel)
@@ -224,12 +228,13 @@ impl CqInner {
         }
     }
 
-    /// All completions with a lower number were taken by the application.
+    /// The number of the oldest completion that the application has not taken.
     pub(crate) fn oldest(&self) -> u64 {
         self.oldest.load(Ordering::Acquire)
     }
 
-    /// Reserves room for `count` completions, or for fewer where there is no more: then the CQ is overrun.
+    /// Reserves room for `count` completions. Where the CQ has room for fewer, it is overrun.
+    /// Returns for how many room was reserved.
     pub(crate) fn reserve(&self, count: usize) -> usize {
         let mut ring = self.ring.lock();
         let was_overrun = ring.is_overrun();
@@ -241,15 +246,15 @@ impl CqInner {
         granted
     }
 
-    /// Gives up room that was reserved for `count` completions.
+    /// Releases room that was reserved for `count` completions.
     pub(crate) fn give_up(&self, count: usize) {
         if count > 0 {
             self.ring.lock().give_up(count);
         }
     }
 
-    /// Adds completions, as long as `reserved` is not 0 into reserved room, and tells `each` their
-    /// numbers. Returns how many are lost because the CQ is full (CQ-02).
+    /// Adds completions, into reserved room as long as `reserved` is not 0, and passes their
+    /// numbers to `each`. Returns how many are lost because the CQ is full.
     pub(crate) fn add<'c>(
         &self,
         completions: impl Iterator<Item = &'c Completion>,
@@ -274,7 +279,7 @@ impl CqInner {
                 };
                 match added {
                     Added::Quiet => {}
-                    // Arming is one shot: there is one.
+                    // Arming is one shot: there is at most one event.
                     Added::Event => event = true,
                     Added::EventAt(at) => due = Some(at),
                     Added::Overflow => {
@@ -289,7 +294,7 @@ impl CqInner {
             ring.take_waiters(|who| self.agenda.wake_qp(who));
             self.publish(&ring);
         }
-        // A poller that sleeps has looked here under the lock, before or after this.
+        // A poller that sleeps has checked the CQ under the lock, before or after this.
         self.agenda.sleepers().wake();
         if event {
             self.raise_event();
@@ -302,7 +307,7 @@ impl CqInner {
         lost
     }
 
-    /// The completion as the program gets it.
+    /// Returns the completion as the application gets it.
     #[inline]
     fn marked(&self, completion: &Completion) -> Completion {
         let mut entry = *completion;
@@ -313,7 +318,7 @@ impl CqInner {
         entry
     }
 
-    /// What has changed about the event that is due, or is not yet.
+    /// Raises or schedules the completion event as `change` demands.
     fn follow(&self, change: Added) {
         match change {
             Added::Event => self.raise_event(),
@@ -328,15 +333,16 @@ impl CqInner {
         }
     }
 
-    /// Raises the event that has waited, if it is due. Under the lock of the ring: once it is disarmed, no
-    /// event comes.
+    /// Raises the moderated event if it is due. The lock of the ring is held meanwhile: once the CQ
+    /// is disarmed, no event comes.
     pub(crate) fn raise_due_event(&self, now: Time) {
         let mut ring = self.ring.lock();
         let due = ring.take_due(now);
         self.follow(due);
     }
 
-    /// There was no room: an event, once, and an end to all QPs that complete here.
+    /// Handles an overrun: raises `IBV_EVENT_CQ_ERR` once, and schedules all QPs that complete here
+    /// for the error state.
     fn lost_completions(&self, was_overrun: bool) {
         //= CQ-15
         //= AEV-00
@@ -350,7 +356,7 @@ impl CqInner {
         self.agenda.put_overrun(&self.this);
     }
 
-    /// Drops the completions of a QP that is reset or destroyed (RC-STA-04, CQ-13).
+    /// Drops the completions of a QP that is reset or destroyed.
     //= CQ-13
     pub(crate) fn purge(&self, qp_num: Qpn) {
         let mut ring = self.ring.lock();
@@ -360,7 +366,8 @@ impl CqInner {
         }
     }
 
-    /// For who looks without the lock. What was received before is visible to who sees the completion.
+    /// Publishes length and oldest number for readers without the lock. A thread that sees the
+    /// completion also sees the received data.
     //= RC-RSP-26
     fn publish(&self, ring: &CqRing) {
         self.len.store(ring.len(), Ordering::Release);

@@ -1,11 +1,11 @@
-//! Completions of a CQ in order, its arming (CQ-02…07) and the moderation of its events (CQ-10).
+//! The completions of a CQ in order, its arming and the moderation of its events.
 
 use std::collections::VecDeque;
 
 use rocade_transport::{Completion, Time, WcStatus, has_reached};
 use rocade_wire::Qpn;
 
-/// What the next completion event waits for (CQ-05).
+/// The kind of completion that the next event waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -13,16 +13,16 @@ enum Armed {
     Next,
 }
 
-/// What adding a completion leads to.
+/// The effect of adding a completion on the completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// Nothing.
+    /// No event is due.
     Quiet,
     /// A completion event is due.
     Event,
-    /// It is due at this time, unless enough other completions come before.
+    /// An event is due at this time, unless enough other completions come before.
     EventAt(Time),
-    /// There was no room: the completion is lost (CQ-02).
+    /// The CQ is full and the completion is lost.
     Overflow,
 }
 
@@ -31,31 +31,32 @@ pub(crate) struct CqRing {
     entries: VecDeque<Entry>,
     /// Number of the next completion.
     next: u64,
-    /// Room promised to completions that are about to come.
+    /// Room reserved for completions that are about to come.
     reserved: usize,
     capacity: usize,
     armed: Armed,
-    /// A completion was lost: there will be no others (CQ-02).
+    /// A completion was lost. All later ones are lost too.
     overrun: bool,
-    /// There is always room: the oldest completion makes it (CQX-06).
+    /// There is always room: a new completion replaces the oldest one.
     ignores_overrun: bool,
     moderation: Moderation,
-    /// QPs that wait until there were so many completions (XCW-01).
+    /// QPs that wait for a number of completions.
     waiters: Vec<(u32, Qpn)>,
 }
 
-/// How long an event waits for company (CQ-10).
+/// Interrupt moderation: how long an event is held for further completions (`ibv_modify_cq`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Moderation {
-    /// So many completions cause an event at once; 0 and 1: each one.
+    /// Number of completions that raise an event at once. 0 and 1: each completion does.
     count: u32,
-    /// So long after the first one the event comes anyway; 0: at once.
+    /// Longest time that an event is held after the first completion. 0: it is not held.
     period_ns: u64,
-    /// Completions that would have caused the event.
+    /// Completions since the CQ was armed that would have caused the event.
     held: u32,
-    /// When it comes.
+    /// Time at which the held event is raised.
     due: Option<Time>,
-    /// When the CQ is going to be looked at for that; until then nobody has to be told of a time that is later.
+    /// Time at which the background thread checks the CQ. Until then it need not be told of a later
+    /// time.
     looked_at: Option<Time>,
 }
 
@@ -64,7 +65,7 @@ impl Moderation {
         self.count > 1 && self.period_ns > 0
     }
 
-    /// The event comes at `due`.
+    /// Holds the event until `due`.
     fn wait_until(&mut self, due: Time) -> Added {
         self.due = Some(due);
         if self.looked_at.is_some_and(|at| at <= due) {
@@ -101,7 +102,8 @@ impl CqRing {
         self.ignores_overrun = true;
     }
 
-    /// Were there so many completions, modulo 2^32? If not, `who` waits for it.
+    /// Returns true if there were `until` completions, modulo 2^32. Otherwise registers `who` as a
+    /// waiter.
     pub(super) fn has_produced(&mut self, until: u32, who: Qpn) -> bool {
         self.forget_waiter(who);
         let reached = has_reached(self.produced(), until);
@@ -120,7 +122,7 @@ impl CqRing {
         self.waiters.retain(|(_, other)| *other != who);
     }
 
-    /// Tells `wake` of those that have waited long enough.
+    /// Removes the waiters whose number of completions is reached, and calls `wake` for each.
     #[inline]
     pub(super) fn take_waiters(&mut self, wake: impl Fn(Qpn)) {
         if !self.waiters.is_empty() {
@@ -144,7 +146,7 @@ impl CqRing {
         self.entries.is_empty()
     }
 
-    /// All completions added before this one were taken, or dropped. They are numbered from 0.
+    /// Number of the oldest completion that was neither taken nor dropped. Numbers start at 0.
     pub(super) fn oldest(&self) -> u64 {
         self.entries.front().map_or(self.next, |entry| entry.number)
     }
@@ -154,7 +156,7 @@ impl CqRing {
         self.next
     }
 
-    /// Has a completion been lost?
+    /// Returns true if a completion was lost.
     pub(super) const fn is_overrun(&self) -> bool {
         self.overrun
     }
@@ -170,8 +172,8 @@ impl CqRing {
         self.capacity.saturating_sub(taken)
     }
 
-    /// Promises room to `count` completions that are about to come, or to fewer where there is no
-    /// more: then the rest will be lost.
+    /// Reserves room for `count` completions that are about to come. Where there is room for fewer,
+    /// the rest will be lost. Returns for how many room was reserved.
     pub(super) fn reserve(&mut self, count: usize) -> usize {
         let granted = count.min(self.room());
         self.reserved += granted;
@@ -179,7 +181,7 @@ impl CqRing {
         granted
     }
 
-    /// Takes back what was promised to so many.
+    /// Releases room that was reserved for `count` completions.
     pub(super) const fn give_up(&mut self, count: usize) {
         self.reserved -= count;
     }
@@ -200,7 +202,7 @@ impl CqRing {
         self.put(completion)
     }
 
-    /// An event is due when the CQ is armed for the completion; arming is one shot.
+    /// Adds a completion. An event is due if the CQ is armed for it, and arming is one shot.
     //= CQ-06
     fn put(&mut self, completion: Completion) -> Added {
         //= CQX-06
@@ -228,7 +230,8 @@ impl CqRing {
         Added::Event
     }
 
-    /// What becomes of an event while there are fewer completions than it may wait for.
+    /// Holds the event while there are fewer completions than the moderation demands. Returns
+    /// `None` if it is due now.
     //= CQ-10
     fn hold_event(&mut self, now_ns: u64) -> Option<Added> {
         let moderation = &mut self.moderation;
@@ -243,7 +246,7 @@ impl CqRing {
         Some(moderation.wait_until(due))
     }
 
-    /// The CQ is looked at: what becomes of the event that waits, if one does.
+    /// Returns the held event if it is due. Called when the background thread checks the CQ.
     pub(super) fn take_due(&mut self, now: Time) -> Added {
         self.moderation.looked_at = None;
         match self.moderation.due {
@@ -256,7 +259,8 @@ impl CqRing {
         }
     }
 
-    /// Changes how many completions an event waits for, and how long; `now` for the one that waits.
+    /// Changes how many completions an event is held for, and for how long. The period of a held
+    /// event restarts at `now`.
     pub(super) fn moderate(&mut self, count: u32, period_ns: u64, now: Time) -> Added {
         let moderation = &mut self.moderation;
         moderation.count = count;
@@ -271,7 +275,7 @@ impl CqRing {
         moderation.wait_until(now.plus_ns(period_ns))
     }
 
-    /// Waits for no event.
+    /// Disarms the CQ and drops a held event.
     pub(super) fn disarm(&mut self) {
         self.armed = Armed::No;
         self.moderation.held = 0;
@@ -282,7 +286,7 @@ impl CqRing {
         self.entries.pop_front().map(|entry| entry.completion)
     }
 
-    /// Arms; entries already there cause no event (CQ-07), NEXT is never downgraded (CQ-05).
+    /// Arms the CQ. Entries already there cause no event, and NEXT is never downgraded.
     //= CQ-05 CQ-07
     pub(super) fn arm(&mut self, solicited_only: bool) {
         self.armed = match (self.armed, solicited_only) {
@@ -291,7 +295,7 @@ impl CqRing {
         };
     }
 
-    /// Changes the size; false where the entries would not fit (CQ-04).
+    /// Changes the size. Returns false if the entries would not fit.
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
         if capacity < self.entries.len() + self.reserved {
             return false;
@@ -300,7 +304,7 @@ impl CqRing {
         true
     }
 
-    /// Drops the entries that `keep` refuses (RC-STA-04, CQ-13).
+    /// Drops the entries that `keep` rejects.
     pub(super) fn retain(&mut self, keep: impl Fn(&Completion) -> bool) {
         self.entries.retain(|entry| keep(&entry.completion));
     }
@@ -516,14 +520,14 @@ mod loom_tests {
 
     use super::*;
 
-    /// An event queue reduced to what matters: is an event there?
+    /// An event queue reduced to one flag: an event is pending.
     struct Events {
         waiting: Mutex<bool>,
         arrived: Condvar,
     }
 
-    /// The consumer's protocol (CQ-07): poll, arm, poll again, sleep. Whatever the interleaving with
-    /// a producer, no completion stays unseen while the consumer sleeps.
+    /// The consumer polls, arms, polls again and sleeps. In every interleaving with a producer, no
+    /// completion stays unseen while the consumer sleeps.
     #[test]
     fn loom_no_completion_is_missed() {
         loom::model(|| {

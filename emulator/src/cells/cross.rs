@@ -1,7 +1,7 @@
-//! Queues and CQs that take part in cross-channel operations.
+//! Work queues and CQs that take part in cross-channel operations.
 //!
-//! What a request waits for, or releases, is fixed when it is posted, counted from a base that moves on with each
-//! request that is said to be the last of its group (XCW-03, XCE-03).
+//! The count that a WAIT or ENABLE request refers to is fixed when the request is posted. Counts
+//! start from a base, which each request with the flag "last of its group" advances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use rocade_wire::Qpn;
 use super::agenda::Agenda;
 use super::cq::CqInner;
 
-/// From where counts go, and the greatest one since it moved.
+/// The base of counts, and the greatest count since the base was advanced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Base {
     from: u32,
@@ -21,7 +21,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// A count from here; the last one of its group moves it.
+    /// Records a count from this base. The last request of a group advances the base.
     fn counted(mut self, count: u32, last: bool) -> Self {
         self.count = count;
         //= XCW-03
@@ -34,17 +34,17 @@ impl Base {
     }
 }
 
-/// What a QP may do, and which of its queues others release.
+/// The cross-channel capabilities of a QP, and those of its queues that other QPs release.
 #[derive(Debug)]
 pub(crate) struct CrossPart {
-    /// It may carry requests that wait, release and compute.
+    /// The QP may carry WAIT, ENABLE and compute requests.
     pub(crate) is_master: bool,
     pub(crate) send: Option<Arc<ManagedQueue>>,
     pub(crate) recv: Option<Arc<ManagedQueue>>,
 }
 
 impl CrossPart {
-    /// The QP is in RESET.
+    /// Resets the bases when the QP enters RESET.
     //= XCE-06
     pub(crate) fn reset(&self) {
         for queue in self.send.iter().chain(&self.recv) {
@@ -53,12 +53,12 @@ impl CrossPart {
     }
 }
 
-/// A queue that executes what is released to it.
+/// A work queue that executes only the requests that are released to it.
 #[derive(Debug)]
 pub(crate) struct ManagedQueue {
     gate: Arc<Gate>,
     base: Mutex<Base>,
-    /// The QP to be looked at when something was released to its send queue.
+    /// The QP to be served when requests of its send queue are released.
     wakes: Option<(Arc<Agenda>, Qpn)>,
 }
 
@@ -75,7 +75,8 @@ impl ManagedQueue {
         &self.gate
     }
 
-    /// A request is going to release `count` more than the base, or for 0 all that are there; `None` where that is more.
+    /// Plans a request that releases `count` requests from the base, or with 0 all that are posted.
+    /// Returns `None` if fewer are posted.
     //= XCE-02
     pub(crate) fn plan(self: &Arc<Self>, count: u32, last: bool) -> Option<Planned<'_>> {
         let base = self.base.lock();
@@ -93,7 +94,8 @@ impl ManagedQueue {
     }
 }
 
-/// A count that is fixed as soon as the request is queued; nobody else counts meanwhile.
+/// A count that becomes effective when the request is queued. Its lock keeps other requests from
+/// counting meanwhile.
 pub(crate) struct Planned<'a> {
     base: MutexGuard<'a, Base>,
     next: Base,
@@ -101,7 +103,7 @@ pub(crate) struct Planned<'a> {
 }
 
 impl Planned<'_> {
-    /// The request is queued: up to where it goes.
+    /// Commits the count of a request that was queued. Returns the absolute index to release to.
     pub(crate) fn commit(mut self) -> u32 {
         *self.base = self.next;
         self.until
@@ -127,15 +129,15 @@ impl Release for Releasing {
 /// The requests that wait for completions of a CQ.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// It may be waited for (XCH-03).
+    /// Requests may wait for this CQ.
     pub(super) allowed: std::sync::atomic::AtomicBool,
     base: Mutex<Base>,
-    /// Requests that are not executed.
+    /// WAIT requests that are not executed yet.
     pub(super) pending: AtomicU32,
 }
 
 impl CqInner {
-    /// A request is going to wait for `count` completions from the base on.
+    /// Plans a request that waits for `count` completions from the base.
     //= XCW-02
     //= XCW-04
     pub(crate) fn plan(&self, count: u32, last: bool) -> Planned<'_> {
@@ -146,12 +148,12 @@ impl CqInner {
     }
 }
 
-/// Waits for completions of a CQ, which cannot be destroyed meanwhile (XDEC-10).
+/// A WAIT request for completions of a CQ, which cannot be destroyed meanwhile.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     cq: Arc<CqInner>,
     until: u32,
-    /// Who waits, once it does: no QP has the number 0.
+    /// The waiting QP once it waits. 0 is no QP number.
     who: AtomicU32,
 }
 
@@ -191,7 +193,7 @@ mod tests {
         queue.plan(count, last).map(Planned::commit)
     }
 
-    /// The example of the rules.
+    /// The example of the specification.
     //= XCE-09 type=test
     //= XCE-02 type=test
     //= XCE-03 type=test

@@ -1,4 +1,4 @@
-//! XRC domains: which shared receive queues belong together (XRC-01).
+//! XRC domains: the sets of shared receive queues that XRC targets deliver to.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::error::VerbsError;
 use crate::steering::Slot;
 use crate::sync::{Mutex, RwLock};
 
-/// The file that a domain is known by: device and inode (XRCL-04).
+/// The file that identifies a domain: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// `st_dev`.
@@ -23,27 +23,28 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// Which XRC domain to open (`ibv_xrcd_init_attr`).
+/// The XRC domain to open (`ibv_xrcd_init_attr`).
 #[derive(Clone, Copy, Debug, Default)]
 #[doc(alias = "ibv_xrcd_init_attr")]
 pub struct XrcdInitAttr {
-    /// That of a file, which everybody gets who names the file; `None` for one of its own.
+    /// The file that identifies the domain, for all that open the same file. `None` opens a private
+    /// domain.
     pub file: Option<FileId>,
-    /// Make it if it is not there.
+    /// Create the domain if it does not exist.
     pub create: bool,
-    /// Only if it is not there.
+    /// Fail if the domain exists.
     pub exclusive: bool,
 }
 
-/// What all openings of a domain share.
+/// The state that all openings of a domain share.
 pub(crate) struct Domain {
-    /// The device that it is of, and the file that names it.
+    /// The index of the device and the file that identify the domain.
     key: Option<(u32, FileId)>,
     srqs: RwLock<HashMap<Srqn, Arc<SrqInner>>>,
     shared: Option<Shared>,
 }
 
-/// Names the queues by number: each knows its domain.
+/// Prints the numbers of the queues only: each queue refers back to its domain.
 impl fmt::Debug for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut srqs: Vec<Srqn> = self.srqs.read().keys().copied().collect();
@@ -56,26 +57,27 @@ impl fmt::Debug for Domain {
     }
 }
 
-/// What is shared with other processes of a domain.
+/// The state that a domain shares with other processes.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// As what the broker knows it.
+    /// The key of the domain at the broker.
     pub(crate) key: DomainKey,
     pub(crate) memory: Arc<DomainMemory>,
     /// The slot of this process.
     pub(crate) slot: Slot,
-    /// Who has opened it: their device is that of its targets.
+    /// The openers in this process. Targets of other processes get the device of one of them.
     pub(crate) openers: Mutex<Vec<Weak<AsyncEvents>>>,
 }
 
-/// The domains of a process that files name, and how often each is open.
+/// The file-backed domains of a process, each with its open count.
 #[derive(Debug, Default)]
 pub(crate) struct Domains {
     named: Mutex<Vec<(Arc<Domain>, u32)>>,
 }
 
 impl Domains {
-    /// One lock for check and creation; `share` asks the broker, where there is one.
+    /// Opens a domain. One lock covers lookup and creation. `share` asks the broker, if there is
+    /// one.
     //= XRCL-03
     pub(crate) fn open(
         &self,
@@ -121,7 +123,8 @@ impl Domains {
         Ok(domain)
     }
 
-    /// One opening less. With the last one it ends, unless it `lingers`; `ends` tells the broker.
+    /// Closes one opening. With the last one the domain is removed unless it `lingers`, and `ends`
+    /// notifies the broker.
     pub(crate) fn close(
         &self,
         domain: &Arc<Domain>,
@@ -142,7 +145,7 @@ impl Domains {
         }
     }
 
-    /// A target of a domain has gone, for which it may have lingered.
+    /// Removes a closed domain that no longer `lingers`, after one of its targets has ended.
     pub(crate) fn reconsider(
         &self,
         domain: &Arc<Domain>,
@@ -160,7 +163,7 @@ impl Domains {
         }
     }
 
-    /// The shared domain that has a target of this number, and its cell.
+    /// Finds the shared domain that has a target of this number, and the target's shared record.
     pub(crate) fn find_target(&self, qpn: Qpn) -> Option<(Arc<Domain>, Cell)> {
         let named = self.named.lock();
         named.iter().find_map(|(domain, _)| {
@@ -179,7 +182,7 @@ impl Domain {
         }
     }
 
-    /// What other processes have of it.
+    /// The state shared with other processes, if there are any.
     pub(crate) const fn shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
@@ -196,28 +199,28 @@ impl Domain {
         self.srqs.write().insert(srq.srqn(), Arc::clone(srq));
     }
 
-    /// Lets go of a queue that is destroyed and whose receives have all completed.
+    /// Removes a queue that is destroyed and whose receives have all completed.
     pub(crate) fn retire(&self, srqn: Srqn) {
         let mut srqs = self.srqs.write();
         if srqs.get(&srqn).is_some_and(|srq| srq.is_over()) {
-            // Dropped after the lock: it may be the last reference.
+            // Dropped after the lock is released, because it may be the last reference.
             let over = srqs.remove(&srqn);
             drop(srqs);
             drop(over);
         }
     }
 
-    /// The queue whose receives these completions are of, destroyed or not.
+    /// Returns the queue of this number, destroyed or not.
     fn of(&self, srqn: Srqn) -> Option<Arc<SrqInner>> {
         self.srqs.read().get(&srqn).cloned()
     }
 
-    /// Reserves room for completions in the CQ of a queue; returns for how many.
+    /// Reserves room for completions in the CQ of a queue. Returns for how many.
     pub(crate) fn reserve(&self, srqn: Srqn, count: usize) -> usize {
         self.of(srqn).map_or(count, |srq| srq.reserve(count))
     }
 
-    /// Hands completions to the CQ of a queue; returns how many are lost.
+    /// Hands completions to the CQ of a queue. Returns how many are lost.
     pub(crate) fn complete<'c>(
         &self,
         srqn: Srqn,
@@ -226,7 +229,7 @@ impl Domain {
     ) -> usize {
         match self.of(srqn) {
             Some(srq) => srq.complete(run, reserved),
-            // It is kept until the last of them: there is none.
+            // A queue is kept until its last completion, so this one has none to report.
             None => {
                 *reserved -= run.count().min(*reserved);
                 0
@@ -244,7 +247,7 @@ impl ReceiveDomain for Domain {
 
     //= XRC-06
     fn is_elsewhere(&self, srqn: Srqn) -> bool {
-        // Its number says in which process it is.
+        // The number of an SRQ contains the slot of its process.
         let slot = Slot::of(Qpn::new(srqn.get()));
         let is_of_other = |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
         self.shared.as_ref().is_some_and(is_of_other)

@@ -1,4 +1,4 @@
-//! A queue of events behind a file descriptor that programs may poll, epoll or make
+//! A queue of events behind a file descriptor that applications may poll, epoll or make
 //! non-blocking.
 
 use std::collections::VecDeque;
@@ -11,13 +11,16 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::VerbsError;
 use crate::sys::{self, Gate};
 
-/// The descriptor is readable exactly while the queue is not empty, and each event is an edge to those
-/// who wait for edges (CQ-14). Threads that wait in a verb wait at the gate.
+/// A queue of events with a file descriptor and a semaphore.
+///
+/// The descriptor is readable exactly while the queue is not empty, and each event triggers an
+/// edge-triggered epoll. Threads that wait in a verb wait at the semaphore `gate`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
-    /// Open for as many as there are events, less those that a thread is about to take. It may be open for
-    /// more after several threads wanted the same event: then they look in vain once.
+    /// Its count is the number of events, less those that a thread is about to take. It may be
+    /// greater after several threads tried to take the same event: each of them then wakes once for
+    /// nothing.
     gate: Gate,
     queue: Mutex<VecDeque<T>>,
 }
@@ -27,7 +30,7 @@ impl<T> EventQueue<T> {
         Self::with_fd(sys::eventfd()?)
     }
 
-    /// One whose descriptor does not block.
+    /// Makes a queue whose descriptor is non-blocking.
     pub(crate) fn nonblocking() -> io::Result<Self> {
         Self::with_fd(sys::eventfd_nonblocking()?)
     }
@@ -56,12 +59,12 @@ impl<T> EventQueue<T> {
         self.gate.open();
     }
 
-    /// Takes the oldest event; `on_take` runs under the queue's lock, so that a concurrent
-    /// [`EventQueue::retain`] either sees the event or its effect.
+    /// Takes the oldest event. `on_take` runs under the queue's lock, so that a concurrent
+    /// [`EventQueue::retain`] sees either the event or the effect of `on_take`.
     pub(crate) fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
         let Some(event) = queue.pop_front() else {
-            // A thread that passed the gate while another took the event has left it open.
+            // A thread that passed the gate while another took the event has left a count behind.
             while self.gate.close() {}
             return None;
         };
@@ -73,7 +76,8 @@ impl<T> EventQueue<T> {
         Some(event)
     }
 
-    /// Takes the oldest event. `None` says to wait for one: the descriptor is not non-blocking.
+    /// Takes the oldest event. Returns `None` if the caller has to wait, because the descriptor is
+    /// blocking.
     pub(crate) fn pop(&self, on_take: impl FnOnce(&T)) -> Result<Option<T>, VerbsError> {
         match self.try_pop(on_take) {
             None if sys::is_nonblocking(self.fd()) => Err(VerbsError::WouldBlock),
@@ -81,19 +85,19 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Events that wait.
+    /// Number of queued events.
     pub(crate) fn len(&self) -> usize {
         self.queue.lock().len()
     }
 
-    /// For waiting.
+    /// Returns a handle to wait for events.
     pub(crate) fn waiter(&self) -> EventWaiter {
         EventWaiter {
             gate: self.gate.clone(),
         }
     }
 
-    /// Takes the events that `take` wants, in their order.
+    /// Removes and returns the events that `take` selects, in their order.
     pub(crate) fn extract(&self, mut take: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut queue = self.queue.lock();
         let (taken, kept): (Vec<T>, Vec<T>) = queue.drain(..).partition(|event| take(event));
@@ -107,7 +111,7 @@ impl<T> EventQueue<T> {
         taken
     }
 
-    /// Drops the events that `keep` refuses.
+    /// Drops the events that `keep` rejects.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();
         let before = queue.len();
@@ -128,29 +132,23 @@ pub struct EventWaiter {
 }
 
 impl EventWaiter {
-    /// One that nobody wakes.
-    ///
-    /// # Errors
-    /// [`VerbsError::Io`] of `sem_init`.
+    /// Makes a waiter that is never woken.
     pub fn never() -> Result<Self, VerbsError> {
         Ok(Self { gate: Gate::new()? })
     }
 
     /// Sleeps until there is an event, which another thread may take first.
     ///
-    /// A thread may be cancelled in it (pthread_cancel(3)), which unwinds the stack: no frame of the
-    /// caller may have anything to drop, this included, or catch panics.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::Interrupted`] by a signal whose handler does not restart system calls.
+    /// A thread may be cancelled in this call (pthread_cancel(3)), which unwinds the stack. No
+    /// frame of the caller may hold anything that needs dropping, `self` included, or catch panics.
     //= CQ-14
     pub fn wait(&self) -> io::Result<()> {
         self.gate.wait()
     }
 }
 
-/// Events of one object that were handed to the application, and how many it acknowledged:
-/// destroying the object waits until the figures agree (CQ-08, AEV-12).
+/// Counts the events of one object that the application has got and not acknowledged. Destroying
+/// the object waits until all are acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct AckCounter {
     unacked: Mutex<u64>,
@@ -178,17 +176,17 @@ impl AckCounter {
     }
 }
 
-/// That of an object that seldom has events: made with the first of them.
+/// The [`AckCounter`] of an object that seldom has events, allocated with the first one.
 #[derive(Debug, Default)]
 pub(crate) struct LazyAcks(OnceLock<Arc<AckCounter>>);
 
 impl LazyAcks {
-    /// For an event.
+    /// Returns the counter for a new event.
     pub(crate) fn share(&self) -> Arc<AckCounter> {
         Arc::clone(self.0.get_or_init(Arc::default))
     }
 
-    /// Where there were any.
+    /// Returns the counter if there were any events.
     pub(crate) fn get(&self) -> Option<&Arc<AckCounter>> {
         self.0.get()
     }
@@ -225,7 +223,7 @@ mod tests {
         queue.push(5);
         queue.retain(|_| false);
         assert!(!readable(&queue) && !queue.gate.close());
-        // As several threads leave it that wanted the same event.
+        // The state after several threads tried to take the same event.
         queue.gate.open();
         assert_eq!(queue.pop(|_| ()).unwrap(), None);
         assert!(!queue.gate.close());

@@ -1,4 +1,4 @@
-//! Asynchronous events: what has happened to an object, a port or the device.
+//! Asynchronous events of objects, ports and devices.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::event_queue::{AckCounter, EventQueue};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 
-/// What happened (`ibv_event_type`, AEV-*).
+/// The kind of an asynchronous event (`ibv_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_event_type")]
@@ -15,27 +15,27 @@ pub enum AsyncEventKind {
     CqErr = 0,
     /// A QP could not report a completion.
     QpFatal = 1,
-    /// Invalid request at the responder.
+    /// An invalid request reached the responder.
     QpReqErr = 2,
-    /// Access violation at the responder.
+    /// An access violation happened at the responder.
     QpAccessErr = 3,
-    /// First packet in RTR.
+    /// The first packet arrived in RTR.
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// A QP goes on on its alternate path.
+    /// A QP has migrated to its alternate path.
     PathMig = 6,
-    /// The peer of a QP asks for a migration that does not fit the alternate path.
+    /// The peer of a QP requested a migration that does not match the alternate path.
     PathMigErr = 7,
-    /// The interfaces behind the device are gone.
+    /// The network interfaces of the device are gone.
     DeviceFatal = 8,
-    /// The interface behind the port is up, and has a carrier.
+    /// The network interface of the port is up and has a carrier.
     PortActive = 9,
-    /// It is not any more.
+    /// The network interface of the port is down or has no carrier.
     PortErr = 10,
     /// The CQ of an XRC SRQ has no room for its completions.
     SrqErr = 14,
-    /// Fewer receives than its limit are left in a shared receive queue.
+    /// Fewer receives than the limit are left in a shared receive queue.
     SrqLimitReached = 15,
     /// A QP in ERR takes no more receives from its shared receive queue.
     QpLastWqeReached = 16,
@@ -45,9 +45,9 @@ pub enum AsyncEventKind {
     //= XCON-13
     //= AEV-11
     DctKeyViolation = 32,
-    /// Access violation at a DC target.
+    /// An access violation happened at a DC target.
     DctAccessErr = 33,
-    /// Invalid request at a DC target.
+    /// An invalid request reached a DC target.
     DctReqErr = 34,
 }
 
@@ -59,7 +59,7 @@ impl AsyncEventKind {
     }
 }
 
-/// Which object an event is about; objects are named by their cookies.
+/// The object that an event is about, by its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventElement {
     /// A CQ.
@@ -80,15 +80,16 @@ pub enum EventElement {
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_async_event")]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: AsyncEventKind,
-    /// To what.
+    /// The object that it happened to.
     pub element: EventElement,
-    /// Of the object, which it also identifies: cookies are the program's, and may be the same.
+    /// The counter of the object. It also identifies the object, because the application may use
+    /// the same cookie twice.
     pub(crate) acks: Option<Arc<AckCounter>>,
 }
 
-/// The asynchronous events of an opened device that nobody has read yet.
+/// The unread asynchronous events of an opened device.
 #[derive(Debug)]
 pub(crate) struct AsyncEvents {
     hca: Arc<Hca>,
@@ -101,22 +102,23 @@ impl AsyncEvents {
         Ok(Self { hca, queue })
     }
 
-    /// The device that it is of.
+    /// The opened device.
     pub(crate) const fn hca(&self) -> &Arc<Hca> {
         &self.hca
     }
 
-    /// For who reads them.
+    /// The queue that applications read the events from.
     pub(crate) const fn queue(&self) -> &EventQueue<AsyncEvent> {
         &self.queue
     }
 
-    /// Raises an event that is not about an object of the program's, see [`Self::raise_unless_many`].
+    /// Raises an event of a port or the device. See [`Self::raise_unless_many`].
     pub(crate) fn raise_of_port(&self, kind: AsyncEventKind, element: EventElement) {
         self.raise_unless_many(kind, element, None);
     }
 
-    /// Raises an event that others can cause again and again. Who reads none does not need more than so many.
+    /// Raises an event that a peer can cause any number of times. It is dropped if too many events
+    /// are unread.
     pub(crate) fn raise_unless_many(
         &self,
         kind: AsyncEventKind,
@@ -142,7 +144,7 @@ impl AsyncEvents {
         });
     }
 
-    /// Drops the events of the object with this counter that nobody has read yet.
+    /// Drops the unread events of the object with this counter.
     pub(crate) fn forget(&self, of: &Arc<AckCounter>) {
         let is_another = |acks: &Arc<AckCounter>| !Arc::ptr_eq(acks, of);
         self.queue

@@ -1,11 +1,14 @@
-//! Multicast groups: which QPs are attached to which.
+//! Multicast groups and the QPs that are attached to them.
 //!
-//! A socket that is bound to a unicast address never sees what is sent to a group. So a group has a socket
-//! of its own in each process, bound to the group and a member of it on the device's interface: it is one
-//! more uplink, whose packets go to all QPs that are attached. The kernel tells the network
-//! (IGMP, MLD) that it is a member, and copies what this host sends for all members on it. That is why groups have UDP
-//! whatever link other packets take: a sender need not know the members, and those of other users, of no broker and
-//! on other hosts get their copies the same way.
+//! A socket that is bound to a unicast address never receives packets that are sent to a group.
+//! Each group therefore has its own socket in each process, bound to the group address and a member
+//! of it on the device's interface. It is a further local endpoint, whose packets go to all
+//! attached QPs.
+//!
+//! The kernel announces the membership to the network (IGMP, MLD), and loops packets of this host
+//! back to all local members. Groups therefore always use UDP, whatever link other packets take. A
+//! sender need not know the members, and members outside the broker and on other hosts get their
+//! copies the same way.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,17 +21,17 @@ use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::link::{LocalAddr, UdpLink};
 
-/// The QPs that are attached to a group, as one device sees it.
+/// The QPs of one device that are attached to a group.
 #[derive(Debug)]
 pub(crate) struct Group {
     address: IpAddr,
-    /// The port of the device that has joined it.
+    /// The port of the device that has joined the group.
     port: u8,
     members: RwLock<Vec<Qpn>>,
 }
 
 impl Group {
-    /// They, as they are now.
+    /// Returns the current members.
     pub(crate) fn members(&self) -> Vec<Qpn> {
         self.members.read().clone()
     }
@@ -45,7 +48,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Attaches a QP of a port of `hca` to a group. Twice is once. True where `uplinks` has one more now.
+    /// Attaches a QP of a port of `hca` to a group. Attaching twice has no further effect. Returns
+    /// true if an endpoint was added to `uplinks`.
     //= MC-01
     //= MC-06
     pub(crate) fn attach(
@@ -91,8 +95,8 @@ impl Groups {
         Ok(true)
     }
 
-    /// Detaches it; `None` where it was not attached. The last one to leave closes the door: true where one has
-    /// left `uplinks`.
+    /// Detaches a QP. Returns `None` if it was not attached. The group's socket is closed with its
+    /// last member: `Some(true)` if an endpoint was removed from `uplinks`.
     //= MC-02
     pub(crate) fn detach(
         &self,
@@ -115,7 +119,8 @@ impl Groups {
         groups.map(|group| group.address.to_string()).collect()
     }
 
-    /// A QP ends without having been detached. True where one has left `uplinks`.
+    /// Detaches a QP that ends from all groups. Returns true if an endpoint was removed from
+    /// `uplinks`.
     pub(crate) fn forget(&self, uplinks: &RwLock<Vec<Arc<Uplink>>>, qpn: Qpn) -> bool {
         let mut joined = self.joined.lock();
         for group in joined.iter().filter_map(|uplink| uplink.group.as_ref()) {
@@ -138,7 +143,7 @@ fn leave_empty(uplinks: &RwLock<Vec<Arc<Uplink>>>, joined: &mut Vec<Arc<Uplink>>
     any
 }
 
-/// Those of a device with this address: one for each port that has joined it.
+/// The groups of a device with this address: one for each port that has joined it.
 fn of_address<'j>(
     joined: &'j [Arc<Uplink>],
     hca: &Arc<Hca>,

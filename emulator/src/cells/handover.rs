@@ -1,49 +1,50 @@
-//! Who drives the links: the application by polling, or the background thread.
+//! Arbitrates which thread drives the links: the application's polling thread or the background
+//! thread.
 //!
-//! While the application polls, every packet it waits for is received by its own thread; a
-//! background thread that woke up for each would only take the CPU away, most of all where it is
-//! the CPU of that thread. But an application may also wait for an RDMA WRITE by looking at its memory,
-//! and call nothing. So the thread finds out which it is (`duty`), from what is counted here. An application that
-//! goes to sleep itself (`req_notify_cq`, `get_cq_event`) calls it back at once, and is not waited for.
+//! While the application polls, its own thread receives every packet. A background thread that woke
+//! up for each packet would only take CPU time away, above all on the same CPU. But an application
+//! may also wait for an RDMA WRITE by reading its memory, without any call. The background thread
+//! therefore decides by the counters of this module who drives (`duty`). An application that goes
+//! to sleep itself (`req_notify_cq`, `get_cq_event`) wakes the background thread at once.
 
 use crossbeam::utils::CachePadded;
 
 use crate::figures::FRESH_NS;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Whose thread drives the links at the moment.
+/// The thread that drives the links at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
-    /// The application's.
+    /// The application's thread.
     Application,
-    /// The background thread: what it sends is not the application's activity.
+    /// The background thread. Packets that it sends do not count as the application's activity.
     Background,
 }
 
-/// What the application and the background thread know of each other. Counters are approximate:
-/// threads may overwrite each other's steps, but not undo them for good.
+/// The counters and flags that the application and the background thread exchange. Counters are
+/// approximate: concurrent increments may be lost, but a count never goes back for good.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    /// How often the application has polled.
+    /// Number of the application's polls.
     polls: CachePadded<AtomicU64>,
-    /// How often it has sent a run of packets. Another thread of it may do that.
+    /// Number of packet runs that any thread of the application has sent.
     sends: CachePadded<AtomicU64>,
-    /// When it last polled in vain.
+    /// Time of the application's last empty poll, in ns.
     vain_at: AtomicU64,
-    /// How often the application stopped polling to sleep.
+    /// Number of times that the application stopped polling to sleep.
     stops: AtomicU64,
-    /// `polls` when it last did.
+    /// The value of `polls` when the application last stopped.
     stopped_at: AtomicU64,
-    /// 1 while the background thread has stepped back and must be called.
+    /// 1 while the background thread has yielded and must be woken.
     stepped_back: AtomicU64,
 }
 
-/// What the application has done up to some moment.
+/// A snapshot of the application's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
     polls: u64,
     sends: u64,
-    /// It polls right now, or has been interrupted in it.
+    /// The application is polling, or was preempted while polling.
     polling: bool,
 }
 
@@ -59,30 +60,31 @@ impl Handover {
         }
     }
 
-    /// The application polls.
+    /// Records a poll of the application.
     #[inline]
     pub(crate) fn polled(&self) {
         step(&self.polls);
     }
 
-    /// The application sends.
+    /// Records that the application has sent.
     #[inline]
     pub(crate) fn sent(&self) {
         step(&self.sends);
     }
 
-    /// The application has polled and found nothing.
+    /// Records an empty poll of the application.
     #[inline]
     pub(crate) fn polled_in_vain(&self, now_ns: u64) {
         self.vain_at.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Does the application poll just now, or has it been interrupted in it?
+    /// Returns true if the application is polling, or was preempted while polling.
     pub(crate) fn is_polling(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.vain_at.load(Ordering::Relaxed)) < FRESH_NS
     }
 
-    /// `receiving`: an application's thread is receiving packets at the moment.
+    /// Returns a snapshot. `receiving`: a thread of the application is receiving packets at the
+    /// moment.
     pub(crate) fn activity(&self, now_ns: u64, receiving: bool) -> Activity {
         Activity {
             polls: self.polls.load(Ordering::Relaxed),
@@ -91,12 +93,13 @@ impl Handover {
         }
     }
 
-    /// Has the application gone to sleep, and not polled since?
+    /// Returns true if the application has gone to sleep and not polled since.
     pub(crate) fn is_asleep(&self) -> bool {
         self.stopped_at.load(Ordering::Relaxed) == self.polls.load(Ordering::Relaxed)
     }
 
-    /// The application stops polling. True where the background thread has to be called.
+    /// Records that the application stops polling. Returns true if the background thread has to be
+    /// woken.
     pub(crate) fn stopped_polling(&self) -> bool {
         self.stopped_at
             .store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -106,20 +109,21 @@ impl Handover {
         self.stepped_back.load(Ordering::Relaxed) == 1
     }
 
-    /// To be remembered by the thread before it receives, for [`Handover::step_back`].
+    /// The current sleep count. The background thread reads it before it receives, for
+    /// [`Handover::step_back`].
     pub(crate) fn stops(&self) -> u64 {
         self.stops.load(Ordering::Relaxed)
     }
 
-    /// The thread steps back; false where it must not, because the application has stopped polling
-    /// since `stops` was read.
+    /// Lets the background thread yield to the application. Returns false if it must not, because
+    /// the application has stopped polling since `stops` was read.
     pub(crate) fn step_back(&self, stops: u64) -> bool {
         self.stepped_back.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.stops.load(Ordering::Relaxed) == stops
     }
 
-    /// The thread is awake again.
+    /// Records that the background thread is awake again.
     pub(crate) fn step_forward(&self) {
         self.stepped_back.store(0, Ordering::Relaxed);
     }
@@ -132,7 +136,7 @@ fn step(counter: &AtomicU64) {
 }
 
 impl Activity {
-    /// So many polls and sends; does it poll right now?
+    /// Makes a snapshot for tests.
     #[cfg(all(test, not(loom)))]
     pub(crate) const fn of(polls: u64, sends: u64, polling: bool) -> Self {
         Self {
@@ -142,7 +146,7 @@ impl Activity {
         }
     }
 
-    /// The same, and a poll.
+    /// Returns this snapshot with one more poll.
     #[cfg(all(test, not(loom)))]
     pub(crate) const fn after_a_poll(self) -> Self {
         Self {
@@ -151,17 +155,17 @@ impl Activity {
         }
     }
 
-    /// It polls right now, or has been interrupted in it.
+    /// Returns true if the application was polling, or was preempted while polling.
     pub(crate) const fn polling(self) -> bool {
         self.polling
     }
 
-    /// Has it polled between this and `after`?
+    /// Returns true if the application has polled between this snapshot and `after`.
     pub(crate) const fn has_polled(self, after: Self) -> bool {
         self.polls != after.polls
     }
 
-    /// Has it sent between this and `after`?
+    /// Returns true if the application has sent between this snapshot and `after`.
     pub(crate) const fn has_sent(self, after: Self) -> bool {
         self.sends != after.sends
     }
@@ -199,8 +203,9 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
-    /// Whatever the interleaving, an application that stops polling and a thread that steps back
-    /// cannot both rely on the other: either the application calls, or the thread sees it.
+    /// In every interleaving, an application that stops polling and a background thread that yields
+    /// cannot both rely on the other. Either the application wakes the thread, or the thread sees
+    /// the stop.
     #[test]
     fn loom_no_packet_is_left_to_nobody() {
         loom::model(|| {

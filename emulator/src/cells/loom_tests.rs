@@ -1,5 +1,5 @@
-//! Queues that threads meet at: shared receives and the CQs that owe their slots, XRC queues that end in a message,
-//! events that wait for company.
+//! Loom tests of queues that several threads use: SRQs whose WQEs the CQ frees, XRC SRQs destroyed
+//! during a message, and moderated events.
 
 use loom::thread;
 use rocade_transport::{
@@ -39,7 +39,7 @@ impl Device {
         CqInner::new(events, agenda, channel, 0, CqRing::new(4, false), false)
     }
 
-    /// A queue with room for one receive, which is there.
+    /// Makes a queue with room for one receive, which is posted.
     fn srq(&self, xrc: Option<(&Arc<Domain>, &Arc<CqInner>)>) -> Arc<SrqInner> {
         let number = SrqNumbers::new(Slot::EMBEDDED)
             .allocate()
@@ -59,7 +59,7 @@ fn completion(srqn: Srqn) -> Completion {
     }
 }
 
-/// Whoever has taken the completion of a shared receive has room for the next one.
+/// A thread that has polled the completion of a shared receive can post the next one.
 //= RC-WQE-03 type=test
 #[test]
 fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
@@ -92,7 +92,8 @@ fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
     });
 }
 
-/// An XRC queue that ends while a message takes a receive of it is kept until that has completed, and no longer.
+/// An XRC SRQ that is destroyed while a message takes a receive of it lives until the receive has
+/// completed, and no longer.
 //= XRC-05 type=test
 #[test]
 fn loom_an_xrc_queue_ends_with_its_last_message() {
@@ -130,7 +131,7 @@ fn domain(device: &Device) -> Arc<Domain> {
         .expect("one of its own")
 }
 
-/// An event that waits comes: with enough completions, or when its time is up, and once.
+/// A moderated event is raised exactly once: with enough completions, or when its period is over.
 //= CQ-10 type=test
 #[test]
 fn loom_an_event_that_waits_comes_once() {
@@ -169,7 +170,7 @@ fn loom_an_event_that_waits_comes_once() {
     }
 }
 
-/// A poller that is about to sleep sees the completion, or is woken by who adds it.
+/// A poller that is about to sleep sees the completion, or is woken by the thread that adds it.
 #[test]
 fn loom_no_completion_is_slept_over() {
     loom::model(|| {

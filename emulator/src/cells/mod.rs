@@ -1,5 +1,7 @@
-//! What the engine works on, and handles share: the state of queue pairs, completion queues and shared receive queues, the
-//! ways that packets take, the agenda of what has to be looked at, and who does that. Below the engine, which is not known here.
+//! The state that the engine and the handles share.
+//!
+//! Contains QPs, CQs, SRQs, routes, the work queue of the background thread, and the arbitration of
+//! which thread drives the links. This module does not depend on the engine.
 
 mod agenda;
 mod cq;

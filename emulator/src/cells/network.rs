@@ -1,7 +1,8 @@
-//! The network interfaces behind the devices: what becomes of them is an event of the port (AEV-07, AEV-08).
+//! Watches the network interfaces of the devices and raises their changes as port events.
 //!
-//! A socket tells that something has changed. States of interfaces are in its messages, so that one that
-//! goes down and up at once has two events; addresses are then looked up where they are.
+//! A netlink socket reports changes. Its messages contain the state of an interface, so that an
+//! interface that goes down and up quickly causes two events. Addresses are read from the host
+//! after any change.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,14 +24,14 @@ const INFO_LEN: usize = 16;
 /// `IFF_UP | IFF_RUNNING`: up, and with a carrier.
 const RUNNING: u32 = 0x41;
 
-/// The socket, and who wants to know.
+/// The netlink socket, and the opened devices to notify.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkWatch {
     socket: Mutex<Option<Arc<OwnedFd>>>,
     events: Mutex<Vec<Weak<AsyncEvents>>>,
 }
 
-/// What a message says of an interface.
+/// The change of an interface that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkChange {
     Running(bool),
@@ -38,12 +39,12 @@ enum LinkChange {
 }
 
 impl NetworkWatch {
-    /// What the background thread waits for.
+    /// The socket that the background thread waits for.
     pub(crate) fn socket(&self) -> Option<Arc<OwnedFd>> {
         self.socket.lock().clone()
     }
 
-    /// To all who have opened the device.
+    /// Raises an event for all openers of the device.
     fn raise(&self, hca: &Arc<Hca>, port: u8, kind: AsyncEventKind) {
         let all: Vec<_> = {
             let events = self.events.lock();
@@ -58,8 +59,8 @@ impl NetworkWatch {
         }
     }
 
-    /// Tells an opened device what becomes of its interface from now on. True where nobody was told before: then
-    /// somebody has to look at the socket.
+    /// Registers an opened device for events of its interfaces. Returns true if it is the first
+    /// one: then the caller has to let a thread poll the socket.
     pub(crate) fn tell(&self, events: &Arc<AsyncEvents>, hcas: &[Arc<Hca>]) -> bool {
         {
             let mut all = self.events.lock();
@@ -74,7 +75,7 @@ impl NetworkWatch {
             }
             begins && socket.is_some()
         };
-        // What has changed since the devices were made has no event.
+        // Changes between the creation of the devices and now raise no event.
         if begins && let Ok(network) = HostNetwork::discover() {
             for (_, port) in ports(hcas) {
                 port.set_running(network.is_running(port.config.ifindex));
@@ -84,7 +85,7 @@ impl NetworkWatch {
         begins
     }
 
-    /// The socket has messages.
+    /// Handles the messages that the socket has.
     pub(crate) fn changed(&self, hcas: &[Arc<Hca>]) {
         let Some(socket) = self.socket() else {
             return;
@@ -97,7 +98,7 @@ impl NetworkWatch {
                     self.link_changed(hcas, index, change);
                 }),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Too many at once: the interfaces are looked at below.
+                // The kernel dropped messages: the interfaces are read below.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.look_at_interfaces(hcas);
                 }
@@ -164,7 +165,7 @@ fn ports(hcas: &[Arc<Hca>]) -> impl Iterator<Item = (&Arc<Hca>, &Port)> {
         .flat_map(|hca| hca.ports().map(move |port| (hca, port)))
 }
 
-/// Calls `each` with what the messages say of interfaces, by index.
+/// Calls `each` with the index of each interface that the messages report, and its change.
 fn each_change(mut messages: &[u8], mut each: impl FnMut(u32, LinkChange)) {
     while let Some(len) = word(messages, 0) {
         let len = len as usize;
@@ -175,7 +176,7 @@ fn each_change(mut messages: &[u8], mut each: impl FnMut(u32, LinkChange)) {
         let kind = message[4..6].try_into().map(u16::from_ne_bytes);
         if let Ok(kind @ (NEW_LINK | DEL_LINK)) = kind
             && message.len() >= HEADER_LEN + INFO_LEN
-            // Bridges tell of their ports in messages of a family of their own.
+            // Bridges report their ports in messages of another family.
             && message[HEADER_LEN] == 0
             && let (Some(index), Some(flags)) = (word(message, 20), word(message, 24))
         {

@@ -1,4 +1,4 @@
-//! Queue pairs: what the engine and the handles share of one.
+//! Queue pairs: the state that the engine and the handles share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use crate::raw::RawPart;
 pub(crate) struct QpInner {
     events: Arc<AsyncEvents>,
     qp_num: Qpn,
-    /// That of an XRC target has none.
+    /// `None` for an XRC target.
     send_cq: Option<Arc<CqInner>>,
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
@@ -36,63 +36,63 @@ pub(crate) struct QpInner {
     async_acks: LazyAcks,
 }
 
-/// What only few QPs have.
+/// State that only few QPs need.
 #[derive(Debug)]
 enum Rare {
     Target(TargetPart),
     Raw(Box<RawPart>),
 }
 
-/// What a QP completes to and takes from.
+/// The CQs, SRQ and extensions of a new QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpParts {
-    /// Where sends and receives complete.
+    /// The CQs of sends and receives.
     pub(crate) cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
     pub(crate) srq: Option<Arc<SrqInner>>,
-    /// What an XRC target has besides.
+    /// The further state of an XRC target.
     pub(crate) target: Option<TargetParts>,
-    /// Of one that has raw packets.
+    /// The further state of a raw packet QP.
     pub(crate) raw: Option<Box<RawPart>>,
-    /// Of a DC target.
+    /// For a DC target: the objects that its events are about.
     pub(crate) dct: Option<DctEvents>,
 }
 
-/// What the events of a DC target are about.
+/// The kind of object that the events of a DC target are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DctEvents {
-    /// A target, as `ibv_exp_create_dct` makes it.
+    /// A DCT that `ibv_exp_create_dct` made.
     OfTarget,
-    /// A queue pair, as `mlx5dv_create_qp` makes it.
+    /// A QP that `mlx5dv_create_qp` made.
     OfQp,
 }
 
-/// What an XRC target begins with.
+/// The initial state of an XRC target.
 #[derive(Debug)]
 pub(crate) struct TargetParts {
     pub(crate) domain: Arc<Domain>,
-    /// Who has it open.
+    /// The handle that created it.
     pub(crate) hold: Option<Arc<Hold>>,
-    /// Where it is, if the domain is shared.
+    /// The ownership record, if processes share the domain.
     pub(crate) travel: Option<Travel>,
 }
 
-/// What the lock of a QP protects.
+/// The state that the lock of a QP protects.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     pub(crate) qp: rocade_transport::Qp,
     pub(crate) tx: TxState,
-    /// A completion was lost: events wait until all QPs of the CQ are in ERR.
+    /// A completion was lost. The QP's events are held until all QPs of the CQ are in ERR.
     pub(crate) overrun: bool,
-    /// Nobody asks for the slots of completions of the send queue, or of the receive queue (XCH-06).
+    /// Completions of the send queue, or of the receive queue, do not free WQEs.
     sends_untaken: bool,
     receives_untaken: bool,
-    /// Slots of the send and the receive queue that become free when their completions are taken.
+    /// WQEs of the send and the receive queue that become free when their completions are polled.
     send_slots: PendingSlots,
     recv_slots: PendingSlots,
 }
 
 impl QpInner {
-    /// One in RESET that completes and takes as `parts` say.
+    /// Makes a QP in RESET with the CQs, SRQ and extensions of `parts`.
     pub(crate) fn new(
         events: Arc<AsyncEvents>,
         qp: rocade_transport::Qp,
@@ -146,23 +146,23 @@ impl QpInner {
         }
     }
 
-    /// The domain of a target.
+    /// The XRC domain of a target.
     pub(crate) fn domain(&self) -> Option<&Arc<Domain>> {
         self.target().map(|target| &target.domain)
     }
 
-    /// Where it is, if it is a target that several processes serve.
+    /// The ownership of a target that several processes serve.
     #[inline]
     pub(crate) fn travel(&self) -> Option<&Travel> {
         self.target()?.travel.as_ref()
     }
 
-    /// Other processes may go on with a target that is new.
+    /// Writes the first checkpoint of a new target, from which other processes may take it over.
     pub(crate) fn publish(&self) {
         self.write_down(&self.lock().qp);
     }
 
-    /// Writes down how far it has come, where another process may have to go on with it.
+    /// Writes a checkpoint of the QP if it is a target that another process may take over.
     #[inline]
     pub(crate) fn write_down(&self, qp: &rocade_transport::Qp) {
         if let Some(travel) = self.travel() {
@@ -170,7 +170,8 @@ impl QpInner {
         }
     }
 
-    /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
+    /// Adds a handle to a target of this domain. Returns false if it is no such target or about to
+    /// end.
     //= XRC-11
     pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {
         let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, domain);
@@ -178,7 +179,8 @@ impl QpInner {
             return false;
         };
         let mut holds = target.holds.lock();
-        // With the last one it ends, but where processes share it, and one of them may have it open.
+        // Without handles it ends, except where processes share it and another one may have it
+        // open.
         let lives = !holds.is_empty() || target.travel.is_some();
         if lives {
             holds.push(Arc::clone(hold));
@@ -186,13 +188,13 @@ impl QpInner {
         lives
     }
 
-    /// Has this process it open?
+    /// Returns true if this process has the target open.
     pub(crate) fn is_open(&self) -> bool {
         let target = self.target();
         target.is_some_and(|target| !target.holds.lock().is_empty())
     }
 
-    /// One of those that have a target open lets go of it: was it the last one? `None` where it had let go before.
+    /// Closes one handle. Returns true if it was the last, or `None` if it was already closed.
     //= XRC-11
     pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> Option<bool> {
         let mut holds = self.target()?.holds.lock();
@@ -201,12 +203,13 @@ impl QpInner {
         Some(holds.is_empty())
     }
 
-    /// The application has let go of it; false where that has happened before.
+    /// Marks the QP as destroyed by the application. Returns false if it already was.
     pub(crate) fn dies(&self) -> bool {
         self.alive.swap(false, Ordering::AcqRel)
     }
 
-    /// Whoever still holds a reference finds a QP that takes and sends nothing.
+    /// Stops the QP: a thread that still holds a reference finds a QP that neither receives nor
+    /// sends.
     pub(crate) fn abandon(&self) {
         let mut core = self.lock();
         tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
@@ -215,7 +218,7 @@ impl QpInner {
         self.purge_completions(&mut core);
     }
 
-    /// Its queues may end.
+    /// Stops using the CQs and the SRQ, so that they can be destroyed, and drops unread events.
     pub(crate) fn detach(&self) {
         if let Some(acks) = self.async_acks.get() {
             self.events.forget(acks);
@@ -229,23 +232,24 @@ impl QpInner {
         }
     }
 
-    /// Who counts its events, where there were any.
+    /// The counter of unacknowledged events, if there were any.
     pub(crate) fn async_acks(&self) -> Option<&AckCounter> {
         self.async_acks.get().map(|acks| &**acks)
     }
 
-    /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
-    /// report it: no CQ is the target's.
+    /// Returns true if a lost completion puts all QPs of the CQ into the error state. A lost
+    /// completion of an XRC SRQ affects only the target that reports it, because a target has no
+    /// CQ.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
     }
 
-    /// Does it take its receives from a queue that others take from?
+    /// Returns true if it takes its receives from an SRQ.
     pub(crate) const fn has_srq(&self) -> bool {
         self.srq.is_some()
     }
 
-    /// Its queues take part in cross-channel operations.
+    /// Lets its queues take part in cross-channel operations.
     pub(crate) fn manage(&self, managed: Managed) {
         let mut core = self.lock();
         core.sends_untaken = managed.sends_untaken;
@@ -253,7 +257,7 @@ impl QpInner {
         core.qp.manage(managed);
     }
 
-    /// Its way to the frames of the interface.
+    /// The raw packet state of the QP.
     #[inline]
     pub(crate) fn raw(&self) -> Option<&RawPart> {
         match self.rare.as_deref()? {
@@ -262,12 +266,13 @@ impl QpInner {
         }
     }
 
-    /// Are frames of it on their way out for which the interface had no room? Its lock is held.
+    /// Returns true if the QP has Ethernet frames that the interface had no room for. The caller
+    /// holds the lock of the QP.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.raw().is_some_and(RawPart::waits_for_room)
     }
 
-    /// Its number.
+    /// Its QP number.
     pub(crate) const fn qp_num(&self) -> Qpn {
         self.qp_num
     }
@@ -277,7 +282,8 @@ impl QpInner {
         self.events.hca()
     }
 
-    /// Its port counts the packets with wrong keys that it has got since the last call.
+    /// Adds the packets with wrong keys that the QP has received since the last call to the
+    /// counters of its port.
     //= BTH-06 UD-05
     #[inline]
     pub(crate) fn note_violations(&self, core: &mut QpCore) {
@@ -288,12 +294,12 @@ impl QpInner {
         }
     }
 
-    /// Locks the QP. The region table's guard has to be taken before.
+    /// Locks the QP. The guard of the region table has to be taken before.
     pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
         self.core.lock()
     }
 
-    /// Likewise, if that is possible before long.
+    /// Like [`lock`](Self::lock), but gives up after `patience`.
     pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<MutexGuard<'_, QpCore>> {
         self.core.try_lock_for(patience)
     }
@@ -306,7 +312,8 @@ impl QpInner {
         }
     }
 
-    /// Reserves room for completions in their CQs until there is none, and returns for how many.
+    /// Reserves room for completions in their CQs, up to the first one that finds none. Returns for
+    /// how many.
     pub(crate) fn reserve(&self, completions: &[Completion]) -> usize {
         let mut reserved = 0;
         each_run(completions, |to, srqn, run| {
@@ -322,8 +329,8 @@ impl QpInner {
         reserved
     }
 
-    /// Hands the completions that wait to their CQs, the first `reserved` of them into the room that was
-    /// reserved for them. Returns how many are lost.
+    /// Hands the pending completions to their CQs, the first `reserved` of them into reserved room.
+    /// Returns how many are lost.
     pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
         let mut lost = 0;
         let QpCore {
@@ -360,7 +367,8 @@ impl QpInner {
         lost
     }
 
-    /// Frees the slots whose completions the application has taken; false where there are none.
+    /// Frees the WQEs whose completions the application has polled. Returns false if there are
+    /// none.
     //= RC-WQE-03
     pub(crate) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
         let (cq, pending) = if is_send {
@@ -376,13 +384,13 @@ impl QpInner {
         slots > 0
     }
 
-    /// Do completions of this QP go to `cq`?
+    /// Returns true if completions of this QP go to `cq`.
     pub(crate) fn completes_to(&self, cq: &Arc<CqInner>) -> bool {
         let own = self.send_cq.iter().chain(&self.recv_cq);
         own.into_iter().any(|own| Arc::ptr_eq(own, cq))
     }
 
-    /// The application has not destroyed it.
+    /// Returns true if the application has not destroyed the QP.
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
@@ -410,7 +418,7 @@ impl QpInner {
             } else {
                 EventElement::Qp(self.cookie)
             };
-            // An error ends a session of a target, and it takes the next one.
+            // An error ends a session of a DC target, which then accepts the next session.
             if self.dct.is_some() {
                 self.events.raise_unless_many(kind, element, acks);
             } else {
@@ -426,7 +434,7 @@ impl QpInner {
         }
     }
 
-    /// Its completions are removed from the CQs, and their slots are not waited for.
+    /// Removes its completions from the CQs, and forgets their WQEs.
     pub(crate) fn purge_completions(&self, core: &mut QpCore) {
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.purge(self.qp_num);
@@ -436,7 +444,7 @@ impl QpInner {
     }
 }
 
-/// Calls `each` for each run of completions that go to one CQ, until it says false.
+/// Calls `each` for each run of completions that go to one CQ, until it returns false.
 #[inline]
 fn each_run(
     completions: &[Completion],
@@ -455,8 +463,8 @@ fn each_run(
 mod tests {
     use super::*;
 
-    /// Programs have thousands of queue pairs that say nothing for hours. What only some of them need, or only in trouble,
-    /// belongs into a box.
+    /// Applications have thousands of queue pairs that are idle for hours. State that only some of
+    /// them need belongs behind a `Box`.
     #[test]
     fn an_idle_queue_pair_is_small() {
         let size = size_of::<QpInner>();

@@ -1,4 +1,4 @@
-//! QP number to QP.
+//! A hash table from QP number to QP.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use rocade_wire::Qpn;
 
 use super::qp::QpInner;
 
-/// The QPs of a process, and XRC targets of other processes that this one serves too.
+/// The QPs of a process, including adopted XRC targets of other processes.
 pub(crate) type QpTable = NumberTable<Arc<QpInner>>;
 
-/// What has a number.
+/// An object with a QP number.
 pub(crate) trait Numbered {
     fn number(&self) -> Qpn;
 }
@@ -21,16 +21,16 @@ impl Numbered for Arc<QpInner> {
     }
 }
 
-/// Things are at the place that the low bits of their numbers say, or behind it where that is taken. The numbers are
-/// random, and at most half of the places are taken, so the way is short.
+/// A hash table with linear probing. The low bits of a number are its hash: numbers are random. At
+/// most half of the places are taken, so that probe sequences are short.
 #[derive(Debug)]
 pub(crate) struct NumberTable<T> {
-    /// A power of two of them, or none.
+    /// Empty, or a power of two places.
     places: Vec<Option<T>>,
     count: usize,
 }
 
-/// Places at first.
+/// Number of places after the first insertion.
 const FEW: usize = 16;
 
 impl<T> Default for NumberTable<T> {
@@ -43,7 +43,7 @@ impl<T> Default for NumberTable<T> {
 }
 
 impl<T: Numbered> NumberTable<T> {
-    /// Adds one, in place of that with its number.
+    /// Adds an object. Replaces the one with the same number.
     pub(crate) fn insert(&mut self, new: T) {
         if self.places.len() < 2 * (self.count + 1) {
             let more = (2 * self.places.len()).max(FEW);
@@ -59,7 +59,7 @@ impl<T: Numbered> NumberTable<T> {
         }
     }
 
-    /// Returns the one that was in its place. There is a place that is free.
+    /// Stores an object and returns the one it replaces. There has to be a free place.
     fn put(&mut self, new: T) -> Option<T> {
         let mut at = self.home(new.number());
         while let Some(other) = &self.places[at]
@@ -74,7 +74,8 @@ impl<T: Numbered> NumberTable<T> {
         let mut hole = self.find(number)?;
         let removed = self.places[hole].take();
         self.count -= 1;
-        // Whoever has had to go further than the hole is found no more, unless it moves there.
+        // An entry that was pushed past the hole cannot be found any more, unless it moves into the
+        // hole.
         let mut at = self.behind(hole);
         while let Some(other) = &self.places[at] {
             let mask = self.mask();
@@ -112,7 +113,7 @@ impl<T: Numbered> NumberTable<T> {
         Some(at)
     }
 
-    /// Of no meaning while there are no places.
+    /// Meaningless while there are no places.
     #[inline]
     const fn mask(&self) -> usize {
         self.places.len().wrapping_sub(1)
@@ -144,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: what is there is found, and nothing else. Few low bits, so that many want one place.
+        /// After any insertions and removals the table finds exactly what it contains. Numbers have
+        /// few distinct low bits, to provoke collisions.
         #[test]
         fn what_is_there_is_found(
             steps in prop::collection::vec((0u32..5, 0u32..8, any::<bool>()), 0..200),

@@ -1,11 +1,14 @@
-//! The ways that datagrams take: between an address handle and the link.
+//! The routes of datagrams, from an address handle to the link.
 //!
-//! A route is a combination of local address, remote address, traffic class, hop limit and slot, the process
-//! at the other end. It is made when the first datagram is posted for it, and shared by all address
-//! handles and queue pairs that mean the same; a queue pair keeps those that it uses, so that an address
-//! handle may go while its datagrams wait. Whether it leads through shared memory is for the broker to
-//! say, and posting must not wait for that: the background thread asks, and until then there is no room on the route.
-//! When a channel comes or goes later, the route changes at once: datagrams may overtake each other.
+//! A route is a combination of local address, remote address, traffic class, hop limit and the slot
+//! of the peer process. It is made when the first datagram is posted for it. All address handles
+//! and queue pairs with the same combination share it. A queue pair keeps references to the routes
+//! that it uses, so that an address handle may be destroyed while its datagrams are queued.
+//!
+//! The broker decides whether a route uses shared memory. Posting must not wait for the broker: the
+//! background thread requests the answer, and until then the route has no room. When a shared
+//! memory link comes or goes later, the route changes at once, so that datagrams may overtake each
+//! other.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,10 +24,10 @@ use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::steering::Slot;
 
-/// Routes that a queue pair remembers before it forgets those that it does not need.
+/// Number of routes that a queue pair remembers before it drops those that it does not need.
 const REMEMBERED: usize = 64;
 
-/// What a route leads to, and how.
+/// The combination that identifies a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     local: LocalAddr,
@@ -34,31 +37,31 @@ struct Key {
     slot: Slot,
 }
 
-/// A way that datagrams take.
+/// A route of datagrams.
 #[derive(Debug)]
 pub(crate) struct Route {
     tag: RouteTag,
-    /// Any QP of the process at the other end.
+    /// Any QP of the peer process.
     dest: Qpn,
     uplink: Arc<Uplink>,
     by_udp: Path,
     channel: RwLock<Option<Arc<ShmChannel>>>,
-    /// Whether there is a channel has been asked.
+    /// The broker was asked for a shared memory link.
     is_ready: AtomicBool,
 }
 
 impl Route {
-    /// Its name.
+    /// Its tag.
     pub(crate) const fn tag(&self) -> RouteTag {
         self.tag
     }
 
-    /// Where it leads to, and from which address.
+    /// The local endpoint, a QP of the peer process and the peer's address.
     pub(crate) const fn ends(&self) -> (&Arc<Uplink>, Qpn, IpAddr) {
         (&self.uplink, self.dest, self.by_udp.to)
     }
 
-    /// There is, or is not, a channel: it is known now.
+    /// Records the answer of the broker, and the shared memory link if there is one.
     pub(crate) fn lead(&self, channel: Option<Arc<ShmChannel>>) {
         if let Some(channel) = channel {
             self.channel.write().get_or_insert(channel);
@@ -71,9 +74,9 @@ impl Route {
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     known: Mutex<HashMap<Key, Weak<Route>>>,
-    /// So many names were given.
+    /// Number of tags given out.
     names: AtomicU64,
-    /// Those for which nobody has asked the broker yet.
+    /// The routes that the broker was not asked about yet.
     new: Mutex<Vec<Weak<Route>>>,
 }
 
@@ -86,9 +89,9 @@ impl Routes {
             .collect()
     }
 
-    /// The route from an address to a QP of a peer; made where it is not in use yet. The sockets of the
-    /// uplink for this hop limit are open. Where it is not ready `at_once`, somebody has to ask for its channel: true
-    /// where that is new.
+    /// Returns the route from an address to a QP of a peer, and makes it if there is none. The
+    /// uplink has a socket for this hop limit. Returns true beside the route if it is new and not
+    /// ready `at_once`. Then the caller has to see that its shared memory link is requested.
     ///
     /// # Errors
     /// Those of [`Uplink::path_of`].
@@ -128,13 +131,13 @@ impl Routes {
         Ok((route, !at_once))
     }
 
-    /// The routes that nobody has asked for a channel for.
+    /// Removes and returns the routes that the broker was not asked about yet.
     pub(crate) fn take_new(&self) -> Vec<Arc<Route>> {
         let new = std::mem::take(&mut *self.new.lock());
         new.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Leads the routes through a new channel that have none.
+    /// Makes the routes that match a new shared memory link use it, unless they have one.
     pub(crate) fn offer(&self, channel: &Arc<ShmChannel>) {
         for route in self.all() {
             let Path { to, slot, .. } = route.by_udp;
@@ -147,7 +150,7 @@ impl Routes {
         }
     }
 
-    /// Leads the routes back to UDP whose channel has ended.
+    /// Makes the routes whose shared memory link has ended use UDP again.
     pub(crate) fn leave_ended(&self) {
         for route in self.all() {
             route.channel.write().take_if(|channel| channel.has_ended());
@@ -155,13 +158,14 @@ impl Routes {
     }
 }
 
-/// The routes that the datagrams of a queue pair take.
+/// The routes that the datagrams of a queue pair use.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     ways: HashMap<RouteTag, Way>,
-    /// Of a DC target: from where it answers, and with which traffic class and the like.
+    /// For a DC target: the local endpoint of its responses, and the address vector with their
+    /// traffic class and hop limit.
     answers: Option<(Arc<Uplink>, AddressVector)>,
-    /// The way that was taken last is a socket.
+    /// The last run was sent through a socket.
     by_socket: bool,
 }
 
@@ -172,7 +176,7 @@ struct Way {
 }
 
 impl Ways {
-    /// Remembers a route. Where there are many, `needed` tells which others have to stay.
+    /// Remembers a route. If there are too many, only the routes that `needed` returns stay.
     pub(crate) fn learn<I: Iterator<Item = RouteTag>>(
         &mut self,
         route: &Arc<Route>,
@@ -199,22 +203,23 @@ impl Ways {
         self.ways.insert(route.tag, way);
     }
 
-    /// Answers leave from there, from now on.
+    /// Sets the local endpoint and the address vector of responses.
     pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
         self.answers = Some((uplink, av));
     }
 
-    /// From where answers leave.
+    /// The local endpoint and the address vector of responses.
     pub(crate) const fn answers(&self) -> Option<&(Arc<Uplink>, AddressVector)> {
         self.answers.as_ref()
     }
 
-    /// Is it known where this leads to?
+    /// Returns true if the route of this tag is known.
     pub(crate) fn knows(&self, tag: RouteTag) -> bool {
         self.ways.contains_key(&tag)
     }
 
-    /// Remembers under this name the route of an answer: they can be asked for again, but for the one that is `needed`.
+    /// Remembers the route of a response under this tag. If there are too many, all other routes
+    /// except `needed` are dropped: they can be resolved again.
     pub(crate) fn learn_answer(
         &mut self,
         tag: RouteTag,
@@ -231,18 +236,18 @@ impl Ways {
         self.ways.insert(tag, way);
     }
 
-    /// Did the last run leave through a socket?
+    /// Returns true if the last run was sent through a socket.
     pub(crate) const fn use_socket(&self) -> bool {
         self.by_socket
     }
 
-    /// May anything be sent on it yet?
+    /// Returns true unless the route still waits for the broker's answer.
     pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
         let way = self.ways.get(&tag);
         way.is_none_or(|way| way.route.is_ready.load(Ordering::Acquire))
     }
 
-    /// The way of that name, through the channel of its route if it has one now.
+    /// Returns the route of this tag, through its shared memory link if it has one now.
     pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<Uplink>, &mut Path)> {
         let Way { route, path } = self.ways.get_mut(&tag)?;
         let current = route.channel.read();

@@ -1,14 +1,17 @@
-//! Threads that poll and sleep meanwhile, and the one thread that waits for packets.
+//! Threads that sleep while they poll, and the one thread that waits for packets.
 //!
-//! A thread that polls an empty CQ sleeps if the processors are taken (`engine/idle_poll.rs`). It is woken
+//! A thread that polls an empty CQ sleeps if the processors are busy (`engine/idle_poll.rs`). It is
+//! woken
 //!
-//! * by packets, if it is the *watcher*: the only thread of the process that waits for sockets and channels,
-//! * by whoever adds a completion to any CQ of the process, or otherwise calls [`Sleepers::wake`].
+//! * by packets, if it is the *watcher*: the only thread of the process that waits for sockets and
+//!   shared memory links,
+//! * by any thread that adds a completion to a CQ of the process, or otherwise calls
+//!   [`Sleepers::wake`].
 //!
-//! The watcher is a poller or the background thread. There is one, because a peer of a channel wakes a process
-//! once, and because a second thread that wakes for the same packet only takes the processor from the first. The
-//! background thread stays blind to packets while a poller watches. A poller that finds the background thread
-//! watching sleeps until it is woken.
+//! The watcher is a poller or the background thread. There is only one, because the peer of a
+//! shared memory link wakes a process once. A second thread that woke for the same packet would
+//! also only take the processor from the first. The background thread ignores packets while a
+//! poller watches. A poller sleeps until it is woken if the background thread watches.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -31,7 +34,7 @@ enum Watcher {
 /// The pollers of an engine that sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Sleepers {
-    /// Pollers that sleep and were not woken yet: who adds completions looks here.
+    /// Number of sleeping pollers that were not woken yet. Threads that add completions read it.
     unwoken: CachePadded<AtomicUsize>,
     state: Mutex<State>,
 }
@@ -39,13 +42,13 @@ pub(crate) struct Sleepers {
 #[derive(Debug, Default)]
 struct State {
     watcher: Watcher,
-    /// Each poller that sleeps: its descriptor, and whether it was woken.
+    /// The descriptor of each sleeping poller, and whether it was woken.
     asleep: Vec<(Arc<OwnedFd>, bool)>,
-    /// Descriptors that nobody uses.
+    /// Unused descriptors.
     spare: Vec<Arc<OwnedFd>>,
 }
 
-/// A poller that is about to sleep. It has to be handed back to [`Sleepers::end`].
+/// A poller that is about to sleep. The caller has to hand it back to [`Sleepers::end`].
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Sleeper {
@@ -66,9 +69,9 @@ impl Sleeper {
 }
 
 impl Sleepers {
-    /// Registers a poller that is going to sleep. From here on it is woken for completions. The caller looks at
-    /// its CQ, under the lock of the CQ, after this call and before it sleeps. Returns `None` where there is no
-    /// descriptor to be had.
+    /// Registers a poller that is going to sleep. From here on completions wake it. The caller
+    /// checks its CQ, under the lock of the CQ, after this call and before it sleeps. Returns
+    /// `None` if no descriptor can be made.
     pub(crate) fn begin(&self) -> Option<Sleeper> {
         let mut state = self.state.lock();
         let wake_fd = match state.spare.pop() {
@@ -84,7 +87,8 @@ impl Sleepers {
         Some(Sleeper { wake_fd, watches })
     }
 
-    /// Ends the sleep of a poller. If it was the watcher, the others wake, and one of them watches next.
+    /// Ends the sleep of a poller. If it was the watcher, the others wake, and one of them becomes
+    /// the watcher.
     pub(crate) fn end(&self, sleeper: Sleeper) {
         let mut state = self.state.lock();
         let is_own = |(fd, _): &(Arc<OwnedFd>, bool)| Arc::ptr_eq(fd, &sleeper.wake_fd);
@@ -102,7 +106,8 @@ impl Sleepers {
         self.publish(&state);
     }
 
-    /// Wakes all pollers that sleep. Takes a few nanoseconds where there are none. The caller may hold any lock.
+    /// Wakes all pollers that sleep. Takes a few nanoseconds if there are none. The caller may hold
+    /// any lock.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.unwoken.load(Ordering::Relaxed) > 0 {
@@ -132,7 +137,7 @@ impl Sleepers {
         self.state.lock().watcher == Watcher::Background
     }
 
-    /// The background thread does not wait for packets any more.
+    /// Ends the watch of the background thread, if it is the watcher.
     pub(crate) fn leave_background(&self) {
         let mut state = self.state.lock();
         if state.watcher == Watcher::Background {
@@ -223,7 +228,8 @@ mod tests {
 mod loom_tests {
     use super::*;
 
-    /// Whatever the interleaving, there is one watcher; and a poller that is not wakes when there is none.
+    /// In every interleaving there is one watcher. A poller that is not the watcher wakes when
+    /// there is none.
     #[test]
     fn loom_packets_have_one_watcher_at_a_time() {
         loom::model(|| {

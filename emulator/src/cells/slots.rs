@@ -1,12 +1,13 @@
-//! Slots of a work queue whose completions wait in a CQ.
+//! WQEs of a work queue whose completions wait in a CQ.
 //!
-//! A slot is free when the application has taken the completion that covers it (RC-WQE-03). Polling
-//! must not have to look for the QP: a CQ numbers its completions and publishes up to where they were
-//! taken. The QP remembers which numbers are worth how many slots, and looks when its queue is full.
+//! A WQE is free when the application has polled the completion that covers it. Polling must not
+//! have to look up the QP. A CQ therefore numbers its completions and publishes the number of the
+//! oldest one that was not polled. The QP remembers how many WQEs each completion frees, and reads
+//! the published number when its queue is full.
 
 use std::collections::VecDeque;
 
-/// Completions with consecutive numbers that free as many slots each.
+/// Completions with consecutive numbers that each free `each` WQEs.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     first: u64,
@@ -14,14 +15,14 @@ struct Run {
     each: u32,
 }
 
-/// The completions of one queue that its QP has not seen taken.
+/// The completions of one queue that its QP has not seen polled.
 #[derive(Debug, Default)]
 pub(super) struct PendingSlots {
     runs: VecDeque<Run>,
 }
 
 impl PendingSlots {
-    /// Completion `number` of the CQ frees `slots` slots. Numbers grow.
+    /// Records that completion `number` of the CQ frees `slots` WQEs. Numbers grow.
     #[inline]
     pub(super) fn note(&mut self, number: u64, slots: u32) {
         match self.runs.back_mut() {
@@ -36,7 +37,8 @@ impl PendingSlots {
         }
     }
 
-    /// The slots that are free because all completions below `taken` were taken; each is returned once.
+    /// Returns the number of WQEs that are free because all completions below `taken` were polled.
+    /// Each WQE is returned once.
     pub(super) fn reclaim(&mut self, taken: u64) -> u32 {
         let mut slots = 0;
         while let Some(run) = self.runs.front_mut() {
@@ -53,7 +55,7 @@ impl PendingSlots {
         slots
     }
 
-    /// The completions were removed from the CQ.
+    /// Forgets the completions, which were removed from the CQ.
     pub(super) fn clear(&mut self) {
         self.runs.clear();
     }

@@ -1,4 +1,4 @@
-//! Shared receive queues: what queue pairs, completion queues and handles share of one.
+//! Shared receive queues: the state that queue pairs, completion queues and handles share.
 
 use std::sync::{Arc, Weak};
 
@@ -15,11 +15,11 @@ use crate::steering::{QpnAllocator, Slot};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The numbers of a process's shared receive queues.
+/// The allocator of a process's SRQ numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct SrqNumbers(Arc<Mutex<QpnAllocator>>);
 
-/// One of them, given back when nobody knows its queue any more.
+/// An SRQ number. It is released when the last reference to its queue is dropped.
 #[derive(Debug)]
 pub(crate) struct SrqNumber {
     number: Qpn,
@@ -27,12 +27,12 @@ pub(crate) struct SrqNumber {
 }
 
 impl SrqNumbers {
-    /// Those of a slot.
+    /// Makes the allocator of the numbers of a slot.
     pub(crate) fn new(slot: Slot) -> Self {
         Self(Arc::new(Mutex::new(QpnAllocator::new(slot))))
     }
 
-    /// A free one.
+    /// Allocates a number.
     pub(crate) fn allocate(&self) -> Option<SrqNumber> {
         let number = self.0.lock().allocate()?;
         let numbers = self.clone();
@@ -54,8 +54,8 @@ pub(crate) struct SrqInner {
     number: SrqNumber,
     cookie: u64,
     core: Mutex<rocade_transport::Srq>,
-    /// Slots that become free when completions are taken. Its lock comes after that of the core, and before
-    /// those of CQs.
+    /// WQEs that become free when completions are polled. Its lock is taken after that of the core,
+    /// and before those of CQs.
     pending: Mutex<Pending>,
     /// QPs that take from it.
     users: Users,
@@ -63,25 +63,26 @@ pub(crate) struct SrqInner {
     async_acks: Arc<AckCounter>,
 }
 
-/// What an XRC SRQ has besides.
+/// The further state of an XRC SRQ.
 #[derive(Debug)]
 struct Xrc {
     domain: Arc<Domain>,
     cq: Arc<CqInner>,
-    /// Receives that were taken and have not completed: as long as there are any, the domain knows the queue.
+    /// Receives that were taken and have not completed. The domain keeps the queue as long as there
+    /// are any.
     taken: AtomicU32,
     /// Its CQ is overrun.
     has_failed: AtomicBool,
 }
 
-/// For each CQ where receives of a shared queue have completed, what becomes free when.
+/// The WQEs that become free with polled completions, per CQ where receives of the SRQ complete.
 #[derive(Debug, Default)]
 struct Pending {
     of_cqs: Vec<(Weak<CqInner>, PendingSlots)>,
 }
 
 impl Pending {
-    /// The slots that wait for completions of `cq` to be taken.
+    /// The WQEs that become free when completions of `cq` are polled.
     fn of(&mut self, cq: &Arc<CqInner>) -> &mut PendingSlots {
         let found = self
             .of_cqs
@@ -95,7 +96,8 @@ impl Pending {
         &mut self.of_cqs[at].1
     }
 
-    /// The slots that are free now. Those of a CQ that is gone are: nobody will take its completions.
+    /// Returns the number of WQEs that are free now. Those of a destroyed CQ are free, because its
+    /// completions are never polled.
     fn reclaim(&mut self) -> u32 {
         let mut slots = 0;
         self.of_cqs.retain_mut(|(cq, pending)| {
@@ -108,7 +110,7 @@ impl Pending {
 }
 
 impl SrqInner {
-    /// One that nobody uses yet. An XRC SRQ is of a domain, and completes in a CQ of its own.
+    /// Makes a queue. An XRC SRQ belongs to a domain, and has a CQ.
     pub(crate) fn new(
         events: Arc<AsyncEvents>,
         number: SrqNumber,
@@ -142,7 +144,8 @@ impl SrqInner {
         srq
     }
 
-    /// May a QP that has its events there take its receives from it? An XRC SRQ is for targets only.
+    /// Returns true if a QP of the same opened device may take its receives from it. An XRC SRQ
+    /// serves XRC targets only.
     pub(crate) fn is_for(&self, events: &Arc<AsyncEvents>) -> bool {
         Arc::ptr_eq(&self.events, events) && self.xrc.is_none()
     }
@@ -161,7 +164,8 @@ impl SrqInner {
         self.core.lock()
     }
 
-    /// Frees the slots whose completions the application has taken; false where there are none.
+    /// Frees the WQEs whose completions the application has polled. Returns false if there are
+    /// none.
     //= RC-WQE-03
     pub(crate) fn reclaim_slots(&self, core: &mut rocade_transport::Srq) -> bool {
         let slots = self.pending.lock().reclaim();
@@ -169,16 +173,16 @@ impl SrqInner {
         slots > 0
     }
 
-    /// The application lets go of it; false where that has happened before.
+    /// Destroys the queue. Returns false if it already was destroyed.
     pub(crate) fn end(&self) -> bool {
-        // A message that takes a receive meanwhile has raised its event before, or raises none.
+        // A message that takes a receive concurrently has raised its event before, or raises none.
         let core = self.core.lock();
         if !self.alive.swap(false, Ordering::AcqRel) {
             return false;
         }
         self.events.forget(&self.async_acks);
         drop(core);
-        // Completions that are about to be added are there; there will be no others.
+        // Completions that another thread was adding are in the CQ now, and no others will come.
         drop(self.pending.lock());
         if let Some(xrc) = &self.xrc {
             xrc.cq.users().remove(User::Srq(self.srqn()));
@@ -192,23 +196,24 @@ impl SrqInner {
         Srqn::new(self.number.number.get())
     }
 
-    /// The application has not destroyed it.
+    /// Returns true if the application has not destroyed it.
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Destroyed, and all that was taken from it has completed.
+    /// Returns true if it is destroyed and all receives that were taken from it have completed.
     pub(crate) fn is_over(&self) -> bool {
         let taken = |xrc: &Xrc| xrc.taken.load(Ordering::Acquire);
         !self.is_alive() && self.xrc.as_ref().is_none_or(|xrc| taken(xrc) == 0)
     }
 
-    /// So many receives of an XRC SRQ have completed, or will not.
+    /// Records that `count` receives of an XRC SRQ have completed, or never will.
     fn give_back(&self, count: usize) {
         if let Some(xrc) = &self.xrc {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             let before = xrc.taken.fetch_sub(count, Ordering::AcqRel);
-            // Here and in `end`: a change, a fence, a look at the other's. So one of both sees that it is over.
+            // Both here and in `end` the thread changes its own variable, issues a fence, and reads
+            // the other's. So at least one of the threads sees that the queue is over.
             fence(Ordering::SeqCst);
             if before == count && !self.is_alive() {
                 xrc.domain.retire(self.srqn());
@@ -216,13 +221,13 @@ impl SrqInner {
         }
     }
 
-    /// Reserves room for completions in the CQ of an XRC SRQ, and returns for how many.
+    /// Reserves room for completions in the CQ of an XRC SRQ. Returns for how many.
     pub(crate) fn reserve(&self, count: usize) -> usize {
         self.xrc.as_ref().map_or(0, |xrc| xrc.cq.reserve(count))
     }
 
-    /// Hands completions to the CQ of an XRC SRQ, the first `reserved` into room that was reserved, and returns
-    /// how many are lost. Those of a queue that is destroyed go nowhere: the CQ may be gone.
+    /// Hands completions to the CQ of an XRC SRQ, the first `reserved` into reserved room. Returns
+    /// how many are lost. Completions of a destroyed queue are dropped, because the CQ may be gone.
     pub(crate) fn complete<'c>(
         &self,
         run: impl Iterator<Item = &'c Completion>,
@@ -252,7 +257,8 @@ impl SrqInner {
         lost
     }
 
-    /// Hands completions of receives of this queue to a CQ, and returns how many are lost: their slots are free.
+    /// Hands completions of receives of this queue to a CQ. Returns how many are lost. Their WQEs
+    /// are free.
     pub(crate) fn add_completions<'c>(
         &self,
         cq: &Arc<CqInner>,

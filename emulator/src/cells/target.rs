@@ -1,4 +1,4 @@
-//! XRC targets: who has one open, and where a target is that several processes serve in turn.
+//! XRC targets: their open handles, and their ownership if several processes serve them in turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,17 +12,18 @@ use super::events::AsyncEvents;
 use crate::broker::Cell;
 use crate::steering::Slot;
 
-/// What an XRC target has besides.
+/// The further state of an XRC target.
 #[derive(Debug)]
 pub(super) struct TargetPart {
     pub(super) domain: Arc<Domain>,
-    /// Who has it open; with the last one it ends, and nobody can open it any more.
+    /// The open handles. When the last one is closed the target ends, and it cannot be opened any
+    /// more.
     pub(super) holds: Mutex<Vec<Arc<Hold>>>,
-    /// Of a domain that processes share.
+    /// The ownership record, if processes share the domain.
     pub(super) travel: Option<Travel>,
 }
 
-/// One opening of a target.
+/// An open handle of a target.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(super) events: Arc<AsyncEvents>,
@@ -43,34 +44,36 @@ impl Hold {
         &self.async_acks
     }
 
-    /// Its events that nobody has read yet are forgotten.
+    /// Drops its unread events.
     pub(crate) fn forget_events(&self) {
         self.events.forget(&self.async_acks);
     }
 }
 
-/// A target whose messages go to queues in several processes. At each moment one process holds it, and whoever takes
-/// over finds in its cell (`broker/domain.rs`) how far it has come. Everything here changes under the lock of the
-/// QP only.
+/// The ownership of a target whose messages go to queues in several processes.
+///
+/// At each moment one process owns the target. The next owner reads from the target's shared record
+/// (`broker/domain.rs`) how far the target has come. Everything here changes only under the lock of
+/// the QP.
 #[derive(Debug)]
 pub(crate) struct Travel {
     cell: Cell,
     /// The slot of this process.
     slot: Slot,
-    /// This process holds it, and its QP knows how far it has come.
+    /// This process owns the target, and its QP is up to date.
     is_here: AtomicBool,
-    /// The cell says all there is to know, should this process die now.
+    /// The shared record is complete, should this process die now.
     is_whole: AtomicBool,
-    /// The attributes in the cell that the QP has: the number of their change.
+    /// The change number of the attributes in the shared record that the QP has.
     attr_seen: AtomicU64,
-    /// The QP has others.
+    /// The attributes of the QP differ from those in the shared record.
     attr_changed: AtomicBool,
-    /// The state in the cell.
+    /// The QP state in the shared record.
     state: AtomicU64,
 }
 
 impl Travel {
-    /// One that is in this process, or not.
+    /// Makes the ownership of a target that this process owns (`is_here`) or not.
     pub(crate) const fn new(cell: Cell, slot: Slot, is_here: bool) -> Self {
         Self {
             cell,
@@ -83,7 +86,7 @@ impl Travel {
         }
     }
 
-    /// What it shares with other processes.
+    /// The record that is shared with other processes.
     pub(crate) const fn cell(&self) -> &Cell {
         &self.cell
     }
@@ -93,19 +96,20 @@ impl Travel {
         self.slot
     }
 
-    /// The other process that has it now.
+    /// The slot of the other process that owns the target now, if one does.
     pub(crate) fn holder_elsewhere(&self) -> Option<Slot> {
         let holder = self.cell.control().holder;
         holder.filter(|holder| *holder != self.slot)
     }
 
-    /// Is it this process's turn, and does its QP know all?
+    /// Returns true if this process owns the target and its QP is up to date.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.is_here.load(Ordering::Relaxed)
     }
 
-    /// The QP is about to do something: whoever dies now leaves something half done.
+    /// Marks the shared record as incomplete before the QP changes: an owner that dies now leaves a
+    /// message half processed.
     #[inline]
     pub(crate) fn begin(&self) {
         if self.is_here() && self.is_whole.swap(false, Ordering::Relaxed) {
@@ -113,14 +117,15 @@ impl Travel {
         }
     }
 
-    /// The attributes of the QP were changed.
+    /// Records that the attributes of the QP were changed.
     pub(crate) fn attr_changed(&self) {
         self.attr_changed.store(true, Ordering::Relaxed);
     }
 
-    /// The QP has done something: writes down how far it has come, unless it is in the middle of a message. To be called before
-    /// the peer hears of it, because from then on the process may be ended; and again after it has been told, which may change
-    /// the state.
+    /// Writes a checkpoint after the QP has changed, unless it is in the middle of a message.
+    ///
+    /// To be called before packets to the peer are sent, because the process may die at any time
+    /// afterwards. To be called again after they were sent, which may change the state.
     #[inline]
     pub(crate) fn write_down(&self, qp: &Qp) {
         let state = u64::from(qp.state().code());
@@ -143,7 +148,8 @@ impl Travel {
         }
     }
 
-    /// Gives it to another process, or to whom it may concern. False where it cannot go now.
+    /// Hands the ownership to `slot`, or to the next process that wants it. Returns false if the
+    /// target cannot be handed over now.
     pub(crate) fn hand_to(&self, qp: &Qp, slot: Option<Slot>) -> bool {
         self.write_down(qp);
         let is_whole = self.is_whole.load(Ordering::Relaxed) && qp.progress().is_some();
@@ -155,8 +161,9 @@ impl Travel {
         true
     }
 
-    /// Takes it, where it is this process's turn or nobody's: the attributes that the QP has to have, `None` where it has
-    /// them; and whether the last holder died in the middle of a message.
+    /// Acquires the target if it was handed to this process or has no owner. Returns the attributes
+    /// to give the QP, or `None` if it has them, and whether the last owner died in the middle of a
+    /// message.
     pub(crate) fn take(&self) -> Option<(Option<QpAttr>, bool)> {
         if !self.cell.take(self.slot) {
             return None;
@@ -169,12 +176,12 @@ impl Travel {
         Some((is_new.then_some(attr), has_failed))
     }
 
-    /// The QP could not be given its attributes: they will be tried again.
+    /// Forgets that the QP has the attributes, because setting them failed. They will be set again.
     pub(crate) fn forget_attr(&self) {
         self.attr_seen.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The QP goes on with it.
+    /// Restores the QP from the shared record and starts serving the target.
     pub(crate) fn arrive(&self, qp: &mut Qp) {
         qp.resume(self.cell.progress(), self.cell.repeatable());
         self.is_here.store(true, Ordering::Relaxed);
@@ -182,7 +189,7 @@ impl Travel {
         self.cell.begin(self.slot);
     }
 
-    /// Attributes of one that is elsewhere.
+    /// The attributes of a target that another process owns.
     pub(crate) fn attr(&self) -> QpAttr {
         let (attr, _) = self.cell.attr();
         let state = if self.cell.control().has_failed {

@@ -1,4 +1,4 @@
-//! The transmit side of a queue pair: where its packets go, and what has not left yet.
+//! The transmit side of a queue pair: its routes and the packets that could not be sent yet.
 
 use std::sync::Arc;
 
@@ -16,39 +16,43 @@ use crate::link::shm::ShmChannel;
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(crate) route: Option<(Arc<Uplink>, Path)>,
-    /// The one that is taken when the other fails.
+    /// The alternate path, which a migration makes the route.
     alternate: Option<Box<(Arc<Uplink>, Path)>>,
-    /// Those of its datagrams.
+    /// The routes of its datagrams.
     pub(crate) ways: Option<Box<Ways>>,
-    /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
+    /// The QP has sent no packet through the shared memory link of the route yet, but perhaps over
+    /// UDP.
     pub(crate) enters_channel: bool,
-    /// The peer has sent something through it.
+    /// The peer has sent something through the shared memory link.
     peer_has_entered: bool,
-    /// When the pending timer entry of this QP is due.
+    /// Deadline of the pending timer entry of this QP.
     pub(crate) timer: Option<Time>,
     /// A run of packets that the socket had no room for.
     pub(crate) blocked: Option<Box<Blocked>>,
-    /// The last acknowledgement that was promised to the peer, and is not seen yet.
+    /// The last ACK that was appended to the ring as an unpublished record, and is not published
+    /// yet.
     pub(crate) quiet: Option<Psn>,
-    /// What the QP has written into the last will.
+    /// The pending ACK that the QP has recorded in the ACK journal.
     pub(crate) bequest: Option<Bequest>,
-    /// Why it has to be looked at again.
+    /// The ready lists that the QP is on.
     pub(crate) listed: Listed,
-    /// From where packets are taken.
+    /// The sources that packets are accepted from.
     ear: Ear,
 }
 
-/// To whom a QP listens.
+/// The sources that a QP accepts packets from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ear {
-    /// To its peer, which uses one way.
+    /// Its peer, which uses one route.
     #[default]
     Peer,
-    /// An XRC initiator, to whoever has its peer's address: the target may be in another process with each message.
+    /// An XRC initiator: any process with its peer's address, because each message may reach the
+    /// target in another process.
     Anybody,
-    /// A datagram QP, to anybody but itself: of what it sends to a group it wants no copy.
+    /// A datagram QP: any source but the QP itself, because it wants no copy of what it sends to a
+    /// group.
     Others,
-    /// A target that is in another process now: to nobody.
+    /// A target that another process owns: no source.
     Nobody,
 }
 
@@ -57,14 +61,14 @@ pub(crate) struct Blocked {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) segment_len: usize,
     pub(crate) route: RouteTag,
-    /// Its speed is limited.
+    /// The port speed paces it, because the QP is unreliable.
     pub(crate) is_paced: bool,
-    /// The ICRCs are there, as UDP needs them.
+    /// The ICRCs are filled in, as UDP needs them.
     pub(crate) sealed: bool,
 }
 
 impl TxState {
-    /// Another way from now on. What there was no room for on the old one is lost on it.
+    /// Sets the route. A blocked run of the old route is lost.
     pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
         self.blocked = None;
         self.quiet = None;
@@ -74,12 +78,12 @@ impl TxState {
         self.bequest = None;
     }
 
-    /// The path that a migration leads to.
+    /// Sets the path that a migration leads to.
     pub(crate) fn set_alternate(&mut self, uplink: Arc<Uplink>, path: Path) {
         self.alternate = Some(Box::new((uplink, path)));
     }
 
-    /// The alternate path is the one from now on.
+    /// Makes the alternate path the route.
     #[cold]
     pub(crate) fn migrate(&mut self) {
         if let Some(alternate) = self.alternate.take() {
@@ -88,44 +92,44 @@ impl TxState {
         }
     }
 
-    /// Datagrams of `qp` may take this route from now on.
+    /// Remembers a route that datagrams of `qp` may use.
     pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
         let ways = self.ways.get_or_insert_default();
         ways.learn(route, || qp.queued_routes().chain(blocked));
     }
 
-    /// A DC target answers from there.
+    /// Sets the local endpoint and the address vector of a DC target's responses.
     pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
         self.ways.get_or_insert_default().answer_from(uplink, av);
     }
 
-    /// A route of an answer that is not known yet, and from where it begins.
+    /// Returns the local endpoint and address vector of a response whose route is not known yet.
     #[cold]
     pub(crate) fn unknown_answer(&self, tag: RouteTag) -> Option<&(Arc<Uplink>, AddressVector)> {
         let ways = self.ways.as_ref().filter(|ways| !ways.knows(tag))?;
         ways.answers()
     }
 
-    /// It leads there.
+    /// Sets the route of a response.
     pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
         let ways = self.ways.get_or_insert_default();
         ways.learn_answer(tag, route, blocked);
     }
 
-    /// May anything be sent on a route yet?
+    /// Returns true unless the route still waits for the broker's answer.
     #[inline]
     pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
         tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
     }
 
-    /// Is there anywhere to send to?
+    /// Returns true if the QP has a route.
     pub(crate) const fn leads_anywhere(&self) -> bool {
         self.route.is_some() || self.ways.is_some()
     }
 
-    /// Takes a channel that leads where the path does, unless there is one already.
+    /// Makes the paths that match a new shared memory link use it, unless they have one.
     pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
         if let Some((uplink, path)) = &mut self.route {
             self.enters_channel |= path.offer(uplink, channel);
@@ -135,7 +139,7 @@ impl TxState {
         }
     }
 
-    /// Goes back to UDP where the peer is gone.
+    /// Makes the paths use UDP again whose shared memory link has ended.
     pub(crate) fn drop_ended_channel(&mut self) {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
@@ -146,41 +150,42 @@ impl TxState {
         }
     }
 
-    /// Packets may come from any process with the peer's address.
+    /// Accepts packets from any process with the peer's address.
     pub(crate) const fn hear_anybody(&mut self) {
         self.ear = Ear::Anybody;
     }
 
-    /// Of what the QP sends to a group it gets no copy.
+    /// Accepts no copies of the packets that the QP itself sends to a group.
     pub(crate) const fn hear_others(&mut self) {
         self.ear = Ear::Others;
     }
 
-    /// Is that so?
+    /// Returns true if the QP accepts no copies of its own packets.
     pub(crate) fn hears_only_others(&self) -> bool {
         self.ear == Ear::Others
     }
 
-    /// No packets are taken, until they are again.
+    /// Pauses or resumes the acceptance of packets.
     pub(crate) const fn set_deaf(&mut self, is_deaf: bool) {
         self.ear = if is_deaf { Ear::Nobody } else { Ear::Peer };
-        // Where that is so, nobody has to look at the ear for each packet.
+        // While paused, `refuses_udp` must reach the check of `ear`, which it usually skips.
         self.peer_has_entered = is_deaf;
     }
 
-    /// Are there none taken now?
+    /// Returns true if no packets are accepted.
     pub(crate) fn is_deaf(&self) -> bool {
         self.ear == Ear::Nobody
     }
 
-    /// A packet has come through a channel. False where the peer uses another one.
+    /// Accepts a packet that came through a shared memory link. Returns false if the peer uses
+    /// another link.
     #[inline]
     pub(crate) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
         if let Some((_, path)) = &self.route
             && let Some(own) = &path.channel
             && !own.has_ended()
         {
-            // Both sides may have asked for a channel at the same time: then there are two.
+            // Both sides may request a shared memory link at the same time. Then there are two.
             let is_own = own.is_parallel_to(channel);
             self.peer_has_entered |= is_own;
             return match self.ear {
@@ -192,7 +197,7 @@ impl TxState {
         self.ear != Ear::Nobody
     }
 
-    /// May the peer use this channel to tell of a migration?
+    /// Returns true if the peer may announce a migration through this shared memory link.
     #[cold]
     fn may_migrate_to(&self, channel: &ShmChannel) -> bool {
         let alternate = self.alternate.as_ref();
@@ -200,13 +205,14 @@ impl TxState {
         own.is_none_or(|own| own.is_parallel_to(channel))
     }
 
-    /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
+    /// Returns true if packets over UDP are refused because the peer uses shared memory: anyone
+    /// could have sent them.
     #[inline]
     pub(crate) fn refuses_udp(&self) -> bool {
         self.peer_has_entered && self.refuses_it()
     }
 
-    /// Of the alternate path too there is a channel, if there is one.
+    /// Returns true if there is no alternate path, or it uses shared memory too.
     #[cold]
     fn stays_in_channels(&self) -> bool {
         let alternate = self.alternate.as_ref();
@@ -230,7 +236,7 @@ impl TxState {
         channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
     }
 
-    /// Forgets route and unsent packets.
+    /// Forgets routes and unsent packets.
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.alternate = None;
@@ -244,12 +250,13 @@ impl TxState {
         self.timer = None;
     }
 
-    /// Waits a run of packets for room?
+    /// Returns true if a run of packets waits for room.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
+    /// The number of segments that a run may have. A link without segmentation offload still cuts
+    /// the runs of datagrams itself.
     pub(crate) fn max_segments(&self) -> usize {
         let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
             let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
@@ -258,19 +265,20 @@ impl TxState {
         if one_by_one { 1 } else { MAX_SEGMENTS }
     }
 
-    /// Is sending a system call?
+    /// Returns true if sending is a system call.
     pub(crate) fn uses_socket(&self) -> bool {
         self.route
             .as_ref()
             .is_some_and(|(_, path)| path.channel.is_none())
     }
 
-    /// The same of the last run of a DC initiator, whose runs take different ways.
+    /// Returns true if the last run of a DC initiator, whose runs use different routes, was sent
+    /// through a socket.
     pub(crate) fn ways_use_socket(&self) -> bool {
         self.ways.as_ref().is_some_and(|ways| ways.use_socket())
     }
 
-    /// Who gets the acknowledgements of a QP.
+    /// The destination of the ACKs of a QP, for the ACK journal.
     pub(crate) fn creditor(&self, qp: &Qp) -> Option<Creditor> {
         let (uplink, path) = self.route.as_ref()?;
         Some(Creditor {
@@ -283,7 +291,7 @@ impl TxState {
         })
     }
 
-    /// The QP holds back what it has to acknowledge, or nothing any more.
+    /// Records in the ACK journal which ACK the QP delays, or that it delays none.
     #[inline]
     pub(crate) fn write_down(&mut self, qp: &Qp) {
         let Some(bequest) = &mut self.bequest else {
@@ -291,18 +299,18 @@ impl TxState {
         };
         match qp.owed_ack() {
             Some(owed) => bequest.owe(debt_of(qp, owed)),
-            // What there was no room for has not left yet.
+            // A blocked run has not been sent yet.
             None if self.blocked.is_some() => {}
             None => bequest.settle(),
         }
     }
 
-    /// The QP will not hold anything for a while, or leaves by another way.
+    /// Stops using the ACK journal: the QP delays no ACK for a while, or its route changes.
     pub(crate) fn forget_will(&mut self) {
         self.bequest = None;
     }
 
-    /// The peer sees an acknowledgement that was promised, and is woken for it.
+    /// Publishes an unpublished ACK and wakes the peer for it.
     pub(crate) fn announce_quiet_ack(&mut self) {
         if self.quiet.take().is_some()
             && let Some((_, path)) = &self.route
@@ -313,7 +321,7 @@ impl TxState {
     }
 }
 
-/// An acknowledgement of a QP, as it would send it now.
+/// The ACK that a QP would send now, as a journal record.
 pub(crate) fn debt_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> Debt {
     let terms = qp.ack_terms();
     Debt {
@@ -324,7 +332,7 @@ pub(crate) fn debt_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> Debt {
     }
 }
 
-/// The way of a run: that to the peer, or one of those that datagrams take.
+/// Returns the route of a run: that to the peer, or one of those of datagrams.
 #[inline]
 pub(crate) fn way<'w>(
     own: &'w mut Option<(Arc<Uplink>, Path)>,

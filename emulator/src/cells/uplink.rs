@@ -1,4 +1,4 @@
-//! A local address in use: its UDP link, and what is known of its peers.
+//! A local address in use: its UDP link and the flows of its peers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::link::shm::ShmChannel;
 use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, TxPath};
 use crate::steering::Slot;
 
-/// Peers whose flow is remembered; a further one replaces the oldest.
+/// Number of peers whose flow is remembered. A further one replaces the oldest.
 const FLOWS: usize = 16;
 
 /// A local address in use.
@@ -23,50 +23,51 @@ const FLOWS: usize = 16;
 pub(crate) struct Uplink {
     pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
-    /// For what nobody acknowledges.
+    /// Paces packets that are not acknowledged.
     pub(crate) speed: PortSpeed,
     /// The device with this address.
     pub(crate) hca: Option<Arc<Hca>>,
-    /// Its address is that of a multicast group.
+    /// The multicast group whose address it has.
     pub(crate) group: Option<Group>,
 }
 
-/// What receiving needs: one thread at a time receives from a link.
+/// The receive state of a link. One thread at a time receives.
 #[derive(Debug)]
 pub(crate) struct RxState {
     pub(crate) buffer: RxBuffer,
     pub(crate) flows: Flows,
-    /// QPs that have received packets and were not drained yet.
+    /// QPs that have received packets and whose outputs were not flushed yet.
     pub(crate) dirty: Vec<Qpn>,
 }
 
-/// How packets of a QP leave.
+/// The route of the packets of a QP.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) tx: TxPath,
     pub(crate) icrc: Icrcs,
     pub(crate) to: IpAddr,
     pub(crate) traffic_class: u8,
-    /// As packets have it: never 0.
+    /// The value in the packets, never 0.
     pub(crate) hop_limit: u8,
-    /// The slot that the destination QP is in.
+    /// The slot of the destination QP.
     pub(crate) slot: Slot,
-    /// The channel to that process.
+    /// The shared memory link to that process.
     pub(crate) channel: Option<Arc<ShmChannel>>,
 }
 
 impl Path {
-    /// UDP source port, where there is no channel.
+    /// The UDP source port that is used without a shared memory link.
     pub(crate) const fn source_port(&self) -> u16 {
         self.tx.source_port
     }
 
-    /// The channel to the process that the path leads to, if there is one.
+    /// The shared memory link to the destination process, if there is one.
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
     }
 
-    /// Takes a channel that leads where the path does, unless there is one already; true where it did.
+    /// Uses a shared memory link that matches the path, unless there is one already. Returns true
+    /// if it does.
     pub(super) fn offer(&mut self, uplink: &Uplink, channel: &Arc<ShmChannel>) -> bool {
         let takes =
             self.channel.is_none() && channel.leads(uplink.link.local_addr(), self.to, self.slot);
@@ -76,7 +77,7 @@ impl Path {
         takes
     }
 
-    /// Likewise, unless it has ended.
+    /// The shared memory link, unless it has ended.
     #[inline]
     pub(crate) fn live_channel(&self) -> Option<&ShmChannel> {
         let channel = self.channel.as_deref();
@@ -100,7 +101,7 @@ impl Uplink {
         }
     }
 
-    /// That of a multicast group.
+    /// Makes the endpoint of a multicast group.
     pub(crate) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
         Self {
             group: Some(group),
@@ -114,7 +115,7 @@ impl Uplink {
         }
     }
 
-    /// The way to a QP of a peer.
+    /// Makes the route to a QP of a peer.
     ///
     /// # Errors
     /// Those of opening a send socket.
@@ -149,13 +150,13 @@ impl Uplink {
     }
 }
 
-/// The ICRCs of a flow, ready for the two lengths that its packets had lately: those of the messages and
-/// the acknowledgements of a conversation.
+/// The ICRC states of a flow, prepared for the last two packet lengths: usually those of the
+/// messages and of the ACKs.
 #[derive(Clone, Debug)]
 pub(crate) struct Icrcs {
     flow: IcrcFlow,
     of_len: [IcrcOfLen; 2],
-    /// Which of the two was used last.
+    /// Index of the one that was used last.
     latest: bool,
 }
 
@@ -168,7 +169,7 @@ impl Icrcs {
         }
     }
 
-    /// For packets with so many bytes before the ICRC.
+    /// Returns the state for packets with `covered_len` bytes before the ICRC.
     #[inline(always)]
     pub(crate) fn of_len(&mut self, covered_len: usize) -> &IcrcOfLen {
         if self.of_len[usize::from(self.latest)].covered_len() != covered_len {
@@ -177,7 +178,7 @@ impl Icrcs {
         &self.of_len[usize::from(self.latest)]
     }
 
-    /// Takes up the other length, or replaces it.
+    /// Switches to the other state, which is recomputed if its length differs.
     fn turn_to(&mut self, covered_len: usize) {
         self.latest = !self.latest;
         let of_len = &mut self.of_len[usize::from(self.latest)];
@@ -187,7 +188,7 @@ impl Icrcs {
     }
 }
 
-/// Flows seen lately, and which IPv4 Identification each is expected to use next: a Rocade peer
+/// The latest flows, and the IPv4 Identification that each is expected to use next. A Rocade peer
 /// starts every send at 0, the kernel's rxe counts.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
@@ -203,7 +204,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Is the ICRC of a packet right, whatever its Identification?
+    /// Returns true if the ICRC of a packet is right, whatever its Identification.
     //= ICRC-11
     #[inline]
     pub(crate) fn check(&mut self, covered: &[u8], icrc: [u8; 4]) -> bool {
@@ -217,13 +218,13 @@ impl Flow {
         }
     }
 
-    /// UDP source port and Identification of the packet that was checked last.
+    /// UDP source port and Identification of the last packet that was checked.
     pub(crate) const fn last(&self) -> (u16, u16) {
         (self.source.port(), self.next_id.wrapping_sub(1))
     }
 
-    /// A batch of `count` segments is over. If they were numbered from 0, the peer numbers each
-    /// send from 0.
+    /// Ends a batch of `count` segments. If its numbers started at 0, the peer is expected to start
+    /// each send at 0.
     pub(crate) const fn finish(&mut self, count: u16) {
         if self.next_id == count {
             self.next_id = 0;
@@ -232,8 +233,8 @@ impl Flow {
 }
 
 impl Flows {
-    /// Position of the flow from `source`, good until the next call; `None` for addresses that
-    /// cannot talk to each other.
+    /// Returns the position of the flow from `source`, valid until the next call. Returns `None` if
+    /// the two addresses are of different families.
     pub(crate) fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
         match self.flows.iter().position(|flow| flow.source == source) {
             Some(index) => Some(index),
@@ -241,7 +242,7 @@ impl Flows {
         }
     }
 
-    /// The flow at a position that [`Flows::find`] has told.
+    /// Returns the flow at a position that [`Flows::find`] has returned.
     #[inline]
     pub(crate) fn at(&mut self, index: Option<usize>) -> Option<&mut Flow> {
         self.flows.get_mut(index?)

@@ -1,4 +1,4 @@
-//! The objects that use another one, which cannot end before them.
+//! The users of an object, which cannot be destroyed before them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,16 +19,16 @@ pub(crate) enum User {
     Srq(Srqn),
     /// Completion queues have no numbers.
     Cq,
-    /// By its key.
+    /// By its lkey.
     Mr(u32),
-    /// By the key that it was allocated with.
+    /// By the rkey that it was allocated with.
     Mw(u32),
     /// Address handles have no numbers.
     Ah,
 }
 
 impl User {
-    /// Words for `count` uses by this user: only what has no number is counted.
+    /// Describes `count` uses by this user. Only users without a number are counted.
     fn words(self, count: u32) -> String {
         match (self, count) {
             (Self::Qp(qpn), _) => format!("QP {qpn}"),
@@ -43,7 +43,7 @@ impl User {
     }
 }
 
-/// The users of an object, each as often as it uses the object.
+/// The users of an object, with the number of their uses.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     known: Mutex<BTreeMap<User, u32>>,
@@ -75,7 +75,7 @@ impl Users {
         self.known.lock().is_empty()
     }
 
-    /// Succeeds if nothing uses the object, which `what` names.
+    /// Returns an error that names the users if the object, which `what` names, is in use.
     ///
     /// # Errors
     /// [`VerbsError::Busy`] that names the users.
@@ -97,7 +97,7 @@ impl VerbsError {
     }
 }
 
-/// Words with commas, and `more` that have no word.
+/// A list of words for display, and the number of further ones that are not listed.
 pub(crate) struct List<'a>(pub(crate) &'a [String], pub(crate) usize);
 
 impl fmt::Display for List<'_> {

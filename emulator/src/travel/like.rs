@@ -1,4 +1,4 @@
-//! Bringing the queue pair of a target to where another process has brought it.
+//! Restores the queue pair of an XRC target from the attributes that another process has written.
 
 use rocade_transport::{
     AlternateContext, ModifyContext, Qp, QpAttr, QpAttrMask, QpState, QpType, Time, transition_rule,
@@ -8,7 +8,7 @@ use rocade_wire::{Gid, Mtu, Pkey};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port};
 
-/// What the transport has to know of the device. Another process has checked the attributes.
+/// Returns the device's part of a modify. The other process has already checked the attributes.
 pub(super) fn context_of(hca: &Hca, attr: &QpAttr) -> ModifyContext {
     let port = hca.port(attr.port_num);
     let active_mtu = port.map_or(Mtu::Mtu4096, Port::active_mtu);
@@ -31,7 +31,7 @@ pub(super) fn sgid_of(hca: &Hca, attr: &QpAttr) -> Option<Gid> {
         .gid(attr.ah_attr.sgid_index)
 }
 
-/// Brings a QP to the state and attributes that another process has given its target.
+/// Brings a QP to the state and attributes of the target's shared record.
 pub(super) fn become_like(
     qp: &mut Qp,
     hca: &Hca,
@@ -55,7 +55,7 @@ pub(super) fn become_like(
         QpState::Rtr => &all[..3],
         QpState::Rts => &all[..4],
         QpState::Sqd => &all,
-        // From RESET there is no way to ERR.
+        // There is no transition from RESET to ERR.
         QpState::Sqe | QpState::Err if attr.port_num == 0 => &all[..1],
         QpState::Sqe | QpState::Err => &[QpState::Reset, QpState::Init, QpState::Err],
     };

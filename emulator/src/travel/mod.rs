@@ -1,15 +1,16 @@
 //! XRC targets that several processes serve in turn.
 //!
-//! A message is taken by the process whose queue it names. The target is in one process at a time; there the ordinary
-//! code runs. A packet for a queue of another process is put aside ([`Travels::keep`]); the background thread hands the
-//! target over when the message before is done and answered, and the packet after it ([`Travels::serve`]).
-//! Packets that come for a target that is elsewhere are passed on to whoever holds it, as strays are
-//! (`link/forward.rs`).
+//! The process that has the destination SRQ receives a message. One process at a time owns the
+//! target, and serves it with the code of ordinary QPs. A packet for an SRQ of another process is
+//! queued ([`Travels::keep`]). The background thread hands the target over when the previous
+//! message is complete and acknowledged, and then forwards the packet ([`Travels::serve`]). Packets
+//! for a target that another process owns are forwarded to that process like other misrouted
+//! packets (`link/forward.rs`).
 //!
-//! They arrive at the process whose slot is in the number, or when that is gone at the broker, which passes them on
-//! too (`broker/server/xrc.rs`).
+//! Packets arrive at the process whose slot is in the target's QP number. If that process is gone,
+//! they arrive at the broker, which forwards them as well (`broker/server/xrc.rs`).
 //!
-//! Nothing here knows the engine: what is needed of it a [`Host`] does.
+//! This module does not depend on the engine: a [`Host`] provides what it needs.
 
 mod like;
 mod targets;
@@ -33,27 +34,27 @@ use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::steering::Slot;
 
-/// Packets that wait for the background thread at most: what comes then is lost on the way.
+/// Maximum number of packets that wait for the background thread. Further ones are dropped.
 const MAX_KEPT: usize = 1024;
-/// The port that packets of a channel have come from, as it were.
+/// The UDP source port that packets of a shared memory link are given.
 const NO_PORT: u16 = 0xC000;
 
-/// The domains and targets of a process that others may have too.
+/// The shared domains and targets of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Travels {
     domains: Domains,
     kept: Mutex<Vec<Kept>>,
     /// Events of targets, for other processes.
     raised: Mutex<Vec<(Qpn, QpEvent)>>,
-    /// There is something, or the background thread is at it.
+    /// Packets or events are queued, or the background thread is handling them.
     is_busy: AtomicBool,
-    /// Held while a target is opened or let go of.
+    /// Serializes opening and closing of targets.
     opening: Mutex<()>,
-    /// Held while one is taken.
+    /// Serializes the acquisition of targets.
     taking: Mutex<()>,
 }
 
-/// What is needed of the process around.
+/// The services of the process that this module needs.
 pub(crate) trait Host {
     fn now(&self) -> Time;
 
@@ -63,15 +64,15 @@ pub(crate) trait Host {
 
     fn uplinks(&self) -> &RwLock<Vec<Arc<Uplink>>>;
 
-    /// The broker, where the process has joined one.
+    /// The broker, if the process has joined one.
     fn broker(&self) -> Option<Arc<BrokerLink>>;
 
     fn controls_congestion(&self) -> bool;
 
-    /// Opens all addresses of a device. One will do.
+    /// Opens all addresses of a device. One is enough to succeed.
     fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError>;
 
-    /// The way to a QP of a peer, if that may be talked to.
+    /// Returns the route to a QP of a peer, if communication with that peer is allowed.
     fn open_way(
         &self,
         hca: &Hca,
@@ -80,16 +81,16 @@ pub(crate) trait Host {
         dest: Qpn,
     ) -> Result<(Arc<Uplink>, Path), VerbsError>;
 
-    /// Sends and reports what a QP has, on behalf of the background thread.
+    /// Flushes the outputs of a QP on behalf of the background thread.
     fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time);
 
-    /// A QP that was alive ends.
+    /// Removes a QP that was alive.
     fn end_qp(&self, inner: &QpInner);
 
-    /// [`Travels::serve`] has something to do.
+    /// Wakes the background thread for [`Travels::serve`].
     fn call_background(&self);
 
-    /// A packet was passed on to another process; else it is for nobody.
+    /// Counts a misrouted packet that was forwarded to another process or dropped.
     fn count_stray(&self, passed_on: bool);
 }
 
@@ -97,28 +98,28 @@ fn qp(host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
     host.qps().read().get(qpn).cloned()
 }
 
-/// A packet for a target that is not here, or not for long.
+/// A queued packet for a target that another process owns or will own soon.
 #[derive(Debug)]
 struct Kept {
     source: SocketAddr,
     destination: IpAddr,
     dest: Qpn,
     bytes: Vec<u8>,
-    /// How often it was passed on.
+    /// Number of times that it was forwarded.
     hops: u8,
-    /// It has an ICRC.
+    /// Its ICRC is filled in.
     is_sealed: bool,
 }
 
-/// A packet that [`Travels::keep`] may keep.
+/// A packet that [`Travels::keep`] may queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stray<'p> {
     pub(crate) source: SocketAddr,
     pub(crate) destination: IpAddr,
     pub(crate) bytes: &'p [u8],
-    /// How often it was passed on.
+    /// Number of times that it was forwarded.
     pub(crate) hops: u8,
-    /// It came over UDP.
+    /// The packet came over UDP.
     pub(crate) is_sealed: bool,
 }
 
@@ -130,7 +131,8 @@ impl Stray<'_> {
 }
 
 impl Kept {
-    /// Gives a packet that came through a channel the ICRC that nobody has filled in there. False where that cannot be.
+    /// Fills in the ICRC of a packet that came through a shared memory link, where packets have
+    /// none. Returns false if that is impossible.
     fn seal(&mut self) -> bool {
         if self.is_sealed {
             return true;
@@ -147,13 +149,14 @@ impl Kept {
     }
 }
 
-/// Where a packet comes from that a channel has brought.
+/// The source address of a packet that came through a shared memory link.
 pub(crate) const fn source_of(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, NO_PORT)
 }
 
 impl Travels {
-    /// Keeps a packet that came for a target that may be elsewhere, or passes it on. False where it is not for one.
+    /// Queues a packet for a target that another process may own, or forwards it. Returns false if
+    /// its destination is no such target.
     #[cold]
     pub(crate) fn keep(&self, host: &dyn Host, stray: Stray<'_>) -> bool {
         let Some(dest) = stray.dest() else {
@@ -165,7 +168,7 @@ impl Travels {
             && let Some(qp) = host.qps().try_read().and_then(|qps| qps.get(dest).cloned())
             && let Some(holder) = qp.travel().and_then(Travel::holder_elsewhere)
         {
-            // The common case, in order: nothing waits.
+            // In the common case no packet waits, and forwarding at once keeps the order.
             drop(kept);
             hand_over(host, &stray, holder);
             return true;
@@ -190,7 +193,7 @@ impl Travels {
         true
     }
 
-    /// An event of a target goes to all processes that have it open.
+    /// Queues an event of a target for all processes that have it open.
     //= XRC-11 XRC-16
     #[cold]
     pub(crate) fn raise(&self, host: &dyn Host, qpn: Qpn, event: QpEvent) {
@@ -200,7 +203,7 @@ impl Travels {
     }
 }
 
-/// Passes a packet on to the process that holds its target.
+/// Forwards a packet to the process that owns its target.
 fn hand_over(host: &dyn Host, stray: &Stray<'_>, to: Slot) {
     let uplinks = host.uplinks().read_recursive();
     let mut uplinks = uplinks.iter();
@@ -212,7 +215,7 @@ fn hand_over(host: &dyn Host, stray: &Stray<'_>, to: Slot) {
     host.count_stray(passed);
 }
 
-/// The events of a target, by the codes that processes tell each other.
+/// The events of a target. Their positions are the codes that processes exchange.
 const EVENTS: [QpEvent; 8] = [
     QpEvent::CommEst,
     QpEvent::SqDrained,

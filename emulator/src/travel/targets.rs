@@ -1,4 +1,4 @@
-//! Opening and closing of domains and targets that processes share.
+//! Opens and closes domains and targets that processes share.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,8 @@ use crate::error::VerbsError;
 use crate::steering::Slot;
 
 impl Travels {
-    /// Opens an XRC domain; that of a file is known to all processes of the broker, which `join` joins.
+    /// Opens an XRC domain. All processes of the broker share the domain of a file. `join` joins
+    /// the broker.
     pub(crate) fn open_domain(
         &self,
         host: &dyn Host,
@@ -47,13 +48,13 @@ impl Travels {
         Ok(domain)
     }
 
-    /// An opening of a domain ends.
+    /// Closes one opening of a domain.
     pub(crate) fn close_domain(&self, host: &dyn Host, domain: &Arc<Domain>) {
         let (lingers, ends) = (|| lingers(host, domain), || end_domain(host, domain));
         self.domains.close(domain, lingers, ends);
     }
 
-    /// A target is gone that others had open.
+    /// Removes a target that ended at the broker, and its domain if that only lingered for it.
     pub(super) fn target_gone(&self, host: &dyn Host, inner: &QpInner) {
         end_target(host, inner);
         if let Some(domain) = inner.domain() {
@@ -62,7 +63,7 @@ impl Travels {
         }
     }
 
-    /// A target of this number in the domain, held by one more.
+    /// Adds a handle to a target of this number in the domain.
     //= XRC-11
     pub(crate) fn open_target(
         &self,
@@ -99,7 +100,7 @@ impl Travels {
         Ok(inner)
     }
 
-    /// One of those that have a shared target open lets go of it. `None` where it had let go before.
+    /// Closes a handle of a shared target. Returns `None` if it was already closed.
     //= XRC-11
     pub(crate) fn close_target(
         &self,
@@ -126,19 +127,20 @@ impl Travels {
         Some(())
     }
 
-    /// The target of this number in a shared domain of this process, known to it or not.
+    /// Returns the target of this number in a shared domain, and makes its QP if this process has
+    /// none yet.
     pub(super) fn find_target(&self, host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
         let found = qp(host, qpn).or_else(|| {
             let (domain, cell) = self.domains.find_target(qpn)?;
             let _turn = self.opening.lock();
-            // Another thread may have been faster.
+            // Another thread may have made it meanwhile.
             qp(host, qpn).or_else(|| adopt_target(host, &domain, qpn, cell))
         });
         found.filter(|inner| inner.travel().is_some())
     }
 }
 
-/// A new target of a domain; `None` where that is no other process's concern.
+/// Allocates the shared record of a new target. Returns `None` if the domain is not shared.
 pub(crate) fn share_target(
     host: &dyn Host,
     domain: &Domain,
@@ -156,7 +158,7 @@ pub(crate) fn share_target(
     Ok(Some(Travel::new(cell, shared.slot, true)))
 }
 
-/// Are there targets of this process that others have open? Their packets come here.
+/// Returns true if other processes have targets of this process open. Their packets arrive here.
 fn lingers(host: &dyn Host, domain: &Arc<Domain>) -> bool {
     let is_own = |qp: &Arc<QpInner>| {
         let slot = qp.travel().map(Travel::slot);
@@ -166,7 +168,7 @@ fn lingers(host: &dyn Host, domain: &Arc<Domain>) -> bool {
     host.qps().read().iter().any(is_own)
 }
 
-/// Nobody in this process has a domain open any more.
+/// Ends the targets of a domain that this process has closed, and tells the broker.
 fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
     let Some(shared) = domain.shared() else {
         return;
@@ -190,7 +192,7 @@ fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
     }
 }
 
-/// A target is gone.
+/// Ends a target.
 fn end_target(host: &dyn Host, inner: &QpInner) {
     if inner.dies() {
         host.end_qp(inner);
@@ -206,7 +208,7 @@ fn adopt_target(
 ) -> Option<Arc<QpInner>> {
     let shared = domain.shared()?;
     if Slot::of(qpn) == shared.slot {
-        // It was ours once, and others have kept it.
+        // This process made it once, and others have kept it open.
         return None;
     }
     let events = {

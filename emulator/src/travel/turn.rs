@@ -1,4 +1,5 @@
-//! Whose turn it is: handing targets over, taking them, and placing the packets that have waited for that.
+//! Hands targets over between processes, acquires them, and delivers the packets that have waited
+//! for that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,26 +16,27 @@ use crate::cells::{Path, QpCore, QpInner, Travel, Uplink};
 use crate::error::VerbsError;
 use crate::steering::Slot;
 
-/// How often a packet is looked at again when its target has just gone elsewhere.
+/// Number of attempts to deliver a packet whose target changes its owner meanwhile.
 const TRIES: usize = 4;
-/// For how long a target is waited for that another process holds.
+/// Longest wait for a target that another process owns.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often its holder is asked.
+/// Interval at which its owner is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
-/// What becomes of a packet of a target.
+/// The outcome of an attempt to deliver a packet of a target.
 enum Course {
-    /// It was taken, or is for nobody.
+    /// The packet was delivered or dropped.
     Done,
-    /// It is for this process.
+    /// The packet belongs to the process in this slot.
     To(Slot),
-    /// The target has just gone elsewhere.
+    /// The target has just changed its owner.
     Again,
 }
 
 impl Travels {
-    /// What has happened to targets, for the background thread: to be called without locks.
+    /// Handles queued packets and events of targets, on the background thread. To be called without
+    /// locks.
     pub(crate) fn serve(&self, host: &dyn Host) {
         if !self.is_busy.load(Ordering::Acquire) {
             return;
@@ -56,7 +58,8 @@ impl Travels {
             for packet in kept {
                 self.place(host, packet, &mut touched);
             }
-            // What comes from now on is not behind anything that waits, but for what has come just now.
+            // A packet that arrives from now on overtakes only packets that have arrived within
+            // this moment.
             for inner in touched.drain(..) {
                 let mut core = inner.lock();
                 if inner.travel().is_some_and(Travel::is_here) {
@@ -70,7 +73,7 @@ impl Travels {
         }
     }
 
-    /// News of the broker.
+    /// Handles the events that the broker has sent.
     pub(crate) fn take_news(&self, host: &dyn Host, broker: &BrokerLink) {
         for (qpn, news) in broker.client().take_target_news() {
             let Some(inner) = qp(host, qpn).filter(|inner| inner.travel().is_some()) else {
@@ -92,7 +95,7 @@ impl Travels {
         }
     }
 
-    /// Finds out whose a packet is, and lets it have it.
+    /// Finds the process that a packet belongs to, and delivers it there.
     fn place(&self, host: &dyn Host, packet: Kept, touched: &mut Vec<Arc<QpInner>>) {
         let Some(inner) = self.find_target(host, packet.dest) else {
             host.count_stray(false);
@@ -153,13 +156,13 @@ impl Travels {
         let srqn = whole.headers().xrceth.map(|eth| Qpn::new(eth.srqn));
         let to = srqn.map(Slot::of);
         match to {
-            // Else it is lost on the way: the peer sends it again.
+            // Otherwise the packet is dropped, and the peer sends it again.
             Some(to) if release(inner, &mut core, Some(to)) => Course::To(to),
             _ => Course::Done,
         }
     }
 
-    /// Somebody wants a target.
+    /// Hands a target over to the process that has requested it.
     fn yield_target(&self, host: &dyn Host, inner: &QpInner) {
         let Some(travel) = inner.travel() else { return };
         let Some((slot, at_once)) = travel
@@ -179,7 +182,7 @@ impl Travels {
             };
             let control = travel.cell().control();
             if !travel.is_here() && control.holder == Some(travel.slot()) && control.is_whole {
-                // It was given to us, and no packet has come.
+                // This process owned it without having received a packet.
                 travel.cell().hand_to(Some(slot));
             }
             return;
@@ -187,21 +190,21 @@ impl Travels {
         travel.begin();
         host.drain(inner, &mut core, &mem, now);
         if core.qp.progress().is_none() && at_once {
-            // In the middle of a message that will not go on.
+            // It is in the middle of a message that will not continue.
             let step = QpAttr {
                 qp_state: QpState::Err.code(),
                 ..QpAttr::default()
             };
             let context = context_of(inner.hca(), &step);
-            // From any state.
+            // Allowed in any state.
             let _ = core.qp.modify(now, &step, QpAttrMask::STATE, &context);
             host.drain(inner, &mut core, &mem, now);
         }
         release(inner, &mut core, Some(slot));
     }
 
-    /// Waits until a target is here, which another process may hold: it is asked for it, and to give up the message that
-    /// it is at if that must be `at_once`.
+    /// Waits until this process owns a target that another process may own. Asks the owner for it,
+    /// and if `at_once` to abort its current message.
     pub(crate) fn bring_here(
         &self,
         host: &dyn Host,
@@ -236,7 +239,8 @@ impl Travels {
         Ok(())
     }
 
-    /// Takes a target, if it is this process's turn or nobody's. False where another one holds it.
+    /// Acquires a target if it was handed to this process or has no owner. Returns false if another
+    /// process owns it.
     fn take_target(&self, host: &dyn Host, inner: &QpInner) -> Result<bool, VerbsError> {
         let Some(travel) = inner.travel() else {
             return Ok(true);
@@ -244,7 +248,8 @@ impl Travels {
         if !travel.cell().is_of(inner.qp_num()) {
             return Err(VerbsError::InvalidArgument("the XRC target is gone"));
         }
-        // Opening the way may take a while, so the QP is not locked. Who else takes it meanwhile has to wait.
+        // Opening the route may take a while, so the QP is not locked. Other threads that want to
+        // acquire the target wait.
         let _turn = self.taking.lock();
         let (attr, has_failed) = {
             let _core = inner.lock();
@@ -283,9 +288,9 @@ impl Travels {
         if has_failed {
             core.qp.set_fatal(now, 0);
         }
-        // Everybody has been told.
+        // All processes have got these events.
         while core.qp.poll_event().is_some() {}
-        // What it is at is written down.
+        // Flushing writes the checkpoint.
         host.drain(inner, &mut core, &mem, now);
         Ok(true)
     }
@@ -316,8 +321,8 @@ fn send_on(host: &dyn Host, mut packet: Kept, slot: Slot) {
     hand_over(host, &stray, slot);
 }
 
-/// Gives a target that is here to another process, or to whoever needs it first. False where it has something to
-/// send still.
+/// Hands over a target that this process owns, to `to` or to the next process that wants it.
+/// Returns false if it still has something to send.
 fn release(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
     let Some(travel) = inner.travel() else {
         return false;
