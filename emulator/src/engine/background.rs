@@ -1,4 +1,5 @@
-//! The background thread: receives while nobody polls, fires timers, keeps up with the broker.
+//! The background thread: receives while the application does not poll, fires timers, and handles
+//! messages of the broker.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,7 +23,7 @@ use crate::load::Load;
 use crate::raw::PacketSocket;
 use crate::sys;
 
-/// Starts the thread. It ends when the engine is gone.
+/// Starts the thread. It ends after the engine was dropped.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
     thread::Builder::new()
@@ -31,10 +32,11 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
         .map(drop)
 }
 
-/// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
+/// The descriptors that the thread waits for. It holds no reference to the engine, so that the
+/// engine can be dropped meanwhile.
 struct WaitSet {
     wake: Arc<OwnedFd>,
-    /// The eventfd that peers of channels write to, if they may wake this thread.
+    /// The eventfd that peers of shared memory links write to, if they may wake this thread.
     peers: Option<Arc<OwnedFd>>,
     uplinks: Vec<Arc<Uplink>>,
     frames: Vec<Arc<PacketSocket>>,
@@ -44,40 +46,40 @@ struct WaitSet {
     timeout: Option<Duration>,
 }
 
-/// What woke the thread.
+/// The events that woke the thread.
 #[derive(Clone, Copy, Default)]
 struct Woken {
     by_broker: bool,
     by_packets: bool,
-    /// The eventfd that peers of channels write to was readable, and was cleared.
+    /// The eventfd that peers of shared memory links write to was readable, and was cleared.
     by_peers: bool,
     by_network: bool,
     by_question: bool,
 }
 
-/// What the thread remembers from turn to turn.
+/// The state that the thread keeps between turns.
 #[derive(Default)]
 struct Turn {
     duty: Duty,
     load: Load,
-    /// How the last one ended: what to wait for.
+    /// The kind of rest after the last turn.
     rest: Rest,
 }
 
-/// How the thread waits.
+/// The way in which the thread waits.
 #[derive(Clone, Copy, Default)]
 enum Rest {
     /// Until there is something to do.
     #[default]
     Sleep,
-    /// For so long in ns, blind to packets.
+    /// For this time in ns, ignoring packets.
     Nap(u64),
     /// Not at all.
     Peek,
 }
 
 fn run(weak: &Weak<EngineInner>) {
-    // Signals are the application's.
+    // Signals are for the application's threads.
     sys::block_all_signals();
     sys::set_precise_timers();
     let mut turn = Turn::default();
@@ -92,7 +94,7 @@ fn run(weak: &Weak<EngineInner>) {
 }
 
 impl WaitSet {
-    /// Sleeps until a packet, a call, a message of the broker or the time is up.
+    /// Sleeps until there is a packet, a wake-up, a message of the broker or a timeout.
     fn wait(&self) -> Woken {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
@@ -113,7 +115,8 @@ impl WaitSet {
             set.add(socket.fd());
         }
         if set.wait(self.timeout).is_err() {
-            // The program has lowered its limit of descriptors below what is open: look now and then.
+            // The application has lowered RLIMIT_NOFILE below the number of open descriptors. Check
+            // everything at intervals.
             let blind = Duration::from_nanos(BLIND_NS);
             thread::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
             return Woken {
@@ -142,8 +145,8 @@ impl WaitSet {
 }
 
 impl EngineInner {
-    /// What to wait for next; just a look where the thread is busy. While stepped back it is blind
-    /// to packets.
+    /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
+    /// the application it ignores packets.
     fn wait_set(&self, rest: Rest) -> WaitSet {
         let wake = Arc::clone(self.agenda.bell());
         let control = self.broker_link();
@@ -154,7 +157,7 @@ impl EngineInner {
                 ns = ns.min(HOLD_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
-            // They say when there is room, where it was this thread that has asked.
+            // Peers announce room here if this thread has requested it.
             let for_room = self.agenda.count(Why::NoRoom) > 0;
             return WaitSet {
                 wake,
@@ -175,7 +178,7 @@ impl EngineInner {
         } else {
             Some(Duration::ZERO)
         };
-        // Where the thread only looks, another one may be the watcher.
+        // If the thread does not wait, another one may be the watcher.
         let watches = matches!(rest, Rest::Sleep);
         WaitSet {
             wake,
@@ -189,12 +192,12 @@ impl EngineInner {
         }
     }
 
-    /// One turn after waiting: receives, or leaves that to the application.
+    /// Runs one turn after waiting: receives, or leaves that to the application.
     fn step(&self, turn: &mut Turn, woken: Woken) {
         self.agenda.wake();
         let by_shared = self.stop_watching();
         if woken.by_peers {
-            // They may have meant a poller that sleeps.
+            // The peers may have meant to wake a sleeping poller.
             self.agenda.sleepers().wake();
         }
         self.handover.step_forward();
@@ -233,13 +236,13 @@ impl EngineInner {
         turn.rest = self.rest_after(step, stops, &mut turn.duty);
     }
 
-    /// How to wait after a turn that has ended so.
+    /// Returns how to wait after a turn that ended with `step`.
     fn rest_after(&self, step: Step, stops: u64, duty: &mut Duty) -> Rest {
         let sleepers = self.agenda.sleepers();
         match step {
             Step::Nap { blind_ns } if self.handover.step_back(stops) => {
                 if !sleepers.has_watching_poller() {
-                    // The packets are theirs.
+                    // The pollers receive the packets.
                     sleepers.wake();
                 }
                 return Rest::Nap(blind_ns);
@@ -248,7 +251,7 @@ impl EngineInner {
             Step::Nap { .. } => duty.stay_up(),
             Step::Sleep | Step::Receive | Step::Look => {}
         }
-        // A poller that watches by now is noticed in the next turn.
+        // The next turn notices a poller that watches by now.
         if sleepers.watch_in_background() {
             Rest::Sleep
         } else {
@@ -256,11 +259,12 @@ impl EngineInner {
         }
     }
 
-    /// The thread does not wait for packets any more. Returns true if a peer of a channel has woken it.
+    /// Stops watching for packets. Returns true if the peer of a shared memory link has woken the
+    /// thread.
     fn stop_watching(&self) -> bool {
         let sleepers = self.agenda.sleepers();
         if !sleepers.is_watched_in_background() {
-            // What was announced is a poller's.
+            // The announced sleep is that of a poller.
             return false;
         }
         let by_shared = self.announce_awake();
@@ -268,7 +272,7 @@ impl EngineInner {
         by_shared
     }
 
-    /// Receives, or leaves that to the application; how the turn ends.
+    /// Receives, or leaves that to the application. Returns how the turn ends.
     fn drive(&self, turn: &mut Turn, packets: bool, stops: u64) -> Step {
         let sleepers = self.agenda.sleepers();
         let is_polled = self.is_receiving() || sleepers.has_any();
@@ -305,8 +309,9 @@ impl EngineInner {
         }
     }
 
-    /// Receives what is there; true where there was anything. Looking at a socket takes longer than at
-    /// shared memory, so where there is any, sockets have their turn now and then.
+    /// Receives pending packets. Returns true if there were any. Reading a socket takes longer than
+    /// checking shared memory, so that sockets are read only every few turns if there are shared
+    /// memory links.
     fn look(&self, turn: u32) -> bool {
         let channels = self.channels.read();
         let mut packets = self.receive_shared(&channels, Driver::Background);
@@ -322,7 +327,7 @@ impl EngineInner {
         packets > 0
     }
 
-    /// Is another thread receiving?
+    /// Returns true if another thread is receiving.
     fn is_receiving(&self) -> bool {
         let sockets = self
             .uplinks
@@ -332,8 +337,8 @@ impl EngineInner {
         sockets || self.channels.read().iter().any(|c| c.is_receiving())
     }
 
-    /// Receives from all links until they are empty, or the application polls for the rest; true where
-    /// there was anything.
+    /// Receives from all links until they are empty, or until the application polls and receives
+    /// the rest. Returns true if there were packets.
     pub(super) fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared() + self.receive_frames(Driver::Background);
         for uplink in self.uplinks.read().iter() {
@@ -358,8 +363,8 @@ impl EngineInner {
         packets > 0
     }
 
-    /// A queue pair is about to end what it has sent: what has come by now counts, the acknowledgement above all, which
-    /// may wait in a socket or a ring while nobody looks.
+    /// Receives before a QP with unacknowledged packets is destroyed. Its ACK, above all, may be in
+    /// a socket or a ring that no thread reads.
     pub(crate) fn receive_before_end(&self, inner: &QpInner) {
         if !inner.lock().qp.awaits_acknowledgements() {
             return;
@@ -375,8 +380,9 @@ impl EngineInner {
         }
     }
 
-    /// Receives from all channels until they are empty, or others have waited long enough. In a
-    /// stream of packets the next ones are only microseconds away: sleeping is not worth it.
+    /// Receives from all shared memory links until they are empty, or the limit of rounds is
+    /// reached. In a stream the next packets are only microseconds away, so that the thread spins
+    /// instead of sleeping.
     fn receive_all_shared(&self) -> u64 {
         let channels = self.channels.read();
         let (mut packets, mut looks) = (0, 0);
@@ -400,7 +406,7 @@ impl EngineInner {
         packets
     }
 
-    /// When the thread has to wake up by itself.
+    /// Returns when the thread has to wake up by itself.
     fn sleep_until(&self) -> Option<Time> {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let others = || {
@@ -412,7 +418,7 @@ impl EngineInner {
         };
         let until = others().into_iter().chain([broker]).flatten().min();
         let until = self.agenda.sleep(self.now(), until);
-        // Whoever put something there before it was said until when did not call.
+        // A thread that added an entry before the sleep was published has not woken this one.
         others().into_iter().chain([until]).flatten().min()
     }
 }

@@ -1,10 +1,10 @@
-//! Shared-memory channels: when a QP gets one, and receiving from it.
+//! Shared memory links: how a QP gets one, and receiving from it.
 //!
-//! A QP whose path leads to another process of this host gets the channel to that process, which
-//! the broker makes when the first QP of either side asks for it. Where there is none (yet), the QP
-//! uses UDP; when the peer asks for the channel later, the QP moves to it. When the peer is gone, its
-//! QPs are back on UDP, where nobody answers either. Two QPs of one process have a channel both of
-//! whose ends are ours.
+//! A QP whose path leads to another process of this host uses the shared memory link to that
+//! process. The broker makes the link when the first QP of either side requests it. Until then the
+//! QP uses UDP, and it moves to the link when the peer requests it later. When the peer process has
+//! ended, its QPs go back to UDP, where their packets are lost. Two QPs of one process use a link
+//! both of whose ends are in this process.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,7 +29,8 @@ use crate::steering::Slot;
 use crate::travel::{Stray, source_of};
 
 impl EngineInner {
-    /// The channel from a local address to a QP of a peer, made if need be.
+    /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
+    /// is none.
     pub(crate) fn channel_to(
         &self,
         uplink: &Uplink,
@@ -51,7 +52,7 @@ impl EngineInner {
                 .flatten();
         }
         let broker = broker.filter(|_| slot != own)?;
-        // Offers that came before the peer told us its QP number are there now.
+        // Links that were offered before the peer told its QP number are attached now.
         self.attach_offers(broker.client().take_offers(true));
         if let Some(channel) = self.find_channel(local, slot, to) {
             return Some(channel);
@@ -61,7 +62,7 @@ impl EngineInner {
         }
         match broker.client().channel_to(local, peer, slot) {
             Ok(offer) => {
-                // The peer may have asked at the same time: its offer came first then.
+                // The peer may have requested the link at the same time: then its offer came first.
                 let offers = broker.client().take_offers(true);
                 self.attach_offers(offers.into_iter().chain(offer));
             }
@@ -70,7 +71,7 @@ impl EngineInner {
         self.find_channel(local, slot, to)
     }
 
-    /// Is this an address of this process?
+    /// Returns true if this is an address of this process.
     fn has_uplink(&self, address: LocalAddr) -> bool {
         let uplinks = self.uplinks.read();
         uplinks
@@ -78,7 +79,8 @@ impl EngineInner {
             .any(|uplink| uplink.link.local_addr() == address)
     }
 
-    /// The channel between two addresses of this process, or from one to itself: both ends are ours.
+    /// Returns the shared memory link between two addresses of this process, or from one to itself.
+    /// Both ends are in this process.
     //= UD-15
     fn own_channel(
         &self,
@@ -97,8 +99,8 @@ impl EngineInner {
         self.find_channel(local, slot, peer.ip())
     }
 
-    /// Takes both ends of a channel of our own into use, unless another thread was faster: nobody
-    /// receives from a second one.
+    /// Adds both ends of a link within this process, unless another thread has added one: no thread
+    /// would receive from a second link.
     pub(super) fn adopt(
         &self,
         local: LocalAddr,
@@ -132,7 +134,7 @@ impl EngineInner {
             .cloned()
     }
 
-    /// Takes channels that others have asked for.
+    /// Attaches links that peers have requested.
     pub(super) fn take_offers(&self) {
         if let Some(broker) = self.broker_link() {
             self.attach_offers(broker.client().take_offers(false));
@@ -146,7 +148,7 @@ impl EngineInner {
         let mut attached = false;
         for offer in offers {
             if !self.peers.allow(offer.peer.ip()) {
-                // Its packets have to come over UDP now, where they are counted.
+                // Its packets have to come over UDP, where they are counted as refused.
                 tracing::debug!(peer = %offer.peer, "no shared memory with a peer that is not allowed");
                 continue;
             }
@@ -167,7 +169,7 @@ impl EngineInner {
             attached = true;
         }
         if attached {
-            // It has to announce its sleep to one more channel.
+            // The thread has to announce its sleep on one more link.
             self.call_background();
         }
     }
@@ -178,7 +180,7 @@ impl EngineInner {
         self.channel_count.store(channels.len(), Ordering::Release);
     }
 
-    /// Moves the QPs to a new channel that have none.
+    /// Makes QPs without a shared memory link that match a new one use it.
     pub(super) fn move_qps_to(&self, channel: &Arc<ShmChannel>) {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
@@ -186,7 +188,7 @@ impl EngineInner {
         self.routes.offer(channel);
     }
 
-    /// The route of datagrams from an address to a QP of a peer.
+    /// Returns the route of datagrams from an address to a QP of a peer.
     ///
     /// # Errors
     /// Those of [`Uplink::path_of`].
@@ -205,7 +207,7 @@ impl EngineInner {
         Ok(route)
     }
 
-    /// The background thread looks for channels that new routes can go through.
+    /// Requests the shared memory links of new routes, on the background thread.
     pub(super) fn lead_new_routes(&self) {
         for route in self.routes.take_new() {
             let (uplink, dest, to) = route.ends();
@@ -213,7 +215,7 @@ impl EngineInner {
         }
     }
 
-    /// A QP has got a path without channel: one may have come meanwhile.
+    /// Checks for a shared memory link again after a QP has got a path without one.
     pub(crate) fn reconsider_path(&self, inner: &QpInner) {
         let channels = self.channels.read().clone();
         for channel in channels.iter().filter(|channel| !channel.has_ended()) {
@@ -221,7 +223,7 @@ impl EngineInner {
         }
     }
 
-    /// Receives what a peer has sent, and what it has promised.
+    /// Receives the packets of a peer, including unpublished records.
     fn receive_promised(&self, channel: &Arc<ShmChannel>, rounds: usize) {
         let mut receiver = channel.receiver();
         for _ in 0..rounds {
@@ -232,15 +234,16 @@ impl EngineInner {
         }
     }
 
-    /// Likewise from all peers: a timer is due, and one of them may have promised what it waits for.
+    /// Like `receive_promised`, from all peers. A timer is due, and the awaited ACK may be an
+    /// unpublished record.
     pub(super) fn receive_all_promised(&self) {
         for channel in self.channels.read().iter() {
             self.receive_promised(channel, PROMISED_ROUNDS);
         }
     }
 
-    /// Lets go of the channels whose peer is gone, and of those that were damaged. What the peer
-    /// has sent before is received first: it may be the acknowledgement of our last message.
+    /// Drops the shared memory links whose peer has ended, and damaged ones. Receives what the peer
+    /// has sent before: it may be the ACK of the last message.
     pub(super) fn drop_ended_channels(&self) {
         let channels: Vec<_> = self
             .channels
@@ -253,7 +256,7 @@ impl EngineInner {
             return;
         }
         for channel in &channels {
-            // Who does not keep to the protocol could go on writing for ever.
+            // Bounded, because a peer that violates the protocol could write for ever.
             self.receive_promised(channel, shm::MAX_RECORDS);
             channel.end();
         }
@@ -272,8 +275,8 @@ impl EngineInner {
         self.routes.leave_ended();
     }
 
-    /// Receives from channels, and returns how many packets there were. The application leaves
-    /// channels that another thread receives from to it.
+    /// Receives from shared memory links. Returns the number of packets. The application skips
+    /// links that another thread receives from.
     #[inline]
     pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], driver: Driver) -> u64 {
         let mut packets = 0;
@@ -305,7 +308,8 @@ impl EngineInner {
             (qps, now, self.regions().read(now))
         };
         let mut locked = tables();
-        // The first look at the record comes behind the locks: its cache line is on its way meanwhile.
+        // The record is first read after the locks are taken. Its cache line is being prefetched
+        // meanwhile.
         let after_udp = receiver.is_after_udp();
         if after_udp {
             drop(locked);
@@ -329,7 +333,7 @@ impl EngineInner {
                 match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
                     Verdict::Taken => {}
                     Verdict::Malformed => self.count(|counters| &counters.rx_malformed),
-                    // Only where somebody asks for damage.
+                    // Only when a fault rule corrupts packets.
                     Verdict::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
                     //= BTH-10
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
@@ -349,7 +353,7 @@ impl EngineInner {
             }
             if undrained >= DRAIN_BYTES {
                 undrained = 0;
-                // All QPs of a channel have its address, and so its device.
+                // All QPs of a link have its address, and therefore its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
                 dispatch.let_go(None);
             }
@@ -368,8 +372,9 @@ impl EngineInner {
         received
     }
 
-    /// Receives what is in the socket: a QP of the peer has moved from UDP to the channel, and what it
-    /// has sent before must not be overtaken. On the loopback interface what was sent is there.
+    /// Receives from the UDP socket after a QP of the peer has moved from UDP to shared memory.
+    /// Packets that it has sent before must not be overtaken. On the loopback interface they have
+    /// already arrived.
     #[cold]
     fn receive_udp_before(&self, channel: &ShmChannel, driver: Driver) {
         let uplinks = self.uplinks.read();
@@ -378,7 +383,7 @@ impl EngineInner {
             .filter(|uplink| uplink.link.local() == channel.local());
         if let Some(uplink) = of_channel.next() {
             let mut rx = uplink.rx.lock();
-            // Bounded: others may go on sending to the socket for ever.
+            // Bounded, because other senders may keep the socket full.
             for _ in 0..MAX_UDP_BEFORE {
                 if !self.receive(uplink, &mut rx, driver).more {
                     break;
@@ -387,21 +392,21 @@ impl EngineInner {
         }
     }
 
-    /// Announces to all peers that they have to wake this process. False where there is something
-    /// to receive already.
+    /// Announces to all peers that they have to wake this process. Returns false if there are
+    /// packets to receive already.
     pub(super) fn announce_sleep(&self) -> bool {
         let channels = self.channels.read();
         channels.is_empty() || ShmChannel::announce_sleep(channels.iter().map(AsRef::as_ref))
     }
 
-    /// The process is awake; true where a peer has woken it with packets.
+    /// Announces that the process is awake. Returns true if a peer has woken it for packets.
     pub(super) fn announce_awake(&self) -> bool {
         let channels = self.channels.read();
-        // All of them are told.
+        // `count` visits all of them.
         channels.iter().filter(|channel| channel.wake_up()).count() > 0
     }
 
-    /// Tells the broker that we take part in channels.
+    /// Tells the broker that this process uses shared memory.
     pub(super) fn share(&self, broker: &BrokerLink) {
         if self.link_mode != LinkMode::Udp
             && let Err(error) = broker.client().share(self.peer_bell.as_fd())
@@ -411,7 +416,7 @@ impl EngineInner {
     }
 }
 
-/// Packets out of a channel: memory is not a wire, and nobody fills in the ICRC.
+/// Packets from a shared memory link. They have no ICRC, because memory does not corrupt them.
 struct FromChannel<'c>(&'c Arc<ShmChannel>);
 
 impl Origin for FromChannel<'_> {

@@ -1,7 +1,7 @@
-//! From any link to the QPs: the one way that packets are read, checked and handed over.
+//! Dispatches packets from any link to the QPs: parses them, checks them and handles them.
 //!
-//! A link brings packets in runs, and says of each what nobody else knows: whether its ICRC is right, and
-//! whether a QP listens to it. Consecutive packets of one QP are handled under one lock.
+//! A link delivers packets in runs. For each packet it tells whether the ICRC is right, and whether
+//! a QP accepts packets from this link. Consecutive packets of one QP are handled under one lock.
 
 use parking_lot::MutexGuard;
 use rocade_transport::{Cause, PacketMeta, Time};
@@ -13,44 +13,45 @@ use crate::link::Inbound;
 use crate::link::tap::Via;
 use crate::memory::MemGuard;
 
-/// Where a packet comes from.
+/// The source of packets.
 pub(super) trait Origin {
-    /// Is the ICRC right? `sealed` tells what it covers, and the ICRC.
+    /// Returns true if the ICRC is right. `sealed` returns the bytes that the ICRC covers, and the
+    /// ICRC.
     //= ICRC-11
     fn is_intact<'p>(&mut self, sealed: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool;
 
-    /// Does a QP listen to packets from there?
+    /// Returns true if a QP accepts packets from this source.
     fn is_heard(&self, tx: &mut TxState) -> bool;
 
-    /// The same for a packet that has been checked, to be kept.
+    /// The source of a packet that was checked, for packets that are delayed.
     fn via(&self) -> Via;
 }
 
-/// What has become of a packet.
+/// The outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its QP has it.
+    /// Its QP has handled it.
     Taken,
-    /// It is no packet.
+    /// The packet is malformed.
     Malformed,
-    /// It is damaged.
+    /// The ICRC is wrong.
     BadIcrc,
     /// There is no such QP.
     UnknownQp(Qpn),
-    /// The QP does not listen there.
+    /// The QP does not accept packets from this link.
     WrongLink,
-    /// It is a target that is in another process now, or has to go there for this packet.
+    /// Its XRC target is owned by another process, or has to be handed over for this packet.
     Elsewhere,
 }
 
-/// A QP that is being handed packets.
+/// The locked QP that handles the current packets.
 struct Locked<'a> {
     inner: &'a QpInner,
     core: MutexGuard<'a, QpCore>,
 }
 
 impl Locked<'_> {
-    /// The general way, for any packet.
+    /// The slow path, for any packet.
     fn handle(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>, mem: &MemGuard<'_>) {
         self.core.qp.handle_packet(now, meta, packet, mem);
         self.inner.note_violations(&mut self.core);
@@ -60,14 +61,14 @@ impl Locked<'_> {
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
     pub(super) engine: &'e EngineInner,
-    /// Packets are captured, or something happens to them.
+    /// Captures or fault rules are active.
     tapped: bool,
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
     pub(super) now: Time,
     driver: Driver,
     current: Option<Locked<'e>>,
-    /// Packets that QPs have got, and their bytes.
+    /// Number of packets that QPs have handled, and of their bytes.
     pub(super) packets: u64,
     pub(super) bytes: usize,
 }
@@ -93,8 +94,8 @@ impl<'e> Dispatch<'e> {
         }
     }
 
-    /// Hands over one packet. A QP that is left for another one is drained, or where there is a list put on
-    /// it.
+    /// Handles one packet. When the next packet is for another QP, the outputs of this one are
+    /// flushed, or it is put on the list `later`.
     #[inline(always)]
     pub(super) fn packet<'p>(
         &mut self,
@@ -109,7 +110,7 @@ impl<'e> Dispatch<'e> {
         self.hand_over(meta, packet, origin, later)
     }
 
-    /// Likewise, when nothing can happen to it any more.
+    /// Like [`Self::packet`], after captures and fault rules.
     #[inline(always)]
     pub(super) fn hand_over<'p>(
         &mut self,
@@ -132,7 +133,7 @@ impl<'e> Dispatch<'e> {
         };
         let taken = locked.core.qp.handle_short(now, meta, &short, mem);
         if !taken {
-            // Not what was expected next: that is for the general way.
+            // Not the expected packet: take the slow path.
             let Ok(packet) = packet.whole() else {
                 return Verdict::Malformed;
             };
@@ -143,7 +144,7 @@ impl<'e> Dispatch<'e> {
         Verdict::Taken
     }
 
-    /// One that has to be read as a whole.
+    /// Handles a packet that needs the slow path.
     fn any_packet<'p>(
         &mut self,
         meta: &PacketMeta,
@@ -165,7 +166,7 @@ impl<'e> Dispatch<'e> {
         };
         locked.handle(now, meta, &packet, mem);
         if locked.inner.travel().is_some() && locked.core.qp.take_stray() {
-            // What comes behind it waits too.
+            // Packets behind it wait too.
             locked.core.tx.set_deaf(true);
             return Verdict::Elsewhere;
         }
@@ -174,8 +175,8 @@ impl<'e> Dispatch<'e> {
         Verdict::Taken
     }
 
-    /// Hands one that is intact to several QPs: what becomes of it at one does not matter to the others.
-    /// `is_own` tells whether it has been sent from an address of theirs.
+    /// Hands a packet with a right ICRC to several QPs. The outcome at one does not affect the
+    /// others. `is_own` tells whether its source is an address of this device.
     //= MC-08
     #[cold]
     pub(super) fn hand_to<'p>(
@@ -204,7 +205,7 @@ impl<'e> Dispatch<'e> {
         self.bytes += bytes.len();
     }
 
-    /// The QP of the next packet, locked, where it listens to where that comes from.
+    /// Locks the QP of the next packet, if it accepts packets from this source.
     #[inline]
     fn listener(
         &mut self,
@@ -223,7 +224,7 @@ impl<'e> Dispatch<'e> {
         }
     }
 
-    /// The QP of the next packet, locked.
+    /// Locks the QP of the next packet.
     #[inline(always)]
     fn switch_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
         let stays = |locked: &Locked<'_>| locked.inner.qp_num() == dest;
@@ -233,7 +234,7 @@ impl<'e> Dispatch<'e> {
         self.current.as_mut()
     }
 
-    /// Lets go of the QP that had the last packet, and locks another one.
+    /// Unlocks the QP of the last packet, and locks another one.
     fn turn_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) {
         self.let_go(later);
         self.current = self.qps.get(dest).map(|inner| Locked {
@@ -247,7 +248,8 @@ impl<'e> Dispatch<'e> {
         }
     }
 
-    /// Lets go of the QP that had the last packet.
+    /// Unlocks the QP of the last packet, after its outputs were flushed or it was put on the list
+    /// `later`.
     pub(super) fn let_go(&mut self, later: Option<&mut Vec<Qpn>>) {
         let Some(Locked { inner, mut core }) = self.current.take() else {
             return;
@@ -267,21 +269,22 @@ impl<'e> Dispatch<'e> {
         }
     }
 
-    /// Has the last packet used up a receive, which its sender cannot know? Nobody would send the message again
-    /// for which there is none: the application may want to post some.
+    /// Returns true if the last packet of an unreliable QP has completed a receive. The sender does
+    /// not know and would not retransmit a message without a receive, so the application should get
+    /// the chance to post some.
     pub(super) fn uses_up_receives(&self) -> bool {
         self.current()
             .is_some_and(|(_, core)| !core.qp.is_reliable() && core.qp.completions_waiting() > 0)
     }
 
-    /// The QP that had the last packet, unless it was let go.
+    /// The QP of the last packet, unless it was unlocked.
     pub(super) fn current(&self) -> Option<(&'e QpInner, &QpCore)> {
         let current = self.current.as_ref();
         current.map(|locked| (locked.inner, &*locked.core))
     }
 }
 
-/// What a QP has just received.
+/// Returns the transmit trigger of a QP that has just received.
 pub(super) fn cause_of(core: &QpCore) -> Cause {
     if core.qp.receives_message() {
         Cause::ReceivedPart

@@ -1,11 +1,14 @@
-//! Who drives: what the background thread does next, as a machine without a clock.
+//! The poll policy of the background thread: decides what it does next. It reads no clock.
 //!
-//! Woken by packets, the thread steps back at first: it sleeps blind for a moment. If the application has polled by
-//! then, it goes on sleeping blind, longer and longer, as long as that is so. If the application has done nothing and
-//! the packets are still there, the thread has been wrong: it receives them, and the next ones at once, for longer the
-//! more often it was wrong ([`Trust`]), unless the application polls right now. After packets it looks for the
-//! next ones for a moment ([`Habit`]), where that costs nobody anything: a process whose memory is read and written by others
-//! calls nothing, and waking takes longer than all the rest.
+//! Woken by packets, the thread first backs off: it sleeps for a moment and ignores packets. If the
+//! application has polled by then, the thread keeps sleeping, for longer each time, as long as the
+//! application polls. If the application has done nothing and the packets are still there, the
+//! thread receives them. It then receives the next packets at once, more of them the more often
+//! this happened ([`Trust`]), unless the application is polling.
+//!
+//! After packets the thread spins for a moment to receive the next ones ([`Habit`]), if a processor
+//! is idle. A process whose memory is read and written by peers makes no calls, and waking up takes
+//! longer than all the rest.
 
 use rocade_transport::Time;
 
@@ -15,57 +18,58 @@ use crate::figures::{
     STEP_BACK_DOUBLINGS_UNSEEN, STEP_BACK_NS, TURN_NS, VAIN_DOUBLINGS,
 };
 
-/// What the thread sees before it decides.
+/// The observations that a decision is based on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observation {
     pub(super) now: Time,
-    /// After waiting: there are packets. After receiving or looking: there were.
+    /// After waiting: there are packets. After receiving or polling: there were packets.
     pub(super) packets: bool,
-    /// What the application has done so far.
+    /// The application's activity so far.
     pub(super) activity: Activity,
-    /// How often the application has gone to sleep.
+    /// Number of times that the application has gone to sleep.
     pub(super) stops: u64,
-    /// It sleeps now.
+    /// The application is asleep.
     pub(super) asleep: bool,
-    /// A thread of it waits for packets, in a poll.
+    /// A polling thread of the application waits for packets.
     pub(super) attended: bool,
     /// A timer is due.
     pub(super) timer_due: bool,
 }
 
-/// What the thread does next. The last three end a turn: before them everything else is done that is due.
+/// The next step of the thread. The last three end a turn, after which all other work that is due
+/// is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Receive what is there.
+    /// Receive the pending packets.
     Receive,
-    /// Look whether there is more, once.
+    /// Poll once for more packets.
     Look,
-    /// Wait for so long, blind to packets.
+    /// Sleep for this time, ignoring packets.
     Nap { blind_ns: u64 },
-    /// Wait until there is something to do.
+    /// Sleep until there is something to do.
     Sleep,
-    /// Packets keep coming: do not wait.
+    /// Packets keep coming: do not sleep.
     Peek,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Stage {
-    /// The thread has waited, for packets or blind; what the application had done before, if so.
+    /// The thread has slept. `Napped`: ignoring packets, with the application's activity before.
     #[default]
     Awake,
     Napped(Activity),
-    /// It has received.
+    /// The thread has received.
     Received {
         after_nap: bool,
     },
-    /// It looks for more, since `begin`; there was something at `last`.
+    /// The thread spins since `begin`, and got packets at `last`.
     Looking {
         begin: Time,
         last: Option<Time>,
     },
 }
 
-/// The background thread's own affair.
+/// The state of the policy, which only the background thread uses.
 #[derive(Debug, Default)]
 pub(super) struct Duty {
     stage: Stage,
@@ -75,7 +79,7 @@ pub(super) struct Duty {
 }
 
 impl Duty {
-    /// What to do after what was done last. `has_idle_processors` is asked only where the answer matters.
+    /// Returns the step after the last one. Calls `has_idle_processors` only if the answer matters.
     pub(super) fn next(
         &mut self,
         seen: &Observation,
@@ -102,13 +106,13 @@ impl Duty {
         }
     }
 
-    /// The nap is off: the application has gone to sleep meanwhile.
+    /// Cancels a back-off, because the application has gone to sleep meanwhile.
     pub(super) fn stay_up(&mut self) {
         self.stage = Stage::Awake;
     }
 
     fn awake(&mut self, seen: &Observation, before: Option<Activity>) -> Step {
-        // Who goes to sleep again and again is not waited for while it is awake, either.
+        // An application that sleeps frequently is not waited for while it is awake either.
         let sleeps = std::mem::replace(&mut self.stops, seen.stops) != seen.stops;
         let nap = if seen.attended {
             Some(STEP_BACK_NS << STEP_BACK_DOUBLINGS)
@@ -150,15 +154,15 @@ impl Duty {
     }
 }
 
-/// How far the background thread trusts the application to receive; its own affair.
+/// Estimates for how long the background thread backs off to let the application receive.
 #[derive(Debug)]
 struct Trust {
-    /// Awakenings left for which the application is not waited for.
+    /// Number of wake-ups left without back-off.
     doubt: u32,
-    /// What `doubt` will be the next time the application was waited for in vain.
+    /// Value of `doubt` after the next back-off in which the application did nothing.
     next_doubt: u32,
     doublings: u32,
-    /// How often in a row it has sent, but not polled.
+    /// Number of back-offs in a row in which the application has sent but not polled.
     sending: u32,
 }
 
@@ -174,7 +178,7 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// Packets have woken the thread: for how long to step back, if at all.
+    /// Returns the time to back off for after packets have woken the thread, or `None` to receive.
     fn step_back(&mut self, activity: Activity) -> Option<u64> {
         if self.doubt > 0 {
             self.doubt -= 1;
@@ -183,14 +187,14 @@ impl Trust {
         Some(STEP_BACK_NS << self.doublings)
     }
 
-    /// The thread has been back, and the application has done that: for how long to stay back, if at
-    /// all.
+    /// Returns the time to back off for again, given the application's activity before and after a
+    /// back-off, or `None` to receive.
     fn stay_back(&mut self, before: Activity, after: Activity) -> Option<u64> {
         if self.doubt > 0 {
             self.doubt /= 2;
             return after.polling().then_some(STEP_BACK_NS);
         }
-        // One poll may take longer than the step back, where many packets come.
+        // With many packets, one poll may take longer than the back-off.
         if before.has_polled(after) || after.polling() {
             self.sending = 0;
             self.next_doubt = (self.next_doubt / 2).max(FIRST_DOUBT);
@@ -209,7 +213,7 @@ impl Trust {
         Some(STEP_BACK_NS << self.doublings)
     }
 
-    /// The application had been waited for and did nothing, although there were packets.
+    /// Records that the application did nothing during a back-off although there were packets.
     fn disappointed(&mut self) {
         if self.doubt > 0 {
             return;
@@ -221,17 +225,17 @@ impl Trust {
     }
 }
 
-/// Whether looking for the next packets is worth it.
+/// Estimates whether spinning for the next packets is worth it.
 #[derive(Debug, Default)]
 struct Habit {
-    /// How often in a row it was in vain.
+    /// Number of times in a row that spinning found nothing.
     in_vain: u32,
-    /// Occasions left to let pass.
+    /// Number of opportunities to skip.
     skip: u32,
 }
 
 impl Habit {
-    /// Packets have come and have been dealt with: look for more?
+    /// Returns true if the thread should spin after it has handled packets.
     fn tries(&mut self, has_idle_processors: impl FnOnce() -> bool) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
@@ -277,7 +281,7 @@ mod tests {
         Time::from_ns(us * 1_000)
     }
 
-    /// What it does next, on a system with an idle processor.
+    /// Returns its next step, on a system with an idle processor.
     fn next(duty: &mut Duty, seen: Observation) -> Step {
         duty.next(&seen, || true)
     }
@@ -309,7 +313,7 @@ mod tests {
             };
             assert_eq!(next(&mut duty, seen), nap(us));
         }
-        // It has stopped: what is there is received.
+        // The application has stopped polling: the thread receives.
         let seen = Observation {
             activity,
             ..PACKETS
@@ -333,7 +337,8 @@ mod tests {
             ),
             Step::Sleep
         );
-        // The next ones are received at once; for those that come soon it does not look again, having looked in vain.
+        // The next packets are received at once, without spinning afterwards, because that found
+        // nothing before.
         for _ in 0..FIRST_DOUBT {
             assert_eq!(next(&mut duty, PACKETS), Step::Receive);
             duty.stay_up();
@@ -357,7 +362,7 @@ mod tests {
         assert_eq!(next(&mut duty, woke), Step::Receive, "it has slept since");
         duty.stay_up();
         assert_eq!(next(&mut duty, woke), nap(10));
-        // Nor is the nap gone on with.
+        // The back-off is not continued either.
         let woke = Observation {
             stops: 2,
             activity: POLLED,
@@ -380,7 +385,7 @@ mod tests {
             nap(1_280),
             "as long as it sleeps"
         );
-        // It has polled since, and does something else now.
+        // The application has polled since, and does something else now.
         let seen = Observation {
             activity: POLLED,
             ..QUIET
@@ -526,7 +531,7 @@ mod tests {
             }
         }
         assert!(waited <= 11, "{waited}");
-        // It begins to poll: that is noticed at once.
+        // As soon as the application polls, the thread backs off.
         assert!(trust.step_back(POLLING).is_some());
         assert!(trust.stay_back(IDLE, POLLING).is_some());
     }

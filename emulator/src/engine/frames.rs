@@ -1,6 +1,6 @@
 //! Raw packets: from the queues of a QP to the network interface, and back.
 //!
-//! Nothing else of the engine sees them: no link, no capture, no faults.
+//! Raw packets bypass all links, captures and fault rules.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::memory::MemGuard;
 use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
 
 impl EngineInner {
-    /// The raw port of a device; opened where this is its first use.
+    /// Returns the raw port of a device, and opens it on first use.
     ///
     /// # Errors
     /// Those of [`RawPort::open`].
@@ -27,7 +27,7 @@ impl EngineInner {
         self.frames.port_of(hca)
     }
 
-    /// Leads frames to a QP.
+    /// Adds a flow that steers frames to a QP.
     pub(crate) fn add_flow(
         &self,
         inner: &QpInner,
@@ -40,7 +40,7 @@ impl EngineInner {
         Ok(id)
     }
 
-    /// Ends the flows that lead to a QP and that nobody has ended before.
+    /// Removes the remaining flows of a QP.
     pub(super) fn end_flows(&self, inner: &QpInner) {
         if let Some(raw) = inner.raw() {
             for flow in raw.port.flows_of(inner.qp_num()) {
@@ -49,7 +49,7 @@ impl EngineInner {
         }
     }
 
-    /// Ends a flow; false where it has ended already.
+    /// Removes a flow. Returns false if it was already removed.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
         let was_there = self.frames.remove_flow(port, id);
         self.call_background();
@@ -67,7 +67,7 @@ impl EngineInner {
     ) {
         let mut outgoing = raw.outgoing.lock();
         if !matches!(core.qp.state(), QpState::Rts | QpState::Sqd) {
-            // What had not left was flushed, or forgotten.
+            // Unsent frames were flushed or dropped.
             outgoing.clear();
             return;
         }
@@ -99,7 +99,7 @@ impl EngineInner {
         }
     }
 
-    /// Receives frames for as long as there are some, but not for ever. Returns how many QPs have got.
+    /// Receives pending frames, up to a limit. Returns the number that QPs have got.
     #[inline]
     pub(super) fn receive_frames(&self, driver: Driver) -> u64 {
         if self.frames.is_receiving() {

@@ -1,4 +1,5 @@
-//! What the connection manager needs of the engine: QP 1, addresses, the broker's table of services.
+//! The services of the engine for the connection manager: QP 1, addresses and the broker's table of
+//! services.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,13 +31,13 @@ impl EngineInner {
         &self.uplinks
     }
 
-    /// GUID of the first device: what the process is to other managers.
+    /// GUID of the first device, which identifies the process to other connection managers.
     pub(crate) fn node_guid(&self) -> Guid {
         let first = self.hcas.first();
         first.map_or(Guid::new(0), |hca| hca.config.guid)
     }
 
-    /// The slot of this process; joins the shared addresses first if need be.
+    /// Returns the slot of this process. Attaches to the broker first if necessary.
     pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<Slot, VerbsError> {
         let mut attachment = self.attachment.lock();
         if attachment.is_none() {
@@ -46,23 +47,24 @@ impl EngineInner {
         slot.ok_or(VerbsError::NoMemory("slots"))
     }
 
-    /// The slot of this process, if it has one.
+    /// Returns the slot of this process, if it has one.
     pub(crate) fn slot(&self) -> Option<Slot> {
         let attachment = self.attachment.lock();
         attachment.as_ref().map(|a| a.qp_numbers.slot())
     }
 
-    /// What outlives this process, where there is a broker.
+    /// The ACK and connection journal, if there is a broker. It outlives this process.
     pub(crate) fn will(&self) -> Option<Arc<Will>> {
         self.will.get().cloned()
     }
 
-    /// Has the background thread wake up by then.
+    /// Wakes the background thread if it would sleep beyond `at`.
     pub(crate) fn call_background_before(&self, at: Time) {
         self.agenda.call_before(at);
     }
 
-    /// A packet for QP 1 whose ICRC is right. False where it is for another process on this address.
+    /// Handles a packet for QP 1 with a right ICRC. Returns false if it is for another process on
+    /// this address.
     #[cold]
     pub(super) fn to_gsi(
         &self,
@@ -71,7 +73,7 @@ impl EngineInner {
         segment: &[u8],
         forwarded: bool,
     ) -> bool {
-        // Others come to the broker first.
+        // The broker gets the packets of other processes first.
         let is_ours = |own| Slot::of_datagram(segment) == Some(own);
         if !forwarded && !uplink.link.slot().is_none_or(is_ours) {
             return false;
@@ -84,7 +86,7 @@ impl EngineInner {
         true
     }
 
-    /// Opens the sockets of all addresses that something is bound at; one will do.
+    /// Opens the sockets of all addresses that `to` covers. One is enough to succeed.
     pub(crate) fn open_all(&self, to: BoundTo) -> Result<(), VerbsError> {
         let addresses = self.hcas.iter().flat_map(|hca| {
             let addrs = hca.config.addrs();
@@ -93,7 +95,7 @@ impl EngineInner {
         self.open_any(addresses.filter(|local| to.covers(local.ip())))
     }
 
-    /// Takes a port for the host. `None` where nobody shares it with this process.
+    /// Reserves a port for the host. Returns `None` if there is no broker.
     pub(crate) fn reserve_on_host(
         &self,
         wanted: Binding,
@@ -108,7 +110,8 @@ impl EngineInner {
             .map_err(|conflict| VerbsError::Io(std::io::Error::from_raw_os_error(conflict.errno())))
     }
 
-    /// Requests for a service are for this process from now on; [`Conflict`] where another has it.
+    /// Registers this process for requests to a service. Returns [`Conflict`] if another process
+    /// has it.
     pub(crate) fn listen_on_host(
         &self,
         binding: Binding,
@@ -119,7 +122,7 @@ impl EngineInner {
         }
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(crate) fn release_on_host(&self, binding: Binding) {
         if let Some(broker) = self.broker_link()
             && let Err(error) = broker.client().release_service(binding)

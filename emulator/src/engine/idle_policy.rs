@@ -1,13 +1,14 @@
-//! The policy of a thread that polls and finds nothing, as a machine without a clock.
+//! The policy of a thread whose polls find nothing. It reads no clock.
 //!
-//! At first it polls on. After some microseconds it yields its processor with each further poll, and the time that a
-//! yield takes is measured: where nobody else wants the processor, it takes less than one microsecond. A yield that took
-//! long shows that the processors are taken. A thread that yields then runs again only when the others have used
-//! up their time, whether or not its packet is there. A thread that sleeps is woken by the packet. So from
-//! then on the thread sleeps, for a bounded time, until the processors have been idle for a while.
+//! At first the thread just polls. After some microseconds it yields its processor with each
+//! further poll, and the duration of the yield is measured. Without another runnable thread a yield
+//! takes less than a microsecond. A long yield shows that the processors are busy. A thread that
+//! yields then runs again only when the other threads have used up their time slices, whether or
+//! not its packet has arrived. A packet wakes a sleeping thread at once. After a long yield the
+//! thread therefore sleeps, for a bounded time, until the processors have been idle for a while.
 //!
-//! Now and then a yield shows whether that is still so: the system's count of threads that run may be
-//! that of a larger machine than the one this process may use.
+//! Every now and then a yield tests whether the processors are still busy. The system's count of
+//! runnable threads may be that of a larger machine than this process may use.
 
 use rocade_transport::Time;
 
@@ -16,39 +17,39 @@ use crate::figures::{
     TAKEN_FOR_NS, TAKEN_NS,
 };
 
-/// What a thread does that has polled in vain for some time.
+/// The step of a thread whose polls have found nothing for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleStep {
-    /// It yields its processor, and polls again.
+    /// Yield the processor, and poll again.
     Yield,
-    /// It sleeps until something comes, for so long at most.
+    /// Sleep until something arrives, but not longer than this.
     Sleep { limit_ns: u64 },
 }
 
-/// Decides between the two. One for all threads of an engine.
+/// Chooses between the two steps. Shared by all threads of an engine.
 #[derive(Debug, Default)]
 pub(super) struct IdlePolicy {
-    /// Until when the processors count as taken.
+    /// Time until which the processors count as busy.
     taken_until: Option<Time>,
-    /// Doublings of the time for which they do.
+    /// Number of doublings of that period.
     taken_doublings: u32,
-    /// When the system is asked again for idle processors.
+    /// Time at which the system is asked again for idle processors.
     ask_at: Option<Time>,
-    /// Since when the system has had idle processors, each time it was asked.
+    /// Time since which every query has found idle processors.
     free_since: Option<Time>,
-    /// Sleeps in a row that ended because their time was up.
+    /// Sleeps in a row that ended with a timeout.
     in_vain: u32,
-    /// Sleeps in a row that ended at once, and for nothing.
+    /// Sleeps in a row that ended at once without anything to do.
     hollow: u32,
 }
 
 impl IdlePolicy {
-    /// Returns true if the processors count as taken: pollers sleep soon.
+    /// Returns true if the processors count as busy: pollers sleep soon.
     pub(super) const fn is_taken(&self) -> bool {
         self.taken_until.is_some()
     }
 
-    /// What to do at `now`. `has_idle_processors` is asked only where the answer matters.
+    /// Returns the step at `now`. Calls `has_idle_processors` only if the answer matters.
     pub(super) fn next(
         &mut self,
         now: Time,
@@ -66,7 +67,7 @@ impl IdlePolicy {
             *self = Self::default();
             return IdleStep::Yield;
         }
-        // The yield says for how long.
+        // The duration of the yield decides how long the processors still count as busy.
         if until <= now {
             return IdleStep::Yield;
         }
@@ -79,7 +80,7 @@ impl IdlePolicy {
         }
     }
 
-    /// A yield has taken so long, until `now`.
+    /// Records a yield that took `took_ns` and ended at `now`.
     pub(super) fn yielded(&mut self, now: Time, took_ns: u64) {
         if took_ns >= TAKEN_NS {
             let doublings = self.taken_doublings;
@@ -91,7 +92,8 @@ impl IdlePolicy {
         }
     }
 
-    /// A sleep of at most `limit_ns` has taken `took_ns`. `found`: there was something to receive or to take.
+    /// Records a sleep of at most `limit_ns` that took `took_ns`. `found`: there was something to
+    /// receive or to poll.
     pub(super) fn slept(&mut self, limit_ns: u64, took_ns: u64, found: bool) {
         if found {
             (self.in_vain, self.hollow) = (0, 0);
@@ -117,7 +119,7 @@ mod tests {
         }
     }
 
-    /// A policy that has seen a long yield, which ended at 0.
+    /// A policy after a long yield that ended at 0.
     fn taken() -> IdlePolicy {
         let mut policy = IdlePolicy::default();
         policy.yielded(Time::ZERO, TAKEN_NS);
@@ -188,7 +190,7 @@ mod tests {
         }
         assert_eq!(lengths[0], TAKEN_FOR_NS);
         assert_eq!(lengths[9], TAKEN_FOR_NS << MAX_TAKEN_DOUBLINGS, "seldom");
-        // Whatever the system says of other processors: this one is free.
+        // Whatever the system reports about other processors, this one is idle.
         while policy.next(now, || false) != IdleStep::Yield {
             now = now.plus_ns(1_000_000);
         }
@@ -202,7 +204,7 @@ mod tests {
         );
     }
 
-    /// A program may have closed the descriptors that its threads would sleep on.
+    /// The application may have closed the descriptors that its threads would sleep on.
     #[test]
     fn sleeps_that_end_at_once_for_nothing_are_not_all_that_is_done() {
         let mut policy = taken();

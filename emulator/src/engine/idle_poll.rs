@@ -1,7 +1,9 @@
-//! A thread that polls in vain: it yields its processor, or sleeps until something comes ([`IdlePolicy`]).
+//! A thread whose polls find nothing: it yields its processor, or sleeps until something arrives
+//! ([`IdlePolicy`]).
 //!
-//! A sleep ends with a packet, with a completion in any CQ of the process, with a signal, or when its time is up, after
-//! one millisecond at most: the program may also wait for something that Rocade does not know of.
+//! A sleep ends with a packet, with a completion in any CQ of the process, with a signal, or after
+//! one millisecond at most. The limit is there because the application may also wait for something
+//! outside Rocade.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,10 +20,10 @@ use crate::figures::{CROWDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
 use crate::load::Load;
 use crate::sys;
 
-/// What threads that poll in vain know of the processors.
+/// The shared state of threads whose polls find nothing.
 #[derive(Debug)]
 pub(super) struct IdlePolls {
-    /// How long they are patient before they yield or sleep.
+    /// Time for which such a thread polls before it yields or sleeps.
     patience_ns: AtomicU64,
     policy: Mutex<(IdlePolicy, Load)>,
 }
@@ -36,19 +38,19 @@ impl Default for IdlePolls {
 }
 
 impl IdlePolls {
-    /// How long a thread polls in vain before it calls [`EngineInner::pass_time`].
+    /// Time for which a thread polls without result before it calls [`EngineInner::pass_time`].
     #[inline]
     pub(super) fn patience_ns(&self) -> u64 {
         self.patience_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a thread is to be patient for less time than a few polls may take.
+    /// Returns true if a thread polls for less time than a few polls may take.
     #[inline]
     pub(super) fn are_short(&self) -> bool {
         self.patience_ns() < PATIENCE_NS
     }
 
-    /// What to do at `now`. A thread that comes while another decides yields.
+    /// Returns the step at `now`. A thread that arrives while another decides yields.
     fn next(&self, now: Time) -> IdleStep {
         let Some(mut policy) = self.policy.try_lock() else {
             return IdleStep::Yield;
@@ -76,8 +78,8 @@ impl IdlePolls {
 }
 
 impl EngineInner {
-    /// A thread has polled `cq` in vain for `idle_ns`, until `now`. Returns true if there was something to receive
-    /// afterwards.
+    /// Yields or sleeps after a thread has polled `cq` without result for `idle_ns`, until `now`.
+    /// Returns true if there was something to receive afterwards.
     #[cold]
     #[inline(never)]
     pub(super) fn pass_time(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
@@ -96,7 +98,7 @@ impl EngineInner {
         }
     }
 
-    /// Yields the processor, on which the awaited thread may want to run.
+    /// Yields the processor, which another thread may need to send the awaited packet.
     fn yield_processor(&self) {
         let begin = self.now();
         std::thread::yield_now();
@@ -105,10 +107,11 @@ impl EngineInner {
         self.idle_polls.learn(|policy| policy.yielded(end, took_ns));
     }
 
-    /// Sleeps until there is something to receive, or a completion. Returns true if something was received.
+    /// Sleeps until there is something to receive, or a completion. Returns true if something was
+    /// received.
     fn sleep(&self, cq: &CqInner, limit_ns: u64) -> bool {
         let Some(sleeper) = self.agenda.sleepers().begin() else {
-            // No descriptors.
+            // No descriptor is available.
             self.yield_processor();
             return false;
         };
@@ -132,7 +135,8 @@ impl EngineInner {
         received
     }
 
-    /// Has the peer say when there is room for what waits for it, and looks again soon: not every link can say so.
+    /// Makes the peers announce room for blocked packets. Limits the sleep too, because not every
+    /// link can announce room.
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
         if self.agenda.count(Why::NoRoom) > 0 {
@@ -147,9 +151,9 @@ impl EngineInner {
         }
     }
 
-    /// Looks once more, after the thread has said that it sleeps: returns false if anything has come.
+    /// Checks once more after the sleep was announced. Returns false if anything has arrived.
     fn may_sleep(&self, cq: &CqInner, sleeper: &Sleeper) -> bool {
-        // A thread that has received something says so in `idle_since`, then looks whether others sleep.
+        // A thread that has received clears `idle_since`, then checks for sleepers.
         fence(Ordering::SeqCst);
         let has_news = self.polls.idle_since.load(Ordering::Relaxed) == 0
             || self.agenda.woken() > 0
@@ -161,12 +165,12 @@ impl EngineInner {
         let mut set = sys::PollSet::default();
         set.add(sleeper.wake_fd());
         if !sleeper.watches() {
-            // A signal ends the sleep as well: the program may wait for it.
+            // A signal ends the sleep as well, because the application may wait for it.
             let _ = set.wait_uncancelled(Some(limit));
             return;
         }
         let by_peer = set.add(self.peer_bell.as_raw_fd());
-        // They stay open as long as this thread waits for them.
+        // The sockets stay open as long as this thread waits for them.
         let uplinks = self.uplinks.read().clone();
         for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
             set.add(socket.as_raw_fd());
@@ -180,7 +184,7 @@ impl EngineInner {
         }
     }
 
-    /// Another thread than those that sleep has received packets.
+    /// Wakes the sleepers after another thread has received packets.
     pub(super) fn wake_sleepers(&self) {
         self.polls.idle_since.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -201,7 +205,7 @@ mod tests {
     use crate::config::{BrokerMode, EngineConfig, LinkMode};
     use crate::engine::Engine;
 
-    /// Far longer than anything here takes: a sleep that lasts so long was woken by nobody.
+    /// Far longer than anything here takes: no thread has woken a sleep that lasts so long.
     const LIMIT_NS: u64 = 60_000_000_000;
     const LIMIT: Duration = Duration::from_nanos(LIMIT_NS);
 
@@ -214,8 +218,8 @@ mod tests {
         side.send(1, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
     }
 
-    /// Sleeps as a poller of the CQ does, until there is a completion. `wake` is called by another thread when the
-    /// poller sleeps, and is told whether the poller watches.
+    /// Sleeps like a poller of the CQ until there is a completion. Another thread calls `wake` when
+    /// the poller sleeps, with true if the poller is the watcher.
     fn sleep_until_completion(side: &Side, wake: impl FnOnce(bool) + Send) {
         let (engine, cq) = (&side.engine.inner, side.cq.inner());
         let sleepers = engine.agenda.sleepers();
@@ -229,7 +233,7 @@ mod tests {
                 wake(sleepers.has_watching_poller());
             });
             while cq.is_empty() {
-                // It has polled in vain for long.
+                // It has polled without result for long.
                 engine.polls.idle_since.store(1, Ordering::Relaxed);
                 engine.sleep(cq, LIMIT_NS);
                 assert!(begin.elapsed() < LIMIT / 2, "nobody has woken the poller");
@@ -251,7 +255,7 @@ mod tests {
             assert_eq!(b.completion().wr_id, 1);
         }
         assert!(!a.engine.inner.agenda.sleepers().has_any(), "all are awake");
-        // The background thread leaves the packets to the poller before long.
+        // The background thread soon leaves the packets to the poller.
         assert!(watched > 10, "{watched}");
     }
 
@@ -264,7 +268,7 @@ mod tests {
         let a = Side::on_device(engine.clone(), "near", 64);
         let b = Side::on_device(engine.clone(), "far", 64);
         common::connect(&a, &b);
-        // The first one has found that the other address was not in use yet.
+        // When the first address was connected, the other one was not in use yet.
         for channel in engine.inner.channels.read().clone() {
             engine.inner.move_qps_to(&channel);
         }
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(a.completion().status, WcStatus::WrFlushErr);
     }
 
-    /// One poller watches and receives, and the other one wakes for it.
+    /// One poller watches and receives, and wakes the other one.
     #[test]
     fn all_pollers_wake_for_what_one_of_them_receives() {
         let (a, b) = common::pair("127.4.0.37", "127.4.0.38", 64);
@@ -309,7 +313,8 @@ mod tests {
         assert_eq!(a.completion().wr_id, 7);
     }
 
-    /// More threads than processors want to run: a thread that polls in vain does not yield for ever.
+    /// More threads than processors are runnable: a thread whose polls find nothing does not yield
+    /// for ever.
     #[test]
     fn a_poller_beside_busy_threads_sleeps_and_gets_its_packet() {
         let (a, b) = common::pair("127.4.0.41", "127.4.0.42", 64);
@@ -347,13 +352,13 @@ mod tests {
         });
     }
 
-    /// A poller does not sleep over a completion that is there already.
+    /// A poller does not sleep if there is a completion already.
     #[test]
     fn nobody_falls_asleep_at_a_queue_that_is_not_empty() {
         let (a, b) = common::pair("127.4.0.39", "127.4.0.40", 64);
         post_receive(&a);
         send(&b);
-        // Nobody polls: the background thread receives.
+        // The application does not poll: the background thread receives.
         let begin = Instant::now();
         while a.cq.is_empty() {
             assert!(begin.elapsed() < LIMIT / 2);

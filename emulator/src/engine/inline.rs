@@ -1,9 +1,10 @@
-//! A thread that waits for an event of the connection manager: it receives itself, at first.
+//! A thread that waits for a connection manager event and receives itself at first.
 //!
-//! What makes and ends connections is a handful of messages, each of which is answered at once. Were each received by
-//! the background thread, which then wakes the one that waits, that would be two awakenings where one will do. So who waits looks
-//! after the sockets for a moment, and counts as polling meanwhile, so that the background thread steps back (`handover.rs`).
-//! Should packets come that are none of its business, it leaves them to others.
+//! Connection setup and teardown take a handful of messages, and each is answered at once. If the
+//! background thread received each message and then woke the waiting thread, two threads would wake
+//! up where one is enough. The waiting thread therefore polls the sockets itself for a moment. It
+//! counts as polling meanwhile, so that the background thread backs off (`handover.rs`). After a
+//! few packets for other purposes it leaves the sockets to other threads.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -15,7 +16,8 @@ use crate::figures::{ATTEND_NS, ATTEND_VAIN};
 use crate::sys;
 
 impl EngineInner {
-    /// Waits until `fd` is readable, as it is when the event `is_there`, or the time is up. False where it was up.
+    /// Waits until `fd` is readable, which it is when the event `is_there`, or until `timeout` is
+    /// over. Returns false after a timeout.
     pub(crate) fn wait_attentively(
         &self,
         fd: RawFd,
@@ -46,7 +48,7 @@ impl EngineInner {
             }
             self.handover.polled();
             for uplink in &uplinks {
-                // Whoever holds the lock is receiving already.
+                // The thread that holds the lock is receiving already.
                 if let Some(mut rx) = uplink.rx.try_lock() {
                     self.receive(uplink, &mut rx, Driver::Application);
                 }

@@ -1,10 +1,10 @@
 //! A report of the process's objects on its devices, for `rdma resource`.
 //!
-//! Queue pairs, memory regions and IDs of connections are in tables anyway. Contexts, protection
+//! Queue pairs, memory regions and connection IDs are in other tables. Contexts, protection
 //! domains, completion queues and shared receive queues are listed here as long as they live.
 //!
-//! A report has a line for each object: its kind, then `name=value` for what is known of it.
-//! Whoever reads it passes over kinds and names that it does not know.
+//! A report has a line for each object: its kind, then `name=value` fields. Readers skip unknown
+//! kinds and names.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,17 +19,17 @@ use super::EngineInner;
 use crate::cells::QpInner;
 use crate::hca::Hca;
 
-/// How long a report waits for a queue pair that another thread has locked.
+/// Longest wait for a queue pair that another thread has locked.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// `IB_QPT_DRIVER`: a type of which only the driver knows more.
+/// `IB_QPT_DRIVER`: a driver-specific type.
 const DRIVER_TYPE: u8 = 0xff;
 
-/// What an object says about itself, given its number in the inventory.
+/// Writes the kind and fields of an object, given its number in the inventory.
 type Describe = Box<dyn Fn(u32, &mut String) + Send + Sync>;
 
 struct Resource {
     hca: Arc<Hca>,
-    /// Of a protection domain.
+    /// The tag of a protection domain.
     pd: Option<PdTag>,
     describe: Describe,
 }
@@ -48,7 +48,7 @@ impl fmt::Debug for Inventory {
     }
 }
 
-/// The place of an object in the inventory, which it leaves when this is dropped.
+/// The entry of an object in the inventory, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Listed {
     inventory: Arc<Inventory>,
@@ -64,15 +64,15 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // Dropped after the lock: what it holds may be the last reference.
+        // Dropped after the lock is released, because it may hold the last reference.
         let removed = self.inventory.resources.lock().remove(&self.number);
         drop(removed);
     }
 }
 
 impl Inventory {
-    /// Lists an object of `hca`; `pd` is its tag where it is a protection domain. `describe` writes
-    /// its kind and fields without an end of line, and holds no strong reference to the object.
+    /// Lists an object of `hca`. `pd` is the tag of a protection domain. `describe` writes kind and
+    /// fields without an end of line, and holds no strong reference to the object.
     pub(crate) fn list(
         self: &Arc<Self>,
         hca: &Arc<Hca>,
@@ -106,10 +106,10 @@ impl Inventory {
     }
 }
 
-/// The device of the object that the line is about: its name may be another one in another run.
+/// Ends a line with the GUID of the object's device, whose name may differ between runs.
 fn end_line(text: &mut String, hca: &Hca) {
     let guid = hca.config.guid.get();
-    // Writing to a string does not fail, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = writeln!(text, " guid={guid:016x}");
 }
 
@@ -119,7 +119,7 @@ impl EngineInner {
         &self.inventory
     }
 
-    /// A line for each object of the process.
+    /// Returns a line for each object of the process.
     pub(super) fn report_resources(&self) -> String {
         let mut text = String::new();
         let domains = self.inventory.report(&mut text);
@@ -152,7 +152,7 @@ impl EngineInner {
     }
 }
 
-/// Left out where somebody else has it locked all the time.
+/// Writes the line of a queue pair. Skips it if another thread keeps it locked.
 fn report_qp(text: &mut String, inner: &QpInner) {
     let Some(core) = inner.try_lock_for(PATIENCE) else {
         return;

@@ -1,9 +1,9 @@
-//! The engine: everything of a process that is shared by its devices.
+//! The engine: the state of a process that its devices share.
 //!
-//! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
-//! receives, fires timers and retries while nobody polls (`cells::handover`). Receiving locks a link,
-//! then for each batch the QP table and the region table for reading, then one QP at a time.
-//! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
+//! Threads that poll a CQ receive inline. One background thread receives, fires timers and retries
+//! while no thread polls (`cells::handover`). Both run the same code. Receiving locks a link, then
+//! for each batch the QP table and the region table for reading, then one QP at a time. Lock order
+//! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
 mod background;
 mod channels;
@@ -67,36 +67,36 @@ use pending::Occasion;
 use resources::ResourceSocket;
 use tapped::WayOut;
 
-/// The hardware of one process.
+/// The emulated hardware of one process.
 ///
-/// Making one is cheap: sockets, the place on shared addresses and the background thread come
-/// with the first QP. It ends with its last handle and object.
+/// An engine is cheap to make: sockets, the attachment to the broker and the background thread are
+/// made with the first QP. It ends with its last handle and object.
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<EngineInner>,
 }
 
-/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
+/// The ECN bits of a traffic class, and the value ECT(0).
 const ECN: u8 = 3;
 const ECN_CAPABLE: u8 = 2;
 
-/// How the process shares its addresses, once it has a QP.
+/// The attachment of the process to its addresses, made with the first QP.
 #[derive(Debug)]
 struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
-    /// Those of shared receive queues, once there is one.
+    /// The SRQ numbers, once there is an SRQ.
     srq_numbers: Option<SrqNumbers>,
 }
 
-/// What threads that poll count.
+/// The counters of polling threads.
 #[derive(Debug, Default)]
 struct Polls {
-    /// Those in vain.
+    /// Empty polls.
     vain: AtomicU64,
-    /// Since when they have found nothing, in ns; 0 after a packet.
+    /// Time of the first empty poll since the last packet, in ns. 0 after a packet.
     idle_since: AtomicU64,
-    /// Those of shared memory, weighted: they say when it is the sockets' turn.
+    /// Polls of shared memory, weighted. They decide when the sockets are polled.
     shared: AtomicU64,
 }
 
@@ -115,44 +115,44 @@ pub(crate) struct EngineInner {
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
-    /// There are datagram QPs, which show their program the headers of packets.
+    /// There are datagram QPs, which report the headers of received packets.
     shows_headers: AtomicBool,
     frames: RawPorts,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
-    /// How many; pollers look here first.
+    /// Number of `channels`, which pollers read without the lock.
     channel_count: AtomicUsize,
     agenda: Arc<Agenda>,
-    /// What the broker does for us when we are gone.
+    /// The ACK and connection journal that the broker executes when this process has ended.
     will: OnceLock<Arc<Will>>,
     travels: Travels,
     network: NetworkWatch,
-    /// The background thread has been started.
+    /// The background thread was started.
     has_background: Mutex<bool>,
     handover: Handover,
-    /// Written with each poll: apart from what other threads read all the time.
+    /// Written with each poll, and therefore on its own cache line.
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
-    /// The eventfd by which peers of channels wake the thread that waits for packets.
+    /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
     peer_bell: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
     inventory: Arc<Inventory>,
-    /// The socket at which others ask for it, in a view.
+    /// The socket at which other processes read the inventory, in a sysfs view.
     resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
     tap: Tap<WayOut>,
-    /// The network, where it is simulated.
+    /// The simulated network, in a simulation.
     sim: Option<Arc<Network>>,
     random: Randomness,
 }
 
 impl Engine {
-    /// An engine with these devices.
+    /// Makes an engine with these devices.
     ///
     /// # Errors
-    /// [`VerbsError::Io`] without file descriptors.
+    /// [`VerbsError::Io`] if file descriptors are exhausted.
     pub fn new(config: EngineConfig) -> Result<Self, VerbsError> {
         if let Some(way) = config.icrc {
             way.select();
@@ -220,15 +220,15 @@ impl Engine {
         self.inner.hcas.iter().map(|hca| hca.info()).collect()
     }
 
-    /// What the devices say about themselves, in the order of the configuration.
+    /// The static attributes of the devices, in the order of the configuration.
     #[must_use]
     pub fn facts(&self) -> Vec<DeviceFacts> {
         self.inner.hcas.iter().map(|hca| hca.facts()).collect()
     }
 
-    /// Keeps the counters of the devices up to date that are files below `dir`, as
-    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there. And, in the directories of the ports, state
-    /// and GIDs.
+    /// Keeps the counter files of the devices up to date, with state and GIDs of their ports. The
+    /// files are `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*` below `dir`, and must
+    /// exist.
     pub fn publish_counters(&self, dir: PathBuf) {
         self.inner.publisher.start(dir, &self.inner.hcas);
     }
@@ -242,13 +242,13 @@ impl Engine {
         &self.inner
     }
 
-    /// Statistics.
+    /// Returns the statistics of the engine.
     #[must_use]
     pub fn counters(&self) -> EngineCounters {
         self.inner.counters.with(&self.inner.hcas)
     }
 
-    /// What the connection manager has counted.
+    /// Returns the counters of the connection manager.
     #[must_use]
     pub fn cm_counters(&self) -> CmCounters {
         self.inner.cm.counters()
@@ -260,7 +260,7 @@ impl EngineInner {
         counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Any 32 bits.
+    /// Returns 32 random bits.
     pub(crate) fn random_word(&self) -> u32 {
         self.random.word()
     }
@@ -273,17 +273,17 @@ impl EngineInner {
         &self.regions
     }
 
-    /// A QP of this number, if there is one.
+    /// Returns the QP of this number, if there is one.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
         self.qps.read().get(qpn).cloned()
     }
 
-    /// Who may talk to this process.
+    /// The peers that may communicate with this process.
     pub(crate) const fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// Is congestion controlled?
+    /// Returns true if congestion control is on.
     pub(crate) const fn controls_congestion(&self) -> bool {
         self.dcqcn
     }
@@ -292,7 +292,7 @@ impl EngineInner {
         PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A free QP number; joins the shared addresses first if this is the first.
+    /// Allocates a QP number. The first one attaches to the broker.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
         self.with_attachment(|attachment| {
             let pick = |count| self.random.below(count);
@@ -301,8 +301,8 @@ impl EngineInner {
         .ok_or(VerbsError::NoMemory("QP numbers"))
     }
 
-    /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
-    /// are for, without opening anything.
+    /// Returns the link of a local address from which datagrams with this hop limit can be sent to
+    /// any slot without opening another socket.
     pub(crate) fn datagram_uplink(
         self: &Arc<Self>,
         local: LocalAddr,
@@ -320,7 +320,8 @@ impl EngineInner {
         }
     }
 
-    /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
+    /// Allocates an SRQ number, which no other process on the addresses has. The first number
+    /// attaches to the broker.
     pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<SrqNumber, VerbsError> {
         self.with_attachment(|attachment| {
             let slot = attachment.qp_numbers.slot();
@@ -356,7 +357,7 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
-                    // Once: there is one attachment.
+                    // There is only one attachment, so this succeeds.
                     let _ = self.will.set(will);
                 }
                 let qp_numbers = QpnAllocator::new(broker.slot());
@@ -369,13 +370,13 @@ impl EngineInner {
         };
         self.tap.start();
         self.start_background()?;
-        // It may be there already, and has more to wait for.
+        // The background thread may run already, and has more to wait for.
         self.call_background();
         owed::release_at_exit(self);
         Ok(attachment)
     }
 
-    /// Goes by the rules for faults that the broker has told, if there are others now.
+    /// Installs the broker's current fault rules if they have changed.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(news) = broker.client().take_faults() {
             let (ids, rules) = news.rules_with(self.tap.own_rules());
@@ -385,7 +386,7 @@ impl EngineInner {
         }
     }
 
-    /// Starts the background thread if there is none yet; in a simulation there never is.
+    /// Starts the background thread if there is none yet. A simulation has none.
     fn start_background(self: &Arc<Self>) -> io::Result<()> {
         let mut started = self.has_background.lock();
         if !*started && self.sim.is_none() {
@@ -407,10 +408,11 @@ impl EngineInner {
         self.qps.write().insert(qp);
     }
 
-    /// A QP that was alive ends.
+    /// Removes a QP that was alive.
     pub(crate) fn end_qp(&self, inner: &QpInner) {
         let qpn = inner.qp_num();
-        // Dropped after the lock: it may be the last reference but the caller's.
+        // Dropped after the lock is released, because it may be the last reference except the
+        // caller's.
         let removed = self.qps.write().remove(qpn);
         drop(removed);
         self.leave_groups(qpn);
@@ -422,7 +424,7 @@ impl EngineInner {
         inner.detach();
     }
 
-    /// The link of a local address; opens it if this is its first use.
+    /// Returns the link of a local address, and opens it on first use.
     pub(crate) fn uplink_for(&self, local: LocalAddr) -> Result<Arc<Uplink>, VerbsError> {
         let find = |uplinks: &[Arc<Uplink>]| {
             uplinks
@@ -433,8 +435,8 @@ impl EngineInner {
         if let Some(uplink) = find(&self.uplinks.read()) {
             return Ok(uplink);
         }
-        // One thread at a time opens; the others go on receiving meanwhile, since the broker may take
-        // its time.
+        // One thread at a time opens links, because the broker may take long. The other threads go
+        // on receiving meanwhile.
         let _opening = self.opening.lock();
         if let Some(uplink) = find(&self.uplinks.read()) {
             return Ok(uplink);
@@ -453,7 +455,8 @@ impl EngineInner {
         Ok(uplink)
     }
 
-    /// Opens the links of these addresses. One will do: the error of the last is told where none can be.
+    /// Opens the links of these addresses. One is enough to succeed. If all fail, the last error is
+    /// returned.
     fn open_any(&self, addresses: impl Iterator<Item = LocalAddr>) -> Result<(), VerbsError> {
         let mut result = Err(VerbsError::NoDevice);
         for local in addresses {
@@ -470,7 +473,7 @@ impl EngineInner {
         result
     }
 
-    /// Packets may come to any address of a device: opens all that can be.
+    /// Opens all addresses of a device that can be opened, because packets may come to any of them.
     pub(crate) fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError> {
         let gids: Vec<_> = hca.ports().map(Port::gids).collect();
         let gids = gids.iter().flat_map(|gids| gids.iter());
@@ -482,7 +485,7 @@ impl EngineInner {
         })
     }
 
-    /// The way from an address of `hca` to a QP of a peer, opened where it is not in use yet.
+    /// Returns the route from an address of `hca` to a QP of a peer, and opens it on first use.
     pub(crate) fn open_route(
         &self,
         hca: &Hca,
@@ -496,26 +499,26 @@ impl EngineInner {
         let mut av = *av;
         //= ENC-10
         if self.controls_congestion() && av.traffic_class & ECN == 0 {
-            // The network may mark the packets, rather than drop them.
+            // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
         let path = uplink.path_of(dest, to, &av, channel)?;
         Ok((uplink, path))
     }
 
-    /// A link that tells what else packets have in their headers, if anybody wants to know.
+    /// Makes a link report the header fields of received packets, if they are needed.
     fn with_marks(&self, link: UdpLink) -> UdpLink {
         if self.shows_headers.load(Ordering::Acquire) {
-            // Where the system does not tell, they show what is usual.
+            // If the system does not report them, datagram QPs report defaults.
             let _ = link.report_headers();
         } else if self.dcqcn {
-            // Where the system does not tell, there are none.
+            // If the system does not report them, there are no CE marks.
             let _ = link.set_receive_tos(true);
         }
         link
     }
 
-    /// From now on the headers of packets are shown to programs.
+    /// Makes datagram QPs report the headers of packets from now on.
     //= UD-08
     pub(crate) fn show_headers(&self) {
         if self.shows_headers.load(Ordering::Acquire) {
@@ -527,11 +530,12 @@ impl EngineInner {
                 tracing::debug!(%error, "headers of packets are not told");
             }
         }
-        // Not before: who sees it need not wait.
+        // Set last, because a thread that sees it does not wait for the links.
         self.shows_headers.store(true, Ordering::Release);
     }
 
-    /// Attaches a QP of a port of `hca` to a multicast group. Twice is once.
+    /// Attaches a QP of a port of `hca` to a multicast group. Attaching twice has no further
+    /// effect.
     pub(crate) fn attach_to_group(
         &self,
         (hca, port): (&Arc<Hca>, u8),
@@ -546,11 +550,12 @@ impl EngineInner {
         Ok(())
     }
 
-    /// Detaches it; false where it was not attached.
+    /// Detaches a QP. Returns false if it was not attached.
     pub(crate) fn detach_from_group(&self, hca: &Arc<Hca>, group: Gid, qpn: Qpn) -> bool {
         let left = self.groups.detach(&self.uplinks, hca, group, qpn);
         if left == Some(true) {
-            // It waits for what comes there, and has the socket as long as it does.
+            // The background thread still waits for the socket, and keeps it open until it is
+            // woken.
             self.call_background();
         }
         left.is_some()
@@ -561,15 +566,15 @@ impl EngineInner {
         self.groups.of(qpn)
     }
 
-    /// A QP ends without having been detached.
+    /// Detaches a QP that ends from all groups.
     fn leave_groups(&self, qpn: Qpn) {
         if self.groups.forget(&self.uplinks, qpn) {
             self.call_background();
         }
     }
 
-    /// An opened device is told what becomes of its interface. Where no device has one, or the system does not say,
-    /// there are no events.
+    /// Subscribes an opened device to changes of its interfaces. There are no events if no device
+    /// has an interface, or if the system does not report changes.
     pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
         let any = self.hcas.iter().any(|hca| hca.has_interface());
         if any && self.network.tell(events, &self.hcas) {
@@ -581,7 +586,7 @@ impl EngineInner {
         }
     }
 
-    /// Packets have gone: the files with counters are behind.
+    /// Schedules an update of the counter files after traffic.
     #[inline]
     fn count_traffic(&self) {
         if self.publisher.is_clean()
@@ -591,13 +596,13 @@ impl EngineInner {
         }
     }
 
-    /// The application polls a CQ.
+    /// Records that the application polls a CQ.
     #[inline]
     pub(crate) fn polled(&self) {
         self.handover.polled();
     }
 
-    /// The application stops polling: the background thread takes over.
+    /// Records that the application stops polling, and lets the background thread take over.
     pub(crate) fn leave_inline(&self) {
         self.serve(Occasion::Poll);
         if self.handover.stopped_polling() {
@@ -607,11 +612,11 @@ impl EngineInner {
 
     fn call_background(&self) {
         self.agenda.call();
-        // One of them may wait for what this is about.
+        // A sleeping poller may wait for the same change.
         self.agenda.sleepers().wake();
     }
 
-    /// What has to be looked at.
+    /// The work queue of the background thread.
     pub(crate) const fn agenda(&self) -> &Arc<Agenda> {
         &self.agenda
     }
@@ -634,10 +639,11 @@ impl EngineInner {
     }
 }
 
-/// A link without a broker. An engine of this process that has just ended may still have the address,
-/// until its background thread notices.
+/// Binds a link without a broker. An engine of this process that has just ended may still use the
+/// address, until its background thread notices.
 fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
-    // Not a time: where the process does not run, its background thread does not either.
+    // A count and no duration: while the process does not run, its background thread does not run
+    // either.
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
     let is_own = |holder: &Holder| matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id());

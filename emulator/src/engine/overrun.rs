@@ -1,8 +1,9 @@
-//! CQs that had no room for a completion: all QPs that complete there go to ERR (CQ-02).
+//! CQs that had no room for a completion: all QPs that complete there go to ERR.
 //!
-//! Whoever finds out holds the lock of one of these QPs, and perhaps more, and must not take that of
-//! another. So it notes the CQ, and the background thread does the rest. Only then are the QPs' events
-//! raised: who sees one of them finds all the QPs in ERR.
+//! The thread that loses a completion holds the lock of one of these QPs, and perhaps more, and
+//! must not take that of another. It therefore records the CQ, and the background thread does the
+//! rest. The QPs' events are raised only afterwards, so that an application that gets one of them
+//! finds all the QPs in ERR.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::cells::{Driver, QpCore, QpInner};
 use crate::memory::MemGuard;
 
 impl EngineInner {
-    /// Moves the QPs of all CQs noted to ERR. Their flushed work requests may be lost as well, in
-    /// this CQ or in others: hence the loop.
+    /// Moves the QPs of all overrun CQs to ERR. Repeats, because their flushed work requests may be
+    /// lost as well, in this CQ or in others.
     //= CQ-02
     pub(super) fn fail_qps_of_overrun_cqs(&self) {
         loop {
@@ -32,7 +33,8 @@ impl EngineInner {
             let now = self.now();
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
-                    // What it has received before is acknowledged, if there is room to report it.
+                    // What the QP has received before is acknowledged, if there is room to report
+                    // it.
                     self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
                     core.qp.set_fatal(now, 0);
                 });

@@ -1,10 +1,11 @@
-//! Acknowledgements that are held back, and are sent whatever becomes of the process.
+//! Durability of delayed ACKs, which are sent even if the process ends.
 //!
-//! The application may have seen the completion of a message, so its acknowledgement is owed. Through
-//! shared memory it is written into the ring at once, as a promise: the peer sees it with the answer, when
-//! the hold is over ([`announce_quiet_ack`](crate::cells::TxState::announce_quiet_ack)), or when it needs it. Over UDP an
-//! acknowledgement is held only after it was written into the process's last will, which the broker
-//! carries out (`broker/will.rs`). Without a broker nothing is held.
+//! The application may have seen the completion of a message, so its ACK must not be lost. Through
+//! shared memory the ACK is written into the ring at once, as an unpublished record. The peer sees
+//! it with the response, when the delay is over
+//! ([`announce_quiet_ack`](crate::cells::TxState::announce_quiet_ack)), or when it needs it. Over
+//! UDP an ACK is delayed only after it was recorded in the process's ACK journal, which the broker
+//! executes (`broker/will.rs`). Without a broker no ACK is delayed.
 
 use std::mem::ManuallyDrop;
 use std::process;
@@ -22,7 +23,7 @@ use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
 use crate::sys;
 
 impl EngineInner {
-    /// When a lone acknowledgement leaves, with this cause to transmit.
+    /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.
     #[inline]
     pub(super) fn ack_timing(&self, core: &mut QpCore, cause: Cause) -> AckTiming {
         let expected = cause == Cause::Received && core.qp.pace().expects_answer();
@@ -30,15 +31,15 @@ impl EngineInner {
         core.qp.pace().ack_timing(cause, may_hold)
     }
 
-    /// May a QP hold an acknowledgement? Only while the background thread can look after it, and
-    /// the application is awake: waking it takes longer than sending the ACK.
+    /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
+    /// later. The application has to be awake, because waking it takes longer than sending the ACK.
     fn may_hold(&self, core: &mut QpCore) -> bool {
         let looked_after = core.tx.listed.contains(Why::HeldAck) || self.can_look_after();
         let may = looked_after && !self.handover.is_asleep();
         may && (!core.tx.uses_socket() || self.may_write_down(core))
     }
 
-    /// Can what is owed be written into the will?
+    /// Returns true if a delayed ACK can be recorded in the journal.
     fn may_write_down(&self, core: &mut QpCore) -> bool {
         let Some(will) = self.will.get().filter(|will| will.is_deposited()) else {
             return false;
@@ -51,7 +52,7 @@ impl EngineInner {
         core.tx.bequest.is_some()
     }
 
-    /// There was no room for what has to leave, an acknowledgement perhaps among it.
+    /// Records a pending ACK that may be among the packets that there was no room for.
     #[cold]
     pub(super) fn note_unsent(&self, core: &mut QpCore, owed: Option<(Psn, Msn)>) {
         if let Some(owed) = owed
@@ -62,7 +63,7 @@ impl EngineInner {
         }
     }
 
-    /// A QP ends, or is reset: what it holds back leaves first.
+    /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
         let driver = Driver::Application;
         for _ in 0..LAST_TRIES {
@@ -90,7 +91,8 @@ impl EngineInner {
         }
     }
 
-    /// The process exits: sends what is held back, unless another thread is at it.
+    /// Sends delayed ACKs and batched posts when the process exits, except those of QPs that
+    /// another thread has locked.
     fn release_acks_at_exit(&self) {
         const PATIENCE: Duration = Duration::from_millis(5);
         let lanes = [Why::HeldAck, Why::WaitingPost];
@@ -109,17 +111,18 @@ impl EngineInner {
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 let (now, driver) = (self.now(), Driver::Application);
                 self.transmit(&inner, &mut core, &mem, Cause::Other, (now, driver), true);
-                // A child that lives on would keep the peer from noticing that we are gone.
+                // While a child of the process lives on, the peer does not notice that this process
+                // has ended, so the ACK is published.
                 core.tx.announce_quiet_ack();
             }
         }
     }
 }
 
-/// Engines, and the processes that made them.
+/// All engines, with the IDs of the processes that made them.
 static ENGINES: Mutex<Vec<(u32, Weak<EngineInner>)>> = Mutex::new(Vec::new());
 
-/// Sees to it that an engine's acknowledgements leave before the process exits.
+/// Registers an engine so that its delayed ACKs are sent before the process exits.
 pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
     static ONCE: Once = Once::new();
     let mut engines = ENGINES.lock();
@@ -129,8 +132,8 @@ pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
     ONCE.call_once(|| sys::at_exit(exiting));
 }
 
-/// The engines that a process has made. A forked child has copies of its parent's, whose rings and last
-/// will the parent goes on using.
+/// Returns the engines that a process has made. A forked child has copies of its parent's, whose
+/// rings and journal the parent goes on using.
 pub(super) fn engines_of(process: u32) -> Vec<Weak<EngineInner>> {
     let engines = ENGINES.try_lock().map(|engines| engines.clone());
     let own = |(maker, engine)| (maker == process).then_some(engine);
@@ -139,7 +142,7 @@ pub(super) fn engines_of(process: u32) -> Vec<Weak<EngineInner>> {
 
 extern "C" fn exiting() {
     for engine in engines_of(process::id()) {
-        // Should this be the last reference by now: nothing is taken apart at the exit.
+        // Even if this is the last reference by now, nothing is dropped at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
             engine.end_connections_at_exit();

@@ -1,15 +1,16 @@
-//! Looking at the queue pairs on the agenda: who does what for which of them.
+//! Serves the queue pairs on the ready lists. Which thread does what:
 //!
-//! | why | a poll | an idle poll | the background thread |
+//! | reason | a poll | an idle poll | the background thread |
 //! |---|---|---|---|
-//! | posts wait for company | sends them | | after 0.5 ms |
-//! | there was no room | tries again | | tries again, unless a poll has tried |
-//! | an acknowledgement is held | | sends it after 15 µs | after 0.25 ms |
+//! | batched posts | sends them | | after 0.5 ms |
+//! | no room | tries again | | tries again, unless a poll has tried |
+//! | a delayed ACK | | sends it after 15 µs | after 0.25 ms |
 //! | a timer | | | when it is due |
 //!
-//! A poll comes from a thread that is awake anyway, and finds room as soon as there is some. Only the background
-//! thread has itself woken by the peer of a channel: a stream that is faster than its receiver is blocked most
-//! of the time, and waking a thread takes as long as copying many packets.
+//! A poll comes from a thread that is awake anyway, and finds room as soon as there is some. Only
+//! the background thread asks the peer of a shared memory link to wake it. A stream that is faster
+//! than its receiver is blocked most of the time, and waking a thread takes as long as copying many
+//! packets.
 
 use std::sync::Arc;
 
@@ -21,26 +22,27 @@ use crate::cells::{CqInner, Driver, QpCore, QpInner, Why};
 use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
 
-/// Who looks at the agenda, and when.
+/// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
     /// The application polls, or is about to sleep.
     Poll,
-    /// It has polled in vain for so long, in ns: it waits for something else than the answer to its own.
+    /// The application's polls have found nothing for this time in ns. It waits for something other
+    /// than the response to its own packets.
     IdlePoll(u64),
-    /// The background thread has a turn.
+    /// The background thread runs a turn.
     Background,
 }
 
 impl EngineInner {
-    /// This QP has to be looked at.
+    /// Puts a QP on a ready list.
     pub(super) fn list(&self, qpn: Qpn, core: &mut QpCore, why: Why, now: Time) {
         if core.tx.listed.insert(why) && self.agenda.put(qpn, why, now.plus_ns(why.patience_ns())) {
             self.call_background();
         }
     }
 
-    /// Looks at the QPs whose turn it is.
+    /// Serves the QPs that are due in this context.
     #[inline]
     pub(super) fn serve(&self, occasion: Occasion) {
         let waits = |why| self.agenda.count(why) > 0;
@@ -69,11 +71,11 @@ impl EngineInner {
         }
     }
 
-    /// Waits until what was posted with completions to `cq` has left, where it found no room or no way yet; not for
-    /// long: a peer need not make room.
+    /// Waits until the posts with completions to `cq` that found no room or no route are sent. The
+    /// wait is bounded, because a peer need not make room.
     pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(LEAVE_NS);
-        // On a busy machine the background thread may take its time.
+        // On a busy machine the background thread may be late.
         self.lead_new_routes();
         let waits = |qp: &Arc<QpInner>| {
             qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
@@ -84,7 +86,7 @@ impl EngineInner {
         }
     }
 
-    /// Looks at each QP on a lane: `stays` says whether it remains there.
+    /// Serves each QP on a ready list. `stays` returns true if the QP remains on it.
     fn visit(&self, why: Why, mut stays: impl FnMut(&QpInner, &mut QpCore, &MemGuard<'_>) -> bool) {
         for _ in 0..self.agenda.count(why) {
             let Some(qpn) = self.agenda.turn(why) else {
@@ -92,8 +94,8 @@ impl EngineInner {
             };
             let mut is_done = true;
             self.with_qp(qpn, |inner, core, mem| {
-                // Another thread may have found that it is done, and takes it off: twice would be once too often, it may have been
-                // put there again meanwhile.
+                // Another thread may have served the QP and removes it. Removing it twice would be
+                // wrong, because it may have been enqueued again.
                 let is_listed = core.tx.listed.contains(why);
                 is_done = is_listed && !stays(inner, core, mem);
                 if is_done {
@@ -106,7 +108,7 @@ impl EngineInner {
         }
     }
 
-    /// What QPs have waited for has happened: one may wake the next.
+    /// Serves the QPs that were woken. One may wake the next.
     #[cold]
     fn go_on(&self, occasion: Occasion) {
         let driver = match occasion {
@@ -131,7 +133,7 @@ impl EngineInner {
         });
     }
 
-    /// Sends the acknowledgements that have been held for so long.
+    /// Sends the ACKs that were delayed for `held_ns` or longer.
     fn release_acks(&self, held_ns: u64, driver: Driver) {
         if self.agenda.count(Why::HeldAck) == 0 {
             return;
@@ -151,7 +153,7 @@ impl EngineInner {
         });
     }
 
-    /// Transmits the posts that wait; in the background those that have waited too long.
+    /// Transmits batched posts. The background thread transmits only those that are overdue.
     fn send_posts(&self, driver: Driver) {
         let now = self.now();
         self.visit(Why::WaitingPost, |inner, core, mem| {
@@ -166,8 +168,8 @@ impl EngineInner {
         });
     }
 
-    /// The application has posted `bytes` bytes: let them wait? If not, they are to be transmitted.
-    /// Shared memory needs no system call, and there nothing waits.
+    /// Returns true if a post of `bytes` bytes is batched. Otherwise the caller has to transmit it.
+    /// Posts through shared memory need no system call and are never batched.
     #[inline]
     pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
         let calls = core.tx.uses_socket()
@@ -179,13 +181,13 @@ impl EngineInner {
         waits
     }
 
-    /// May one more QP hold acknowledgements?
+    /// Returns true if one more QP may delay ACKs.
     pub(super) fn can_look_after(&self) -> bool {
         self.agenda.count(Why::HeldAck) < MAX_HOLDING
     }
 
-    /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
-    /// socket already: so receive first.
+    /// Fires the timers that are due. The awaited packet may be in the socket already, so this
+    /// receives first.
     pub(super) fn fire_timers(&self) {
         if self.agenda.next_timer().is_none_or(|at| at > self.now()) {
             return;
@@ -204,7 +206,7 @@ impl EngineInner {
         }
     }
 
-    /// Raises the completion events that have waited for company long enough (CQ-10).
+    /// Raises the moderated completion events that are due.
     pub(super) fn raise_moderated(&self) {
         let now = self.now();
         for cq in self.agenda.take_events(now) {
@@ -212,7 +214,7 @@ impl EngineInner {
         }
     }
 
-    /// A QP's timer is due at `at`, or later.
+    /// Adds a timer entry: the QP's timer expires at `at` or later.
     pub(super) fn arm_timer(&self, at: Time, qpn: Qpn) {
         if self.agenda.put_timer(qpn, at) {
             self.call_background();
@@ -232,7 +234,7 @@ mod tests {
 
     use super::common::{self, Side};
 
-    /// Posts 8-byte WRITEs, the n-th to place n, until one waits for company, and returns its number.
+    /// Posts 8-byte WRITEs, the n-th to place n, until one is batched, and returns its number.
     fn post_until_one_waits(a: &Side, b: &Side) -> usize {
         for number in 1..1000 {
             a.qp.inner().lock().qp.pace_mut().do_not_hurry();
@@ -245,14 +247,14 @@ mod tests {
             if a.qp.inner().lock().qp.pace().posts_wait() {
                 return number;
             }
-            // Nothing was on its way: room for the next ones.
+            // No packet was in flight. Makes room for the next posts.
             while a.cq.poll_one().is_some() {}
         }
         panic!("each was acknowledged at once");
     }
 
-    /// Posts wait for company where packets are on their way, and leave at the next opportunity: a
-    /// poll in vain, an application that sleeps or, if it does nothing at all, soon.
+    /// A post is batched while packets are in flight. It is sent at the next opportunity: with an
+    /// empty poll, when the application goes to sleep, or soon if the application does nothing.
     #[test]
     fn posts_that_wait_leave_whatever_the_application_does() {
         let opportunities: [fn(&Side); 3] = [

@@ -1,4 +1,4 @@
-//! Receiving: from a link to the QPs.
+//! Receives packets from the links and hands them to the QPs.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::steering::Slot;
 use crate::travel::Stray;
 
 impl EngineInner {
-    /// Drives all links on behalf of a thread that polls an empty CQ, `cq` unless the network is simulated. False where
-    /// nothing was received.
+    /// Drives all links on behalf of a thread that polls the empty CQ `cq` (`None` in a
+    /// simulation). Returns false if nothing was received.
     #[inline]
     pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
         self.serve(Occasion::Poll);
@@ -48,7 +48,7 @@ impl EngineInner {
     fn receive_from_sockets(&self) -> u64 {
         let mut packets = self.receive_frames(Driver::Application);
         for uplink in self.uplinks.read().iter() {
-            // Whoever holds the lock is receiving already.
+            // The thread that holds the lock is receiving already.
             if let Some(mut rx) = uplink.rx.try_lock() {
                 packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
@@ -56,7 +56,7 @@ impl EngineInner {
         packets
     }
 
-    /// Receives what has come over any link. Returns true if there was anything.
+    /// Receives from all links. Returns true if there were packets.
     pub(super) fn receive_inline(&self) -> bool {
         let channels = self.channels.read();
         let shared = self.receive_shared(&channels, Driver::Application);
@@ -68,10 +68,10 @@ impl EngineInner {
         packets > 0
     }
 
-    /// Polling found nothing. Returns true if there is something after a while.
+    /// Handles an empty poll. Returns true if packets came while it waited.
     #[inline]
     fn polled_in_vain(&self, cq: Option<&CqInner>) -> bool {
-        // Not each time: reading the clock takes a tenth of a poll.
+        // Only every few polls: reading the clock takes a tenth of a poll.
         let polls = self.polls.vain.load(Ordering::Relaxed);
         self.polls
             .vain
@@ -90,7 +90,7 @@ impl EngineInner {
         idle_ns >= self.idle_polls.patience_ns() && self.pass_time(cq, idle_ns, Time::from_ns(now))
     }
 
-    /// Receives from the channels.
+    /// Receives from the shared memory links.
     #[inline]
     fn progress_shared(&self, cq: Option<&CqInner>) -> Shared {
         if self.channel_count.load(Ordering::Acquire) == 0 {
@@ -115,8 +115,9 @@ impl EngineInner {
     }
 
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
-    /// After long batches the QPs are drained together: one acknowledgement for many packets. In the
-    /// middle of a message the rest is on its way: it is waited for a little.
+    /// After long batches the outputs of all QPs are flushed together, so that one ACK covers many
+    /// packets. In the middle of a message this polls for a little longer, because the rest is on
+    /// its way.
     pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, driver: Driver) -> Received {
         let RxState {
             buffer,
@@ -141,7 +142,7 @@ impl EngineInner {
                         break;
                     }
                     batches += 1;
-                    // Simulated time does not go by meanwhile.
+                    // Simulated time does not advance meanwhile.
                     let looks = delivered.mid_message && self.sim.is_none();
                     look_until = looks.then(|| self.now().plus_ns(MORE_NS));
                 }
@@ -167,10 +168,9 @@ impl EngineInner {
         received
     }
 
-    /// Hands the packets of a batch to their QPs. Consecutive
-    /// packets of a QP are handled under one lock. The QPs are drained `at_once`, or are `dirty`
-    /// then.
-    // A poll in vain, of which there are many, is not to prepare for it.
+    /// Hands the packets of a batch to their QPs. Consecutive packets of a QP are handled under one
+    /// lock. The outputs of the QPs are flushed `at_once`, or the QPs are added to `dirty`.
+    // Not inlined: an empty poll, which is frequent, should not set up its stack frame.
     #[inline(never)]
     fn deliver(
         &self,
@@ -257,7 +257,8 @@ impl EngineInner {
                     self.count(|counters| &counters.rx_bad_icrc);
                     uplink.count(Traffic::bad_icrc);
                 }
-                // GRO may have merged it with one of ours although it is for another process on this address.
+                // GRO may have merged it with a packet for this process although it is for another
+                // process on this address.
                 //= BTH-10
                 Verdict::UnknownQp(dest) => {
                     if let Some(group) = &uplink.group {
@@ -305,8 +306,8 @@ impl EngineInner {
         }
     }
 
-    /// A batch of somebody who may not talk to us. False, and nothing has happened, where there is a packet in it
-    /// that has been passed on for somebody else.
+    /// Drops a batch of a peer that may not communicate with this process. Returns false without
+    /// any effect if a packet in it was forwarded for another source.
     #[cold]
     fn refuse_all(&self, uplink: &Uplink, batch: &RxBatch<'_>) -> bool {
         let passed_on = |segment| matches!(uplink.link.arrival(segment), Arrival::Forwarded(..));
@@ -319,8 +320,8 @@ impl EngineInner {
         true
     }
 
-    /// A packet that nobody here wants: the process on this address that it is for gets it, if that is another
-    /// one, and else it is counted.
+    /// Forwards a packet that this process does not accept to the process on this address that it
+    /// is for. Counts it with `counter` if there is none.
     #[cold]
     fn pass_on(
         &self,
@@ -344,7 +345,7 @@ impl EngineInner {
     }
 }
 
-/// Packets of one sender, out of a socket.
+/// Packets of one sender, from a socket.
 struct Socket<'f> {
     flow: Option<&'f mut Flow>,
     tos: u8,
@@ -369,30 +370,30 @@ impl Origin for Socket<'_> {
     }
 }
 
-/// What polling shared memory has yielded.
+/// The result of polling shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Shared {
-    /// Packets.
+    /// Packets were received.
     found: bool,
-    /// It is the turn of the sockets: looking at them takes much longer.
+    /// The sockets are to be polled now, which takes much longer.
     sockets: bool,
 }
 
-/// What a batch was.
+/// The outcome of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
-    /// Packets handed to QPs.
+    /// Number of packets handed to QPs.
     packets: u64,
-    /// The last one was not the last of its message.
+    /// The last packet was not the last one of its message.
     mid_message: bool,
-    /// Its QP has completions to report.
+    /// The QP of the last packet has completions to report.
     completes: bool,
 }
 
-/// What one call received.
+/// The result of one call of `receive`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
-    /// Packets handed to QPs.
+    /// Number of packets handed to QPs.
     pub(super) packets: u64,
     /// There may be more.
     pub(super) more: bool,

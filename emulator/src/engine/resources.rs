@@ -1,9 +1,9 @@
-//! A socket at which programs of the same user ask what the process has made of its devices.
+//! A socket at which programs of the same user read the process's objects on its devices.
 //!
-//! It is there in processes of a view (docs/view.md). Its name is in the abstract namespace, which
-//! belongs to the network namespace, as devices do: `rocade/resources/UID/PID-CHANCE`. Who connects
-//! gets one byte and, with it, a file in memory that holds the report, and the connection ends. So
-//! an answer never waits for the one who asks.
+//! Processes in a sysfs view have it (docs/view.md). Its name is in the abstract namespace, which
+//! belongs to the network namespace, as devices do: `rocade/resources/UID/PID-CHANCE`. A client
+//! that connects gets one byte and, with it, a memfd that holds the report. Then the connection is
+//! closed. So an answer never waits for the client.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,10 +15,10 @@ use crate::fdpass;
 use crate::random;
 use crate::sys;
 
-/// Questions that are answered before the thread looks after its packets again.
+/// Number of clients that are answered before the thread handles packets again.
 const AT_ONCE: usize = 16;
 
-/// The socket.
+/// The listening socket.
 #[derive(Debug)]
 pub(super) struct ResourceSocket {
     listener: UnixListener,
@@ -39,7 +39,7 @@ impl ResourceSocket {
         self.listener.as_raw_fd()
     }
 
-    /// Answers those who wait.
+    /// Answers the pending clients.
     pub(super) fn answer(&self, report: impl FnOnce() -> String) {
         let mut askers = Vec::new();
         while askers.len() < AT_ONCE

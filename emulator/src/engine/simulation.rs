@@ -1,5 +1,5 @@
-//! Driving an engine whose network is simulated: there is no background thread, and time moves when the program
-//! has nothing left to do at that time.
+//! Drives an engine with a simulated network. There is no background thread, and time advances when
+//! the application has nothing left to do at the current time.
 
 use crate::cells::Driver;
 use rocade_transport::Time;
@@ -8,12 +8,12 @@ use super::EngineInner;
 use super::pending::Occasion;
 
 impl EngineInner {
-    /// Is the network simulated?
+    /// Returns true if the network is simulated.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.sim.is_some()
     }
 
-    /// When something happens next of its own accord; `None` where nothing does.
+    /// Returns the time of the next event, or `None` if there is none.
     pub(crate) fn next_event(&self) -> Option<Time> {
         let network = self.sim.as_ref()?;
         let all = [
@@ -25,14 +25,14 @@ impl EngineInner {
         all.into_iter().flatten().min()
     }
 
-    /// Time goes by in which nothing happens.
+    /// Advances the time, without events.
     pub(crate) fn move_to(&self, time: Time) {
         if let Some(network) = &self.sim {
             network.move_to(time);
         }
     }
 
-    /// Moves time to the next event and lets it happen. False where nothing is going to happen.
+    /// Advances the time to the next event and handles it. Returns false if there is none.
     pub(super) fn advance(&self) -> bool {
         self.fail_qps_of_overrun_cqs();
         let Some(next) = self.next_event() else {

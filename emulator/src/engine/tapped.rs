@@ -1,4 +1,4 @@
-//! Packets on their way through the tap (`link/tap.rs`): what it lets through, changes or keeps for a while.
+//! Packets that pass the packet hooks (`link/tap.rs`), which may drop, change or delay them.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ impl Origin for Via {
     }
 }
 
-/// The way out of a packet that may be late.
+/// The route of a packet that may be delayed.
 pub(super) type WayOut = (Arc<Uplink>, Path);
 
 impl EngineInner {
-    /// Sends a run that is complete and sealed, unless something happens to it. False where there is no room.
+    /// Sends a complete and sealed run through the packet hooks. Returns false if there is no room.
     #[cold]
     pub(super) fn send_tapped(
         &self,
@@ -72,7 +72,7 @@ impl EngineInner {
         sent
     }
 
-    /// Sends a packet that is no QP's, complete and sealed. What there is no room for is lost.
+    /// Sends a complete and sealed packet that belongs to no QP. It is lost if there is no room.
     pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
         let run = Run::single(bytes, false);
         let driver = Driver::Application;
@@ -93,13 +93,13 @@ impl EngineInner {
     fn leave(&self, leaving: &Leaving<WayOut>, enters: &mut bool, promise: bool, driver: Driver) {
         let (uplink, path) = &leaving.way;
         for _ in 0..leaving.copies {
-            // What there is no room for is lost.
+            // Without room the packet is lost.
             let run = Run::single(&leaving.bytes, promise);
             self.put(uplink, path, enters, run, driver);
         }
     }
 
-    /// Lets go on what has been late for long enough.
+    /// Sends and delivers the packets whose delay is over.
     #[cold]
     pub(super) fn release_late(&self, driver: Driver) {
         self.release_leaving(driver);
@@ -118,7 +118,7 @@ impl EngineInner {
                 let uplinks = self.uplinks.read();
                 let mut uplinks = uplinks.iter();
                 let here = uplinks.find(|uplink| uplink.link.local() == meta.destination);
-                // It was for this process when it came.
+                // The packet was for this process when it arrived.
                 if let Some(uplink) = here {
                     self.to_gsi(uplink, meta.source, &bytes, true);
                 }
@@ -128,7 +128,7 @@ impl EngineInner {
 }
 
 impl Dispatch<'_> {
-    /// [`Dispatch::packet`] where packets are captured, or something happens to them.
+    /// [`Dispatch::packet`] for packets that are captured or subject to fault rules.
     #[cold]
     pub(super) fn tapped_packet<'p>(
         &mut self,
@@ -137,7 +137,7 @@ impl Dispatch<'_> {
         origin: &mut impl Origin,
         mut later: Option<&mut Vec<Qpn>>,
     ) -> Verdict {
-        // Not the time of the batch: its later packets may have left after that.
+        // Not the time of the batch: its later packets may have been sent after that.
         let (tap, now) = (&self.engine.tap, self.engine.now());
         let bytes = packet.copied();
         if Packet::parse(&bytes).is_err() {
@@ -148,7 +148,7 @@ impl Dispatch<'_> {
             Some((covered, icrc)) => (covered, *icrc),
             None => (&[], [0; ICRC_LEN]),
         });
-        // Checking has told the Identification.
+        // The check has determined the Identification.
         let via = origin.via();
         if !is_intact {
             tap.refuse(now, meta, &bytes, &via, "wrong ICRC");

@@ -1,4 +1,5 @@
-//! Where the engine's threads and queue pairs meet: what the sockets alone do not show.
+//! Tests of interactions between the engine's threads and queue pairs that the sockets alone do not
+//! show.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -21,7 +22,7 @@ use crate::memory::KERNEL_CALLS;
 use crate::steering::Slot;
 use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
-/// Half a second: on a busy machine a process may not run for longer than usual timeouts.
+/// Half a second: on a busy machine a process may not be scheduled for longer than usual timeouts.
 const TIMEOUT: u8 = 17;
 const QPS: usize = 2;
 const MEMORY_LEN: usize = 4096;
@@ -88,7 +89,8 @@ fn connect(qp: &Qp, peer: &Qp, to: &Host) {
     qp.connect(access, &connection).expect("connected");
 }
 
-/// A thread that blocks the signals which say that memory is gone: the kernel copies what it sends, a run at once.
+/// A thread that blocks SIGSEGV and SIGBUS: the kernel copies the data that it sends, a whole run
+/// per call.
 #[test]
 fn a_run_whose_data_the_kernel_copies_costs_one_call() {
     const LEN: usize = 60 << 10;
@@ -109,7 +111,7 @@ fn a_run_whose_data_the_kernel_copies_costs_one_call() {
         let source = unsafe { a.pd.reg_mr(addr, LEN, addr, access) }.expect("registered");
         let target: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(0)).collect());
         let va = target.as_ptr().expose_provenance() as u64;
-        // SAFETY: likewise.
+        // SAFETY: leaked memory, accessed through atomics only.
         let to = unsafe { b.pd.reg_mr(va, LEN, va, access) }.expect("registered");
         let sge = Sge {
             addr,
@@ -145,12 +147,12 @@ fn a_run_whose_data_the_kernel_copies_costs_one_call() {
         most
     });
     let most = sent.join().expect("no panic");
-    // 60 packets; a run or two, and who this process is.
+    // 60 packets in a run or two, and a query of the process ID.
     assert!((1..=4).contains(&most), "{most} system calls");
 }
 
-/// Two threads make the channel between two addresses of their process at the same time: whoever comes
-/// second must not lead anybody to a channel from which nobody receives.
+/// Two threads make the shared memory link between two addresses of their process at the same time.
+/// The link of the second thread must not be used, because no thread receives from it.
 #[test]
 fn a_second_channel_of_ones_own_is_not_used() {
     let (near, far) = ("127.4.0.5", "127.4.0.6");
@@ -159,7 +161,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
     let link = LinkMode::Shm;
     let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
     let (a, b) = (host_on(&engine, "near"), host_on(&engine, "far"));
-    // The other address is not in use yet, so there is no channel.
+    // The other address is not in use yet, so there is no link.
     connect(&a.qps[0], &b.qps[0], &b);
     let inner = &engine.inner;
     assert_eq!(inner.channels.read().len(), 0);
@@ -170,7 +172,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
         let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.peer_bell.as_fd());
         ends.expect("memory").map(Arc::new)
     };
-    // The first thread has its channel in the list, and has not moved the queue pairs.
+    // The first thread has added its link to the list, and has not moved the queue pairs.
     let first = ends();
     inner.channels.write().extend(first.iter().cloned());
     inner.channel_count.store(2, Ordering::Release);
@@ -216,8 +218,8 @@ fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
     assert!(!owed::engines_of(own + 1).iter().any(is_this), "a child");
 }
 
-/// A message has come to a queue pair that has not been drained yet when the CQ of its sends is overrun: if its
-/// completion is seen, it is acknowledged.
+/// A message has come to a queue pair, whose outputs are not flushed yet, when the CQ of its sends
+/// is overrun. If its completion is seen, it is acknowledged.
 //= RC-ACK-20 type=test
 #[test]
 fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
@@ -291,15 +293,16 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
     assert_eq!(qp.counters().acks_sent, 1);
 }
 
-/// Two threads may find at the same time that a queue pair waits for nothing any more. One of them takes it off the list:
-/// the other would take off what has been put there again meanwhile, and nobody would look after that.
+/// Two threads may find at the same time that a queue pair needs no more service. Only one of them
+/// removes it from the list. The other would remove an entry that was enqueued again meanwhile, and
+/// the QP would never be served.
 #[test]
 fn a_queue_pair_is_taken_off_a_list_once() {
     let host = host("127.4.0.10");
     connect(&host.qps[0], &host.qps[1], &host);
     let engine = &host.engine.inner;
     let (agenda, qpn) = (engine.agenda(), host.qps[0].qp_num());
-    // Another thread has found it done, and is about to take it off.
+    // Another thread has served it, and is about to remove it.
     agenda.put(qpn, Why::NoRoom, engine.now());
     assert!(host.cq.poll_one().is_none());
     assert_eq!(agenda.count(Why::NoRoom), 1);

@@ -1,4 +1,4 @@
-//! From a QP's outputs to the link, the CQs and the timers.
+//! Flushes a QP's outputs to the link, the CQs and the timers.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,20 +19,20 @@ use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 
 const ICRC_LEN: usize = 4;
-/// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
-/// channel right into its ring.
+/// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same
+/// pass, and for shared memory they are copied right into the ring.
 const LONGEST_COPY: usize = 256;
 
 thread_local! {
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
 }
 
-/// Segments that are complete.
+/// Complete segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
-    /// As for [`ShmChannel::send`].
+    /// See [`ShmChannel::send`].
     pub(crate) promise: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A run of one.
+    /// Makes a run of one segment.
     pub(super) const fn single(bytes: &'a [u8], promise: bool) -> Self {
         Self {
             bytes,
@@ -56,14 +56,14 @@ impl<'a> Run<'a> {
 }
 
 impl EngineInner {
-    /// Drains a QP after a mutation at `now`: transmits, completes, raises, arms. The transport's rule of
-    /// one mutation, then all outputs, is kept here.
+    /// Flushes the outputs of a QP after a change at `now`: sends packets, reports completions,
+    /// raises events and arms the timer. The transport demands that all outputs are flushed after
+    /// each change.
     ///
-    /// The order matters. An acknowledgement leaves before its completion can be seen, because the
-    /// application may end the process on seeing it (one that is held is in the last will by then:
-    /// see [`super::owed`]); and room for the completion is reserved
-    /// before that, because a message whose completion is lost must not be acknowledged
-    /// (RC-ERR-G).
+    /// The order matters. An ACK is sent before its completion can be seen, because the application
+    /// may end the process when it sees the completion. An ACK that is delayed is in the ACK
+    /// journal by then: see [`super::owed`]. Room for the completion is reserved before that,
+    /// because a message whose completion is lost must not be acknowledged.
     pub(crate) fn drain(
         &self,
         inner: &QpInner,
@@ -77,10 +77,11 @@ impl EngineInner {
         let reserved = if wants {
             self.reserve(inner, core)
         } else {
-            // Nothing is acknowledged: a completion that is lost will not be, either.
+            // Nothing is acknowledged, so completions need no room yet.
             0
         };
-        // Before anybody sees that a message is over, the peer included: who ends this process then expects that others go on.
+        // Before the application or the peer can see that a message is complete. If this process is
+        // ended then, another process has to be able to continue.
         inner.write_down(&core.qp);
         self.transmit(inner, core, mem, cause, (now, driver), wants);
         inner.write_down(&core.qp);
@@ -93,7 +94,7 @@ impl EngineInner {
         }
     }
 
-    /// Reserves room in the CQs for the completions that wait, and returns for how many.
+    /// Reserves room in the CQs for the pending completions. Returns for how many.
     fn reserve(&self, inner: &QpInner, core: &mut QpCore) -> usize {
         let total = core.qp.completions_waiting();
         if total == 0 {
@@ -106,7 +107,7 @@ impl EngineInner {
         reserved
     }
 
-    /// Hands out completions, the first `reserved` of which have room, and events.
+    /// Reports completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.completions_waiting() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
@@ -125,7 +126,8 @@ impl EngineInner {
         }
     }
 
-    /// Sends what the QP has to send, but for an acknowledgement that is held back; `wants`: there may be anything.
+    /// Sends the packets of the QP, except an ACK that is delayed. `wants`: there may be something
+    /// to send.
     pub(super) fn transmit(
         &self,
         inner: &QpInner,
@@ -139,7 +141,7 @@ impl EngineInner {
         if core.qp.take_moved() {
             core.tx.migrate();
         }
-        // Before it is told of a target, an initiator may have to do what concerns this side alone.
+        // A DC initiator may have local work to do before it has a target.
         let leads_anywhere =
             core.tx.leads_anywhere() || core.qp.config().qp_type == QpType::DcInitiator;
         if !leads_anywhere {
@@ -167,7 +169,7 @@ impl EngineInner {
                 self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);
             });
             if with_buffer.is_err() {
-                // The thread is about to end.
+                // The thread-local buffer is gone, because the thread is about to end.
                 let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
                 self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, &mut buffer);
             }
@@ -188,8 +190,9 @@ impl EngineInner {
         }
     }
 
-    /// Writes the acknowledgement that is all there is to send into the ring of the peer, as a promise. False where
-    /// somebody wants to see what is sent, or it has to leave otherwise: nothing has changed then.
+    /// Writes the lone ACK that there is to send into the ring of the peer, as an unpublished
+    /// record. Returns false without any effect if packet hooks are active, or if the ACK has to be
+    /// sent otherwise.
     fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, driver: Driver) -> bool {
         let QpCore { qp, tx, .. } = core;
         let Some((_, path)) = &tx.route else {
@@ -219,7 +222,7 @@ impl EngineInner {
         true
     }
 
-    /// Counts a run of so many segments and bytes.
+    /// Counts a run of `segments` segments and `len` bytes.
     #[inline]
     pub(super) fn note_sent(
         &self,
@@ -262,8 +265,8 @@ impl EngineInner {
             let is_ready = tx.is_ready(tag);
             let is_paced = !qp.is_reliable();
             let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
-                // An answer to where nothing may go is lost on the way. Any other route is known as long as
-                // a datagram takes it.
+                // A response to a peer that is not allowed is dropped. All other routes are known
+                // as long as a datagram uses them.
                 debug_assert!(qp.answer_route(tag).is_some());
                 continue;
             };
@@ -290,7 +293,7 @@ impl EngineInner {
                     tx.quiet.take_if(|_| !promise && sent);
                     sent
                 }),
-                // A channel that has just ended: lost on the way.
+                // A shared memory link that has just ended: the packets are lost.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let sending = sending(path, len, segment_len, promise, driver);
@@ -333,7 +336,7 @@ impl EngineInner {
         }
     }
 
-    /// Finds the way of an answer of a DC target, if that is what takes this way, and it is not known yet.
+    /// Resolves the route of a DC target's response if it is not known yet.
     fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
         let Some((uplink, av)) = tx.unknown_answer(tag) else {
             return;
@@ -354,8 +357,8 @@ impl EngineInner {
         }
     }
 
-    /// Registered memory that was to be sent is gone: sends what can still be sent of the run. What there is no
-    /// room for is lost on the way.
+    /// Sends the rest of a run after registered memory that was to be sent has vanished. Packets
+    /// without room are lost.
     #[cold]
     fn salvage(
         &self,
@@ -381,7 +384,7 @@ impl EngineInner {
         });
     }
 
-    /// Sends what was left over; false where there is still no room.
+    /// Sends the blocked run. Returns false if there is still no room.
     #[cold]
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
         let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
@@ -396,7 +399,7 @@ impl EngineInner {
                 segment_len: blocked.segment_len,
                 promise: false,
             };
-            // What was meant for a channel that has ended is lost on the way.
+            // A run for a shared memory link that has ended is lost.
             let lost = !blocked.sealed && path.live_channel().is_none();
             let held = blocked.is_paced
                 && path.live_channel().is_none()
@@ -409,7 +412,8 @@ impl EngineInner {
         true
     }
 
-    /// Sends bytes that are complete; for a socket they have to be sealed. False where there is no room.
+    /// Sends complete bytes, which have to be sealed for a socket. Returns false if there is no
+    /// room.
     pub(super) fn put(
         &self,
         uplink: &Uplink,
@@ -428,10 +432,10 @@ impl EngineInner {
         send_shared(channel, enters, pieces, sending).unwrap_or(true)
     }
 
-    /// False where the socket has no room. Other failures count as loss on the way: the
-    /// transport's retries decide.
+    /// Returns false if the socket has no room. Other failures count as packet loss, for the
+    /// transport's retries.
     fn send(&self, uplink: &Uplink, path: &Path, run: &[u8], segment_len: usize) -> bool {
-        // Groups have no other way.
+        // Groups always use UDP.
         if self.link_mode == LinkMode::Shm && !path.to.is_multicast() {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
@@ -445,7 +449,7 @@ impl EngineInner {
             Err(error) => {
                 let errors = self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
                 if errors == 0 {
-                    // Once: the retries of every QP would say the same.
+                    // Only once: the retries of every QP would repeat it.
                     tracing::error!(
                         "cannot send to {}: {error}; what went there counts as lost",
                         path.to
@@ -456,7 +460,7 @@ impl EngineInner {
         }
     }
 
-    /// Tries again to send what there was no room for, then goes on.
+    /// Tries again to send a blocked run, then continues.
     pub(super) fn resend_blocked(
         &self,
         inner: &QpInner,
@@ -476,7 +480,7 @@ impl EngineInner {
     }
 }
 
-/// How a run of so many bytes goes through the channel of a path.
+/// Returns the parameters of a run through the shared memory link of a path.
 #[inline]
 fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, driver: Driver) -> Sending {
     Sending {
@@ -490,7 +494,8 @@ fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, driver: D
     }
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`].
+/// Sends a run through shared memory. Returns false if there is no room. `enters` as in
+/// [`TxState`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
@@ -511,8 +516,8 @@ fn send_shared<'a>(
     }
 }
 
-/// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
-/// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
+/// Copies the missing payloads, and fills in the ICRC of each segment. Under segmentation offload
+/// the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
 fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let mut id = 0;
@@ -539,8 +544,8 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Resu
     result
 }
 
-/// Copies the payloads that are not there yet at once, where the kernel copies: a system call for each would cost more
-/// than to copy and to sum up apart.
+/// Copies the missing payloads in one call if the kernel copies. A system call for each would cost
+/// more than copying and CRC in separate passes.
 #[inline]
 fn fill_by_kernel(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     if memory.is_by_kernel() && !buffer.deferred().is_empty() {
@@ -550,7 +555,7 @@ fn fill_by_kernel(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fa
     Ok(())
 }
 
-/// Copies the payloads that are not there yet.
+/// Copies the missing payloads.
 fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
@@ -562,7 +567,7 @@ fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     result
 }
 
-/// A run in order, from the buffer and from registered memory.
+/// The pieces of a run in order, from the buffer and from registered memory.
 fn pieces<'a>(buffer: &'a TxBuffer, memory: &'a MemGuard<'_>) -> impl Iterator<Item = Piece<'a>> {
     let bytes = buffer.bytes();
     let mut at = 0;

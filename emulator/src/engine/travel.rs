@@ -1,4 +1,4 @@
-//! What XRC targets that travel need of the engine.
+//! Implements the services that shared XRC targets need from the engine.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl Host for EngineInner {
 }
 
 impl EngineInner {
-    /// XRC domains, and the targets that others may have too.
+    /// The shared XRC domains and targets.
     pub(crate) const fn travels(&self) -> &Travels {
         &self.travels
     }
@@ -104,7 +104,7 @@ impl EngineInner {
         self.travels.open_domain(&**self, events, init, join)
     }
 
-    /// May a packet to a QP that is unknown be for a target of another process?
+    /// Returns true if a packet to an unknown QP may be for a target of another process.
     pub(super) fn may_be_shared(&self, dest: Qpn) -> bool {
         let uplinks = self.uplinks.read_recursive();
         let own = uplinks.first().and_then(|uplink| uplink.link.slot());
