@@ -1,8 +1,8 @@
 //! The only accesses to registered memory.
 //!
-//! Registered memory belongs to the application, which may read and write it at any moment. So
-//! it is never turned into a slice: bytes are copied through raw pointers into or out of
-//! memory that only we use. What such a race yields is what DMA would: old or new bytes.
+//! Registered memory belongs to the application, which may read and write it at any moment. It is
+//! therefore never turned into a slice: bytes are copied through raw pointers, into or out of
+//! memory of Rocade. Such a race yields what DMA would: old or new bytes.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -16,8 +16,8 @@ use super::guard::kernel::Part;
 use super::guard::section::guarded;
 use super::guard::{Fault, Way, kernel};
 
-/// A range of registered memory whose bounds and rights have been checked. It may be gone all the same:
-/// every access can fail.
+/// A range of registered memory whose bounds and rights were checked. It may be unmapped all the
+/// same, so every access can fail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     addr: usize,
@@ -27,9 +27,9 @@ pub(super) struct Span {
 
 impl Span {
     /// # Safety
-    /// Where `addr..addr+len` is mapped, it must be memory that the engine may read and write: it was
-    /// registered by someone who promised that (see `Pd::reg_mr`), and the region table is locked
-    /// against deregistration.
+    /// Where `addr..addr+len` is mapped, it must be memory that the engine may read and write. The
+    /// application has promised that when it registered the memory (see `Pd::reg_mr`), and the
+    /// region table is locked against deregistration.
     pub(super) const unsafe fn new(addr: usize, len: usize, way: Way) -> Self {
         Self { addr, len, way }
     }
@@ -45,7 +45,7 @@ impl Span {
     }
 }
 
-/// Registered memory to be copied from, while the region table is locked.
+/// Registered memory to copy from, while the region table is locked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readable<'a> {
     span: Span,
@@ -53,7 +53,7 @@ pub(crate) struct Readable<'a> {
 }
 
 impl<'a> Readable<'a> {
-    /// `_table` is the locked region table.
+    /// Makes the memory readable while `_table`, the locked region table, is borrowed.
     pub(super) const fn new<T>(span: Span, _table: &'a T) -> Self {
         Self {
             span,
@@ -67,23 +67,24 @@ impl<'a> Readable<'a> {
         self.span.len
     }
 
-    /// Returns the bytes' place in memory.
+    /// Returns the span of the bytes.
     pub(super) const fn span(self) -> Span {
         self.span
     }
 
-    /// Copies all of it. Lengths must agree.
+    /// Copies all bytes. Both lengths must be equal.
     ///
     /// # Errors
-    /// [`Fault`]; `dst` then holds anything.
+    /// [`Fault`]. The content of `dst` is undefined then.
     pub(crate) fn copy(self, dst: &mut [u8]) -> Result<(), Fault> {
         read(self.span, dst)
     }
 
-    /// Likewise, and continues `crc` over `head` and what has been copied.
+    /// Copies all bytes like [`copy`](Self::copy), and continues `crc` over `head` and the copied
+    /// bytes.
     ///
     /// # Errors
-    /// [`Fault`]; `dst` then holds anything.
+    /// [`Fault`]. The content of `dst` is undefined then.
     #[inline]
     pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> Result<u32, Fault> {
         let Span { addr, len, way } = self.span;
@@ -94,16 +95,16 @@ impl<'a> Readable<'a> {
         }
         let src = self.span.source();
         let mut sum = 0;
-        // SAFETY: `Span::new`'s contract lets us read `src`; `dst` is an exclusive slice of ours. The
-        // routines are arithmetic, loads and stores into `dst`.
+        // SAFETY: `Span::new`'s contract allows reading `src`, and `dst` is an exclusive slice of
+        // Rocade. The routines are arithmetic, loads and stores into `dst`.
         unsafe { guarded(addr, len, || sum = crc::copy(crc, head, src, dst)) }?;
         Ok(sum)
     }
 
-    /// Copies all of it to memory that is no Rust object.
+    /// Copies all bytes to memory that is no Rust object.
     ///
     /// # Errors
-    /// [`Fault`]; at `dst` is anything then.
+    /// [`Fault`]. The content at `dst` is undefined then.
     ///
     /// # Safety
     /// [`len`](Self::len) bytes must be writable at `dst`.
@@ -114,21 +115,22 @@ impl<'a> Readable<'a> {
     }
 }
 
-/// Copies from registered memory. Lengths must agree.
+/// Copies from registered memory. Both lengths must be equal.
 pub(super) fn read(span: Span, dst: &mut [u8]) -> Result<(), Fault> {
     assert_eq!(span.len, dst.len(), "the caller cuts spans to size");
     let Some(dst) = NonNull::new(dst.as_mut_ptr()) else {
         return Ok(());
     };
-    // SAFETY: `dst` is an exclusive slice of ours; were it inside registered memory, the application
-    // broke the contract.
+    // SAFETY: `dst` is an exclusive slice of Rocade. If it were inside registered memory, the
+    // application would have broken the contract.
     unsafe { read_to(span, dst) }
 }
 
-/// Copies from all of these, where the kernel copies with one system call for many of them. Lengths must agree.
+/// Copies from all places. The kernel copies many of them with one system call. The lengths of each
+/// pair must be equal.
 ///
 /// # Errors
-/// [`Fault`]: all places then hold anything.
+/// [`Fault`]. The content of all destinations is undefined then.
 pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
     let mut parts = Vec::with_capacity(places.len());
     for (span, dst) in places {
@@ -142,12 +144,12 @@ pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
             _ => read(*span, dst)?,
         }
     }
-    // SAFETY: exclusive slices of ours.
+    // SAFETY: the destinations are exclusive slices of Rocade.
     unsafe { kernel::read_all(&parts) }
 }
 
 /// # Safety
-/// As many bytes as the span has must be writable at `dst`.
+/// At least `span.len` bytes must be writable at `dst`.
 #[inline]
 unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
     let Span { addr, len, way } = span;
@@ -156,15 +158,16 @@ unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
         return unsafe { kernel::read(addr, dst, len) };
     }
     let src = span.source();
-    // SAFETY: `Span::new`'s contract lets us read `src`, the caller's promise write to `dst`. A copy may be
-    // left anywhere.
+    // SAFETY: `Span::new`'s contract allows reading `src`, and the caller's promise allows writing
+    // to `dst`. A copy may be left anywhere.
     unsafe { guarded(addr, len, || ptr::copy(src, dst.as_ptr(), len)) }
 }
 
 //= ORD-02
 //= ORD-03
-/// Copies into registered memory, the last byte last: programs poll on it (ORD-01 does not
-/// promise that, hardware does it). Lengths must agree. After a fault a part may have been copied.
+/// Copies into registered memory, the last byte last: applications poll on it. The InfiniBand
+/// specification does not promise that order, but hardware keeps it. Both lengths must be equal.
+/// After a fault a part may have been copied.
 pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     let Span { addr, len, way } = span;
     assert_eq!(len, src.len(), "the caller cuts spans to size");
@@ -179,11 +182,11 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
         return Ok(());
     };
     if way == Way::Kernel {
-        // SAFETY: `src` is readable; `Span::new`'s contract lets us write.
+        // SAFETY: `src` is readable, and `Span::new`'s contract allows writing.
         return unsafe { kernel::write(addr, NonNull::from(src).cast(), len) };
     }
-    // SAFETY: as in `read_to`, with the roles exchanged; `head.len()` is inside the span, and a byte is
-    // always aligned.
+    // SAFETY: as in `read_to`, with the roles exchanged. `head.len()` is inside the span, and a
+    // byte is always aligned.
     unsafe {
         guarded(addr, len, || {
             ptr::copy(head.as_ptr(), dst, head.len());
@@ -196,8 +199,8 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
 //= ATM-02
 //= ATM-03
 //= ATM-04
-/// Executes an atomic on 8 bytes, atomic with respect to the CPU too.
-/// The address must be a multiple of 8; otherwise `None`.
+/// Executes an atomic on 8 bytes, atomic with respect to the CPU too. Returns `None` unless the
+/// address is a multiple of 8.
 pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     if span.len != 8 || !span.addr.is_multiple_of(8) {
         return None;
@@ -219,13 +222,15 @@ pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     Some(executed.map(|()| original))
 }
 
-/// Held for writing by an atomic on more than the processor does at once, for reading by all others.
+/// Held for writing by an atomic that is wider than those of the processor, and for reading by all
+/// others.
 static WIDE: RwLock<()> = RwLock::new(());
 
 //= XAT-16
 //= XAT-23
-/// Executes a masked atomic on 2^`log_size` bytes: up to 8, atomic with respect to the CPU too, else to all atomics of this
-/// process. The address must be a multiple of the size; otherwise `None`.
+/// Executes a masked atomic on 2^`log_size` bytes. Up to 8 bytes it is atomic with respect to the
+/// CPU too. Wider ones are atomic with respect to all atomics of this process. Returns `None`
+/// unless the address is a multiple of the size.
 pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<Words, Fault>> {
     let len = 1usize << log_size;
     if span.len != len || !span.addr.is_multiple_of(len) {
@@ -281,7 +286,7 @@ pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<W
                 }
                 let new = op.apply(log_size, &old);
                 for (index, word) in new.iter().enumerate().take(len / 8) {
-                    // SAFETY: likewise, and writable.
+                    // SAFETY: inside the span, aligned, and writable by `Span::new`'s contract.
                     unsafe { AtomicU64::from_ptr(target.add(index)) }
                         .store(*word, Ordering::SeqCst);
                 }
@@ -291,7 +296,7 @@ pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<W
     Some(executed.map(|()| old))
 }
 
-/// Writes 8 bytes with one instruction. The address must be a multiple of 8; otherwise `None`.
+/// Writes 8 bytes with one instruction. Returns `None` unless the address is a multiple of 8.
 //= ETH-12
 pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
     if span.len != 8 || !span.addr.is_multiple_of(8) {
@@ -305,8 +310,9 @@ pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
     Some(at_once(span, || target.store(value, Ordering::SeqCst)))
 }
 
-/// Does something that is loads, stores and arithmetic on the aligned bytes of a span, which are on one page, and that the
-/// kernel cannot do for us: it is asked whether they are there.
+/// Runs an access that consists of loads, stores and arithmetic on the aligned bytes of a span on
+/// one page. The kernel cannot run such an access, so with [`Way::Kernel`] it is only asked whether
+/// the bytes are mapped.
 #[inline]
 fn at_once(span: Span, access: impl FnMut()) -> Result<(), Fault> {
     if span.way == Way::Kernel {

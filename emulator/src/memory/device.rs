@@ -1,4 +1,4 @@
-//! Memory of the device: that of the process, but only copies of ours and regions reach it.
+//! Device memory. It is memory of the process that only Rocade's copies and memory regions access.
 
 use std::sync::atomic::AtomicU64;
 
@@ -15,7 +15,7 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// `len` bytes.
+    /// Allocates `len` zeroed bytes.
     pub(crate) fn new(len: usize) -> Self {
         let words = std::iter::repeat_with(AtomicU64::default);
         let words = words.take(len.div_ceil(WORD)).collect();
@@ -27,12 +27,12 @@ impl DeviceMemory {
         self.len
     }
 
-    /// What it takes of the device.
+    /// Number of bytes that it takes of the device's memory.
     pub(crate) const fn footprint(&self) -> usize {
         self.words.len() * WORD
     }
 
-    /// Address of a part that is inside.
+    /// Address of a part, or `None` if the part is not inside.
     pub(crate) fn place(&self, offset: usize, len: usize) -> Option<usize> {
         let end = offset.checked_add(len)?;
         let start = self.words.as_ptr().expose_provenance();
@@ -41,17 +41,17 @@ impl DeviceMemory {
 
     fn span(&self, offset: u64, len: usize) -> Option<Span> {
         let addr = self.place(usize::try_from(offset).ok()?, len)?;
-        // SAFETY: inside the allocation, which `&self` keeps. Nobody makes other references than to atomics, whose
-        // memory may be changed behind them.
+        // SAFETY: inside the allocation, which `&self` keeps alive. The only references to it are
+        // to atomics, which allow concurrent changes of their memory.
         Some(unsafe { Span::new(addr, len, Way::Section) })
     }
 
-    /// Copies into it; `None`, and nothing is written, beyond the end.
+    /// Copies into it. Returns `None` beyond the end, without having written anything.
     pub(crate) fn write(&self, offset: u64, src: &[u8]) -> Option<()> {
         access::write(self.span(offset, src.len())?, src).ok()
     }
 
-    /// Copies from it.
+    /// Copies from it. Returns `None` beyond the end.
     pub(crate) fn read(&self, offset: u64, dst: &mut [u8]) -> Option<()> {
         access::read(self.span(offset, dst.len())?, dst).ok()
     }

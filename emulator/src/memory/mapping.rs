@@ -1,8 +1,8 @@
-//! Is a range of this process's memory mapped, and how?
+//! Finds out whether a range of this process's memory is mapped, and with which rights.
 //!
-//! Asked for every registration, so it must not take longer the more mappings a process has, touch pages or
-//! change them. Linux 6.11 tells of one mapping at a time; before, all there is is text about all of
-//! them, of which as little as possible is read.
+//! This is checked at every registration. The check must not take longer the more mappings a
+//! process has, and must not touch or change pages. Linux 6.11 reports one mapping at a time. Older
+//! kernels only have a text file of all mappings, of which as little as possible is read.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -12,8 +12,9 @@ use std::ptr::{self, NonNull};
 
 use super::guard::kernel;
 
-/// Where memory of programs can be. At the bottom is no pointer that Rust would follow; beyond the top, an access would
-/// be a fault without an address, which nobody could tell from a fault of our own.
+/// The addresses of application memory. Rust does not follow pointers to the lowest page. Beyond
+/// the top an access causes a fault without an address, which is indistinguishable from a fault of
+/// Rocade's own.
 pub(crate) const ADDRESSES: Range<u64> = if cfg!(target_arch = "x86_64") {
     4096..(1 << 47) - 4096
 } else {
@@ -22,8 +23,7 @@ pub(crate) const ADDRESSES: Range<u64> = if cfg!(target_arch = "x86_64") {
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Checks that every page of `addr..addr+len` is mapped readable, and writable where `write`
-/// (MR-08).
+/// Checks that every page of `addr..addr+len` is mapped readable, and writable if `write`.
 pub(crate) fn is_mapped(addr: u64, len: u64, write: bool) -> bool {
     let Some(end) = addr.checked_add(len) else {
         return false;
@@ -35,20 +35,21 @@ pub(crate) fn is_mapped(addr: u64, len: u64, write: bool) -> bool {
     {
         return answer;
     }
-    // Much sooner than all the text where something is missing.
+    // If something is not mapped, this is much faster than reading the text.
     if !has_no_hole(&range) {
         return false;
     }
     let text = maps.map(|maps| covers(BufReader::with_capacity(1 << 16, maps), &range, write));
     match text {
         Some(Ok(answer)) => answer,
-        // Without /proc nothing says whether it is writable; an access that fails will.
+        // Without /proc the kernel does not tell whether memory is writable. An access that fails
+        // will.
         _ => is_readable(addr) && is_readable(end.saturating_sub(1)),
     }
 }
 
-/// Has the pages of a range that is no null region's ready, to be written where `write`; false where one of them is
-/// not mapped so.
+/// Populates the pages of a range outside null regions, for writing if `write`. Returns false if
+/// one of them is not mapped with these rights.
 pub(crate) fn populate(addr: usize, len: usize, write: bool) -> bool {
     const MADV_POPULATE_READ: libc::c_int = 22;
     const MADV_POPULATE_WRITE: libc::c_int = 23;
@@ -63,8 +64,8 @@ pub(crate) fn populate(addr: usize, len: usize, write: bool) -> bool {
     } else {
         MADV_POPULATE_READ
     };
-    // It is as good as done where the kernel does not know that: Linux before 5.14.
-    // SAFETY: the pages are touched, which changes nothing that a program can see.
+    // Linux before 5.14 does not support this advice, which is only an optimization.
+    // SAFETY: the pages are touched, which changes nothing that the application can see.
     unsafe {
         libc::madvise(
             ptr::without_provenance_mut(start),
@@ -75,7 +76,7 @@ pub(crate) fn populate(addr: usize, len: usize, write: bool) -> bool {
     true
 }
 
-/// One mapping. Its address is in `query_addr` when asked for.
+/// A mapping. `query_addr` is the address to look up.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct ProcmapQuery {
@@ -97,15 +98,15 @@ struct ProcmapQuery {
 
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
-/// The ioctl: reads and writes, its structure's size, group `f`, number 17.
+/// The ioctl number: reads and writes, the size of the structure, group `f`, number 17.
 const PROCMAP_QUERY: u64 =
     3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
 const _: () = assert!(size_of::<ProcmapQuery>() == 104);
 
-/// Asks for the mappings of a range one by one.
+/// Queries the mappings of a range one by one.
 ///
 /// # Errors
-/// Those of ioctl(2): the kernel may not know this question.
+/// Those of ioctl(2): the kernel may not support this ioctl.
 fn ask(maps: &File, range: &Range<u64>, write: bool) -> io::Result<bool> {
     let needed = rights(write);
     let mut need = range.start;
@@ -115,8 +116,7 @@ fn ask(maps: &File, range: &Range<u64>, write: bool) -> io::Result<bool> {
             query_addr: need,
             ..ProcmapQuery::default()
         };
-        // SAFETY: the structure is what this ioctl reads and writes; its addresses are null, their
-        // sizes 0.
+        // SAFETY: the ioctl reads and writes this structure, whose addresses are null and sizes 0.
         let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
         if result < 0 {
             let error = io::Error::last_os_error();
@@ -137,7 +137,7 @@ const fn rights(write: bool) -> u64 {
     if write { READABLE | WRITABLE } else { READABLE }
 }
 
-/// Is something mapped everywhere, whatever its rights?
+/// Returns true if every page is mapped, with any rights.
 fn has_no_hole(range: &Range<u64>) -> bool {
     // SAFETY: no pointers.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 12);
@@ -148,23 +148,24 @@ fn has_no_hole(range: &Range<u64>) -> bool {
     ) else {
         return false;
     };
-    // SAFETY: asynchronous msync(2) writes nothing and starts nothing: all it does is to look for holes.
+    // SAFETY: asynchronous msync(2) writes nothing and starts nothing. It only looks for holes.
     let result = unsafe { libc::msync(ptr::without_provenance_mut(addr), len, libc::MS_ASYNC) };
     result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
 }
 
 fn is_readable(addr: u64) -> bool {
     let mut byte = 0u8;
-    // SAFETY: one byte that is ours.
+    // SAFETY: `byte` is a local variable.
     usize::try_from(addr)
         .is_ok_and(|addr| unsafe { kernel::read(addr, NonNull::from(&mut byte), 1).is_ok() })
 }
 
-/// `maps` lists mappings in ascending order, a line each: `start-end perms ...`, and perhaps a path, which is
-/// any bytes. Reads no more than has to be.
+/// Checks that the mappings of a `maps` file cover a range. The file lists them in ascending order,
+/// a line each: `start-end perms ...`, and perhaps a path of any bytes. Reads no more than
+/// necessary.
 ///
 /// # Errors
-/// Those of reading; `InvalidData` where a line is none of these.
+/// Those of reading, and `InvalidData` for a malformed line.
 fn covers(mut maps: impl BufRead, range: &Range<u64>, write: bool) -> io::Result<bool> {
     let needed = rights(write);
     let mut need = range.start;
@@ -247,14 +248,15 @@ mod tests {
         assert!(covers(&b"no maps\n"[..], &(1..2), false).is_err());
     }
 
-    /// Pages of this process, and what all ways to find out say of ranges of them.
+    /// Pages of this process, and the results of all methods for ranges of them.
     struct Pages(u64);
 
     const PAGE: u64 = 4096;
     const PAGE_LEN: usize = 4096;
 
     impl Pages {
-        /// 0 writable, 1 read-only, 2 without rights, 3 none, 4 to 7 writable, 6 a file with an odd name.
+        /// Maps eight pages: 0 writable, 1 read-only, 2 without rights, 3 unmapped, 4 to 7
+        /// writable, 6 a file with an odd name.
         fn new() -> Self {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -296,12 +298,12 @@ mod tests {
     impl Drop for Pages {
         fn drop(&mut self) {
             let start = ptr::without_provenance_mut(usize::try_from(self.0).unwrap());
-            // SAFETY: ours; a hole does not matter.
+            // SAFETY: this mapping. A hole in it does not matter.
             unsafe { libc::munmap(start, 8 * PAGE_LEN) };
         }
     }
 
-    /// What this thread has computed so far, in ns.
+    /// Returns the CPU time of this thread in ns.
     fn processor_time() -> i64 {
         // SAFETY: plain data, written by the call.
         let time = unsafe {
@@ -312,7 +314,7 @@ mod tests {
         time.tv_sec * 1_000_000_000 + time.tv_nsec
     }
 
-    /// Text about all mappings would take milliseconds each time.
+    /// Reading the text of all mappings would take milliseconds each time.
     #[test]
     fn many_mappings_make_no_difference() {
         const PAGES: usize = 20_000;
@@ -328,7 +330,7 @@ mod tests {
             assert_eq!(result, 0);
         }
         let last = start.addr() as u64 + (PAGES as u64 - 2) * PAGE;
-        // Linux before 6.11 has nothing but the text.
+        // Linux before 6.11 only has the text.
         let tells = ask(&File::open(MAPS).unwrap(), &(last..last + 1), true).is_ok();
         let before = processor_time();
         for _ in 0..if tells { 500 } else { 1 } {
@@ -368,7 +370,7 @@ mod tests {
         assert!(!is_readable(pages.0 + 2 * PAGE) && !is_readable(pages.0 + 3 * PAGE));
     }
 
-    /// A large range of which nothing has been touched stays untouched.
+    /// A check of a large untouched range does not touch it.
     #[test]
     fn nothing_is_touched() {
         let len = 1usize << 36;
@@ -383,11 +385,11 @@ mod tests {
         let text = covers(BufReader::new(File::open(MAPS).unwrap()), &range, true);
         assert!(text.unwrap());
         let mut resident = vec![0u8; 1 << 16];
-        // SAFETY: a byte for each of the pages asked for.
+        // SAFETY: there is a byte for each of the pages.
         let asked = unsafe { libc::mincore(start, resident.len() << 12, resident.as_mut_ptr()) };
         assert_eq!(asked, 0);
         assert!(resident.iter().all(|page| page & 1 == 0));
-        // SAFETY: ours.
+        // SAFETY: this mapping.
         unsafe { libc::munmap(start, len) };
     }
 }

@@ -1,4 +1,4 @@
-//! What an access through an indirect key touches.
+//! The memory that an access through an indirect key touches.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use super::access::Span;
 use super::table::MemGuard;
 use crate::sync::RwLockReadGuard;
 
-/// All places of an access, and the locks under which they stay what they are: who changes a key, listed by
-/// another or not, waits until the access is done.
+/// All pieces of an access, and the locks that keep them unchanged. A thread that changes one of
+/// the keys, directly listed or nested, waits until the access is done.
 pub(super) struct Pieces<'a> {
-    /// With their lengths; nowhere where memory has been promised that is not there.
+    /// The pieces with their lengths. `None` is a piece of a null region.
     spans: Vec<(Option<Span>, usize)>,
     held: Vec<RwLockReadGuard<'a, Indirect>>,
-    /// No more than so many are looked at.
+    /// Maximum number of pieces to collect.
     most: usize,
 }
 
 impl Pieces<'_> {
-    /// Does something to each, with its part of the access.
+    /// Calls `f` for each piece, with its range of the access.
     pub(super) fn each(
         &self,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
@@ -35,8 +35,8 @@ impl Pieces<'_> {
 }
 
 impl MemGuard<'_> {
-    /// The pieces of an access through an indirect key, each of which is there and may be accessed so; all of them
-    /// where `most` are enough.
+    /// Collects the pieces of an access through an indirect key, after checking that each exists
+    /// and allows the access. Stops after `most` pieces.
     //= UMR-24
     pub(super) fn pieces(
         &self,
@@ -57,7 +57,7 @@ impl MemGuard<'_> {
         }
     }
 
-    /// Adds those of one key, which is `level` keys below the one that was named.
+    /// Adds the pieces of one key, which is `level` levels below the key of the access.
     fn collect<'a>(
         &'a self,
         access: (Accessor, AccessFlags),
@@ -107,7 +107,7 @@ impl MemGuard<'_> {
     }
 }
 
-/// Why no more pieces are looked at.
+/// The reason why no more pieces are collected.
 enum Stop {
     Enough,
     Refused(AccessError),

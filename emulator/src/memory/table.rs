@@ -1,9 +1,10 @@
-//! The key table: keys, and the regions, windows and indirect keys that they stand for.
+//! The key table: keys, and their regions, windows and indirect keys.
 //!
-//! Progress holds a read guard while it copies; only who makes, ends or changes a region takes the write lock. So
-//! `dereg_mr` returns only when no copy is in flight (MR-09). Windows and indirect keys change while others hold the
-//! read guard and access memory: they have locks of their own, which are held for the length of one access.
-//! Regions need none. Who writes under such a lock takes no other; so who reads may hold several.
+//! Progress holds a read guard while it copies. Only a thread that adds, removes or changes a
+//! region takes the write lock, so that `dereg_mr` returns only when no copy is in flight. Windows
+//! and indirect keys change while other threads hold the read guard and access memory. They have
+//! their own locks, which are held for the duration of one access. Regions need none. A thread that
+//! writes under such a lock takes no other one, so that a reader may hold several.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,68 +25,70 @@ use crate::sync::{RwLock, RwLockReadGuard};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     pub(crate) pd: PdTag,
-    /// Where it is in this process.
+    /// The address in this process.
     pub(crate) addr: usize,
-    /// Length in bytes; 0 in device memory only.
+    /// Length in bytes. 0 is possible in device memory only.
     pub(crate) len: u64,
-    /// What peers and work requests call its first byte (MR-05).
+    /// The address of its first byte for peers and work requests.
     pub(crate) iova: u64,
     pub(crate) access: AccessFlags,
 }
 
-/// What a key stands for.
+/// The object of a key.
 #[derive(Debug)]
 enum Object {
-    /// A region; and how many windows are bound to it.
+    /// A region, with the number of windows bound to it.
     Region { region: Region, windows: AtomicU32 },
     /// A memory window, which changes under traffic.
     Window(Box<RwLock<Window>>),
-    /// A key for pieces of others, which changes likewise.
+    /// A key for pieces of other keys, which also changes under traffic.
     Indirect(Box<RwLock<Indirect>>),
-    /// Memory that takes everything and has nothing (NUL-01).
+    /// A null region: it accepts all writes and reads as zeros.
     Null(PdTag),
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// All of it but for a window, whose tag changes.
+    /// The whole key, except for a window, whose tag changes.
     key: u32,
     object: Object,
 }
 
-/// Why a region stays as it is.
+/// The reason why a region cannot be removed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// There is no such region.
     Unknown,
-    /// Windows are bound to it (MR-09).
+    /// Windows are bound to it.
     Bound,
 }
 
-/// The keys and what they stand for.
+/// The keys and their objects.
 ///
-/// A key is random in all its bits, index and tag (KEY-01), so that nobody who was not told can guess one.
-/// Where its entry is, the low bits of the index say: a new key is drawn until that place is free. More than half
-/// of the places are, so that this takes two attempts at most on average, and a key is found at once.
+/// A key is random in all its bits, index and tag, so that it cannot be guessed. The low bits of
+/// the index determine the place of its entry: a new key is drawn until its place is free. More
+/// than half of the places are free, so that this takes at most two attempts on average, and a
+/// lookup needs only one.
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// Their number is a power of two.
     entries: Vec<Option<Entry>>,
     count: usize,
-    /// How many of them are windows.
+    /// Number of windows among them.
     windows: usize,
-    /// The indexes that were given back last, which are not used again soon (KEY-03).
+    /// The indexes released last, which are not reused soon.
     retired: VecDeque<u32>,
 }
 
-/// Places at first.
+/// Initial number of places.
 const FEWEST_PLACES: usize = 64;
 /// Regions and windows.
 const MAX_KEYS: usize = MAX_MR as usize + MAX_MW as usize;
-/// So many keys end before the index of one is used again.
+/// Number of keys that are released before an index is reused.
 const RETIRED: usize = 4096;
 
-/// What names the region; the low byte of the key only tells it from others that had this name before.
+/// Returns the index of a key. The low byte, the tag, only distinguishes it from earlier keys with
+/// this index.
 const fn index(key: u32) -> u32 {
     key >> 8
 }
@@ -96,7 +99,8 @@ pub(crate) struct MrTable {
     regions: RwLock<Regions>,
 }
 
-/// The table, locked against changes, for one thread: registered memory, as the transport knows it.
+/// The table, locked against changes, for one thread. It implements the registered memory of the
+/// transport.
 #[derive(Debug)]
 pub(crate) struct MemGuard<'a> {
     pub(super) regions: RwLockReadGuard<'a, Regions>,
@@ -116,18 +120,18 @@ impl MrTable {
         }
     }
 
-    /// Adds a region and returns its key; `None` where the table is full.
+    /// Adds a region and returns its key, or `None` if the table is full.
     pub(crate) fn insert(&self, region: Region) -> Option<u32> {
         let windows = AtomicU32::new(0);
         self.add(|_| Object::Region { region, windows })
     }
 
-    /// Adds a region of memory that is not there, likewise.
+    /// Adds a null region and returns its key, or `None` if the table is full.
     pub(crate) fn insert_null(&self, pd: PdTag) -> Option<u32> {
         self.add(|_| Object::Null(pd))
     }
 
-    /// Adds a free window, likewise.
+    /// Adds a free window and returns its key, or `None` if the table is full.
     pub(crate) fn insert_window(&self, kind: WindowKind, pd: PdTag) -> Option<u32> {
         self.add(|key| {
             let window = Window::new(kind, pd, Rkey::new(key));
@@ -135,7 +139,8 @@ impl MrTable {
         })
     }
 
-    /// Adds a free indirect key with room for `capacity` entries, likewise.
+    /// Adds a free indirect key with room for `capacity` entries, and returns it. Returns `None` if
+    /// the table is full.
     pub(crate) fn insert_indirect(
         &self,
         pd: PdTag,
@@ -166,7 +171,7 @@ impl MrTable {
         Some(key)
     }
 
-    /// Removes a region. Waits for copies in flight; later accesses fail.
+    /// Removes a region. Waits for copies in flight, and later accesses fail.
     ///
     /// # Errors
     /// The region stays.
@@ -219,7 +224,8 @@ impl MrTable {
         windows.map(|entry| entry.key).collect()
     }
 
-    /// Where in this process a part of a region of `pd` is that the device may read, or write.
+    /// Returns the address of a part of a region of `pd` that the device may read, or write if
+    /// `write`.
     pub(crate) fn place_of(&self, pd: PdTag, sge: &Sge, write: bool) -> Result<usize, AccessError> {
         let regions = self.regions.read();
         let region = regions.region(sge.lkey.get()).ok_or(AccessError::BadKey)?;
@@ -236,7 +242,7 @@ impl MrTable {
         Ok(region.addr + offset)
     }
 
-    /// Changes a region, between two accesses (MR-10).
+    /// Changes a region, between two accesses.
     ///
     /// # Errors
     /// The region stays as it was.
@@ -258,7 +264,7 @@ impl MrTable {
         }
     }
 
-    /// Removes a window, bound or not (MW-10), by any of its keys.
+    /// Removes a window, bound or not, by any of its keys.
     pub(crate) fn remove_window(&self, key: u32) {
         let mut regions = self.regions.write();
         if let Some(window) = regions.window(key) {
@@ -268,7 +274,7 @@ impl MrTable {
         }
     }
 
-    /// Frees the windows that were bound on a QP for it alone: it has ended.
+    /// Frees the windows that were bound on a QP that has ended, and that only this QP may use.
     //= MW-10
     pub(crate) fn free_windows_of(&self, qpn: Qpn) {
         let regions = self.regions.read();
@@ -293,7 +299,7 @@ impl MrTable {
         }
     }
 
-    /// Likewise, if that is possible before long.
+    /// Like [`read`](Self::read), but gives up after `patience`.
     pub(crate) fn try_read_for(&self, now: Time, patience: Duration) -> Option<MemGuard<'_>> {
         Some(MemGuard {
             way: guard::way(now),
@@ -314,8 +320,8 @@ impl MemGuard<'_> {
 }
 
 impl Regions {
-    /// Keeps more than half of the places free. Keys in different places stay in different places: each
-    /// moves by the next bit of its index.
+    /// Keeps more than half of the places free. Keys in different places stay in different places,
+    /// because each place number grows by the next bit of the index.
     fn make_room(&mut self) {
         if self.count * 2 < self.entries.len() {
             return;
@@ -330,7 +336,7 @@ impl Regions {
         }
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     fn take(&mut self, key: u32) {
         let place = self.place(key);
         self.entries[place] = None;
@@ -341,8 +347,8 @@ impl Regions {
         self.retired.push_back(index(key));
     }
 
-    /// The first word of `random` that may be a key: it is not in use, its index was not lately, and
-    /// its place is free.
+    /// Returns the first word of `random` that can be a key: unused, with an index that was not
+    /// released lately, and with a free place.
     fn new_key(&self, mut random: impl FnMut() -> u32) -> u32 {
         loop {
             let key = random();
@@ -382,7 +388,7 @@ impl Regions {
         }
     }
 
-    /// Is it a region of nothing, and whose?
+    /// Returns the domain of a null region.
     pub(super) fn null(&self, key: u32) -> Option<PdTag> {
         match self.lookup(key)?.object {
             Object::Null(pd) => Some(pd),
@@ -390,7 +396,7 @@ impl Regions {
         }
     }
 
-    /// The window with this index; the tag is the window's to compare.
+    /// Returns the window with this index. The caller lets the window compare the tag.
     pub(super) fn window(&self, key: u32) -> Option<&RwLock<Window>> {
         match self.at_place(key)? {
             Entry {
@@ -401,7 +407,7 @@ impl Regions {
         }
     }
 
-    /// The indirect key with this number.
+    /// Returns the indirect key of this number.
     pub(super) fn indirect(&self, key: u32) -> Option<&RwLock<Indirect>> {
         match &self.lookup(key)?.object {
             Object::Indirect(indirect) => Some(indirect),
@@ -409,7 +415,7 @@ impl Regions {
         }
     }
 
-    /// What an indirect key that lists this one has to know of it.
+    /// Returns the properties of a key for an indirect key that lists it.
     fn listed(&self, lkey: Lkey) -> Option<Listed> {
         match &self.lookup(lkey.get())?.object {
             Object::Region { region, .. } => Some(Listed {
@@ -429,7 +435,7 @@ impl Regions {
         }
     }
 
-    /// Changes an indirect key: those that it lists are looked at before it is locked.
+    /// Fills an indirect key. The keys that it lists are checked before it is locked.
     pub(super) fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
         let indirect = self.indirect(fill.key.get()).ok_or(BindError::NoWindow)?;
         let pd = indirect.read_recursive().pd();
@@ -454,7 +460,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes a key invalid.
+    /// Invalidates a key.
     pub(super) fn invalidate(
         &self,
         who: Accessor,
@@ -478,7 +484,8 @@ impl Regions {
         window.free();
     }
 
-    /// One window more or less is bound to a region. Who removes or changes regions excludes us.
+    /// Changes the number of windows that are bound to a region. The read guard excludes threads
+    /// that remove or change regions.
     fn count_windows(&self, region: Option<Lkey>, change: impl Fn(u32, u32) -> u32) {
         if let Some(lkey) = region
             && let Some(Entry {
@@ -501,7 +508,7 @@ mod tests {
 
     const PD: PdTag = PdTag(1);
 
-    /// Inserts a key with this value, or else with `instead`.
+    /// Inserts a key with the value `wanted` if that is allowed, otherwise `instead`.
     fn insert(table: &MrTable, wanted: u32, instead: u32) -> u32 {
         let mut words = [wanted, instead].into_iter();
         let mut regions = table.regions.write();
@@ -513,8 +520,8 @@ mod tests {
         key
     }
 
-    /// Whatever the tag: the index of a key that has ended is not handed out before many others have
-    /// ended too. Then it is.
+    /// The index of a released key is not reused before many others were released, whatever the
+    /// tag. Then it is reused.
     //= KEY-03 type=test
     #[test]
     fn the_index_of_a_key_rests_when_it_has_ended() {
@@ -533,7 +540,7 @@ mod tests {
         assert_eq!(insert(&table, same_index, 0), same_index);
     }
 
-    /// An index of 0 and the key that stands for all ones are nobody's.
+    /// An index of 0 and the key of all ones are never used.
     //= KEY-05 type=test
     #[test]
     fn some_words_are_no_keys() {

@@ -98,7 +98,7 @@ fn keys_are_random_in_all_bits_and_found_among_many() {
         assert_eq!(check(key ^ 0x8000_0000, n), Err(AccessError::BadKey));
     }
     drop(memory);
-    // Every other one goes; the rest is found as before.
+    // Removes every other key. The others are found as before.
     for key in keys.iter().step_by(2) {
         assert_eq!(table.remove(*key), Ok(()));
     }
@@ -233,10 +233,10 @@ fn a_window_opens_a_part_of_a_region() {
     let free = memory.check_remote(WHO, Rkey::new(window), 0x1008, 8, RemoteAccess::Write);
     assert_eq!(free, Err(AccessError::BadKey));
     assert_eq!(memory.bind(WHO, &bind), Ok(()));
-    // The region itself lets no peer in.
+    // The region itself allows no access by peers.
     let whole = memory.write_remote(WHO, Rkey::new(region), 0x1008, b"whole");
     assert_eq!(whole, Err(AccessError::Permission));
-    // It may change at any moment: nothing is left for later.
+    // The window may change at any moment, so that the access has to be checked again.
     assert_eq!(check(0x1008, 16), Ok(Extent::Pieces));
     assert_eq!(check(0x1008, 17), Err(AccessError::OutOfRange));
     assert_eq!(check(0x1000, 8), Err(AccessError::OutOfRange));
@@ -275,7 +275,7 @@ fn a_window_opens_a_part_of_a_region() {
         ..bind
     };
     assert_eq!(memory.bind(WHO, &no_window), Err(BindError::NoWindow));
-    // No plain region is invalidated.
+    // A plain region cannot be invalidated.
     let refused = memory.invalidate(WHO, Rkey::new(region), false);
     assert_eq!(refused, Err(AccessError::BadKey));
 }
@@ -306,7 +306,8 @@ fn a_region_stays_while_windows_are_bound_to_it() {
         assert_eq!(table.remove(region), Err(Kept::Bound));
     };
     is_bound();
-    // One goes elsewhere, one is invalidated; what fails changes nothing.
+    // One window is bound to another region, one is invalidated, and failed requests change
+    // nothing.
     let mut elsewhere = bind(windows[0], other);
     assert_eq!(table.read(Time::ZERO).bind(WHO, &elsewhere), Ok(()));
     elsewhere.lkey = Lkey::new(0x55);
@@ -322,14 +323,14 @@ fn a_region_stays_while_windows_are_bound_to_it() {
     table.free_windows_of(WHO.qpn);
     assert_eq!(table.replace(region, NOWHERE), Ok(()));
     assert_eq!(table.remove(region), Ok(()));
-    // A type 1 window is no QP's; it keeps its region until it ends.
+    // A type 1 window belongs to no QP, and keeps its region until it is destroyed.
     assert_eq!(table.remove(other), Err(Kept::Bound));
     table.remove_window(bind(windows[0], other).rkey.get());
     assert_eq!(table.remove(other), Ok(()));
     let gone = table.read(Time::ZERO).bind(WHO, &bind(windows[0], other));
     assert_eq!(gone, Err(BindError::NoWindow));
 
-    // Whoever drops the last handle of a region frees its windows.
+    // Dropping the last handle of a region frees its windows.
     let region = table.insert(Region {
         len: 64,
         access: BINDABLE,
@@ -386,7 +387,7 @@ fn windows_are_found_among_many_by_their_index() {
     assert_eq!(table.remove(region), Ok(()));
 }
 
-/// Invalidation returns when no access is in flight, although all hold the read guard.
+/// Invalidation returns when no access is in flight, although all threads hold the read guard.
 //= RC-WQE-09 type=test
 #[test]
 fn nothing_is_written_after_an_invalidation() {

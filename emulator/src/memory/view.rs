@@ -21,7 +21,7 @@ impl From<Fault> for AccessError {
 }
 
 impl Region {
-    /// The span of an access, if domain, rights and range allow it (MR-11…13).
+    /// Returns the span of an access if domain, rights and range allow it.
     #[inline]
     pub(super) fn span(
         &self,
@@ -41,7 +41,7 @@ impl Region {
         self.part(way, va, len)
     }
 
-    /// A part of it. To be used while the table is locked.
+    /// Returns the span of a part. To be used while the table is locked.
     //= MR-11
     #[inline]
     fn part(&self, way: Way, va: u64, len: u64) -> Result<Span, AccessError> {
@@ -52,15 +52,16 @@ impl Region {
         }
         let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
-        // SAFETY: inside the region, which `Pd::reg_mr`'s caller has given us until it is
-        // deregistered; regions are borrowed from the guard that holds deregistration off.
+        // SAFETY: inside the region, which `Pd::reg_mr`'s caller has provided until it is
+        // deregistered. Regions are borrowed from the guard that blocks deregistration.
         Ok(unsafe { Span::new(self.addr + offset, len, way) })
     }
 }
 
 impl MemGuard<'_> {
-    /// The payload of a packet, whose key, rights and range the transport has checked under this guard; to
-    /// find that it is gone is left to the copy. `None` where it has not.
+    /// Returns the payload of a packet whose key, rights and range the transport has checked under
+    /// this guard. Returns `None` if it has not. Only the copy finds out whether the memory is
+    /// unmapped.
     #[inline]
     pub(crate) fn source(&self, source: Source) -> Option<Readable<'_>> {
         let (key, va, len) = match source {
@@ -72,16 +73,18 @@ impl MemGuard<'_> {
         Some(Readable::new(span.ok()?, regions))
     }
 
-    /// Returns true if the kernel copies: then [`copy_all`](Self::copy_all) makes a run cost as much as a packet.
+    /// Returns true if the kernel copies. Then one call of [`copy_all`](Self::copy_all) for a run
+    /// costs as much as the copy of one packet.
     #[inline]
     pub(crate) fn is_by_kernel(&self) -> bool {
         self.way == Way::Kernel
     }
 
-    /// Copies payloads of packets, as [`source`](Self::source) has them, to where they belong.
+    /// Copies payloads of packets, as [`source`](Self::source) returns them, to their destinations.
     ///
     /// # Errors
-    /// [`Fault`] where one is gone, or was not checked; all places then hold anything.
+    /// [`Fault`] if one is unmapped or was not checked. The content of all destinations is
+    /// undefined then.
     pub(crate) fn copy_all(&self, payloads: Vec<(Source, &mut [u8])>) -> Result<(), Fault> {
         let places = payloads.into_iter().map(|(source, place)| {
             let readable = self.source(source).ok_or(Fault)?;
@@ -90,8 +93,7 @@ impl MemGuard<'_> {
         access::read_all(&mut places.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Does something at the place that an access goes to: to each piece of it, which is nowhere where memory
-    /// has been promised that is not there.
+    /// Calls `f` for each piece of an access. The piece is `None` in a null region.
     //= MR-13
     #[inline]
     fn reach(
@@ -111,8 +113,8 @@ impl MemGuard<'_> {
         }
     }
 
-    /// Likewise, where the key is no region's. A window or an indirect key stays as it is until that is done: who
-    /// changes it waits. So many pieces are looked at, at most.
+    /// Like `reach`, for a key of no region. A window or an indirect key stays unchanged until the
+    /// access is done: a thread that changes it waits. Stops after `most` pieces.
     #[cold]
     fn elsewhere(
         &self,
@@ -147,7 +149,7 @@ impl MemGuard<'_> {
         pieces.each(f)
     }
 
-    /// May memory be accessed so?
+    /// Checks an access.
     #[inline]
     fn check(
         &self,
@@ -169,7 +171,7 @@ impl MemGuard<'_> {
     }
 }
 
-/// What is asked of a key, and by whom: some keys are only for one of them.
+/// The requested access. Some keys allow only local or only remote access.
 #[derive(Clone, Copy)]
 enum Asked {
     Local(LocalAccess),
@@ -177,7 +179,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// The right that it needs.
+    /// The right that the access needs.
     #[inline]
     const fn right(self) -> AccessFlags {
         match self {
@@ -190,8 +192,8 @@ impl Asked {
     }
 }
 
-/// So many pieces of an indirect key a check looks at; the accesses look at all of theirs. A message may have a piece
-/// for each of its bytes, and nobody shall wait for that.
+/// Number of pieces of an indirect key that a check looks at. The accesses look at all of theirs. A
+/// message may have a piece for each of its bytes, and a check of all would take too long.
 const CHECKED_PIECES: usize = 1 << 14;
 
 impl Memory for MemGuard<'_> {
@@ -355,7 +357,7 @@ impl Memory for MemGuard<'_> {
     }
 }
 
-/// Copies from a place, which has zeros where there is none.
+/// Copies from a piece. A piece of a null region reads as zeros.
 #[inline]
 fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
     match span {
@@ -367,7 +369,7 @@ fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
     }
 }
 
-/// Copies to a place, or to nowhere.
+/// Copies to a piece. Writes to a piece of a null region are dropped.
 #[inline]
 fn write(span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {
     match span {

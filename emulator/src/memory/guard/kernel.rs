@@ -1,4 +1,4 @@
-//! Copies by the kernel, which says `EFAULT` where a copy of ours would end in a signal.
+//! Copies by the kernel, which returns `EFAULT` where a copy by this process would raise a signal.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering, fence};
@@ -6,30 +6,30 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering, fence};
 use super::Fault;
 use super::section::guarded;
 
-/// The kernel does not copy for us (a seccomp filter, for example).
+/// The kernel does not copy (because of a seccomp filter, for example).
 static REFUSES: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy)]
 enum Direction {
-    /// From memory that may be gone.
+    /// From memory that may be unmapped.
     Read,
-    /// To it.
+    /// To memory that may be unmapped.
     Write,
 }
 
-/// Bytes that may be gone, and as many bytes of Rocade's own.
+/// Bytes that may be unmapped, and as many bytes of Rocade's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// The address of the bytes that may be gone.
+    /// The address of the bytes that may be unmapped.
     pub(crate) addr: usize,
     pub(crate) own: NonNull<u8>,
     pub(crate) len: usize,
 }
 
-/// Copies `len` bytes from `addr`, where perhaps nothing is, to `dst`.
+/// Copies `len` bytes from `addr`, which may be unmapped, to `dst`.
 ///
 /// # Errors
-/// [`Fault`]: `dst` then holds anything.
+/// [`Fault`]. The content of `dst` is undefined then.
 ///
 /// # Safety
 /// `len` bytes must be writable at `dst`.
@@ -43,10 +43,12 @@ pub(crate) unsafe fn read(addr: usize, dst: NonNull<u8>, len: usize) -> Result<(
     unsafe { read_all(&[part]) }
 }
 
-/// Copies all parts from where perhaps nothing is, with one system call for each [`MOST_PARTS`] of them.
+/// Copies all parts from memory that may be unmapped, with one system call for each [`MOST_PARTS`]
+/// of them.
 ///
 /// # Errors
-/// [`Fault`] where one of them is gone: Rocade's side of each part then holds anything.
+/// [`Fault`] if one of them is unmapped. The content of Rocade's side of each part is undefined
+/// then.
 ///
 /// # Safety
 /// Rocade's side of each part must be writable.
@@ -60,20 +62,21 @@ pub(crate) unsafe fn read_all(parts: &[Part]) -> Result<(), Fault> {
         }
         for &Part { addr, own, len } in some {
             let src = ptr::with_exposed_provenance::<u8>(addr);
-            // SAFETY: the caller's promise; a copy may be left anywhere.
+            // SAFETY: the caller's promise. A copy may be left anywhere.
             unsafe { guarded(addr, len, || ptr::copy(src, own.as_ptr(), len)) }?;
         }
     }
     Ok(())
 }
 
-/// Copies `len` bytes, not 0, from `src` to `addr`, where perhaps nothing is. The last byte is stored last.
+/// Copies `len` bytes, not 0, from `src` to `addr`, which may be unmapped. The last byte is stored
+/// last.
 ///
 /// # Errors
-/// [`Fault`]: a part may have been copied.
+/// [`Fault`]. A part may have been copied.
 ///
 /// # Safety
-/// `len` bytes must be readable at `src`. Whoever owns the memory at `addr` must want it to be changed.
+/// `len` bytes must be readable at `src`. The owner of the memory at `addr` must allow the change.
 pub(crate) unsafe fn write(addr: usize, src: NonNull<u8>, len: usize) -> Result<(), Fault> {
     let head = Part {
         addr,
@@ -82,26 +85,26 @@ pub(crate) unsafe fn write(addr: usize, src: NonNull<u8>, len: usize) -> Result<
     };
     let last = Part {
         addr: addr + head.len,
-        // SAFETY: inside what the caller vouches for.
+        // SAFETY: inside the range that the caller promises to be readable.
         own: unsafe { src.add(head.len) },
         len: 1,
     };
-    // The kernel copies part after part, and this processor's stores stay in order.
+    // The kernel copies the parts one after the other, and x86-64 keeps the order of stores.
     if cfg!(target_arch = "x86_64") && head.len > 0 {
         // SAFETY: the caller's promise.
         return unsafe { write_all(&[head, last]) };
     }
     if head.len > 0 {
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise.
         unsafe { write_all(&[head]) }?;
     }
     fence(Ordering::Release);
-    // SAFETY: likewise.
+    // SAFETY: the caller's promise.
     unsafe { write_all(&[last]) }
 }
 
 /// # Safety
-/// As for [`write()`], for each part; there are [`MOST_PARTS`] at most.
+/// As for [`write()`], for each part. At most [`MOST_PARTS`] parts are allowed.
 unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     let refused = REFUSES.load(Ordering::Relaxed);
     // SAFETY: the caller's promise.
@@ -111,22 +114,23 @@ unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     for &Part { addr, own, len } in parts {
         let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
         fence(Ordering::Release);
-        // SAFETY: the caller's promise; a copy may be left anywhere.
+        // SAFETY: the caller's promise. A copy may be left anywhere.
         unsafe { guarded(addr, len, || ptr::copy(own.as_ptr(), dst, len)) }?;
     }
     Ok(())
 }
 
-/// The kernel does not copy.
+/// The error of a kernel that does not copy.
 struct Refused;
 
 /// Most parts of one system call.
 pub(crate) const MOST_PARTS: usize = 64;
 
-/// Copies so many parts with one system call.
+/// Copies all parts with one system call.
 ///
 /// # Safety
-/// Rocade's side of each part must be readable, or writable for [`Direction::Read`]. There are [`MOST_PARTS`] at most.
+/// Rocade's side of each part must be readable, or writable for [`Direction::Read`]. At most
+/// [`MOST_PARTS`] parts are allowed.
 unsafe fn copy(direction: Direction, parts: &[Part]) -> Result<Result<(), Fault>, Refused> {
     let nothing = libc::iovec {
         iov_base: ptr::null_mut(),
@@ -145,7 +149,8 @@ unsafe fn copy(direction: Direction, parts: &[Part]) -> Result<Result<(), Fault>
     let (local, remote) = (local.as_ptr(), remote.as_ptr());
     let this = this_process();
     counted();
-    // SAFETY: so many entries each; the caller vouches for the local memory, the kernel checks the other.
+    // SAFETY: both arrays have `count` entries. The caller promises the validity of the local
+    // memory, and the kernel checks the remote memory.
     let copied = unsafe {
         match direction {
             Direction::Read => libc::process_vm_readv(this, local, count, remote, count, 0),
@@ -163,20 +168,20 @@ unsafe fn copy(direction: Direction, parts: &[Part]) -> Result<Result<(), Fault>
     }
 }
 
-/// The number of this process, kept where `fork` clears it: with that of the parent a child would access the
-/// parent's memory.
+/// Returns the ID of this process. It is cached in a page that `fork` clears: with the parent's ID
+/// a child would access the parent's memory.
 fn this_process() -> libc::pid_t {
     static KEPT: AtomicPtr<AtomicI32> = AtomicPtr::new(ptr::null_mut());
     let mut kept = KEPT.load(Ordering::Acquire);
     if kept.is_null() {
         kept = word_wiped_on_fork();
         let old = ptr::null_mut();
-        // Who comes second leaves a page unused.
+        // The second of two concurrent threads leaves its page unused.
         if let Err(first) = KEPT.compare_exchange(old, kept, Ordering::AcqRel, Ordering::Acquire) {
             kept = first;
         }
     }
-    // SAFETY: null, or a word that stays.
+    // SAFETY: null, or a word that is never unmapped.
     let known = unsafe { kept.as_ref() };
     match known.map(|word| word.load(Ordering::Relaxed)) {
         Some(process) if process != 0 => process,
@@ -192,27 +197,28 @@ fn this_process() -> libc::pid_t {
     }
 }
 
-/// A word that is 0, and 0 again in a child; null where the kernel cannot do that.
+/// Makes a word that is 0, and 0 again in a child. Returns null if the kernel does not support
+/// that.
 fn word_wiped_on_fork() -> *mut AtomicI32 {
     // SAFETY: no pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 12);
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, which nobody else knows.
+    // SAFETY: a new mapping, which no other code uses.
     let word = unsafe { libc::mmap(ptr::null_mut(), page, rights, flags, -1, 0) };
     if word == libc::MAP_FAILED {
         return ptr::null_mut();
     }
-    // SAFETY: that mapping.
+    // SAFETY: the new mapping.
     if unsafe { libc::madvise(word, page, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: likewise.
+        // SAFETY: the new mapping.
         unsafe { libc::munmap(word, page) };
         return ptr::null_mut();
     }
     word.cast()
 }
 
-/// A system call is made.
+/// Counts a system call in tests.
 #[inline]
 fn counted() {
     #[cfg(test)]
@@ -221,16 +227,18 @@ fn counted() {
 
 #[cfg(test)]
 thread_local! {
-    /// The system calls that this thread has made to copy.
+    /// Number of system calls that this thread has made to copy.
     pub(crate) static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Are 4 bytes at `addr`, a multiple of 4, there and writable? The kernel adds 0 to them.
+/// Checks that the 4 bytes at `addr`, a multiple of 4, are mapped and writable. The kernel adds 0
+/// to them.
 ///
 /// # Errors
-/// [`Fault`] where not.
+/// [`Fault`] if they are not.
 pub(crate) fn probe(addr: usize) -> Result<(), Fault> {
-    // At worst this wakes a waiter of a futex at `addr` for nothing, which futexes are used to.
+    // At worst this causes a spurious wake-up of a waiter of a futex at `addr`, which futex users
+    // have to expect.
     const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28 | libc::FUTEX_OP_CMP_LT << 24;
     let nobody_waits = 0u32;
     counted();

@@ -1,15 +1,16 @@
-//! Accesses to memory that may be gone: a fault is an error, not the end of the process.
+//! Accesses to memory that may be unmapped: a fault is an error, not the end of the process.
 //!
-//! An application may unmap memory that is registered, protect it or truncate the file behind it. What
-//! a NIC has pinned stays; we meet a SIGSEGV or SIGBUS. Two ways to come out of that alive:
+//! An application may unmap registered memory, protect it or truncate the file behind it. Memory
+//! that a NIC has pinned stays accessible, but Rocade gets a SIGSEGV or SIGBUS. There are two ways
+//! to survive that:
 //!
-//! * [`Way::Section`]: the access runs inside a section ([`section`]), and a signal handler of ours
-//!   ([`signals`]) ends the section where it faults. It costs a few nanoseconds.
-//! * [`Way::Kernel`]: the kernel copies, and says `EFAULT` ([`kernel`]). It costs a microsecond, and is for
-//!   threads in which the handler would not be called: the program has put its own in its place, or blocks
-//!   the signals.
+//! * [`Way::Section`]: the access runs inside a section ([`section`]), and Rocade's signal handler
+//!   ([`signals`]) ends the section at the fault. A section costs a few nanoseconds.
+//! * [`Way::Kernel`]: the kernel copies, and returns `EFAULT` ([`kernel`]). Each copy costs a
+//!   microsecond. It is for threads in which Rocade's handler would not be called: the application
+//!   has installed its own handler, or blocks the signals.
 //!
-//! Which way a thread has to go is looked up now and then, because looking is a system call.
+//! The way for a thread is checked only every now and then, because the check is a system call.
 
 pub(super) mod kernel;
 pub(super) mod section;
@@ -25,31 +26,31 @@ use rocade_transport::Time;
 
 pub(super) use signals::install;
 
-/// The memory is not there, or not with these rights.
+/// The error of an access to memory that is unmapped or has other rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault;
 
-/// How a thread accesses memory that may be gone.
+/// The method by which a thread accesses memory that may be unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Itself; our signal handler catches faults.
+    /// The thread accesses it, and Rocade's signal handler catches faults.
     Section,
-    /// The kernel does it.
+    /// The kernel copies.
     Kernel,
 }
 
-/// For so long at least a look at the signal handlers counts: a program that replaces them and unmaps
-/// memory within this time is not noticed.
+/// Shortest time for which a check of the signal handlers is valid. An application that replaces
+/// the handlers and unmaps memory within this time is not noticed.
 const LOOK_NS: u64 = 20_000;
-/// And at most, see [`counts_for`].
+/// Longest time, see [`counts_for`].
 const LOOK_MAX_NS: u64 = 2_000_000;
-/// Looking takes one part in so many of a thread's time, where system calls are slow (an emulated or a
-/// traced processor).
+/// Reciprocal of the share of a thread's time that checks may take, where system calls are slow (an
+/// emulated or a traced processor).
 const LOOK_SHARE: u64 = 100;
-/// Signal mask and SIGBUS change together with SIGSEGV as a rule; in a thread that is busy they are looked
-/// at once in so many times.
+/// Signal mask and SIGBUS handler usually change together with the SIGSEGV handler. A busy thread
+/// checks them only every so many times.
 const THOROUGH_TURN: u32 = 8;
-/// A thread was not busy that has not looked for so long.
+/// A thread that has not checked for this time was not busy.
 const IDLE_NS: u64 = 200_000;
 
 #[derive(Clone, Copy)]
@@ -71,7 +72,7 @@ thread_local! {
     };
 }
 
-/// The way for the calling thread.
+/// Returns the method for the calling thread.
 #[inline]
 pub(super) fn way(now: Time) -> Way {
     let looked = LOOKED.get();
@@ -102,7 +103,7 @@ fn look(now: Time, before: Looked, age: u64) -> Way {
     way
 }
 
-/// For how many ns a look counts that took so long.
+/// Returns for how many ns a check is valid that took this long.
 fn counts_for(took: Duration) -> u64 {
     let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     took_ns

@@ -1,28 +1,28 @@
 //! Sections of code that a signal handler can end.
 //!
-//! A section calls a function, and returns from that call either when the function does, or when a fault
-//! inside the section's address range has happened: then the handler lets the thread go on at the end of
-//! the section, with the stack pointer that it had there. What the function calls and in
-//! which instruction it faults does not matter. To its caller a section is a function that returns once,
-//! so that the compiler need not know of any of this.
+//! A section calls a function. It ends when the function returns, or when a fault inside the
+//! section's address range happens. In that case the handler resumes the thread at the end of the
+//! section, with the stack pointer that it had there. The functions called inside and the faulting
+//! instruction do not matter. To its caller a section is a function that returns once, so that the
+//! compiler need not know of any of this.
 //!
-//! The current section of a thread is a word of thread-local storage that is there from the
-//! thread's beginning (the "initial exec" model): a handler may read it at any time.
+//! The current section of a thread is a word of thread-local storage that exists from the thread's
+//! beginning (the "initial exec" model). A handler may therefore read it at any time.
 
 use std::ffi::c_void;
 
 use super::Fault;
 
-/// Are there sections on this processor?
+/// Sections are supported on this processor.
 pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// What a section leaves on the stack while it runs.
+/// The stack frame of a running section.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Frame {
-    /// That of the section around it, or null.
+    /// The frame of the enclosing section, or null.
     _outer: *const Self,
-    /// Its address range.
+    /// The address range of the section.
     pub(super) start: usize,
     pub(super) end: usize,
 }
@@ -78,7 +78,7 @@ std::arch::global_asm!(
     "pop rbp",
     ".cfi_def_cfa rsp, 8",
     "ret",
-    // The handler lets the thread go on here, with the frame's address in rsp.
+    // The handler resumes the thread here, with the frame's address in rsp.
     ".hidden rocade_guard_landing",
     ".globl rocade_guard_landing",
     "rocade_guard_landing:",
@@ -169,7 +169,7 @@ std::arch::global_asm!(
     "ldp d14, d15, [sp, #176]",
     "add sp, sp, #192",
     "ret",
-    // The handler lets the thread go on here, with the frame's address in sp.
+    // The handler resumes the thread here, with the frame's address in sp.
     ".hidden rocade_guard_landing",
     ".globl rocade_guard_landing",
     "rocade_guard_landing:",
@@ -210,7 +210,7 @@ mod code {
     }
 }
 
-/// Elsewhere nothing is guarded; [`SUPPORTED`] says so.
+/// On other processors nothing is guarded, and [`SUPPORTED`] is false.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod code {
     use super::{Frame, c_void};
@@ -230,14 +230,14 @@ mod code {
     pub(super) unsafe extern "C" fn rocade_guard_landing() {}
 }
 
-/// Runs `body`, which ends early where an access to `len` bytes at `start` faults.
+/// Runs `body`, which ends early if an access to `len` bytes at `start` faults.
 ///
 /// # Errors
-/// [`Fault`]: `body` was left in the middle.
+/// [`Fault`]. `body` was left in the middle.
 ///
 /// # Safety
-/// `body` is made of plain accesses and arithmetic: wherever in it an access to that range is, it may be
-/// left without anything that has to be undone (locks, destructors, what must be changed together).
+/// `body` consists of plain accesses and arithmetic. It may be left at any access to that range
+/// without anything that has to be undone (locks, destructors, values that must change together).
 #[inline]
 pub(crate) unsafe fn guarded<F: FnMut()>(
     start: usize,
@@ -246,12 +246,12 @@ pub(crate) unsafe fn guarded<F: FnMut()>(
 ) -> Result<(), Fault> {
     const { assert!(!std::mem::needs_drop::<F>()) };
     extern "C" fn call<F: FnMut()>(data: *mut c_void) {
-        // SAFETY: `data` is the closure below, which nobody else uses meanwhile.
+        // SAFETY: `data` is the closure below, which no other code uses meanwhile.
         let body = unsafe { &mut *data.cast::<F>() };
         body();
     }
     let data = (&raw mut body).cast();
-    // SAFETY: `call` takes `data` as it is; the caller promises that it may be left at a fault.
+    // SAFETY: `call` takes `data` as it is. The caller promises that it may be left at a fault.
     let left = unsafe { code::rocade_guard_run(call::<F>, data, start, start.wrapping_add(len)) };
     if left == 0 { Ok(()) } else { Err(Fault) }
 }
@@ -259,12 +259,12 @@ pub(crate) unsafe fn guarded<F: FnMut()>(
 /// The frame of the section that the calling thread is in. May be called in a signal handler.
 pub(super) fn current() -> Option<(*const Frame, usize, usize)> {
     let frame = code::rocade_guard_frame();
-    // SAFETY: not null, it is on the stack of this thread, which has not left the section.
+    // SAFETY: if not null, it is on the stack of this thread, which has not left the section.
     let range = unsafe { frame.as_ref() };
     range.map(|range| (frame, range.start, range.end))
 }
 
-/// Where a thread goes on that leaves a section.
+/// The address at which a thread that leaves a section is resumed.
 pub(super) fn landing() -> usize {
     (code::rocade_guard_landing as *const ()).addr()
 }

@@ -1,7 +1,8 @@
 //! The handler of SIGSEGV and SIGBUS that ends sections.
 //!
-//! It is installed with the first memory region. A fault that is not a section's goes to whoever had
-//! the signal before us, exactly as the kernel would have called it; so do signals that somebody has sent.
+//! The handler is installed with the first memory region. A fault outside a section goes to the
+//! handler that was installed before, exactly as the kernel would have called it. So do signals
+//! that a process has sent.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -15,18 +16,18 @@ use super::section;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// A vector load may touch so many bytes around what it needs, and the address of a fault need not be
-/// more exact than a page.
+/// A vector load may touch this many bytes around the needed ones, and the address of a fault may
+/// be exact only to a page.
 const MARGIN: usize = 64;
 const PAGE: usize = 4096;
 
-/// What to do with each of the signals that is not ours. Never freed: the handler may be reading it.
+/// The previous action for each signal. Never freed, because the handler may be reading it.
 static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Installs the handler where the program has none of its own that has come after ours: that one
-/// may call ours, and would be called by it for ever.
+/// Installs the handler, except where the application has installed its own handler after Rocade's.
+/// That one may call Rocade's handler, which would then call it for ever.
 pub(in super::super) fn install() {
     if !section::SUPPORTED {
         return;
@@ -36,7 +37,7 @@ pub(in super::super) fn install() {
         let Some(now) = action_of(signal) else {
             continue;
         };
-        // SAFETY: null, or what was put there below, which stays.
+        // SAFETY: null, or a value stored below that is never freed.
         let known = unsafe { before.load(Ordering::Acquire).as_ref() };
         let may = match known {
             None => true,
@@ -54,8 +55,8 @@ pub(in super::super) fn install() {
 fn put_in_front(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::sigaction) {
     let mut ours = now;
     ours.sa_sigaction = handler();
-    // The alternate stack of programs that have one (Go insists); the rest as the handler before us, on
-    // whose behalf ours is called, wants it.
+    // Applications with an alternate stack get the signal there (Go insists on it). The other flags
+    // are those of the previous handler, on whose behalf Rocade's handler is called.
     let kept = if matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         libc::SA_RESTART
     } else {
@@ -67,7 +68,8 @@ fn put_in_front(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::s
     unsafe { libc::sigaction(signal, &raw const ours, ptr::null_mut()) };
 }
 
-/// Would our handler be called in this thread? A look that is not `thorough` is at SIGSEGV's handler only.
+/// Returns true if Rocade's handler would be called in this thread. A check that is not `thorough`
+/// covers only the handler of SIGSEGV.
 pub(super) fn reach_us(thorough: bool) -> bool {
     static ONCE: Once = Once::new();
     if !section::SUPPORTED {
@@ -92,7 +94,7 @@ pub(super) fn reach_us(thorough: bool) -> bool {
 fn are_blocked() -> bool {
     // SAFETY: a sigset is plain data, which the call fills in.
     let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
-    // SAFETY: asks only; `mask` is writable.
+    // SAFETY: reads the mask only, and `mask` is writable.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut mask) };
     SIGNALS.iter().any(|signal| {
         // SAFETY: an initialised set and a valid signal.
@@ -103,7 +105,7 @@ fn are_blocked() -> bool {
 fn action_of(signal: c_int) -> Option<libc::sigaction> {
     // SAFETY: plain data for which zero is a valid value.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: asks only; `action` is writable.
+    // SAFETY: reads the action only, and `action` is writable.
     let result = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
     (result == 0).then_some(action)
 }
@@ -116,19 +118,19 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == handler()
 }
 
-/// The handler. Nothing here may allocate, lock or panic.
+/// The signal handler. It must not allocate, lock or panic.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's, as SA_SIGINFO promises.
+    // SAFETY: `info` comes from the kernel, as SA_SIGINFO promises.
     let code = unsafe { (*info).si_code };
-    // What somebody has sent has no address.
+    // A signal that a process has sent has no address.
     let by_access = code > 0;
     if by_access && let Some((frame, start, end)) = section::current() {
-        // SAFETY: it is one of a fault.
+        // SAFETY: it is the information of a fault.
         let addr = unsafe { (*info).si_addr() }.addr();
         let from = start.saturating_sub(MARGIN) & !(PAGE - 1);
         let to = end.saturating_add(MARGIN) | (PAGE - 1);
         if (from..=to).contains(&untagged(addr)) {
-            // SAFETY: the thread's registers, which the kernel restores when we return.
+            // SAFETY: the thread's registers, which the kernel restores when the handler returns.
             let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
             resume_at(registers, section::landing(), frame.addr());
             return;
@@ -162,10 +164,10 @@ fn resume_at(registers: &mut libc::mcontext_t, code: usize, stack: usize) {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn resume_at(_registers: &mut libc::mcontext_t, _code: usize, _stack: usize) {}
 
-/// Does with the signal what would be done without us.
+/// Treats the signal as it would be treated without Rocade's handler.
 fn pass_on(signal: c_int, by_access: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
     let index = usize::from(signal != libc::SIGSEGV);
-    // SAFETY: null, or what `install` has put there, which stays.
+    // SAFETY: null, or a value that `install` has stored and that is never freed.
     let before = unsafe { BEFORE[index].load(Ordering::Acquire).as_ref() };
     let (action, flags) = before.map_or((libc::SIG_DFL, 0), |before| {
         (before.sa_sigaction, before.sa_flags)
@@ -174,8 +176,8 @@ fn pass_on(signal: c_int, by_access: bool, info: *mut libc::siginfo_t, context: 
         libc::SIG_IGN if !by_access => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             set_default(signal);
-            // An access is repeated when we return, and ends the process then. So does what was sent:
-            // it is blocked until we return.
+            // A faulting access is repeated when the handler returns, and ends the process then. So
+            // does a signal that was sent: it is blocked until the handler returns.
             if !by_access {
                 send_again(signal, info);
             }
@@ -199,7 +201,7 @@ fn pass_on(signal: c_int, by_access: bool, info: *mut libc::siginfo_t, context: 
 }
 
 fn set_default(signal: c_int) {
-    // SAFETY: plain data; zero is SIG_DFL, no flags, nothing blocked.
+    // SAFETY: plain data, in which zero means SIG_DFL, no flags and nothing blocked.
     let default: libc::sigaction = unsafe { mem::zeroed() };
     // SAFETY: a valid action.
     unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
@@ -208,6 +210,6 @@ fn set_default(signal: c_int) {
 fn send_again(signal: c_int, info: *mut libc::siginfo_t) {
     // SAFETY: no pointers.
     let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
-    // SAFETY: `info` is the kernel's own.
+    // SAFETY: `info` comes from the kernel.
     unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }

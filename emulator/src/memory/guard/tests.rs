@@ -1,4 +1,5 @@
-//! Accesses to memory that is gone, either way. The processes of `tests/shm/gone.rs` show what comes of it.
+//! Accesses to unmapped memory by both methods. The processes of `tests/shm/gone.rs` show the
+//! consequences.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use super::{Fault, LOOK_MAX_NS, LOOK_NS, Way, counts_for, install, kernel, way};
 
 const PAGE: usize = 4096;
 
-/// What the memory holds at first.
+/// The initial content of the memory.
 fn byte(at: usize) -> u8 {
     (at % 251).to_le_bytes()[0]
 }
@@ -42,7 +43,7 @@ impl Pages {
         }
         // SAFETY: inside the mapping.
         let page = unsafe { start.add(PAGE) }.as_ptr().cast();
-        // SAFETY: a page of ours.
+        // SAFETY: a page of this mapping.
         let changed = unsafe {
             match middle {
                 Middle::Hole => libc::munmap(page, PAGE),
@@ -55,14 +56,14 @@ impl Pages {
     }
 
     fn span(&self, at: usize, len: usize, way: Way) -> Span {
-        // SAFETY: inside what was mapped, which nobody else uses.
+        // SAFETY: inside the mapping, which no other code uses.
         unsafe { Span::new(self.0.as_ptr().addr() + at, len, way) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: ours; a hole does not matter.
+        // SAFETY: this mapping. A hole in it does not matter.
         unsafe { libc::munmap(self.0.as_ptr().cast(), 3 * PAGE) };
     }
 }
@@ -143,7 +144,7 @@ fn writing() {
     }
 }
 
-/// The system calls that `f` makes in this thread to copy.
+/// Returns the number of system calls that `f` makes in this thread to copy.
 fn calls(f: impl FnOnce()) -> u32 {
     let before = kernel::CALLS.get();
     f();
@@ -157,10 +158,10 @@ fn the_kernel_copies_a_run_at_once() {
     install();
     let pages = Pages::new(Middle::Hole);
     let span = |at, len| pages.span(at, len, Way::Kernel);
-    // It is not known yet which process this is.
+    // Lets the process ID be read and cached.
     access::read(span(0, 8), &mut [0; 8]).expect("it is there");
     let mut run = vec![0; COUNT * LEN];
-    // Not the pages' order; the last is gone in the second round.
+    // The places are not in the order of the pages. In the second round the last one is unmapped.
     for gone in [false, true] {
         let at = |n: usize| match n {
             _ if gone && n == COUNT - 1 => PAGE,
@@ -183,7 +184,7 @@ fn the_kernel_copies_a_run_at_once() {
     assert_eq!(made, 1);
 }
 
-/// With the number of its parent it would read the parent's.
+/// With the ID of its parent, a child would read the parent's memory.
 #[test]
 fn a_child_copies_its_own_memory() {
     install();
@@ -195,7 +196,7 @@ fn a_child_copies_its_own_memory() {
     // SAFETY: the child stores, copies and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: inside the mapping, which the child has a copy of; the end of the process.
+        // SAFETY: inside the mapping, of which the child has a copy, and the end of the process.
         unsafe {
             pages.0.add(100).write(77);
             let read = access::read(span, &mut copy);
@@ -262,11 +263,11 @@ fn a_truncated_file() {
         assert_eq!(access::read(span(PAGE), &mut [0; 100]), Err(Fault));
         assert_eq!(access::write(span(PAGE - 50), &[0; 100]), Err(Fault));
     }
-    // SAFETY: ours, used no more.
+    // SAFETY: this mapping, which is not used any more.
     unsafe { libc::munmap(start, 2 * PAGE) };
 }
 
-/// What a section leaves behind in registers and on the stack is as it was, also in the middle of others.
+/// Sections restore registers and stack, also when they are nested.
 #[test]
 fn the_thread_goes_on_as_if_nothing_had_been() {
     install();

@@ -32,14 +32,14 @@ fn fill(key: u32, base: u64, blocks: &[Block]) -> Fill {
     fill_with(key, RIGHTS, base, layout)
 }
 
-/// Nobody asks for it with a domain that is not its own.
+/// An accessor of another protection domain.
 const FOREIGN: Accessor = Accessor {
     pd: PdTag(7),
     ..WHO
 };
 
-/// A table with a region of all rights at 0x1000, and a key that lists its words 4 and 5, 0 and 1, and the last four
-/// bytes of word 7: bytes 0x2000 to 0x2024.
+/// A table with a region of all rights at 0x1000, and an indirect key for bytes 0x2000 to 0x2024.
+/// The key lists the region's words 4 and 5, words 0 and 1, and the last four bytes of word 7.
 fn scattered(access: AccessFlags) -> (MrTable, u32, u32, &'static mut [u64; 8]) {
     let (table, region, memory) = table(access);
     let key = table.insert_indirect(PD, 4, RIGHTS).expect("room");
@@ -60,7 +60,7 @@ fn pieces_are_one_range_for_every_access() {
     let (table, region, key, _memory) = scattered(RIGHTS);
     let memory = table.read(Time::ZERO);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
-    // It may change at any moment: nothing is left for later.
+    // The key may change at any moment, so that the access has to be checked again.
     let local = memory.check_local(WHO, lkey, 0x2000, 36, LocalAccess::Write);
     assert_eq!(local, Ok(Extent::Pieces));
     let remote = |va, len| memory.check_remote(WHO, rkey, va, len, RemoteAccess::Read);
@@ -93,7 +93,7 @@ fn pieces_are_one_range_for_every_access() {
         (&read[..3], &read[45..48]),
         (&[9, 9, 19][..], &[14, 9, 9][..])
     );
-    // Atomics are in one piece, aligned here and there.
+    // Atomics must lie within one piece, and be aligned in both address spaces.
     let add = |va| memory.atomic_remote(WHO, rkey, va, AtomicOp::FetchAdd { add: 1 });
     let word = u64::from_ne_bytes(read[8..16].try_into().expect("8 bytes"));
     assert_eq!((add(0x2018), add(0x2018)), (Ok(word), Ok(word + 1)));
@@ -160,7 +160,7 @@ fn both_keys_have_to_allow_it_and_all_pieces_before_the_first_byte() {
             [5; 8],
             "nothing of what was refused was written"
         );
-        // The key's own rights.
+        // The rights of the key itself.
         let layout = Layout::list([block(region, 0x1000, 8)]).expect("short");
         let narrow = fill_with(key, AccessFlags::REMOTE_READ, 0, layout);
         assert_eq!(memory.fill(WHO, narrow), Ok(()));
@@ -178,7 +178,7 @@ fn both_keys_have_to_allow_it_and_all_pieces_before_the_first_byte() {
         );
         assert_eq!(memory.fill(WHO, fill(key, 0, &mixed)), Ok(()));
     }
-    // A region goes; what does not touch it goes on.
+    // After a region was removed, accesses that do not touch it still work.
     assert_eq!(table.remove(read_only), Ok(()));
     let memory = table.read(Time::ZERO);
     let mut bytes = [0; 9];
@@ -235,7 +235,7 @@ fn free_keys_and_what_cannot_be_listed() {
         list(FOREIGN, foreign, block(region, 0x1000, 1)),
         Err(BindError::WrongPd)
     );
-    // All that has changed nothing.
+    // None of that has changed anything.
     assert_eq!(
         memory.read_local(WHO, Lkey::new(key), 0x2000, &mut byte),
         Ok(())
@@ -317,7 +317,8 @@ fn keys_of_keys_down_to_the_advertised_depth() {
     let whole = memory.read_local(WHO, Lkey::new(region), 0x1000, &mut read);
     assert_eq!(whole, Ok(()));
     assert_eq!(read[..], bytes, "an even number of exchanges");
-    // A key below that ends is missed; a circle ends too.
+    // An access notices that a nested key was invalidated. It also ends if keys list each other in
+    // a circle.
     assert_eq!(memory.invalidate(WHO, Rkey::new(first), false), Ok(()));
     assert_eq!(
         memory.read_remote(WHO, deepest, 0, &mut read),
@@ -349,7 +350,7 @@ fn a_check_of_a_piece_per_byte_takes_no_time() {
     );
 }
 
-/// Threads that fill keys with each other, and others that access them: nobody waits forever.
+/// Some threads fill keys with each other, and other threads access them, without deadlock.
 #[test]
 fn keys_that_list_each_other_change_under_traffic() {
     let (table, region, first, _memory) = scattered(RIGHTS);
@@ -393,7 +394,7 @@ fn keys_that_list_each_other_change_under_traffic() {
     });
 }
 
-/// Invalidation, of a key or of one that it lists, returns when no access is in flight.
+/// Invalidation of a key, or of one that it lists, returns when no access is in flight.
 //= UMR-18 type=test
 #[test]
 fn nothing_is_written_after_a_key_below_is_invalid() {

@@ -1,5 +1,6 @@
-//! Keys that end or change while others access memory through them: the table's lock, and those of windows and
-//! indirect keys. An access is what happens at its place: there is none, but threads see each other at it.
+//! Loom tests of keys that are removed or changed while other threads access memory through them.
+//! They cover the lock of the table, and those of windows and indirect keys. An access only sets
+//! flags instead of copying, so that the threads see each other.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -39,7 +40,7 @@ fn bind(window: u32, region: u32) -> Bind {
     }
 }
 
-/// A type 2 window that is open, and the region behind it: their keys.
+/// Makes a bound type 2 window and its region, and returns their keys.
 fn window(table: &MrTable) -> (Rkey, u32) {
     let region = region(table);
     let window = table.insert_window(WindowKind::Type2, PD).expect("room");
@@ -66,7 +67,7 @@ fn to(key: u32, region: u32) -> Fill {
     }
 }
 
-/// An indirect key that lists a region: their keys.
+/// Makes an indirect key that lists a region, and returns their keys.
 fn indirect(table: &MrTable) -> (Rkey, u32) {
     let region = region(table);
     let key = table
@@ -76,14 +77,14 @@ fn indirect(table: &MrTable) -> (Rkey, u32) {
     (Rkey::new(key), region)
 }
 
-/// What the threads of a model see of each other.
+/// The flags through which the threads of a model see each other.
 #[derive(Default)]
 struct Seen {
     at_it: AtomicBool,
     is_over: AtomicBool,
 }
 
-/// A peer's WRITE.
+/// A WRITE of a peer.
 fn access(table: &MrTable, rkey: Rkey, seen: &Seen) -> Result<(), AccessError> {
     let memory = table.read(Time::ZERO);
     let asked = Asked::Remote(RemoteAccess::Write);
@@ -95,7 +96,8 @@ fn access(table: &MrTable, rkey: Rkey, seen: &Seen) -> Result<(), AccessError> {
     })
 }
 
-/// Whoever takes a key away returns when no access through it is in flight, and none will begin.
+/// Checks that `end`, which removes or changes a key, returns when no access through the key is in
+/// flight, and that none begins later.
 fn ends_all_accesses(
     make: fn(&MrTable) -> (Rkey, u32),
     end: impl Fn(&MrTable, Rkey, u32) + Copy + Send + Sync + 'static,
@@ -134,7 +136,7 @@ fn loom_a_region_that_is_deregistered() {
 //= INV-02 type=test
 #[test]
 fn loom_a_window_that_closes() {
-    // It is invalidated while others are in the table, too.
+    // The window is invalidated while other threads hold the read guard, too.
     ends_all_accesses(window, |table, rkey, _| {
         let memory = table.read(Time::ZERO);
         assert_eq!(memory.invalidate(WHO, rkey, true), Ok(()));
@@ -159,7 +161,7 @@ fn loom_an_indirect_key_that_changes() {
     });
 }
 
-/// A region is deregistered or gets a window, whichever comes first: never both.
+/// A region is either deregistered or gets a window, never both.
 //= MR-09 type=test
 #[test]
 fn loom_a_region_that_gets_a_window_stays() {
@@ -186,7 +188,7 @@ fn loom_a_region_that_gets_a_window_stays() {
     });
 }
 
-/// However those meet who bind a window and close it, the regions know how many windows they have.
+/// However binding and unbinding threads interleave, the regions count their windows correctly.
 //= MW-02 type=test
 #[test]
 fn loom_regions_know_their_windows() {
@@ -216,7 +218,7 @@ fn loom_regions_know_their_windows() {
     });
 }
 
-/// A peer sees the memory of an indirect key before a change or after it, whole.
+/// A peer sees the memory of an indirect key either before or after a change.
 //= UMR-14 type=test
 #[test]
 fn loom_an_access_has_all_pieces_of_one_layout() {
