@@ -13,10 +13,11 @@ use crate::cells::{Route, Uplink, User};
 use crate::error::VerbsError;
 use crate::steering::Slot;
 
-/// Highest value of the field: programs also put what a completion says in there (`Completion::sl`).
+/// Highest value of the field: applications also store a completion's value there
+/// (`Completion::sl`).
 const MAX_SL: u8 = 15;
 
-/// An address handle (`ibv_ah`): where datagrams go, but for the QP there.
+/// An address handle (`ibv_ah`): the destination of datagrams, except for the QP.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ah")]
 pub struct Ah {
@@ -28,7 +29,7 @@ struct AhInner {
     pd: Arc<PdInner>,
     address: AddressVector,
     uplink: Arc<Uplink>,
-    /// The routes to the processes at the address that were needed so far.
+    /// The routes to the processes at the address that were used so far.
     routes: Mutex<Vec<(Slot, Arc<Route>)>>,
     alive: AtomicBool,
 }
@@ -98,7 +99,7 @@ impl Ah {
         })
     }
 
-    /// Its domain.
+    /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
@@ -106,19 +107,20 @@ impl Ah {
         }
     }
 
-    /// What it was made with.
+    /// The address vector given at creation.
     #[must_use]
     pub fn address(&self) -> &AddressVector {
         &self.inner.address
     }
 
-    /// The own address and the other one.
+    /// The local and the remote address.
     pub(super) fn ends(&self) -> (IpAddr, IpAddr) {
         let local = self.inner.uplink.link.local_addr().ip();
         (local, self.inner.address.dgid.to_ip())
     }
 
-    /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.
+    /// Returns the route to a QP at the address, for a QP of domain `pd` that remembers it by
+    /// `learn`.
     //= DST-08
     pub(super) fn lead(
         &self,
@@ -152,10 +154,10 @@ impl Ah {
         Ok(route.tag())
     }
 
-    /// Ends the handle. Datagrams that were posted with it still leave.
+    /// Destroys the handle. Datagrams that were posted with it are still sent.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    /// [`VerbsError::InvalidArgument`] if it was already destroyed.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.inner.end() {

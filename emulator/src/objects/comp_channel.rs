@@ -7,7 +7,7 @@ use super::context::ContextInner;
 use crate::cells::{ChannelInner, EventQueue, EventWaiter};
 use crate::error::VerbsError;
 
-/// Where completion events of CQs arrive (`ibv_comp_channel`).
+/// A completion channel, at which completion events of CQs arrive (`ibv_comp_channel`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompChannel {
@@ -24,7 +24,8 @@ impl CompChannel {
         })
     }
 
-    /// The descriptor that is readable while an event waits; the application may set `O_NONBLOCK`.
+    /// The descriptor that is readable while an event is pending. The application may set
+    /// `O_NONBLOCK`.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.events.raw_fd()
@@ -34,9 +35,8 @@ impl CompChannel {
     /// acknowledged with [`super::Cq::ack_events`].
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08), or in a
-    /// simulation in which nothing is going to happen;
-    /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event is pending, or if
+    /// a simulation has no further events. [`VerbsError::Io`] (`EINTR`) after a signal.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
         let waiter = self.begin_wait();
@@ -48,23 +48,24 @@ impl CompChannel {
             if !engine.is_simulated() {
                 waiter.wait()?;
             } else if !engine.progress_inline(None) {
-                // Nothing is going to happen any more.
+                // The simulation has no further events.
                 return Err(VerbsError::WouldBlock);
             }
         }
     }
 
-    /// The first step of [`CompChannel::get_event`], for callers that take the steps themselves: the
-    /// thread stops polling. Then [`CompChannel::take_event`], and [`EventWaiter::wait`] as long as that
-    /// gets none.
+    /// Returns the waiter for the first step of [`CompChannel::get_event`], for callers that take
+    /// the steps themselves: the thread stops polling. The next step is
+    /// [`CompChannel::take_event`], followed by [`EventWaiter::wait`] as long as there is no event.
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
-        // Nobody polls while this thread sleeps.
+        // The background thread has to receive while this thread sleeps.
         self.context.engine.leave_inline();
         self.inner.events.waiter()
     }
 
-    /// Takes a completion event and returns the cookie of its CQ; `None` where there is none to take.
+    /// Takes a completion event and returns the cookie of its CQ, or `None` if the caller has to
+    /// wait.
     ///
     /// # Errors
     /// As [`CompChannel::get_event`].
@@ -73,10 +74,10 @@ impl CompChannel {
         Ok(cq.map(|cq| cq.cookie()))
     }
 
-    /// Ends the channel.
+    /// Destroys the channel.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while CQs are attached (CQ-09).
+    /// [`VerbsError::Busy`] while CQs are attached.
     #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.inner.users().check("completion channel")

@@ -1,4 +1,4 @@
-//! Connecting an RC or UC queue pair, for who has no reason to spell out each transition.
+//! Connects an RC or UC queue pair without spelling out each transition.
 
 use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, transition_rule};
 use rocade_wire::{Gid, Mtu, Psn, Qpn};
@@ -9,42 +9,42 @@ use crate::error::VerbsError;
 /// The only port of a device.
 const PORT: u8 = 1;
 
-/// What an RC queue pair has to know to become RTR and RTS; one of UC needs only a part of it.
+/// The attributes that bring an RC queue pair to RTR and RTS. UC needs only a part of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// GID of the peer's port.
     pub dgid: Gid,
     /// The peer's queue pair.
     pub dest_qp: Qpn,
-    /// Which of the own addresses is used.
+    /// Index of the local GID to use.
     pub sgid_index: u8,
-    /// The smaller one of both ends.
+    /// The path MTU: the smaller one of both ends.
     pub path_mtu: Mtu,
     /// PSN of the first packet that the peer sends.
     pub rq_psn: Psn,
     /// PSN of the first packet sent.
     pub sq_psn: Psn,
-    /// READs and atomics in flight to the peer.
+    /// Limit of outstanding READs and atomics to the peer.
     pub max_rd_atomic: u8,
-    /// READs and atomics in flight from the peer.
+    /// Limit of outstanding READs and atomics from the peer.
     pub max_dest_rd_atomic: u8,
-    /// Code of the time that the peer waits while no receive is posted, 0 to 31.
+    /// RNR timer code: the time that the peer waits while no receive is posted, 0 to 31.
     pub min_rnr_timer: u8,
-    /// Local ACK timeout: 4.096 µs times 2 to the power of this; 0 waits for ever.
+    /// Local ACK timeout: 4.096 µs times 2 to the power of this. 0 waits for ever.
     pub timeout: u8,
     /// Retries after a timeout or a sequence error, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries after an RNR NAK, 0 to 6; 7 retries for ever.
+    /// Retries after an RNR NAK, 0 to 6. 7 retries for ever.
     pub rnr_retry: u8,
-    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    /// IPv4 TTL or IPv6 hop limit. 0 means 64.
     pub hop_limit: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
 }
 
 impl Connection {
-    /// To this queue pair, from the first address of the device, with both first PSNs 0; the rest suits peers on
-    /// one machine or network.
+    /// Makes the attributes of a connection to this queue pair from the first address of the
+    /// device. Both initial PSNs are 0. The other attributes suit peers on one machine or network.
     #[must_use]
     pub const fn to(dgid: Gid, dest_qp: Qpn) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Where packets go.
+    /// The address vector of the peer.
     #[must_use]
     pub fn address(&self) -> AddressVector {
         AddressVector {
@@ -81,7 +81,7 @@ impl Connection {
 }
 
 impl Qp {
-    /// From RESET to INIT.
+    /// Changes the state from RESET to INIT.
     ///
     /// # Errors
     /// Those of [`Qp::modify`].
@@ -99,7 +99,7 @@ impl Qp {
         self.modify(&attr, mask)
     }
 
-    /// From INIT to RTR.
+    /// Changes the state from INIT to RTR.
     ///
     /// # Errors
     /// Those of [`Qp::modify`].
@@ -117,7 +117,7 @@ impl Qp {
         self.modify(&attr, self.needed_for(QpState::Rtr))
     }
 
-    /// From RTR to RTS.
+    /// Changes the state from RTR to RTS.
     ///
     /// # Errors
     /// Those of [`Qp::modify`].
@@ -134,14 +134,14 @@ impl Qp {
         self.modify(&attr, self.needed_for(QpState::Rts))
     }
 
-    /// The attributes that a QP of this type needs for the next state; all where there is no such step, which
-    /// the refusal will say.
+    /// Returns the mask that a QP of this type needs for the transition to `next`. For an invalid
+    /// transition the result does not matter, because `modify` rejects it.
     fn needed_for(&self, next: QpState) -> QpAttrMask {
         let rule = transition_rule(self.qp_type(), self.state(), next);
         QpAttrMask::STATE | rule.map_or(QpAttrMask::AV, |rule| rule.required)
     }
 
-    /// From RESET to RTS; the peer may do what `access` says.
+    /// Changes the state from RESET to RTS. `access` is what the peer may do.
     ///
     /// # Errors
     /// Those of [`Qp::modify`].

@@ -1,4 +1,4 @@
-//! An opened device, and its asynchronous events.
+//! An opened device and its asynchronous events.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub(crate) struct ContextInner {
     pub(super) hca: Arc<Hca>,
     pub(super) events: Arc<AsyncEvents>,
     command: OwnedFd,
-    /// Numbers that no queue pair gets.
+    /// Reserved QP numbers, which no queue pair gets.
     reserved: Mutex<BTreeSet<Qpn>>,
     pub(super) listed: Listed,
 }
@@ -75,17 +75,17 @@ impl Context {
         Ok(Self { inner })
     }
 
-    /// A first PSN that nobody can guess; in a simulation its seed decides.
+    /// Returns a random initial PSN. In a simulation its seed determines it.
     #[must_use]
     pub fn random_psn(&self) -> Psn {
         Psn::new(self.inner.engine.random_word() & 0x00ff_ffff)
     }
 
-    /// A queue pair number that no queue pair of these addresses gets until it is released, or the context ends: for connections that
-    /// are known by a number without a queue pair.
+    /// Reserves a queue pair number for a connection without a queue pair. No queue pair of these
+    /// addresses gets it until it is released or the context ends.
     ///
     /// # Errors
-    /// [`VerbsError::NoMemory`]: all are in use.
+    /// [`VerbsError::NoMemory`] if all numbers are in use.
     #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
     pub fn reserve_qp_num(&self) -> Result<Qpn, VerbsError> {
         let qpn = self.inner.engine.allocate_qp_num()?;
@@ -93,10 +93,10 @@ impl Context {
         Ok(qpn)
     }
 
-    /// Gives such a number back.
+    /// Releases a reserved queue pair number.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: it is not reserved by this context.
+    /// [`VerbsError::InvalidArgument`] if this context has not reserved it.
     #[doc(alias = "mlx5dv_reserved_qpn_dealloc")]
     pub fn release_qp_num(&self, qpn: Qpn) -> Result<(), VerbsError> {
         if !self.inner.reserved.lock().remove(&qpn) {
@@ -106,7 +106,7 @@ impl Context {
         Ok(())
     }
 
-    /// Name and place of the device.
+    /// Name and location of the device.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
         self.inner.hca.info()
@@ -125,15 +125,15 @@ impl Context {
         self.inner.engine.now().as_ns()
     }
 
-    /// What a completion timestamp is in nanoseconds since 1970 (`CLOCK_REALTIME`), as the clocks stand
-    /// to each other now.
+    /// Converts a completion timestamp to nanoseconds since 1970 (`CLOCK_REALTIME`), using the
+    /// current offset between both clocks.
     #[must_use]
     pub fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
         let now = self.clock_ns();
         (sys::realtime_ns() + timestamp_ns).saturating_sub(now)
     }
 
-    /// State of port `port` (1-based).
+    /// Returns the state of port `port` (1-based).
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if there is no such port.
@@ -145,7 +145,7 @@ impl Context {
         Ok(hca.port_attr(port))
     }
 
-    /// The GID table of port 1 as it is now; a GID of 0 is an entry that is empty.
+    /// The current GID table of port 1. A GID of 0 marks an empty entry.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_entries(&self) -> Arc<[GidEntry]> {
@@ -156,7 +156,7 @@ impl Context {
             .map_or_else(Arc::default, |port| port.gids())
     }
 
-    /// That of any port (1-based).
+    /// Returns the current GID table of a port (1-based).
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if there is no such port.
@@ -167,7 +167,7 @@ impl Context {
         Ok(port.gids())
     }
 
-    /// An entry of the P_Key table, host byte order.
+    /// Returns an entry of the P_Key table in host byte order.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] beyond the table.
@@ -180,29 +180,29 @@ impl Context {
             .ok_or(VerbsError::InvalidArgument("pkey_index"))
     }
 
-    /// A new protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// None so far; the limit of the device is not reachable.
+    /// None so far: the limit of the device is not reachable.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd, VerbsError> {
         Ok(Pd::new(Arc::clone(&self.inner)))
     }
 
-    /// A new completion channel.
+    /// Makes a completion channel.
     ///
     /// # Errors
-    /// [`VerbsError::Io`] without file descriptors.
+    /// [`VerbsError::Io`] if file descriptors are exhausted.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
         CompChannel::new(Arc::clone(&self.inner))
     }
 
-    /// A new completion queue of `cqe` entries. `cookie` comes back in events.
+    /// Makes a completion queue of `cqe` entries. `cookie` identifies it in events.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if `cqe` is 0 or above the limit, or there is no such
-    /// completion vector (CQ-01), or the channel is of another context.
+    /// [`VerbsError::InvalidArgument`] if `cqe` is 0 or above the limit, if there is no such
+    /// completion vector, or if the channel belongs to another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(
         &self,
@@ -220,7 +220,7 @@ impl Context {
         })
     }
 
-    /// A new completion queue, with everything it can have.
+    /// Makes a completion queue with all attributes.
     ///
     /// # Errors
     /// As [`Context::create_cq`].
@@ -232,21 +232,21 @@ impl Context {
     /// Opens an XRC domain.
     ///
     /// # Errors
-    /// For that of a file: [`VerbsError::WouldBlock`] (EAGAIN) if there is none and it is not to be made,
-    /// [`VerbsError::InvalidArgument`] if there is one and it had to be new (XRCL-03).
+    /// For the domain of a file: [`VerbsError::WouldBlock`] (EAGAIN) if it does not exist and
+    /// `create` is not set. [`VerbsError::InvalidArgument`] if it exists and `exclusive` is set.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self, init: XrcdInitAttr) -> Result<Xrcd, VerbsError> {
         Xrcd::open(Arc::clone(&self.inner), init)
     }
 
-    /// The descriptor that is readable while an asynchronous event waits.
+    /// The descriptor that is readable while an asynchronous event is pending.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
         self.inner.events.queue().raw_fd()
     }
 
-    /// A descriptor that stands for the context, as that of a driver would: it can be duplicated, and
-    /// never becomes readable or writable.
+    /// A descriptor that represents the context, like the command descriptor of a driver. It can be
+    /// duplicated, and never becomes readable or writable.
     #[must_use]
     pub fn command_fd(&self) -> RawFd {
         self.inner.command.as_raw_fd()
@@ -255,8 +255,8 @@ impl Context {
     /// Waits for an asynchronous event.
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits;
-    /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event is pending.
+    /// [`VerbsError::Io`] (`EINTR`) after a signal.
     #[doc(alias = "ibv_get_async_event")]
     pub fn next_async_event(&self) -> Result<AsyncEvent, VerbsError> {
         let waiter = self.begin_async_wait();
@@ -268,14 +268,15 @@ impl Context {
         }
     }
 
-    /// The first step of [`Context::next_async_event`], as [`CompChannel::begin_wait`].
+    /// Returns the waiter for the first step of [`Context::next_async_event`], like
+    /// [`CompChannel::begin_wait`].
     #[must_use]
     pub fn begin_async_wait(&self) -> EventWaiter {
         self.inner.engine.leave_inline();
         self.inner.events.queue().waiter()
     }
 
-    /// Takes an asynchronous event; `None` where there is none to take.
+    /// Takes an asynchronous event, or returns `None` if the caller has to wait.
     ///
     /// # Errors
     /// As [`Context::next_async_event`].
@@ -287,7 +288,7 @@ impl Context {
         })
     }
 
-    /// Acknowledges an event: destroying its object waits for that (AEV-12).
+    /// Acknowledges an event. Destroying its object waits for that.
     #[doc(alias = "ibv_ack_async_event")]
     pub fn ack_async_event(&self, event: &AsyncEvent) {
         if let Some(acks) = &event.acks {

@@ -21,20 +21,20 @@ pub struct Cq {
     _listed: Arc<Listed>,
 }
 
-/// What a CQ is created with (`ibv_cq_init_attr_ex`).
+/// The attributes of a new CQ (`ibv_cq_init_attr_ex`).
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_cq_init_attr_ex")]
 pub struct CqInitAttr<'a> {
-    /// Entries, at least 1; granted as asked.
+    /// Number of entries, at least 1. Exactly this number is granted.
     pub cqe: u32,
-    /// Where its events arrive.
+    /// The channel of its events.
     pub channel: Option<&'a CompChannel>,
     /// Completion vector, below [`limits::COMP_VECTORS`].
     pub vector: u32,
-    /// Comes back in events.
+    /// Identifies the CQ in events.
     pub cookie: u64,
-    /// A completion that finds no room takes that of the oldest, which is lost; else the CQ is
-    /// overrun (CQX-06).
+    /// A completion that finds no room replaces the oldest one, which is lost. Otherwise the CQ is
+    /// overrun.
     pub ignores_overrun: bool,
 }
 
@@ -83,13 +83,13 @@ impl Cq {
         })
     }
 
-    /// Takes completions in order and returns how many; drives the link if there are none.
+    /// Takes completions in order and returns how many. Drives the links if there are none.
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll(&self, out: &mut [Completion]) -> usize {
         self.poll_with(out.len(), |index, completion| out[index] = completion)
     }
 
-    /// Like [`Cq::poll`] for at most `max` completions, each handed to `each` with its position.
+    /// Like [`Cq::poll`] for at most `max` completions. Passes each to `each` with its position.
     pub fn poll_with(&self, max: usize, mut each: impl FnMut(usize, Completion)) -> usize {
         if max == 0 {
             return 0;
@@ -100,7 +100,7 @@ impl Cq {
         if taken > 0 {
             return taken;
         }
-        // Another thread may have received meanwhile.
+        // Another thread may have received a completion meanwhile.
         if engine.progress_inline(Some(&self.inner)) || !self.inner.is_empty() {
             self.inner.take(max, &mut each)
         } else {
@@ -108,7 +108,7 @@ impl Cq {
         }
     }
 
-    /// The time of a simulation, and when something happens next of its own accord: `None` where the network is
+    /// Returns the time of a simulation and the time of its next event, or `None` if the network is
     /// real.
     #[must_use]
     pub fn simulated_time(&self) -> Option<(Time, Option<Time>)> {
@@ -118,12 +118,12 @@ impl Cq {
             .then(|| (engine.now(), engine.next_event()))
     }
 
-    /// Moves the time of a simulation on; what should have happened by then happens with the next poll.
+    /// Advances the time of a simulation. Events up to then happen with the next poll.
     pub fn move_simulated_time(&self, to: Time) {
         self.context.engine.move_to(to);
     }
 
-    /// Are there no completions to take?
+    /// Returns true if there are no completions to take.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
@@ -141,8 +141,7 @@ impl Cq {
         one
     }
 
-    /// Asks for an event when the next completion, or the next solicited one, is added
-    /// (CQ-05…07).
+    /// Requests an event for the next completion, or for the next solicited one.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if the CQ has no completion channel.
@@ -160,15 +159,15 @@ impl Cq {
     /// Changes the number of entries.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if the entries there would not fit, or `cqe` is 0 or above
-    /// the device's limit (CQ-04).
+    /// [`VerbsError::InvalidArgument`] if the present entries would not fit, or if `cqe` is 0 or
+    /// above the device's limit.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(VerbsError::InvalidArgument("cqe"));
         }
         if (cqe as usize) < self.inner.capacity() {
-            // Datagrams that wait for their route would be complete by now.
+            // On hardware, datagrams that still wait for their route would be complete by now.
             self.context.engine.let_posts_leave(&self.inner);
         }
         //= CQ-04
@@ -179,8 +178,9 @@ impl Cq {
         Ok(())
     }
 
-    /// An event waits until there are `count` completions it is due for, or until `period_us`
-    /// microseconds after the first of them. 0 or 1 for the one, or 0 for the other: it does not wait.
+    /// Holds a completion event until `count` completions have come, or `period_us` microseconds
+    /// have passed since the first of them. With a count of 0 or 1, or a period of 0, events are
+    /// not held.
     ///
     /// # Errors
     /// None so far.
@@ -193,13 +193,13 @@ impl Cq {
         Ok(())
     }
 
-    /// Number of entries.
+    /// The number of entries.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         u32::try_from(self.inner.capacity()).unwrap_or(u32::MAX)
     }
 
-    /// The value given at creation.
+    /// The cookie given at creation.
     #[must_use]
     pub fn cookie(&self) -> u64 {
         self.inner.cookie()
@@ -216,11 +216,10 @@ impl Cq {
         self.inner.async_acks().ack(u64::from(count));
     }
 
-    /// Ends the CQ: waits until all its events are acknowledged, drops those not yet read
-    /// (CQ-08).
+    /// Destroys the CQ: drops unread events, and waits until the others are acknowledged.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while QPs use it (DST-02).
+    /// [`VerbsError::Busy`] while QPs use it.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= DST-02

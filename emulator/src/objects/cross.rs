@@ -12,36 +12,38 @@ use super::qp::Qp;
 use crate::cells::{CrossPart, ManagedQueue, Releasing, Waiting};
 use crate::error::VerbsError;
 
-/// How a queue pair takes part in cross-channel operations (`ibv_exp_qp_create_flags`).
+/// The role of a queue pair in cross-channel operations (`ibv_exp_qp_create_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
 pub struct CrossChannel {
-    /// It may carry requests that wait, release and compute.
+    /// The QP may carry WAIT, ENABLE and compute requests.
     pub is_master: bool,
-    /// Its send queue executes only what is released to it.
+    /// The send queue executes only released requests.
     pub managed_send: bool,
-    /// Its receive queue has only what is released to it.
+    /// The receive queue has only released receives.
     pub managed_recv: bool,
-    /// Nobody takes the completions of its sends: their slots are free when they are executed (XCH-06).
+    /// The application does not poll the completions of its sends: their WQEs are free when they
+    /// are executed.
     pub sends_untaken: bool,
-    /// Likewise those of its receives.
+    /// The application does not poll the completions of its receives.
     pub receives_untaken: bool,
 }
 
 impl Cq {
-    /// Requests may wait for its completions (`IBV_EXP_CQ_CREATE_CROSS_CHANNEL`).
+    /// Allows work requests to wait for its completions (`IBV_EXP_CQ_CREATE_CROSS_CHANNEL`).
     //= XCH-03
     pub fn allow_waits(&self) {
         self.inner.allow_waits();
     }
 
-    /// May requests wait for its completions?
+    /// Returns true if work requests may wait for its completions.
     #[must_use]
     pub fn allows_waits(&self) -> bool {
         self.inner.allows_waits()
     }
 
-    /// From now on a completion that finds no room takes that of the oldest (`IBV_EXP_CQ_IGNORE_OVERRUN`).
+    /// Switches overrun detection off: a completion that finds no room replaces the oldest one
+    /// (`IBV_EXP_CQ_IGNORE_OVERRUN`).
     //= XCH-04
     pub fn ignore_overrun(&self) {
         self.inner.ignore_overrun();
@@ -49,11 +51,11 @@ impl Cq {
 }
 
 impl Qp {
-    /// It takes part in cross-channel operations; to be said once, before anything is posted.
+    /// Enables cross-channel operations. To be called once, before anything is posted.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] where its queues cannot: those of UD do not, nor an initiator that has streams; nobody releases
-    /// receives that are shared (XDEC-09); or it was said before.
+    /// [`VerbsError::InvalidArgument`] for a UD queue pair, a DC initiator with streams, or a
+    /// managed receive queue of a QP with an SRQ. Also if it was already called.
     //= XCH-02
     pub fn take_part(&self, how: CrossChannel) -> Result<(), VerbsError> {
         let inner = self.inner();
@@ -105,7 +107,7 @@ const NO_MASTER: VerbsError =
     VerbsError::InvalidArgument("the queue pair is no cross-channel master");
 
 impl SendPoster<'_> {
-    /// Queues a request that does nothing but complete in its turn (`IBV_EXP_WR_NOP`).
+    /// Queues a request that only completes in its turn (`IBV_EXP_WR_NOP`).
     ///
     /// # Errors
     /// As [`SendPoster::push`].
@@ -114,12 +116,12 @@ impl SendPoster<'_> {
         self.push(&local(wr_id, SendOp::Nop, flags))
     }
 
-    /// Queues a request that holds up what is posted later until `cq` has had `count` completions more than those of all
-    /// groups of waits before (`IBV_EXP_WR_CQE_WAIT`); `last` ends a group.
+    /// Queues a request that blocks later ones until `cq` has had `count` completions more than
+    /// those of all previous groups of waits (`IBV_EXP_WR_CQE_WAIT`). `last` ends a group.
     ///
     /// # Errors
-    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master and the CQ may be waited
-    /// for.
+    /// As [`SendPoster::push`]. [`VerbsError::InvalidArgument`] unless the queue pair is a master
+    /// and the CQ allows waits.
     //= XCH-02
     //= XCW-02
     pub fn push_wait(
@@ -149,13 +151,14 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Queues a request that releases work requests of the send queue of `qp`, or where `is_recv` of its receive queue:
-    /// `count` more than all groups of releases before, or all that are there for 0 (`IBV_EXP_WR_SEND_ENABLE`,
-    /// `IBV_EXP_WR_RECV_ENABLE`); `last` ends a group.
+    /// Queues a request that releases work requests of the send queue of `qp`, or if `is_recv` of
+    /// its receive queue (`IBV_EXP_WR_SEND_ENABLE`, `IBV_EXP_WR_RECV_ENABLE`). It releases `count`
+    /// more than all previous groups of releases, or with 0 all that are posted. `last` ends a
+    /// group.
     ///
     /// # Errors
-    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless this queue pair is a master, that queue is managed,
-    /// and so many are there.
+    /// As [`SendPoster::push`]. [`VerbsError::InvalidArgument`] unless this queue pair is a master,
+    /// that queue is managed, and enough requests are posted.
     //= XCE-01
     //= XCE-02
     pub fn push_enable(
@@ -185,13 +188,15 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Queues a SEND or WRITE of what is computed of the elements that `wr` names (`IBV_EXP_SEND_WITH_CALC`); `data` is
-    /// their copy where they are copied now. Or a READ of as many elements as its buffers have room for, which writes what is
-    /// computed of them to their beginning. A DC initiator sends it `to` a target.
+    /// Queues a SEND or WRITE of the result computed from the elements that `wr` names
+    /// (`IBV_EXP_SEND_WITH_CALC`). `data` contains the elements if they are copied now. A READ
+    /// reads as many elements as its buffers have room for, and writes the result to their
+    /// beginning. A DC initiator sends the request `to` a target.
     ///
     /// # Errors
-    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master, the operation is SEND, READ or
-    /// WRITE without immediate data, and the elements are whole.
+    /// As [`SendPoster::push`]. [`VerbsError::InvalidArgument`] unless the queue pair is a master,
+    /// and the length is a multiple of the element size. Also if the operation is not SEND, READ or
+    /// WRITE without immediate data.
     //= XCC-01
     pub fn push_calc(
         &mut self,

@@ -1,4 +1,4 @@
-//! The two ends of dynamic connections.
+//! DC initiators and DC targets, the two ends of dynamic connections.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,31 +15,32 @@ use super::srq::Srq;
 use crate::cells::{DctEvents, QpParts};
 use crate::error::VerbsError;
 
-/// So long a target that is destroyed waits for its initiators to leave.
+/// Longest time that the destruction of a target waits for its initiators to disconnect.
 //= DCW-16
 const GRACE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What only a DC initiator is created with.
+/// The further attributes of a DC initiator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DciInit {
-    /// Its streams, if it has any.
+    /// The streams, if it has any.
     pub streams: Option<DciStreams>,
 }
 
-/// What a DC target is created with.
+/// The attributes of a new DC target.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_exp_dct_init_attr")]
 pub struct DctInitAttr {
-    /// Where receives complete.
+    /// The CQ of its receives.
     pub cq: Cq,
-    /// Where they come from; their buffers are memory of the target's domain (DC-12).
+    /// The SRQ of its receives. Their buffers are memory of the target's protection domain.
     pub srq: Srq,
-    /// The access key that initiators have to name.
+    /// The DC access key that initiators have to send.
     pub key: u64,
-    /// Comes back in events.
+    /// Identifies the target in events.
     pub cookie: u64,
-    /// Its events are those of a target ([`EventElement::Dct`](crate::EventElement::Dct)), else those of a queue pair.
+    /// True: its events are those of a DC target ([`EventElement::Dct`](crate::EventElement::Dct)).
+    /// False: they are those of a queue pair.
     pub has_dct_events: bool,
 }
 
@@ -108,7 +109,7 @@ impl Qp {
         Ok(Self::held(inner, pd, None))
     }
 
-    /// The next packet with a wrong key for this DC target raises an event, once.
+    /// Arms the DC target: the next packet with a wrong key raises an event, once.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] for any other queue pair.
@@ -120,7 +121,7 @@ impl Qp {
         Ok(())
     }
 
-    /// What there is to be known of a DC target besides [`Qp::query`].
+    /// Returns the status of a DC target beyond [`Qp::query`].
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] for any other queue pair.
@@ -131,10 +132,10 @@ impl Qp {
         status.ok_or(VerbsError::InvalidArgument("not a DC target"))
     }
 
-    /// A stream of a DC initiator that is in error takes requests again.
+    /// Resets a stream of a DC initiator that is in error, so that it accepts requests again.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] where it is not in error.
+    /// [`VerbsError::InvalidArgument`] if it is not in error.
     //= DC-40
     #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     pub fn reset_stream(&self, stream: u16) -> Result<(), VerbsError> {
@@ -145,7 +146,8 @@ impl Qp {
         }
     }
 
-    /// A DC target that is destroyed takes no new sessions, and gives those that there are the time to end.
+    /// Makes a DC target reject new sessions, and waits for a limited time until the present ones
+    /// have ended.
     //= DCT-09 DCW-16
     pub(super) fn drain_sessions(&self) {
         self.inner().lock().qp.drain_sessions();
@@ -158,7 +160,8 @@ impl Qp {
     }
 }
 
-/// Higher than that of any initiator before, even of another process with the same number, and not of one that will be.
+/// Returns a session number that is higher than that of any earlier initiator, and lower than that
+/// of later ones. This includes initiators of other processes with the same QP number.
 //= DCW-07
 fn first_session(pd: &PdInner) -> u32 {
     let engine = &pd.context.engine;
@@ -168,6 +171,6 @@ fn first_session(pd: &PdInner) -> u32 {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         unix.map_or(0, |unix| u64::try_from(unix.as_micros()).unwrap_or(0))
     };
-    // Modulo 2^32, as sessions are compared.
+    // Sessions are compared modulo 2^32.
     u32::try_from(us & u64::from(u32::MAX)).unwrap_or(0)
 }

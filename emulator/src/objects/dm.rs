@@ -9,8 +9,8 @@ use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::memory::DeviceMemory;
 
-/// Memory of the device (`ibv_dm`): the program reaches it by copies, work requests and peers through regions
-/// ([`Pd::reg_dm_mr`](super::Pd::reg_dm_mr)).
+/// Device memory (`ibv_dm`). The application accesses it by copies. Work requests and peers access
+/// it through regions ([`Pd::reg_dm_mr`](super::Pd::reg_dm_mr)).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_dm")]
 pub struct Dm {
@@ -21,7 +21,7 @@ pub struct Dm {
 pub(super) struct DmInner {
     context: Arc<ContextInner>,
     memory: DeviceMemory,
-    /// Regions in it.
+    /// Regions in this memory.
     mrs: Users,
     alive: AtomicBool,
 }
@@ -39,11 +39,11 @@ impl Drop for DmInner {
 }
 
 impl Context {
-    /// `len` zeroed bytes of device memory.
+    /// Allocates `len` zeroed bytes of device memory.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: length 0; [`VerbsError::NoMemory`]: more than the device has left
-    /// (DM-01).
+    /// [`VerbsError::InvalidArgument`] for a length of 0. [`VerbsError::NoMemory`] if the device
+    /// has less left.
     //= DM-01
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, len: usize) -> Result<Dm, VerbsError> {
@@ -71,13 +71,13 @@ impl Context {
 }
 
 impl Dm {
-    /// Was it made with this context?
+    /// Returns true if it was allocated with this context.
     #[must_use]
     pub fn is_from(&self, context: &Context) -> bool {
         Arc::ptr_eq(&self.inner.context, &context.inner)
     }
 
-    /// Of copies, in bytes: what devices demand whose memory is on another chip.
+    /// Alignment of copies in bytes, as devices demand it whose memory is on another chip.
     pub const ALIGN: usize = 4;
 
     /// Length in bytes.
@@ -86,17 +86,17 @@ impl Dm {
         self.inner.memory.len()
     }
 
-    /// Never.
+    /// Returns false: device memory is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Copies `data` to `offset`; that and the length are multiples of [`Dm::ALIGN`].
+    /// Copies `data` to `offset`. The offset and the length have to be multiples of [`Dm::ALIGN`].
     ///
     /// # Errors
-    /// Nothing is written. [`VerbsError::InvalidArgument`]: misaligned; [`VerbsError::Fault`]: beyond the
-    /// end (DM-03).
+    /// Nothing is written. [`VerbsError::InvalidArgument`] if misaligned. [`VerbsError::Fault`]
+    /// beyond the end.
     //= DM-03
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), VerbsError> {
@@ -116,11 +116,11 @@ impl Dm {
         done.ok_or(VerbsError::Fault)
     }
 
-    /// Ends it; its memory is free when the last handle is gone.
+    /// Frees it. The memory is released when the last handle is dropped.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while regions are in it (DM-04); [`VerbsError::InvalidArgument`] if
-    /// it was ended before.
+    /// [`VerbsError::Busy`] while regions are in it. [`VerbsError::InvalidArgument`] if it was
+    /// already freed.
     //= DM-04
     #[doc(alias = "ibv_free_dm")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
@@ -140,7 +140,7 @@ impl Dm {
         Arc::ptr_eq(&self.inner.context, context)
     }
 
-    /// Address of a part of it.
+    /// Returns the address of a part.
     pub(super) fn place(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
         let start = usize::try_from(offset).ok();
         start

@@ -1,11 +1,11 @@
-//! Enhanced connection establishment: what adapters of one vendor agree on beside the standard.
+//! Enhanced connection establishment: vendor-specific options that both ends negotiate.
 
 use super::qp::Qp;
 use crate::cm::Ece;
 use crate::error::VerbsError;
 
 impl Qp {
-    /// What it has to offer: the vendor of the device, and no options, because there is nothing to agree on.
+    /// Returns the vendor of the device without options, because Rocade has none to negotiate.
     #[must_use]
     #[doc(alias = "ibv_query_ece")]
     pub fn ece(&self) -> Ece {
@@ -15,10 +15,11 @@ impl Qp {
         }
     }
 
-    /// Takes note of what the peer offers, in any state. None of it is used.
+    /// Accepts the peer's offer in any state, and ignores it.
     ///
     /// # Errors
-    /// [`VerbsError::NotSupported`] for a vendor of 0, that of a peer that does not know of this.
+    /// [`VerbsError::NotSupported`] for a vendor of 0, which means that the peer does not support
+    /// ECE.
     #[doc(alias = "ibv_set_ece")]
     pub fn set_ece(&self, offered: Ece) -> Result<(), VerbsError> {
         match offered.vendor_id {

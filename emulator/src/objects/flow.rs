@@ -1,4 +1,4 @@
-//! Flows: what leads frames to raw packet QPs.
+//! Flows, which steer frames to raw packet QPs.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::qp::QpOwner;
 use crate::error::VerbsError;
 use crate::raw::{FlowAttr, FlowId};
 
-/// A flow (`ibv_flow`). It ends with `destroy`, or with its only handle.
+/// A flow (`ibv_flow`). It ends with `destroy`, or when it is dropped.
 #[derive(Debug)]
 #[doc(alias = "ibv_flow")]
 pub struct Flow {
@@ -22,10 +22,10 @@ impl Flow {
         Ok(Self { qp, id })
     }
 
-    /// Ends it: no frame comes by it any more.
+    /// Destroys the flow, which stops steering frames.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it has ended before.
+    /// [`VerbsError::InvalidArgument`] if it was already destroyed.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.end() {

@@ -1,4 +1,4 @@
-//! What the 40 bytes in front of a datagram say of who has sent it.
+//! The sender's addresses in the 40 bytes in front of a datagram.
 
 use rocade_transport::AddressVector;
 use rocade_wire::Gid;
@@ -6,7 +6,7 @@ use rocade_wire::ip::{GRH_LEN, checksum};
 
 use crate::hca::GidEntry;
 
-/// The network header in front of a message that was received (`ibv_grh`), as far as an answer needs it.
+/// The network header in front of a received message (`ibv_grh`), as far as a response needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_grh")]
 pub struct Grh {
@@ -18,10 +18,11 @@ pub struct Grh {
 }
 
 impl Grh {
-    /// Where the IPv4 header is.
+    /// Offset of the IPv4 header.
     const V4_AT: usize = 20;
 
-    /// Reads it: an IPv6 header, or an IPv4 header at the end. `None` where it is neither.
+    /// Parses the header: an IPv6 header, or an IPv4 header at the end. Returns `None` if it is
+    /// neither.
     //= GRH-05
     #[must_use]
     pub fn of(bytes: &[u8; GRH_LEN]) -> Option<Self> {
@@ -54,19 +55,20 @@ impl Grh {
         })
     }
 
-    /// Whom the message was for: one of our addresses, or a multicast group.
+    /// The destination of the message: a local address or a multicast group.
     #[must_use]
     pub const fn to(&self) -> Gid {
         self.to
     }
 
-    /// The way back from a port with these addresses; `None` where the message was for none of them.
+    /// Returns the address vector of a response from a port with these addresses. Returns `None` if
+    /// the message was for none of them.
     #[must_use]
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn way_back(&self, port: u8, gids: &[GidEntry]) -> Option<AddressVector> {
         let is_v4 = self.to.to_ip().is_ipv4();
         let own = gids.iter().find(|entry| {
-            // A message to a group may be answered from any address.
+            // A message to a group may be answered from any address of its IP version.
             let same_family = entry.gid.to_ip().is_ipv4() == is_v4;
             entry.gid == self.to || self.to.is_multicast() && same_family
         })?;

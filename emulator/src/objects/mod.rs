@@ -1,5 +1,5 @@
-//! The verbs objects. Each is a clonable handle; `destroy` ends the object with the errno that
-//! the verb documents, dropping the last handle ends it silently.
+//! The verbs objects. Each is a clonable handle. `destroy` ends the object with the errno that the
+//! verb documents. Dropping the last handle ends it silently.
 
 mod ah;
 mod comp_channel;

@@ -17,30 +17,30 @@ use crate::hca::limits;
 use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
 
 bitflags! {
-    /// What [`Mr::rereg`] changes (`ibv_rereg_mr_flags`).
+    /// The properties that [`Mr::rereg`] changes (`ibv_rereg_mr_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReregFlags: u32 {
-        /// Which memory it is.
+        /// The memory range.
         const TRANSLATION = 1;
-        /// Its domain.
+        /// The protection domain.
         const PD = 2;
-        /// Its rights.
+        /// The access rights.
         const ACCESS = 4;
     }
 }
 
-/// What a region becomes; only what the flags name counts.
+/// The new properties of a region. Only those named by `flags` have a meaning.
 #[derive(Clone, Debug)]
 pub struct Rereg<'a> {
-    /// What changes.
+    /// The properties to change.
     pub flags: ReregFlags,
-    /// New domain, of the same device.
+    /// The new protection domain, of the same device.
     pub pd: Option<&'a Pd>,
-    /// New place in this process, which is its new address for work requests and peers too.
+    /// The new address in this process, which is also the new address for work requests and peers.
     pub addr: u64,
-    /// New length in bytes.
+    /// The new length in bytes.
     pub len: usize,
-    /// New rights.
+    /// The new access rights.
     pub access: AccessFlags,
 }
 
@@ -55,13 +55,13 @@ pub struct Mr {
 struct MrInner {
     key: u32,
     state: Mutex<State>,
-    /// Device memory that it is in.
+    /// The device memory that contains it.
     dm: Option<Arc<DmInner>>,
-    /// Of an indirect key, how much it can become.
+    /// The limits of an indirect key.
     indirect: Option<IndirectLimits>,
     registered: AtomicBool,
-    /// The domain stays as long as it. A null region has nothing of the domain's, and the program may leave it
-    /// behind.
+    /// The region keeps its protection domain busy. A null region does not, because it contains no
+    /// memory, and the application may free the domain first.
     holds_pd: bool,
 }
 
@@ -79,20 +79,21 @@ struct IndirectLimits {
 }
 
 impl Pd {
-    /// Registers `len` bytes at `addr` of this process; peers and work requests address its first
-    /// byte as `iova` (MR-05), or 0 with `ZERO_BASED`. With `ON_DEMAND` the memory need not be there yet; address 0 and
-    /// length `usize::MAX` are then all there is (ODP-03).
+    /// Registers `len` bytes at `addr` of this process. Peers and work requests address the first
+    /// byte as `iova`, or as 0 with `ZERO_BASED`. With `ON_DEMAND` the memory need not be mapped
+    /// yet. Address 0 and length `usize::MAX` then mean the whole address space.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: length 0, wrap-around, unknown or contradictory rights
-    /// (MR-02, MR-04, MR-06). [`VerbsError::Fault`]: not mapped, or read-only with `LOCAL_WRITE`
-    /// (MR-08). [`VerbsError::NotSupported`]: rights that this device does not offer.
-    /// [`VerbsError::NoMemory`]: out of keys.
+    /// [`VerbsError::InvalidArgument`] for a length of 0, wrap-around, and unknown or contradictory
+    /// rights. [`VerbsError::Fault`] if the memory is not mapped, or read-only with `LOCAL_WRITE`.
+    /// [`VerbsError::NotSupported`] for rights that this device does not offer.
+    /// [`VerbsError::NoMemory`] if it is out of keys.
     ///
     /// # Safety
-    /// Until the region is deregistered and its last handle gone, peers and work requests read and write
-    /// whatever is mapped in the range: it must be the caller's to give, and no Rust reference to it
-    /// may be alive meanwhile. Where nothing is mapped, accesses fail (`docs/memory-model.md`).
+    /// Until the region is deregistered and its last handle is dropped, peers and work requests
+    /// read and write whatever is mapped in the range. The caller must be entitled to allow that,
+    /// and no Rust reference to the range may be alive meanwhile. Where nothing is mapped, accesses
+    /// fail (`docs/memory-model.md`).
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn reg_mr(
         &self,
@@ -130,11 +131,11 @@ impl Pd {
         self.register(region, None)
     }
 
-    /// Registers memory that takes everything and has nothing: writes vanish, reads give zeros, at any
-    /// address. Only this side can use it. The domain may end before it does.
+    /// Registers a null region: writes are dropped, and reads return zeros, at any address. Only
+    /// local work requests can use it. The domain may be freed first.
     ///
     /// # Errors
-    /// [`VerbsError::NoMemory`]: out of keys.
+    /// [`VerbsError::NoMemory`] if it is out of keys.
     //= NUL-01
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
@@ -143,13 +144,13 @@ impl Pd {
         self.new_mr(key, None, None, None)
     }
 
-    /// An indirect memory key: it has no memory until a work request has filled it ([`Mr::change`]), with at most
-    /// `entries` pieces of other keys, and never allows more than `rights`. Other rights than those of
-    /// [`Indirect::RIGHTS`] have no meaning.
+    /// Makes an indirect memory key. It has no memory until a work request has filled it
+    /// ([`Mr::change`]) with at most `entries` pieces of other keys. It never allows more than
+    /// `rights`, of which only those of [`Indirect::RIGHTS`] have a meaning.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: no entries, or more than [`limits::MAX_INDIRECT_ENTRIES`];
-    /// [`VerbsError::NoMemory`]: out of keys.
+    /// [`VerbsError::InvalidArgument`] for no entries or more than
+    /// [`limits::MAX_INDIRECT_ENTRIES`]. [`VerbsError::NoMemory`] if it is out of keys.
     //= UMR-05
     //= XDEC-14
     pub fn create_indirect(&self, entries: u32, rights: AccessFlags) -> Result<Mr, VerbsError> {
@@ -162,12 +163,12 @@ impl Pd {
         self.new_mr(key, None, None, Some(IndirectLimits { entries, rights }))
     }
 
-    /// Registers a part of device memory, whose first byte has address 0, or none of it: `access` must
-    /// have `ZERO_BASED`.
+    /// Registers a part of device memory, which may be empty. Its first byte has address 0, and
+    /// `access` must have `ZERO_BASED`.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: not zero based, beyond the end, of another device, or
-    /// contradictory rights. [`VerbsError::NoMemory`]: out of keys.
+    /// [`VerbsError::InvalidArgument`] if it is not zero based, beyond the end, or of another
+    /// device, or for contradictory rights. [`VerbsError::NoMemory`] if it is out of keys.
     //= DM-02
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn reg_dm_mr(
@@ -230,21 +231,21 @@ impl Pd {
     }
 }
 
-/// What a program means to do with memory (`ibv_advise_mr_advice`).
+/// The intended use of memory (`ibv_advise_mr_advice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[doc(alias = "ibv_advise_mr_advice")]
 pub enum Advice {
-    /// Read it soon.
+    /// Soon read.
     Prefetch = 0,
-    /// Write it soon.
+    /// Soon written.
     PrefetchWrite = 1,
-    /// Use what of it is there.
+    /// Soon used as far as it is resident.
     PrefetchNoFault = 2,
 }
 
 impl Advice {
-    /// That with this `ibv_advise_mr_advice` value.
+    /// Returns the advice of an `ibv_advise_mr_advice` value.
     #[must_use]
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
@@ -257,12 +258,12 @@ impl Advice {
 }
 
 impl Pd {
-    /// Has memory of this domain's regions ready before it is used.
+    /// Populates memory of this domain's regions before it is used.
     ///
     /// # Errors
-    /// [`VerbsError::NotFound`]: a region of another domain; [`VerbsError::Fault`]: no region's key, not inside its
-    /// region, or nothing is mapped there; [`VerbsError::NotPermitted`]: to be written, in a region that
-    /// this device may not write (ODP-05).
+    /// [`VerbsError::NotFound`] for a region of another domain. [`VerbsError::Fault`] if the key is
+    /// of no region, or the range is not inside its region or not mapped.
+    /// [`VerbsError::NotPermitted`] if this device may not write the region that is to be written.
     //= ODP-05
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&self, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
@@ -291,26 +292,26 @@ impl Pd {
 }
 
 impl Mr {
-    /// Is it of this domain?
+    /// Returns true if the region belongs to this domain.
     #[must_use]
     pub fn is_of(&self, pd: &Pd) -> bool {
         Arc::ptr_eq(&self.inner.state.lock().pd, &pd.inner)
     }
 
-    /// Key for local use.
+    /// The lkey, for local work requests.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         Lkey::new(self.inner.key)
     }
 
-    /// Key for peers.
+    /// The rkey, for peers.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         Rkey::new(self.inner.key)
     }
 
-    /// Where it is in this process; 0 for device memory, a null region and an indirect key, which the program does not
-    /// see.
+    /// The address in this process. 0 for device memory, a null region and an indirect key, which
+    /// are not visible to the application.
     #[must_use]
     pub fn addr(&self) -> u64 {
         match self.inner.state.lock().region {
@@ -319,7 +320,7 @@ impl Mr {
         }
     }
 
-    /// Length in bytes; 0 of an indirect key, whose length work requests change.
+    /// Length in bytes. 0 for an indirect key, whose length work requests change.
     #[must_use]
     pub fn len(&self) -> u64 {
         let without_region = if self.inner.indirect.is_some() {
@@ -331,20 +332,20 @@ impl Mr {
         region.map_or(without_region, |region| region.len)
     }
 
-    /// It has no bytes: only a region of device memory can be so.
+    /// Returns true if the region has no bytes, which is possible for device memory only.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What work requests and peers call its first byte.
+    /// The address of its first byte for work requests and peers.
     #[must_use]
     pub fn iova(&self) -> u64 {
         let region = self.inner.state.lock().region;
         region.map_or(0, |region| region.iova)
     }
 
-    /// Its rights.
+    /// The access rights.
     #[must_use]
     pub fn access(&self) -> AccessFlags {
         let region = self.inner.state.lock().region;
@@ -355,20 +356,21 @@ impl Mr {
         region.map_or(without_region, |region| region.access)
     }
 
-    /// Room for entries of an indirect key; `None` of any other.
+    /// Number of entries that an indirect key has room for. `None` for any other key.
     //= UMR-06
     #[must_use]
     pub fn max_entries(&self) -> Option<u32> {
         self.inner.indirect.map(|limits| limits.entries)
     }
 
-    /// What a work request with [`SendOp::Fill`](rocade_transport::SendOp::Fill) needs that changes this indirect key:
-    /// its rights, its memory, or both; with `if_free` only while it has none. All keys have to be of the domain of
-    /// this one. What they cover is looked at when the request is executed.
+    /// Makes the operands of a work request with [`SendOp::Fill`](rocade_transport::SendOp::Fill)
+    /// that changes the rights or the memory of this indirect key. With `if_free` it fails if the
+    /// key has memory. All listed keys have to be of the same domain as this one. They are checked
+    /// when the request is executed.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: no indirect key, no entries or more than it has room for, or rights beyond those
-    /// that it was made with.
+    /// [`VerbsError::InvalidArgument`] if this is no indirect key, for no entries or more than it
+    /// has room for, or for rights beyond those given at creation.
     //= UMR-12
     pub fn change(
         &self,
@@ -398,13 +400,14 @@ impl Mr {
         }))
     }
 
-    /// It is memory of the process: neither device memory nor a null region nor an indirect key.
+    /// Returns true if it is memory of the process: neither device memory nor a null region nor an
+    /// indirect key.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.inner.dm.is_none() && self.inner.state.lock().region.is_some()
     }
 
-    /// Its domain.
+    /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
@@ -412,13 +415,13 @@ impl Mr {
         }
     }
 
-    /// Changes memory, domain or rights between two accesses; the keys stay. Messages on their way are checked with
-    /// each packet (MR-14).
+    /// Changes memory, domain or rights between two accesses. The keys stay the same. Messages in
+    /// flight are checked with each packet.
     ///
     /// # Errors
-    /// The region stays as it was. [`VerbsError::InvalidArgument`]: nothing to change, an argument is
-    /// wrong, or the region is not plain (MR-10); [`VerbsError::Busy`]: windows are bound to it;
-    /// [`VerbsError::Fault`], [`VerbsError::NotSupported`] as [`Pd::reg_mr`].
+    /// The region stays as it was. [`VerbsError::InvalidArgument`] if there is nothing to change,
+    /// an argument is wrong, or the region is not plain. [`VerbsError::Busy`] if windows are bound
+    /// to it. [`VerbsError::Fault`], [`VerbsError::NotSupported`] as [`Pd::reg_mr`].
     ///
     /// # Safety
     /// As for [`Pd::reg_mr`], for the new range.
@@ -471,23 +474,24 @@ impl Mr {
         Ok(())
     }
 
-    /// Deregisters: returns when no access is in flight, later ones fail (MR-09).
+    /// Deregisters the region. Returns when no access is in flight, and later ones fail.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was deregistered before; [`VerbsError::Busy`] while windows
-    /// are bound to it.
+    /// [`VerbsError::InvalidArgument`] if it was already deregistered. [`VerbsError::Busy`] while
+    /// windows are bound to it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.inner.deregister()
     }
 
-    /// Deregisters in any case: windows that are bound to it are free then. Returns when no access is in flight.
+    /// Deregisters the region in any case, and frees the windows bound to it. Returns when no
+    /// access is in flight.
     pub fn revoke(&self) {
         self.inner.revoke();
     }
 }
 
-/// The region in this memory, if it is there.
+/// Returns the region with this memory, if it is mapped.
 fn place(region: Region, addr: u64, len: usize, iova: u64) -> Result<Region, VerbsError> {
     let len = len as u64;
     //= MR-06
@@ -512,7 +516,7 @@ fn place(region: Region, addr: u64, len: usize, iova: u64) -> Result<Region, Ver
 }
 
 fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
-    /// Bits 20 to 29 are optional: a device ignores those it does not know (MR-04).
+    /// Bits 20 to 29 are optional: a device ignores unknown ones.
     const OPTIONAL: u32 = 0x3ff0_0000;
     //= MR-04
     let known = AccessFlags::all().bits() | OPTIONAL;
@@ -556,7 +560,7 @@ impl MrInner {
         }
     }
 
-    /// The error of a region that stays.
+    /// Returns the error of a region that cannot be removed or changed.
     fn kept(&self, why: Kept, state: &State) -> VerbsError {
         match why {
             Kept::Unknown => VerbsError::InvalidArgument("deregistered already"),
@@ -568,7 +572,7 @@ impl MrInner {
                 let region = "memory region";
                 match users.check(region) {
                     Err(error) => error,
-                    // The last window has gone meanwhile.
+                    // The last window was unbound meanwhile.
                     Ok(()) => VerbsError::Busy(format!("{region}, by a memory window")),
                 }
             }

@@ -11,8 +11,8 @@ use super::qp::Qp;
 use crate::cells::User;
 use crate::error::VerbsError;
 
-/// A memory window (`ibv_mw`): a key that opens a part of a region to peers, until it is bound
-/// elsewhere or invalidated. With the last handle it ends.
+/// A memory window (`ibv_mw`): a key that gives peers access to a part of a region, until it is
+/// bound elsewhere or invalidated. It ends with the last handle.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_mw")]
 pub struct Mw {
@@ -23,18 +23,18 @@ pub struct Mw {
 struct MwInner {
     pd: Arc<PdInner>,
     kind: WindowKind,
-    /// The newest; those of binds that wait for their turn count.
+    /// The newest key, including binds that are posted but not executed.
     rkey: AtomicU32,
-    /// The one of allocation.
+    /// The key given at allocation.
     first_rkey: u32,
     alive: AtomicBool,
 }
 
 impl Pd {
-    /// A free memory window.
+    /// Allocates a free memory window.
     ///
     /// # Errors
-    /// [`VerbsError::NoMemory`]: out of keys.
+    /// [`VerbsError::NoMemory`] if it is out of keys.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, kind: WindowKind) -> Result<Mw, VerbsError> {
         let pd = Arc::clone(&self.inner);
@@ -56,20 +56,20 @@ impl Pd {
 }
 
 impl Mw {
-    /// Its kind.
+    /// The kind of window.
     #[must_use]
     pub fn kind(&self) -> WindowKind {
         self.inner.kind
     }
 
-    /// Its key: that of allocation, or that of the last [`Qp::bind_mw`]. The low byte of a type 2 window's key is
-    /// whatever its owner chose when binding.
+    /// The key: that of allocation, or that of the last [`Qp::bind_mw`]. The application chooses
+    /// the low byte of a type 2 window's key when it binds the window.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         Rkey::new(self.inner.rkey.load(Ordering::Acquire))
     }
 
-    /// Its domain.
+    /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
@@ -77,17 +77,17 @@ impl Mw {
         }
     }
 
-    /// Is `rkey` a key that this window can have?
+    /// Returns true if `rkey` can be a key of this window.
     //= KEY-04
     #[must_use]
     pub fn owns(&self, rkey: Rkey) -> bool {
         rkey.get() >> 8 == self.rkey().get() >> 8
     }
 
-    /// Ends the window; where it is bound, peers are locked out (MW-10).
+    /// Frees the window. If it is bound, peers lose access.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was ended before.
+    /// [`VerbsError::InvalidArgument`] if it was already freed.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.inner.end() {
@@ -117,11 +117,12 @@ impl Drop for MwInner {
 }
 
 impl Qp {
-    /// Posts a bind of a type 1 window, and returns its new key: of use to peers once the bind
-    /// has completed, or to be sent in a later message of this QP (MW-06). The key in `bind` does not count.
+    /// Posts a bind of a type 1 window, and returns its new key. Peers can use the key once the
+    /// bind has completed, and a later message of this QP may contain it. The key in `bind` is
+    /// ignored.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`]: a type 2 window; [`VerbsError::Post`].
+    /// [`VerbsError::InvalidArgument`] for a type 2 window. [`VerbsError::Post`].
     //= MW-01
     #[doc(alias = "ibv_bind_mw")]
     pub fn bind_mw(
@@ -134,7 +135,7 @@ impl Qp {
         if mw.kind() != WindowKind::Type1 {
             return Err(VerbsError::InvalidArgument("mw type"));
         }
-        // The order of the keys is that of the posts.
+        // The keys have the order of the posts.
         let mut queue = self.send_queue();
         let rkey = mw.rkey().with_next_tag();
         queue.push(&SendWr {

@@ -27,18 +27,18 @@ pub(super) struct PdInner {
     pub(super) id: PdTag,
     /// Objects that belong to it.
     pub(super) users: Arc<Users>,
-    /// Nobody has made that of XRC targets.
+    /// `None` for the domain of XRC targets, which no application has made.
     pub(super) _listed: Option<Listed>,
 }
 
 impl Pd {
-    /// Its number: no other domain of the process has it.
+    /// The number of the domain, unique in the process.
     #[must_use]
     pub fn handle(&self) -> u32 {
         self.inner.id.0
     }
 
-    /// Was it made with this context?
+    /// Returns true if it was allocated with this context.
     #[must_use]
     pub fn is_of(&self, context: &Context) -> bool {
         Arc::ptr_eq(&self.inner.context, &context.inner)
@@ -63,60 +63,62 @@ impl Pd {
         }
     }
 
-    /// A new QP in RESET.
+    /// Makes a QP in RESET.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if a queue size is above the limit (QPC-01);
-    /// [`VerbsError::NotSupported`] for QP types other than RC; [`VerbsError::Broker`],
-    /// [`VerbsError::Link`] if the process cannot join its addresses;
-    /// [`VerbsError::NoMemory`] out of QP numbers.
+    /// [`VerbsError::InvalidArgument`] if a queue size is above the limit.
+    /// [`VerbsError::NotSupported`] for an unsupported QP type. [`VerbsError::Broker`],
+    /// [`VerbsError::Link`] if the process cannot join its addresses. [`VerbsError::NoMemory`] if
+    /// it is out of QP numbers.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
     }
 
-    /// A new DC initiator in RESET, with what only such a one has.
+    /// Makes a DC initiator in RESET, with its specific attributes.
     ///
     /// # Errors
-    /// As [`Pd::create_qp`]; [`VerbsError::InvalidArgument`] for more streams than there may be.
+    /// As [`Pd::create_qp`]. [`VerbsError::InvalidArgument`] for too many streams.
     pub fn create_dci(&self, init: QpInitAttr, dc: DciInit) -> Result<Qp, VerbsError> {
         Qp::new_initiator(Arc::clone(&self.inner), init, dc)
     }
 
-    /// A new DC target in RESET.
+    /// Makes a DC target in RESET.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for a queue of another context (DCT-02), and as [`Pd::create_qp`].
+    /// [`VerbsError::InvalidArgument`] for a CQ or SRQ of another context, and as
+    /// [`Pd::create_qp`].
     #[doc(alias = "ibv_exp_create_dct")]
     pub fn create_dct(&self, init: DctInitAttr) -> Result<Qp, VerbsError> {
         Qp::new_dct(Arc::clone(&self.inner), init)
     }
 
-    /// A new address handle: a way for datagrams of QPs of this domain.
+    /// Makes an address handle, the destination of datagrams of this domain's QPs.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for an address that leads nowhere (ENC-14);
-    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Link`],
-    /// [`VerbsError::Broker`], [`VerbsError::Io`] if the local address cannot be used.
+    /// [`VerbsError::InvalidArgument`] for an invalid address. [`VerbsError::PeerRefused`] if the
+    /// peer is not among the allowed ones. [`VerbsError::Link`], [`VerbsError::Broker`],
+    /// [`VerbsError::Io`] if the local address cannot be used.
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, address: &AddressVector) -> Result<Ah, VerbsError> {
         Ah::new(Arc::clone(&self.inner), address)
     }
 
-    /// A new shared receive queue.
+    /// Makes a shared receive queue.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if a size is above the limit, or `max_sge` is 0 (SRQ-01); [`VerbsError::Broker`] if the
-    /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
+    /// [`VerbsError::InvalidArgument`] if a size is above the limit, or `max_sge` is 0.
+    /// [`VerbsError::Broker`] if the process cannot join its addresses. [`VerbsError::NoMemory`] if
+    /// it is out of numbers.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
         Srq::new(Arc::clone(&self.inner), init)
     }
 
-    /// Ends the domain.
+    /// Frees the domain.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while objects belong to it (PD-02).
+    /// [`VerbsError::Busy`] while objects belong to it.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= PD-02

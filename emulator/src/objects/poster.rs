@@ -1,4 +1,4 @@
-//! Posting work requests under one lock.
+//! Posts work requests under one lock.
 
 use std::fmt;
 
@@ -14,32 +14,33 @@ use crate::cells::{Driver, QpCore, QpInner};
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 
-/// Where a datagram goes (`ibv_send_wr.wr.ud`).
+/// The destination of a datagram (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// The way to the peer's device.
+    /// The address handle of the peer's device.
     pub ah: &'a Ah,
-    /// The QP there; 0xFFFFFF for the members of a multicast group.
+    /// The destination QP. 0xFFFFFF for the members of a multicast group.
     pub dest_qp: Qpn,
-    /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
+    /// The Q_Key of the destination. With the highest bit set, the sender's own Q_Key is sent
+    /// instead.
     pub qkey: Qkey,
 }
 
-/// Where a request of a DC initiator goes (`mlx5dv_wr_set_dc_addr`).
+/// The destination of a DC initiator's request (`mlx5dv_wr_set_dc_addr`).
 #[derive(Clone, Copy, Debug)]
 pub struct ToDct<'a> {
-    /// The way to the target's device.
+    /// The address handle of the target's device.
     pub ah: &'a Ah,
-    /// The target there.
+    /// The DC target number.
     pub dct: Qpn,
-    /// Its access key.
+    /// The DC access key.
     pub key: u64,
-    /// The stream; an initiator that has none does not look at it.
+    /// The stream. An initiator without streams ignores it.
     pub stream: u16,
 }
 
-/// The locked send queue of a QP. What was posted is transmitted when the poster is dropped, or waits for
-/// more for a moment.
+/// The locked send queue of a QP. Posts are transmitted when the poster is dropped, or batched with
+/// later ones for a moment.
 pub struct SendPoster<'a> {
     owner: &'a QpOwner,
     inner: &'a QpInner,
@@ -70,15 +71,15 @@ impl<'a> SendPoster<'a> {
     /// Queues a work request.
     ///
     /// # Errors
-    /// [`VerbsError::Post`]; what was queued before stays queued (RC-WQE-13).
+    /// [`VerbsError::Post`]. Requests that were queued before stay queued.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.post(wr, None)?;
         self.count(wr.sges);
         Ok(())
     }
 
-    /// Queues a work request whose data is `data`, copied now; its `sges` are ignored
-    /// (RC-WQE-06).
+    /// Queues a work request with the inline data `data`, which is copied now. Its `sges` are
+    /// ignored.
     ///
     /// # Errors
     /// As [`SendPoster::push`].
@@ -88,7 +89,7 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// Queues a work request whose operation has operands besides.
+    /// Queues a work request with further operands.
     ///
     /// # Errors
     /// As [`SendPoster::push`].
@@ -98,7 +99,7 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// The work request that was queued just now has these operands.
+    /// Sets the operands of the last queued work request.
     pub(super) fn equip(&mut self, operands: Operands) {
         self.core.qp.equip(operands);
     }
@@ -107,15 +108,15 @@ impl<'a> SendPoster<'a> {
         self.owner
     }
 
-    /// The work request that was queued just now goes to the XRC SRQ `srqn` of the peer. Each of an XRC initiator
-    /// names one.
+    /// Sets the XRC SRQ number of the peer for the last queued work request. An XRC initiator has
+    /// to set it for each request.
     //= XRC-03
     pub fn aim(&mut self, srqn: Srqn) {
         self.core.qp.aim(srqn);
     }
 
-    /// Queues a request of a raw packet QP that is cut into segments; `data` is what follows the header, where it is
-    /// copied now, and `wr` has none then.
+    /// Queues a request of a raw packet QP that is cut into segments. `data` is what follows the
+    /// header if it is copied now, and `wr` has no `sges` then.
     ///
     /// # Errors
     /// As [`SendPoster::push`].
@@ -134,11 +135,11 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.
+    /// Queues a datagram. `data` is its content if it is copied now, and `wr` has no `sges` then.
     ///
     /// # Errors
-    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] for an address handle of another domain
-    /// (UD-03), or one that was destroyed.
+    /// As [`SendPoster::push`]. [`VerbsError::InvalidArgument`] for an address handle that belongs
+    /// to another domain or was destroyed.
     pub fn push_datagram(
         &mut self,
         wr: &SendWr<'_>,
@@ -165,7 +166,8 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// Queues a request of a DC initiator; `data` is its data where it is copied now, and `wr` has none then.
+    /// Queues a request of a DC initiator. `data` is its content if it is copied now, and `wr` has
+    /// no `sges` then.
     ///
     /// # Errors
     /// As [`SendPoster::push_datagram`].
@@ -201,7 +203,7 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// Likewise, one whose operation has operands besides.
+    /// Queues a request of a DC initiator with further operands.
     ///
     /// # Errors
     /// As [`SendPoster::push_datagram`].
@@ -217,7 +219,7 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// One more is queued, with these buffers.
+    /// Counts a queued request with these buffers.
     #[inline]
     fn count(&mut self, sges: &[Sge]) {
         let bytes = match sges {
@@ -240,7 +242,7 @@ impl<'a> SendPoster<'a> {
         self.core.qp.post_send(self.now, wr, data)
     }
 
-    /// Takes back everything this poster has queued (WRX-06).
+    /// Removes everything that this poster has queued.
     pub fn rollback(&mut self) {
         self.core.qp.unpost_send(self.posted);
         self.posted = 0;
@@ -294,11 +296,11 @@ impl<'a> RecvPoster<'a> {
     /// Queues a receive.
     ///
     /// # Errors
-    /// [`VerbsError::Post`]; what was queued before stays queued.
+    /// [`VerbsError::Post`]. Receives that were queued before stay queued.
     #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         if let Some(core) = &mut self.core {
-            // Time counts where the receive is flushed at once, and only there.
+            // The time matters only if the receive is flushed at once.
             let now = match core.qp.state() {
                 QpState::Err => self.owner.engine().now(),
                 _ => Time::ZERO,
@@ -313,10 +315,11 @@ impl<'a> RecvPoster<'a> {
 }
 
 impl RecvPoster<'_> {
-    /// In ERR the receives were flushed at once (RC-STA-02), and a peer may wait for them (RC-ACK-06).
+    /// Flushes the outputs after a post. In ERR the receives were flushed at once, and a peer may
+    /// wait for their credits.
     #[cold]
     fn spread_news(&mut self) {
-        // The regions' lock comes first.
+        // The regions have to be locked first.
         self.core = None;
         let engine = self.owner.engine();
         let now = engine.now();

@@ -31,31 +31,32 @@ use crate::travel::share_target;
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// May this process open raw sockets? The kernel asks for the same right.
+/// Returns true if this process may open raw sockets. The kernel demands the same privilege.
 fn is_privileged() -> bool {
     sys::socket(Domain::IPV4, Type::RAW.cloexec(), Some(Protocol::UDP)).is_ok()
 }
 
-/// How often a target is brought here that goes elsewhere before it could be changed.
+/// Number of attempts to change a target that other processes acquire meanwhile.
 const TRIES: usize = 16;
 
-/// What a QP is created with (`ibv_qp_init_attr`).
+/// The attributes of a new QP (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpInitAttr {
-    /// Where sends complete.
+    /// The CQ of sends.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The CQ of receives.
     pub recv_cq: Cq,
-    /// Where receives come from instead of a queue of its own (SRQ-09).
+    /// The SRQ of receives, instead of a receive queue.
     pub srq: Option<Srq>,
-    /// Queue sizes asked for; granted as asked, those of a receive queue that it does not have as 0.
+    /// The queue sizes. They are granted exactly, except that those of a missing receive queue are
+    /// 0.
     pub cap: QpCap,
     /// Transport service.
     pub qp_type: QpType,
     /// Every send generates a completion.
     pub sq_sig_all: bool,
-    /// Comes back in events.
+    /// Identifies the QP in events.
     pub cookie: u64,
 }
 
@@ -66,15 +67,16 @@ pub struct Qp {
     owner: Arc<QpOwner>,
 }
 
-/// What all handles of a QP share: with the last one the QP ends. (The engine's table holds the
-/// QP itself.)
+/// The state that all handles of a QP share. The QP ends with the last handle. (The engine's table
+/// references the QP itself.)
 #[derive(Debug)]
 pub(super) struct QpOwner {
     pub(super) inner: Arc<QpInner>,
     pub(super) pd: Arc<PdInner>,
-    /// Of a target, which others may have open too, and through which domain it was opened.
+    /// For an XRC target, which may have other handles too: its open handle, and the domain through
+    /// which it was opened.
     hold: Option<Box<(Arc<Hold>, Arc<XrcdInner>)>>,
-    /// What it has to do with cross-channel operations.
+    /// The cross-channel state.
     pub(super) cross: OnceLock<Box<CrossPart>>,
 }
 
@@ -84,7 +86,7 @@ impl Drop for QpOwner {
     }
 }
 
-/// The queues that completions go to are of the context of the domain.
+/// Checks that the CQs belong to the context of the domain.
 pub(super) fn check_cqs(pd: &PdInner, init: &QpInitAttr) -> Result<(), VerbsError> {
     let all = [
         (&init.send_cq, "send_cq is of another context"),
@@ -144,7 +146,7 @@ impl Qp {
         Ok(Self::held(inner, pd, None))
     }
 
-    /// An XRC target.
+    /// Makes an XRC target.
     pub(super) fn new_target(xrcd: &Arc<XrcdInner>, cookie: u64) -> Result<Self, VerbsError> {
         let pd = xrcd.nobody();
         let domain = Arc::clone(&xrcd.domain);
@@ -204,13 +206,13 @@ impl Qp {
         &self.owner.inner
     }
 
-    /// Its number: 8 bits slot, 16 bits QP.
+    /// The QP number: 8 bits slot, 16 bits index.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {
         self.inner().qp_num()
     }
 
-    /// Its domain.
+    /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
@@ -218,7 +220,7 @@ impl Qp {
         }
     }
 
-    /// Is it a target of this XRC domain, whichever opening that is?
+    /// Returns true if it is a target of this XRC domain, through any opening.
     #[must_use]
     pub fn is_target_of(&self, xrcd: &Xrcd) -> bool {
         let domain = &xrcd.inner().domain;
@@ -227,13 +229,13 @@ impl Qp {
             .is_some_and(|own| Arc::ptr_eq(own, domain))
     }
 
-    /// Its transport service.
+    /// The transport service.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.inner().lock().qp.config().qp_type
     }
 
-    /// Its state.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> QpState {
         let core = self.inner().lock();
@@ -245,28 +247,28 @@ impl Qp {
         }
     }
 
-    /// Statistics.
+    /// The counters of the QP.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner().lock().qp.counters()
     }
 
-    /// Changes attributes and state; all or nothing.
+    /// Changes attributes and state, all or none.
     ///
     /// # Errors
-    /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
-    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
-    /// [`VerbsError::Io`] (such as EMFILE) if there is no socket to the peer to be had;
-    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Busy`] for a target that
-    /// another process is at a message with; [`VerbsError::InvalidArgument`] for an alternate path of a target whose domain
-    /// a file names (QPV-08).
+    /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong.
+    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
+    /// [`VerbsError::Io`] (such as EMFILE) if no socket to the peer can be opened.
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones. [`VerbsError::Busy`]
+    /// for a target with which another process is receiving a message.
+    /// [`VerbsError::InvalidArgument`] for an alternate path of a target in a file-backed domain.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.modify_by(attr, mask, false)
     }
 
-    /// Likewise; where it is `experimental`, a DC initiator has the state table of the experimental verbs, which knows its
-    /// own key (DCS-09).
+    /// Like [`Qp::modify`]. If `experimental`, a DC initiator has the state table of the
+    /// experimental verbs, which includes its own DC key.
     ///
     /// # Errors
     /// As [`Qp::modify`].
@@ -281,7 +283,7 @@ impl Qp {
         }
         //= QPV-08
         if mask.contains(QpAttrMask::ALT_PATH) {
-            // Each process has its own ways, and none may leave the way of the others.
+            // Each process has its own routes, and none may leave the path of the others.
             return Err(VerbsError::InvalidArgument(
                 "alt_ah_attr: a target of a shared XRC domain has one path",
             ));
@@ -301,7 +303,10 @@ impl Qp {
         ))
     }
 
-    /// Likewise, where the QP is in this process. [`VerbsError::WouldBlock`] where it is not.
+    /// Changes the QP if this process owns it.
+    ///
+    /// # Errors
+    /// [`VerbsError::WouldBlock`] if it does not.
     fn modify_here(
         &self,
         attr: &QpAttr,
@@ -321,7 +326,7 @@ impl Qp {
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
             return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
         }
-        // What can fail comes before the QP changes.
+        // Everything that can fail precedes the change of the QP.
         let route = match mask.contains(QpAttrMask::AV) && !is_dynamic {
             true => owner.route_to(sgid, &attr.ah_attr, attr, mask)?,
             false => None,
@@ -350,7 +355,7 @@ impl Qp {
         if route.is_some()
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
-            // A reset forgets what is owed, and on another way nobody waits for it.
+            // A reset drops delayed ACKs, and on another path no peer waits for them.
             engine.say_farewell(inner);
         }
         if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Err.code() {
@@ -376,7 +381,7 @@ impl Qp {
                 core.qp.expect_credits();
             }
             let peer = attr.ah_attr.dgid.to_ip();
-            // A socket of this process has the address that the packets come from.
+            // A socket of this process has the source address of the packets.
             let is_own = uplink.link.local() == peer;
             core.tx.set_path(uplink, path);
             let is_ours = engine.is_simulated() || is_own || is_of_this_host(peer);
@@ -409,16 +414,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Original values that atomics bring are big-endian in memory, unit by unit, instead of in the host's byte order; to be said
-    /// before anything is posted.
+    /// Stores the original values that atomics return as big-endian units, instead of in the host's
+    /// byte order. To be called before anything is posted.
     //= XAT-05
     #[doc(alias = "IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY")]
     pub fn set_big_endian_results(&self) {
         self.inner().lock().qp.set_big_endian_results(true);
     }
 
-    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Its answers are
-    /// not slowed down, and only RC is.
+    /// Limits the send rate, in kbit/s. 0 removes the limit. Responses are not limited, and only RC
+    /// is.
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) unless it is connected (RTR, RTS or SQD).
@@ -427,7 +432,7 @@ impl Qp {
         Ok(self.inner().lock().qp.set_rate_limit(kbps)?)
     }
 
-    /// Attributes as they are now.
+    /// The current attributes and capabilities.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> (QpAttr, QpCap) {
@@ -445,25 +450,27 @@ impl Qp {
         self.inner().lock().qp.config().sq_sig_all
     }
 
-    /// Locks the send queue for posting; transmission starts when the poster is dropped. The
-    /// caller must not call anything else of this engine meanwhile.
+    /// Locks the send queue for posting. Transmission starts when the poster is dropped. The caller
+    /// must not call anything else of this engine meanwhile.
     #[must_use]
     pub fn send_queue(&self) -> SendPoster<'_> {
         SendPoster::new(&self.owner)
     }
 
-    /// Locks the receive queue for posting, likewise.
+    /// Locks the receive queue for posting. The caller must not call anything else of this engine
+    /// meanwhile.
     #[must_use]
     pub fn recv_queue(&self) -> RecvPoster<'_> {
         RecvPoster::new(&self.owner)
     }
 
-    /// Attaches the QP to a multicast group: it gets a copy of what is sent there. Twice is once.
+    /// Attaches the QP to a multicast group: it gets a copy of each datagram to the group.
+    /// Attaching twice has no further effect.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams, and a GID that is no group or of
-    /// an IP version that the device has no address of (MC-01); [`VerbsError::NoMemory`] beyond the limits;
-    /// [`VerbsError::Link`] where the network cannot be told.
+    /// [`VerbsError::InvalidArgument`] unless this is a datagram QP, and the GID is a group of an
+    /// IP version in which the device has an address. [`VerbsError::NoMemory`] beyond the limits.
+    /// [`VerbsError::Link`] if the process cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.check_group(group)?;
@@ -472,10 +479,10 @@ impl Qp {
         engine.attach_to_group((hca, port), group, self.qp_num())
     }
 
-    /// Detaches it.
+    /// Detaches the QP from a multicast group.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] where it is not attached (MC-02).
+    /// [`VerbsError::InvalidArgument`] if it is not attached.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.check_group(group)?;
@@ -487,10 +494,11 @@ impl Qp {
         }
     }
 
-    /// The QP gets no copy of what it sends to a group itself (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    /// Suppresses copies of the datagrams that the QP itself sends to a group
+    /// (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams.
+    /// [`VerbsError::InvalidArgument`] unless this is a datagram QP.
     //= MC-07
     #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
     pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
@@ -501,11 +509,11 @@ impl Qp {
         Ok(())
     }
 
-    /// Leads frames that match to this raw packet QP, from now on.
+    /// Steers matching frames to this raw packet QP.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for a QP of another type, or a flow that makes no sense;
-    /// [`VerbsError::Io`] without descriptors.
+    /// [`VerbsError::InvalidArgument`] for a QP of another type, or an invalid flow.
+    /// [`VerbsError::Io`] if descriptors are exhausted.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
         Flow::new(Arc::clone(&self.owner), attr)
@@ -529,12 +537,12 @@ impl Qp {
         }
     }
 
-    /// Ends the QP, or lets go of a target that others have open: its completions are removed from the CQs (CQ-13); waits until its
-    /// asynchronous events are acknowledged (AEV-12).
+    /// Destroys the QP, or closes a handle of a target that has others. Removes its completions
+    /// from the CQs, and waits until its asynchronous events are acknowledged.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was destroyed before; [`VerbsError::Busy`] while it is attached to
-    /// a multicast group, or flows lead to it.
+    /// [`VerbsError::InvalidArgument`] if it was already destroyed. [`VerbsError::Busy`] while it
+    /// is attached to a multicast group, or flows steer frames to it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
@@ -581,10 +589,10 @@ pub(super) fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
     }
 }
 
-/// What a new QP is.
+/// Returns the configuration of a new QP.
 pub(super) fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
     QpConfig {
-        // Its number comes with its creation.
+        // The number is allocated when the QP is created.
         qp_num: Qpn::new(0),
         qp_type,
         pd: pd.id,
@@ -641,7 +649,8 @@ impl QpOwner {
         }
     }
 
-    /// False where it was let go of before. With the last one that lets go of a target it ends.
+    /// Closes this handle. Returns false if it was already closed. A target ends with its last
+    /// handle.
     fn let_go(&self) -> bool {
         let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
@@ -675,7 +684,7 @@ impl QpOwner {
         true
     }
 
-    /// What the transport has to know of the device where these attributes change.
+    /// Returns the device's part of a modify of these attributes.
     fn modify_context(&self, attr: &QpAttr, mask: QpAttrMask, experimental: bool) -> ModifyContext {
         let hca = self.hca();
         let gid = |av: &AddressVector| hca.port(av.port_num)?.gid(av.sgid_index);
@@ -699,10 +708,11 @@ impl QpOwner {
         }
     }
 
-    /// The way from `sgid` along an address vector; `None` where the transport will say what is wrong with it.
+    /// Returns the route from `sgid` along an address vector, or `None` if the transport will
+    /// reject it.
     ///
     /// # Errors
-    /// The peer is not among the allowed ones; those of [`QpOwner::prepare_route`].
+    /// [`VerbsError::PeerRefused`], and those of [`QpOwner::prepare_route`].
     fn route_to(
         &self,
         sgid: Option<Gid>,
@@ -724,7 +734,7 @@ impl QpOwner {
         }
     }
 
-    /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
+    /// Returns the route from `sgid` to the peer of the attributes, and opens it on first use.
     fn prepare_route(
         &self,
         sgid: Gid,
@@ -741,9 +751,9 @@ impl QpOwner {
     }
 }
 
-/// Returns true if this host, in this network namespace, has the address. Then Rocade has the port of RoCEv2 there, and
-/// nobody has to be asked. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be
-/// there as well.
+/// Returns true if this host, in this network namespace, has the address. Then Rocade uses the
+/// RoCEv2 port there, and the peer need not be probed. The kernel's rxe, which handles
+/// vendor-specific packets badly, cannot use that port as well.
 //= XAW-08
 fn is_of_this_host(address: IpAddr) -> bool {
     sys::is_of_this_host((address, 0).into())

@@ -1,4 +1,4 @@
-//! Receive work queues, and queue pairs that spread frames over them (RSS).
+//! Receive work queues, and queue pairs that distribute frames over them (RSS).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::cells::QpParts;
 use crate::error::VerbsError;
 use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawPart, Spread};
 
-/// A receive work queue (`ibv_wq`): where an RSS queue pair puts its part of the frames.
+/// A receive work queue (`ibv_wq`), into which an RSS queue pair puts its share of the frames.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_wq")]
 pub struct Wq {
@@ -22,7 +22,7 @@ pub struct Wq {
     users: Arc<AtomicU32>,
 }
 
-/// States of a receive work queue; the discriminants are the `ibv_wq_state` values.
+/// The state of a receive work queue. The discriminants are the `ibv_wq_state` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[doc(alias = "ibv_wq_state")]
@@ -33,18 +33,18 @@ pub enum WqState {
     Err = 2,
 }
 
-/// How an RSS queue pair spreads frames (`ibv_rx_hash_conf`): the Toeplitz hash of these fields.
+/// The Toeplitz hash by which an RSS queue pair distributes frames (`ibv_rx_hash_conf`).
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_rx_hash_conf")]
 pub struct RxHash {
-    /// Its key.
+    /// The Toeplitz key.
     pub key: [u8; RSS_KEY_LEN],
-    /// Which fields count (`ibv_rx_hash_fields`).
+    /// The header fields to hash (`ibv_rx_hash_fields`).
     pub fields: u32,
 }
 
 impl Pd {
-    /// A receive work queue, in RESET.
+    /// Makes a receive work queue, in RESET.
     ///
     /// # Errors
     /// As [`Pd::create_qp`].
@@ -67,11 +67,12 @@ impl Pd {
         Ok(Wq { qp, users })
     }
 
-    /// A raw packet queue pair without queues of its own: frames that flows lead to it are spread over `queues`.
+    /// Makes a raw packet queue pair without queues of its own, which distributes the frames of its
+    /// flows over `queues`.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] unless the number of queues is a power of two, and the fields are known; as
-    /// [`Pd::create_qp`].
+    /// [`VerbsError::InvalidArgument`] unless the number of queues is a power of two, and the
+    /// fields are known. As [`Pd::create_qp`].
     pub fn create_rss_qp(
         &self,
         queues: &[Wq],
@@ -99,13 +100,13 @@ impl Pd {
 }
 
 impl Wq {
-    /// Its number.
+    /// The number of the queue.
     #[must_use]
     pub fn number(&self) -> Qpn {
         self.qp.qp_num()
     }
 
-    /// Its state.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> WqState {
         match self.qp.state() {
@@ -156,7 +157,7 @@ impl Wq {
         self.recv_queue().push(wr_id, sges)
     }
 
-    /// A table names it, once more, or once less.
+    /// Records that one more (`more`) or one less indirection table names the queue.
     pub fn set_in_use(&self, more: bool) {
         if more {
             self.users.fetch_add(1, Ordering::AcqRel);
@@ -165,10 +166,11 @@ impl Wq {
         }
     }
 
-    /// Ends it.
+    /// Destroys the queue.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while a table names it; [`VerbsError::InvalidArgument`] if it was destroyed before.
+    /// [`VerbsError::Busy`] while a table names it. [`VerbsError::InvalidArgument`] if it was
+    /// already destroyed.
     #[doc(alias = "ibv_destroy_wq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.users.load(Ordering::Acquire) > 0 {

@@ -14,31 +14,33 @@ use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::sync::MutexGuard;
 
-/// What a shared receive queue is created with (`ibv_srq_init_attr`).
+/// The attributes of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqInitAttr {
-    /// Receives it has room for; granted as asked.
+    /// Number of receives that it has room for. Exactly this number is granted.
     pub max_wr: u32,
-    /// Scatter/gather entries of a receive; granted as asked.
+    /// Scatter/gather entries of a receive. Exactly this number is granted.
     pub max_sge: u32,
-    /// Comes back in events.
+    /// Identifies the queue in events.
     pub cookie: u64,
 }
 
-/// A shared receive queue (`ibv_srq`): queue pairs that are created with it take their receives from it.
+/// A shared receive queue (`ibv_srq`), from which queue pairs take their receives that are created
+/// with it.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_srq")]
 pub struct Srq {
     owner: Arc<SrqOwner>,
 }
 
-/// What all handles share: with the last one the application lets go of it. QPs that use it still do.
+/// The state that all handles share. The last one destroys the queue for the application. QPs that
+/// use it keep it alive.
 #[derive(Debug)]
 struct SrqOwner {
     inner: Arc<SrqInner>,
     pd: Arc<PdInner>,
-    /// Through which an XRC SRQ was made.
+    /// The opening of the XRC domain through which an XRC SRQ was made.
     xrcd: Option<Arc<XrcdInner>>,
     _listed: Listed,
 }
@@ -88,7 +90,7 @@ impl Srq {
         init: SrqInitAttr,
     ) -> Result<Self, VerbsError> {
         //= SRQ-01
-        // A queue of no entries takes no receive, as on mlx5.
+        // A queue of no entries accepts no receive, as on mlx5.
         if init.max_wr > limits::MAX_SRQ_WR {
             return Err(VerbsError::InvalidArgument("max_wr"));
         }
@@ -136,7 +138,7 @@ impl Srq {
         &self.owner.inner
     }
 
-    /// Its number, 24 bits, unique among those of this address (SRQ-10).
+    /// The SRQ number, 24 bits, unique among those of this address.
     //= SRQ-10
     #[must_use]
     #[doc(alias = "ibv_get_srq_num")]
@@ -144,7 +146,7 @@ impl Srq {
         self.inner().srqn().get()
     }
 
-    /// Its domain: receives name memory of it.
+    /// The protection domain. Receives name memory of this domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
@@ -152,12 +154,13 @@ impl Srq {
         }
     }
 
-    /// Changes size, limit, or both. A limit above 0 asks for an event, once, when fewer receives than that
-    /// are left after one was taken; 0 takes that back.
+    /// Changes the size, the limit, or both. A limit above 0 requests one event when fewer receives
+    /// than that are left after one was taken. 0 cancels the request.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] and [`VerbsError::Srq`] (EINVAL): above the device's limit, below the
-    /// number of receives in use, or a limit above the size. Nothing has changed then (SRQ-02, SRQ-03).
+    /// [`VerbsError::InvalidArgument`] and [`VerbsError::Srq`] (EINVAL) for a size above the
+    /// device's limit or below the number of receives in use, or a limit above the size. Nothing
+    /// has changed then.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<(), VerbsError> {
         if max_wr.is_some_and(|max_wr| max_wr > limits::MAX_SRQ_WR) {
@@ -169,7 +172,7 @@ impl Srq {
         Ok(core.modify(max_wr, srq_limit)?)
     }
 
-    /// Its attributes as they are now.
+    /// The current attributes.
     #[must_use]
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> SrqAttr {
@@ -192,12 +195,12 @@ impl Srq {
         self.inner().async_acks().ack(u64::from(count));
     }
 
-    /// Ends the queue: its receives are forgotten; waits until its asynchronous events are acknowledged
-    /// (AEV-12).
+    /// Destroys the queue: drops its receives, and waits until its asynchronous events are
+    /// acknowledged.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while QPs use it (DST-03);
-    /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    /// [`VerbsError::Busy`] while QPs use it. [`VerbsError::InvalidArgument`] if it was already
+    /// destroyed.
     //= SRQ-06
     //= DST-03
     #[doc(alias = "ibv_destroy_srq")]
@@ -221,7 +224,7 @@ impl SrqPoster<'_> {
     /// Queues a receive.
     ///
     /// # Errors
-    /// [`VerbsError::Post`]; what was queued before stays queued (SRQ-06).
+    /// [`VerbsError::Post`]. Receives that were queued before stay queued.
     #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         let mut posted = self.core.post(wr_id, sges);

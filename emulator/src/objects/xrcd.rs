@@ -1,4 +1,4 @@
-//! XRC domains: which shared receive queues and target queue pairs belong together (XRC-01).
+//! XRC domains, each a set of shared receive queues and target queue pairs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub struct Xrcd {
     owner: Arc<XrcdOwner>,
 }
 
-/// What all handles from one `open` share: with the last one it is closed.
+/// The state that all handles from one `open` share. The last handle closes the opening.
 #[derive(Debug)]
 struct XrcdOwner {
     inner: Arc<XrcdInner>,
@@ -62,22 +62,23 @@ impl Xrcd {
         &self.owner.inner
     }
 
-    /// A new shared receive queue of the domain, whose receives complete in `cq` and name memory of `pd`. What
-    /// initiators of the domain's targets read and write is memory of `pd` too (XRC-04).
+    /// Makes a shared receive queue of the domain. Its receives complete in `cq` and name memory of
+    /// `pd`. Initiators that use the domain's targets also read and write memory of `pd`.
     ///
     /// # Errors
-    /// As [`Pd::create_srq`]; [`VerbsError::InvalidArgument`] if the three are not of one device.
+    /// As [`Pd::create_srq`]. [`VerbsError::InvalidArgument`] if the three belong to different
+    /// devices.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_srq(&self, pd: &Pd, cq: &Cq, init: SrqInitAttr) -> Result<Srq, VerbsError> {
         Srq::of_xrcd(self, pd, cq, init)
     }
 
-    /// A new target: a queue pair in RESET that receives for the domain's queues, and cannot send. `cookie` comes back
-    /// in events.
+    /// Makes an XRC target: a queue pair in RESET that receives for the domain's queues, and cannot
+    /// send. `cookie` identifies it in events.
     ///
     /// # Errors
-    /// [`VerbsError::Broker`], [`VerbsError::Link`] if the process cannot join its addresses;
-    /// [`VerbsError::NoMemory`] out of QP numbers.
+    /// [`VerbsError::Broker`], [`VerbsError::Link`] if the process cannot join its addresses.
+    /// [`VerbsError::NoMemory`] if it is out of QP numbers.
     //= XRC-01
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_target(&self, cookie: u64) -> Result<Qp, VerbsError> {
@@ -85,8 +86,8 @@ impl Xrcd {
         Qp::new_target(inner, cookie)
     }
 
-    /// Another handle on a target of the domain, with a cookie of its own. The target lives until the last one is
-    /// destroyed, and its events go to all.
+    /// Opens another handle of a target in the domain, with its own cookie. The target lives until
+    /// the last handle is destroyed, and all handles get its events.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if there is no such target in the domain.
@@ -96,11 +97,11 @@ impl Xrcd {
         Qp::open_target(self.inner(), qp_num, cookie)
     }
 
-    /// Closes the domain; with the last opening it ends.
+    /// Closes the domain. It ends with the last opening.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while there are objects that were made or opened through this handle (DST-05);
-    /// [`VerbsError::InvalidArgument`] if it was closed before.
+    /// [`VerbsError::Busy`] while there are objects that were made or opened through this handle.
+    /// [`VerbsError::InvalidArgument`] if it was already closed.
     //= DST-05
     //= XRCL-05
     #[doc(alias = "ibv_close_xrcd")]
@@ -115,7 +116,7 @@ impl Xrcd {
     }
 }
 
-/// The protection domain of targets: no memory is in it.
+/// The protection domain of targets, which contains no memory.
 const NO_PD: PdTag = PdTag(0);
 
 impl XrcdInner {
@@ -123,7 +124,8 @@ impl XrcdInner {
         &self.context
     }
 
-    /// A protection domain for a target, whose packets are checked against those of the queues.
+    /// Returns a protection domain for a target. The packets of a target are checked against the
+    /// domains of the SRQs instead.
     pub(super) fn nobody(&self) -> Arc<PdInner> {
         Arc::new(PdInner {
             context: Arc::clone(&self.context),
