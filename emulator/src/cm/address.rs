@@ -1,4 +1,4 @@
-//! Addresses of the manager: those of IP, and InfiniBand's own.
+//! Addresses of the connection manager: IP addresses, and native InfiniBand addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,31 +10,33 @@ use super::resolve::canonical;
 use super::services::port_of;
 use crate::error::VerbsError;
 
-/// The part of a service ID of `rdma_cm` that is the port space (`RDMA_IB_IP_PS_MASK`).
+/// The port space part of an `rdma_cm` service ID (`RDMA_IB_IP_PS_MASK`).
 const PORT_SPACE_MASK: u64 = !0xffff;
 
-/// An address, and what is offered or asked for there.
+/// An address and a service at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmAddr {
-    /// Of IP, with a port.
+    /// An IP address with a port.
     Ip(SocketAddr),
-    /// InfiniBand's own (`AF_IB`), with a service ID.
+    /// A native InfiniBand address (`AF_IB`) with a service ID.
     Ib(IbAddr),
 }
 
-/// A port by its GID, and a service by its ID. On RoCE the GID is an IP address, and what is all 0 stands for any.
+/// The GID of a port and a service ID. On RoCE the GID is an IP address, and a GID of zeros means
+/// any address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "sockaddr_ib")]
 pub struct IbAddr {
     /// GID of the port.
     pub gid: Gid,
-    /// The service. One of `rdma_cm` is a port space and a port.
+    /// The service ID. Those of `rdma_cm` consist of a port space and a port.
     pub service_id: ServiceId,
-    /// Which bits of the service ID are given; the others are the manager's to choose.
+    /// The bits of the service ID that are given. The connection manager chooses the others.
     pub service_mask: u64,
 }
 
-/// What somebody else has found out of the path to a peer (`RDMA_OPTION_IB_PATH`).
+/// The attributes of a path to a peer that the application has resolved itself
+/// (`RDMA_OPTION_IB_PATH`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_path_record")]
 pub struct PathHint {
@@ -42,7 +44,7 @@ pub struct PathHint {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Hop limit; 0 for the usual one.
+    /// Hop limit. 0 means the default.
     pub hop_limit: u8,
 }
 
@@ -57,7 +59,7 @@ impl CmAddr {
         matches!(self, Self::Ib(_))
     }
 
-    /// As an address of IP; the port is the end of a service ID.
+    /// Converts it to an IP address. The port is the last part of the service ID.
     pub(super) fn socket(&self) -> SocketAddr {
         match self {
             Self::Ip(addr) => canonical(*addr),
@@ -65,10 +67,10 @@ impl CmAddr {
         }
     }
 
-    /// The port space that the address is of, for an ID of that port space.
+    /// Returns the port space of the address, for an ID of port space `own`.
     ///
     /// # Errors
-    /// `EPROTONOSUPPORT`: the service ID is none of it.
+    /// `EPROTONOSUPPORT` if the service ID does not belong to it.
     pub(super) fn port_space(&self, own: PortSpace) -> Result<PortSpace, VerbsError> {
         let Self::Ib(ib) = self else { return Ok(own) };
         let mask = ib.service_mask & PORT_SPACE_MASK;
@@ -88,7 +90,7 @@ impl IbAddr {
         self.gid.to_ip()
     }
 
-    /// The bits of the service ID that are given.
+    /// The given bits of the service ID.
     pub(super) const fn given(&self) -> ServiceId {
         ServiceId::new(self.service_id.get() & self.service_mask)
     }

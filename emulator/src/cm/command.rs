@@ -1,4 +1,4 @@
-//! What programs do with their connections.
+//! The operations of applications on their connections.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,11 +23,11 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::random;
 
-/// Requests that wait at most, and as many as there are unless the program says otherwise.
+/// Maximum number of pending requests, and the default backlog.
 //= LRC-15
 const MAX_BACKLOG: usize = 1_024;
 
-/// One end of a connection, or a listener (`rdma_cm_id`). Dropping it ends what there is.
+/// One end of a connection, or a listener (`rdma_cm_id`). Dropping it destroys it.
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
@@ -68,7 +68,7 @@ impl CmId {
         }
     }
 
-    /// A new ID. `cookie` comes back in its events.
+    /// Makes an ID. `cookie` identifies it in its events.
     ///
     /// # Errors
     /// Those of joining the broker.
@@ -93,7 +93,7 @@ impl CmId {
         self.engine.with_cm(|core, now| f(core, key, now))?
     }
 
-    /// Something that no peer hears of.
+    /// Changes an ID without sending anything to a peer.
     pub(super) fn with_id<R>(
         &self,
         f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
@@ -101,7 +101,7 @@ impl CmId {
         self.engine.in_cm(|core| f(core.id(self.key)?))
     }
 
-    /// Its addresses, and its device.
+    /// The addresses and the device of the ID.
     #[must_use]
     pub fn addresses(&self) -> CmAddresses {
         let addresses = self.with_id(|id| {
@@ -115,7 +115,7 @@ impl CmId {
         addresses.unwrap_or_default()
     }
 
-    /// Is this a GID of the device that its address is of?
+    /// Returns true if this is a GID of the device that the ID is bound to.
     #[must_use]
     pub fn has_gid(&self, gid: Gid) -> bool {
         let is_own = self.with_id(|id| {
@@ -125,7 +125,7 @@ impl CmId {
         is_own.unwrap_or(false)
     }
 
-    /// The way to the peer.
+    /// The address vector of the path to the peer.
     ///
     /// # Errors
     /// There is none yet.
@@ -133,10 +133,11 @@ impl CmId {
         self.with_id(|id| id.address())
     }
 
-    /// The number of the port that it is bound to, from 1; that of the first one while it is not bound.
+    /// The number of the port that it is bound to, from 1. While it is not bound, that of the first
+    /// port.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     pub fn port_num(&self) -> Result<u8, VerbsError> {
         self.with_id(|id| Ok(id.port_num()))
     }
@@ -144,24 +145,25 @@ impl CmId {
     /// The path MTU.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     pub fn mtu(&self) -> Result<rocade_wire::Mtu, VerbsError> {
         self.with_id(|id| Ok(id.mtu()))
     }
 
-    /// Code of the longest time that a packet is on its way.
+    /// Code of the packet life time of the path.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     pub fn packet_life_time(&self) -> Result<u8, VerbsError> {
         self.with_id(|id| Ok(id.packet_life().code()))
     }
 
-    /// Takes an address and a port; port 0 is any. An unspecified address stands for all.
+    /// Binds to an address and a port. Port 0 means any port, and an unspecified address all
+    /// addresses.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if no device has the address, `EADDRINUSE` if somebody has the port,
-    /// `EADDRNOTAVAIL` if one of the two is at all addresses.
+    /// [`VerbsError::NoDevice`] if no device has the address. `EADDRINUSE` if the port is in use.
+    /// `EADDRNOTAVAIL` if it is, and one of both bindings is for all addresses.
     //= LRC-16
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: impl Into<CmAddr>) -> Result<(), VerbsError> {
@@ -200,7 +202,7 @@ impl CmId {
         })
     }
 
-    /// Opens the socket of a local address, or of all.
+    /// Opens the socket of a local address, or those of all.
     fn prepare_local(&self, ip: IpAddr) -> Result<Option<Arc<Hca>>, VerbsError> {
         if self.engine.stands_for_all(ip) {
             return Ok(None);
@@ -210,7 +212,7 @@ impl CmId {
         Ok(Some(hca))
     }
 
-    /// Takes a port, here and on the host.
+    /// Reserves a port in this process and on the host.
     fn reserve(&self, wanted: Binding, any_port: bool) -> Result<Binding, VerbsError> {
         self.engine.attached_slot()?;
         let granted = self.engine.reserve_on_host(wanted, any_port)?;
@@ -234,10 +236,10 @@ impl CmId {
         here.map_err(in_use)
     }
 
-    /// Finds out how a peer is reached; the outcome is an event.
+    /// Resolves the address of a peer. The result is an event.
     ///
     /// # Errors
-    /// Misuse, or no port. What is wrong with the address comes as [`CmEventKind::AddrError`].
+    /// Misuse, or no free port. An invalid address is reported as [`CmEventKind::AddrError`].
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &self,
@@ -258,11 +260,11 @@ impl CmId {
         })
     }
 
-    /// Finds out how a peer is reached, and the path there, without events: the outcome is known at once. False where nothing
+    /// Resolves the address of a peer and the path to it, without events. Returns false if no route
     /// leads there.
     ///
     /// # Errors
-    /// Misuse, or no port.
+    /// Misuse, or no free port.
     pub fn resolve(&self, src: Option<CmAddr>, dst: impl Into<CmAddr>) -> Result<bool, VerbsError> {
         let is_found = self.find(src, dst.into())?.is_ok();
         if is_found {
@@ -271,14 +273,14 @@ impl CmId {
         Ok(is_found)
     }
 
-    /// Gets an address of its own, and the device that leads to the peer's.
+    /// Chooses the local address, and the device that leads to the peer's.
     fn find(&self, src: Option<CmAddr>, given: CmAddr) -> Result<io::Result<()>, VerbsError> {
         let dst = self.engine.instead_of_loopback(given.socket());
         let state = self.with_id(|id| Ok(id.state))?;
         let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
         match (state, src) {
             (IdState::Idle, Some(src)) if says(src.socket()) => self.bind(src)?,
-            // A kernel refuses to resolve twice; libfabric 2 does it.
+            // The kernel rejects a second resolution, but libfabric 2 does it.
             (IdState::Idle | IdState::AddrBound | IdState::AddrResolved, _) => {}
             _ => return wrong_state(),
         }
@@ -330,7 +332,7 @@ impl CmId {
         })
     }
 
-    /// Finds the path to the peer; the outcome is an event.
+    /// Resolves the path to the peer. The result is an event.
     ///
     /// # Errors
     /// The address is not resolved.
@@ -353,7 +355,8 @@ impl CmId {
         })
     }
 
-    /// The path is known already, from somebody else; the outcome is an event, as with [`CmId::resolve_route`].
+    /// Sets the path that the application has resolved itself. The result is an event, as with
+    /// [`CmId::resolve_route`].
     ///
     /// # Errors
     /// The address is not resolved.
@@ -368,10 +371,11 @@ impl CmId {
         })
     }
 
-    /// Waits for requests, of which so many may wait to be taken; 0 or less is the most there can be.
+    /// Listens for requests. At most `backlog` requests are pending. A backlog of 0 or less means
+    /// the maximum.
     ///
     /// # Errors
-    /// `EADDRINUSE` or `EADDRNOTAVAIL` if somebody else listens; those of [`CmId::bind`].
+    /// `EADDRINUSE` or `EADDRNOTAVAIL` if there is another listener. Those of [`CmId::bind`].
     //= LRC-15
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
@@ -414,10 +418,10 @@ impl CmId {
         Ok(())
     }
 
-    /// Asks the peer for a connection, or for its datagram service; the outcome is an event.
+    /// Requests a connection, or the peer's datagram service. The result is an event.
     ///
     /// # Errors
-    /// The route is not resolved; private data are too long.
+    /// The route is not resolved, or the private data is too long.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), VerbsError> {
         self.with(|core, key, now| {
@@ -439,7 +443,7 @@ impl CmId {
                 dst: dst.ip(),
             };
             let header = header.to_bytes();
-            // Who has InfiniBand's own addresses is told by the path.
+            // With native InfiniBand addresses, the path contains the source address.
             let header = if id.ib.is_some() { &[] } else { &header[..] };
             let data = |room: usize| {
                 check_private(&param.private_data, room - header.len())?;
@@ -478,10 +482,11 @@ impl CmId {
         })
     }
 
-    /// After [`CmEventKind::ConnectResponse`]: the queue pair is ready, the peer may know.
+    /// Completes the connection after [`CmEventKind::ConnectResponse`]: the queue pair is ready,
+    /// and the peer is told.
     ///
     /// # Errors
-    /// Nobody has accepted.
+    /// No peer has accepted.
     //= LRC-24
     #[doc(alias = "rdma_establish")]
     pub fn establish(&self) -> Result<(), VerbsError> {
@@ -494,11 +499,11 @@ impl CmId {
         })
     }
 
-    /// Accepts a request. `cookie` comes back in the events of the ID from here on. Where that fails, the peer is
-    /// rejected, as a kernel does.
+    /// Accepts a request. `cookie` identifies the ID in its events from here on. After an error the
+    /// peer gets a rejection, as from the kernel.
     ///
     /// # Errors
-    /// There is no request (any more); private data are too long.
+    /// There is no request (any more), or the private data is too long.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, cookie: u64, param: &ConnParam) -> Result<(), VerbsError> {
         self.with(|core, key, now| {
@@ -527,7 +532,7 @@ impl CmId {
         })
     }
 
-    /// Sends the answer that accepts a request.
+    /// Sends the response that accepts a request.
     fn answer(
         core: &mut CmCore,
         (key, conn): (IdKey, CommId),
@@ -556,7 +561,7 @@ impl CmId {
     /// Rejects a request, or the peer's acceptance.
     ///
     /// # Errors
-    /// There is nothing to reject; private data are too long.
+    /// There is nothing to reject, or the private data is too long.
     //= LRC-19
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, reason: RejReason, data: &[u8]) -> Result<(), VerbsError> {
@@ -576,7 +581,7 @@ impl CmId {
         })
     }
 
-    /// Ends the connection, or answers the peer that ends it.
+    /// Disconnects, or answers the peer's DREQ.
     ///
     /// # Errors
     /// There is no connection.
@@ -590,7 +595,7 @@ impl CmId {
                 .conn
                 .ok_or(VerbsError::InvalidArgument("no connection"))?;
             let began = core.cm.disconnect(now, conn, &[]);
-            // In any other state it has ended already, or is about to.
+            // In any other state the connection has ended already, or is ending.
             if began.is_err() {
                 let _ = core.cm.answer_disconnect(now, conn, &[]);
             }
@@ -598,11 +603,12 @@ impl CmId {
         })
     }
 
-    /// Joins a multicast group; the outcome is an event whose private data are the 8 bytes of `token`. The queue
-    /// pair is the caller's to attach.
+    /// Joins a multicast group. The result is an event whose private data is the 8 bytes of
+    /// `token`. The caller has to attach the queue pair.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] unless the ID is of datagrams, and has an address of the group's IP version.
+    /// [`VerbsError::InvalidArgument`] unless the ID is of datagrams, and has an address of the
+    /// group's IP version.
     //= CMA-14
     //= CMA-15
     #[doc(alias = "rdma_join_multicast")]
@@ -630,10 +636,10 @@ impl CmId {
         })
     }
 
-    /// Leaves a group: an event of its joining that waits is forgotten.
+    /// Leaves a group, and drops its unread join event.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(&self, token: u64) -> Result<(), VerbsError> {
         self.with(|core, key, _| {
@@ -649,7 +655,7 @@ impl CmId {
         })
     }
 
-    /// The queue pair has heard of its peer: the connection is made.
+    /// Completes the connection because the queue pair has received a packet of its peer.
     ///
     /// # Errors
     /// There is no connection.
@@ -668,20 +674,20 @@ impl CmId {
         })
     }
 
-    /// The attributes that the queue pair needs to get into a state.
+    /// Returns the attributes that the queue pair needs to reach a state.
     ///
     /// # Errors
-    /// Nothing is known of the peer yet.
+    /// The peer is not known yet.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         self.with_id(|id| id.qp_attr(state))
     }
 
-    /// Its events come to another channel from here on, those that wait too. Returns how many the program
-    /// has got.
+    /// Moves its events, including unread ones, to another channel. Returns the number of events
+    /// that the application has got.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     //= LRC-12
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &CmChannel) -> Result<u64, VerbsError> {
@@ -699,8 +705,8 @@ impl CmId {
         })
     }
 
-    /// Ends the ID, and forgets its events. Returns how many the program has got of it: it has to wait until
-    /// they are acknowledged.
+    /// Destroys the ID and its unread events. Returns the number of events that the application has
+    /// got. The application has to wait until they are acknowledged.
     //= EVT-07
     #[doc(alias = "rdma_destroy_id")]
     pub fn destroy(&self) -> u64 {
@@ -716,7 +722,7 @@ impl CmId {
 }
 
 impl IdKey {
-    /// What an ID is bound to that is not told.
+    /// The address of an ID that is bound implicitly.
     const ANY_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 }
 
@@ -724,16 +730,16 @@ fn in_use(conflict: Conflict) -> VerbsError {
     VerbsError::Io(io::Error::from_raw_os_error(conflict.errno()))
 }
 
-/// A port for an active side, which nobody has to find.
+/// Returns a port for an active side. Other applications need not know it.
 fn ephemeral_port() -> u16 {
-    /// As it was when the process asked first: reading it takes longer than all the rest of this.
+    /// The range when the process first read it: reading it takes longer than everything else here.
     static RANGE: OnceLock<(u16, u16)> = OnceLock::new();
     let (first, last) = *RANGE.get_or_init(port_range);
     let offset = random::below(usize::from(last - first) + 1);
     first + u16::try_from(offset).unwrap_or(0)
 }
 
-/// May this process take ports below 1024?
+/// Returns true if this process may use ports below 1024.
 //= CMA-13
 fn may_use_low_ports() -> bool {
     crate::sys::effective_uid() == 0

@@ -1,4 +1,4 @@
-//! What programs hear of their connections.
+//! The events of connections.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -14,42 +14,42 @@ use crate::cells::{EventQueue, EventWaiter};
 use crate::engine::{Engine, EngineInner};
 use crate::error::VerbsError;
 
-/// What happened (`rdma_cm_event_type`).
+/// The kind of an event (`rdma_cm_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "rdma_cm_event_type")]
 pub enum CmEventKind {
     /// The address is resolved.
     AddrResolved = 0,
-    /// It is not.
+    /// The address could not be resolved.
     AddrError = 1,
     /// The route is resolved.
     RouteResolved = 2,
-    /// It is not.
+    /// The route could not be resolved.
     RouteError = 3,
-    /// A peer asks for a connection, or for a datagram service.
+    /// A peer requests a connection, or a datagram service.
     ConnectRequest = 4,
-    /// The peer accepts; the connection has to be established.
+    /// The peer has accepted. The application has to establish the connection.
     ConnectResponse = 5,
     /// The connection could not be made.
     ConnectError = 6,
-    /// The peer does not answer, or has no such datagram service.
+    /// The peer does not respond, or has no such datagram service.
     Unreachable = 7,
-    /// The peer rejects.
+    /// The peer has rejected the request.
     Rejected = 8,
-    /// The connection is made.
+    /// The connection is established.
     Established = 9,
-    /// It has ended.
+    /// The connection has ended.
     Disconnected = 10,
     /// The device is gone.
     DeviceRemoval = 11,
     /// The multicast group is joined.
     MulticastJoin = 12,
-    /// It is not.
+    /// The multicast group could not be joined.
     MulticastError = 13,
     /// The address has moved.
     AddrChange = 14,
-    /// Packets of the connection are no longer on their way.
+    /// No packets of the connection are in flight any more.
     TimewaitExit = 15,
 }
 
@@ -61,50 +61,50 @@ impl CmEventKind {
     }
 }
 
-/// What comes with events of connections (`rdma_conn_param`).
+/// The parameters of connection events (`rdma_conn_param`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "rdma_conn_param")]
 pub struct ConnParam {
-    /// The peer's; always of full length when received, filled up with 0 (CMA-05).
+    /// The peer's private data. Received data always has full length, padded with zeros.
     pub private_data: Vec<u8>,
-    /// READs and atomics that the peer may have outstanding here.
+    /// Limit of outstanding READs and atomics of the peer.
     pub responder_resources: u8,
-    /// READs and atomics outstanding to the peer.
+    /// Limit of outstanding READs and atomics to the peer.
     pub initiator_depth: u8,
-    /// Flow control of the hardware.
+    /// The hardware supports end-to-end flow control.
     pub flow_control: bool,
     /// Retries after timeouts, 0 to 7.
     pub retry_count: u8,
-    /// Retries after RNR NAKs, 0 to 7; 7 is without end.
+    /// Retries after RNR NAKs, 0 to 7. 7 retries for ever.
     pub rnr_retry_count: u8,
     /// The QP has a shared receive queue.
     pub srq: bool,
-    /// The QP.
+    /// The QP number.
     pub qp_num: Qpn,
 }
 
-/// What comes with events of datagram services and multicast groups (`rdma_ud_param`).
+/// The parameters of events of datagram services and multicast groups (`rdma_ud_param`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "rdma_ud_param")]
 pub struct UdParam {
-    /// The peer's; always of full length when received, filled up with 0 (CMA-05).
+    /// The peer's private data. Received data always has full length, padded with zeros.
     pub private_data: Vec<u8>,
-    /// The way to it.
+    /// The address vector of the peer.
     pub address: AddressVector,
-    /// Its QP.
+    /// The peer's QP number.
     pub qp_num: Qpn,
-    /// The key to send with.
+    /// The Q_Key to send with.
     pub qkey: Qkey,
 }
 
-/// What comes with an event.
+/// The parameters of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmParam {
-    /// Nothing.
+    /// No parameters.
     None,
-    /// Of a connection.
+    /// Parameters of a connection.
     Conn(ConnParam),
-    /// Of a datagram service.
+    /// Parameters of a datagram service.
     Ud(UdParam),
 }
 
@@ -112,19 +112,19 @@ pub enum CmParam {
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_event")]
 pub struct CmEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: CmEventKind,
     /// 0, a negative errno value, or the reason of a rejection.
     pub status: i32,
-    /// The cookie of the ID that it is about; of the listener where it is a request.
+    /// The cookie of the ID. For a request, the cookie of the listener.
     pub cookie: u64,
     /// The new ID of a request.
     pub new_id: Option<CmId>,
-    /// What the peer says.
+    /// The parameters that the peer has sent.
     pub param: CmParam,
 }
 
-/// An event that waits.
+/// A queued event.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) id: IdKey,
@@ -134,7 +134,7 @@ pub(super) struct Waiting {
     pub(super) param: CmParam,
 }
 
-/// Where events arrive (`rdma_event_channel`).
+/// An event channel (`rdma_event_channel`).
 #[derive(Clone, Debug)]
 #[doc(alias = "rdma_event_channel")]
 pub struct CmChannel {
@@ -148,10 +148,10 @@ pub(super) struct ChannelInner {
 }
 
 impl CmChannel {
-    /// A new one.
+    /// Makes a channel.
     ///
     /// # Errors
-    /// [`VerbsError::Io`] without file descriptors.
+    /// [`VerbsError::Io`] if file descriptors are exhausted.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new(engine: &Engine) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
@@ -161,7 +161,7 @@ impl CmChannel {
         })
     }
 
-    /// A new one whose descriptor does not block.
+    /// Makes a channel whose descriptor is non-blocking.
     ///
     /// # Errors
     /// As [`CmChannel::new`].
@@ -169,7 +169,7 @@ impl CmChannel {
         Self::nonblocking_of(engine.inner())
     }
 
-    /// Another one that does not block, of the same engine.
+    /// Makes another channel of the same engine, with a non-blocking descriptor.
     ///
     /// # Errors
     /// As [`CmChannel::new`].
@@ -185,7 +185,8 @@ impl CmChannel {
         })
     }
 
-    /// The descriptor that is readable while an event waits; the application may set `O_NONBLOCK`.
+    /// The descriptor that is readable while an event is pending. The application may set
+    /// `O_NONBLOCK`.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.events.raw_fd()
@@ -194,7 +195,7 @@ impl CmChannel {
     /// Waits for an event.
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits;
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event is pending.
     /// [`VerbsError::Io`] (`EINTR`) after a signal.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn get_event(&self) -> Result<CmEvent, VerbsError> {
@@ -207,7 +208,7 @@ impl CmChannel {
         }
     }
 
-    /// The first step of [`CmChannel::get_event`], as
+    /// Returns the waiter for the first step of [`CmChannel::get_event`], like
     /// [`CompChannel::begin_wait`](crate::CompChannel::begin_wait).
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
@@ -215,18 +216,18 @@ impl CmChannel {
         self.inner.events.waiter()
     }
 
-    /// Waits until the descriptor is readable, or the time is up: false then. For programs that do not wait in
-    /// [`CmChannel::get_event`]; faster than poll(2) of the descriptor, because the thread looks after the sockets itself
-    /// for a moment.
+    /// Waits until the descriptor is readable. Returns false after a timeout. For applications that
+    /// do not wait in [`CmChannel::get_event`]. It is faster than poll(2) of the descriptor,
+    /// because the thread polls the sockets itself for a moment.
     ///
     /// # Errors
-    /// Those of ppoll(2), of which [`io::ErrorKind::Interrupted`](std::io::ErrorKind::Interrupted) is one.
+    /// Those of ppoll(2), such as [`io::ErrorKind::Interrupted`](std::io::ErrorKind::Interrupted).
     pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
         let is_there = || self.inner.events.len() > 0;
         self.engine.wait_attentively(self.fd(), is_there, timeout)
     }
 
-    /// Takes an event; `None` where there is none to take.
+    /// Takes an event, or returns `None` if the caller has to wait.
     ///
     /// # Errors
     /// As [`CmChannel::get_event`].
@@ -234,10 +235,10 @@ impl CmChannel {
         self.take(|events| events.pop(|_| ()))
     }
 
-    /// Takes an event, where there is one, whatever the descriptor does.
+    /// Takes an event if there is one, even if the descriptor is blocking.
     #[must_use]
     pub fn try_event(&self) -> Option<CmEvent> {
-        // It never fails.
+        // `try_pop` never fails.
         self.take(|events| Ok(events.try_pop(|_| ()))).ok()?
     }
 
@@ -246,7 +247,7 @@ impl CmChannel {
         pop: impl FnOnce(&EventQueue<Waiting>) -> Result<Option<Waiting>, VerbsError>,
     ) -> Result<Option<CmEvent>, VerbsError> {
         let mut cm = self.engine.cm().lock();
-        // Under the lock: an event is taken, or its ID is gone.
+        // The lock ensures that an event is taken only while its ID exists.
         let Some(waiting) = pop(&self.inner.events)? else {
             return Ok(None);
         };
@@ -259,7 +260,7 @@ impl CmChannel {
         } = waiting;
         let cookie = cm.as_mut().map_or(0, |core| {
             let cookie = core.reported(id, new_id);
-            // A request that was taken makes room for one that is held.
+            // A request that was taken makes room for one that is held back.
             if new_id.is_some() && core.cm.holds_requests() {
                 self.engine.follow_up(core, self.engine.now());
             }
@@ -274,7 +275,7 @@ impl CmChannel {
         }))
     }
 
-    /// Whose channel an ID has, for all of them.
+    /// Moves the events of an ID to another channel.
     pub(super) fn moves(&self, id: IdKey, to: &Self) {
         let moved = self.inner.events.extract(|event| event.id == id);
         for event in moved {
@@ -283,5 +284,5 @@ impl CmChannel {
     }
 }
 
-/// IDs by what they are called, for tests and figures.
+/// IDs by their keys.
 pub(super) type ByKey<T> = BTreeMap<IdKey, T>;

@@ -11,10 +11,10 @@ use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Psn, Qpn, Servi
 use crate::cells::Uplink;
 use crate::engine::EngineInner;
 
-/// Bytes of a packet with a MAD.
+/// Length of a packet with a MAD.
 const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;
 
-/// The MAD in a packet to QP 1 whose ICRC is right; `None` where there is none.
+/// Returns the MAD in a packet to QP 1 with a right ICRC, or `None` if there is none.
 //= MAD-01
 //= UD-16
 pub(crate) fn mad_of<'p>(packet: &Packet<'p>) -> Option<&'p [u8; Mad::LEN]> {
@@ -29,7 +29,7 @@ pub(crate) fn mad_of<'p>(packet: &Packet<'p>) -> Option<&'p [u8; Mad::LEN]> {
 }
 
 impl EngineInner {
-    /// Sends a MAD from QP 1 to QP 1. What finds no room is lost, as any datagram may be.
+    /// Sends a MAD from QP 1 to QP 1. Without room it is lost, like any datagram.
     //= MAD-01
     //= MAD-06
     pub(super) fn send_mad(
@@ -47,7 +47,7 @@ impl EngineInner {
     }
 }
 
-/// A MAD as a packet from QP 1 to QP 1.
+/// Makes the packet of a MAD from QP 1 to QP 1.
 //= MAD-01
 pub(crate) fn packet(
     source_port: u16,

@@ -1,4 +1,4 @@
-//! The manager's place in the engine: datagrams in and out, timers.
+//! The connection manager's part in the engine: incoming and outgoing datagrams, and timers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,36 +23,36 @@ use crate::hca::Hca;
 use crate::random;
 use crate::steering::Slot;
 
-/// Datagrams that wait at most: a sender sends again what finds no room.
+/// Maximum number of queued datagrams. Senders retransmit those that find no room.
 const MAX_WAITING: usize = 4_096;
 
-/// A datagram to QP 1 that nobody has looked at yet.
+/// A queued datagram to QP 1.
 #[derive(Debug)]
 struct Arrived {
     route: CmRoute,
     mad: Box<[u8; Mad::LEN]>,
 }
 
-/// The manager, and what waits for it.
+/// The connection manager and its queue.
 #[derive(Debug, Default)]
 pub(crate) struct CmHost {
     core: Mutex<Option<CmCore>>,
     arrived: Mutex<Vec<Arrived>>,
-    /// Something has arrived.
+    /// There are queued datagrams.
     has_arrived: AtomicBool,
-    /// When the next timer is due, in ns; 0 for never.
+    /// Deadline of the next timer, in ns. 0 if there is none.
     due: AtomicU64,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(crate) struct CmCore {
     pub(super) cm: Cm,
     pub(super) ids: ByKey<IdCore>,
     pub(super) by_conn: BTreeMap<CommId, IdKey>,
-    /// Ports of this process; of the host as well where there is no broker.
+    /// The ports of this process. Without a broker, they are those of the host as well.
     pub(super) services: Services<IdKey>,
-    /// What the broker knows of the connections, where there is one.
+    /// The connections as the broker sees them, if there is one.
     ledger: Option<Ledger>,
     next_key: u64,
     psn: Psn,
@@ -91,7 +91,7 @@ impl CmCore {
 }
 
 impl CmCore {
-    /// Puts an event on the channel of an ID whose program knows it.
+    /// Queues an event on the channel of an ID that the application knows.
     pub(super) fn tell(&mut self, key: IdKey, kind: CmEventKind, status: i32, param: CmParam) {
         let Some(id) = self.ids.get(&key) else {
             return;
@@ -107,7 +107,7 @@ impl CmCore {
         }
     }
 
-    /// An event is handed to the program: counts it, and tells the cookie.
+    /// Counts an event that the application gets, and returns the cookie.
     pub(super) fn reported(&mut self, key: IdKey, new_id: Option<IdKey>) -> u64 {
         if let Some(new) = new_id
             && let Some(conn) = self.ids.get(&new).and_then(|id| id.conn)
@@ -124,7 +124,7 @@ impl CmCore {
         id.cookie.unwrap_or(0)
     }
 
-    /// Takes back that an ID listens, as `binding` was before.
+    /// Stops listening, and restores the previous `binding`.
     pub(super) fn stop_listening(&mut self, key: IdKey, binding: Binding) {
         let Some(id) = self.ids.get_mut(&key) else {
             return;
@@ -137,7 +137,7 @@ impl CmCore {
         }
     }
 
-    /// Ends an ID.
+    /// Destroys an ID.
     //= CM-ST-10
     pub(super) fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
         let Some(id) = self.ids.remove(&key) else {
@@ -145,7 +145,7 @@ impl CmCore {
         };
         let of_this = |event: &Waiting| event.id == key || event.new_id == Some(key);
         let forgotten = id.channel.events.extract(of_this);
-        // Requests that nobody has taken.
+        // Requests that the application has not taken.
         for new in forgotten.into_iter().filter_map(|event| event.new_id) {
             self.end(new, now);
         }
@@ -164,7 +164,8 @@ impl CmCore {
 }
 
 impl CmHost {
-    /// Hands each ID that has a device to `each`, or listens on all: a line of a report without its end.
+    /// Passes each ID that has a device or listens on all to `each`: the line of a report without
+    /// its end.
     pub(crate) fn report(&self, mut each: impl FnMut(Option<&Hca>, &str)) {
         let core = self.core.lock();
         for (key, id) in core.iter().flat_map(|core| &core.ids) {
@@ -178,7 +179,7 @@ impl CmHost {
                 id.state.code()
             );
             let qpn = id.local_qpn.get();
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             if qpn != 0 {
                 let _ = write!(line, " lqpn={qpn} type={}", id.qp_type as u8);
             }
@@ -195,7 +196,7 @@ impl CmHost {
         self.core.lock()
     }
 
-    /// When the next timer is due.
+    /// The deadline of the next timer.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         match self.due.load(Ordering::SeqCst) {
             0 => None,
@@ -203,7 +204,7 @@ impl CmHost {
         }
     }
 
-    /// A datagram has come to QP 1.
+    /// Queues a datagram to QP 1.
     pub(crate) fn put(&self, local: IpAddr, remote: IpAddr, mad: &[u8; Mad::LEN]) {
         let mut arrived = self.arrived.lock();
         if arrived.len() < MAX_WAITING {
@@ -215,7 +216,7 @@ impl CmHost {
         }
     }
 
-    /// What the manager has counted.
+    /// The counters of the connection manager.
     pub(crate) fn counters(&self) -> CmCounters {
         let core = self.core.lock();
         core.as_ref()
@@ -224,7 +225,7 @@ impl CmHost {
 }
 
 impl EngineInner {
-    /// Does something with the manager, then what follows from it.
+    /// Runs `f` on the connection manager, and then handles its events and messages.
     pub(super) fn with_cm<R>(
         self: &Arc<Self>,
         f: impl FnOnce(&mut CmCore, Time) -> R,
@@ -238,19 +239,20 @@ impl EngineInner {
         Ok(result)
     }
 
-    /// Looks at what the manager keeps, or changes what is nobody's business but the program's: nothing follows from it.
+    /// Runs `f` on the connection manager without handling events or messages. `f` must not cause
+    /// any.
     pub(super) fn in_cm<R>(
         &self,
         f: impl FnOnce(&mut CmCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
         match &mut *self.cm().lock() {
             Some(core) => f(core),
-            // With the first ID there is one.
+            // The first ID makes the connection manager.
             None => Err(VerbsError::InvalidArgument("no such ID")),
         }
     }
 
-    /// Looks at what has arrived, and at the timers. Called without any lock but that of a link.
+    /// Handles queued datagrams and expired timers. Called without any lock except that of a link.
     pub(crate) fn serve_cm(&self) {
         let host = self.cm();
         let timeout = host.next_timeout();
@@ -281,7 +283,7 @@ impl EngineInner {
         self.follow_up(core, now);
     }
 
-    /// The process exits: its peers are told, as a kernel would tell them.
+    /// Disconnects from all peers when the process exits, like the kernel.
     //= CM-ST-10
     pub(crate) fn end_connections_at_exit(&self) {
         const PATIENCE: Duration = Duration::from_millis(5);
@@ -297,12 +299,12 @@ impl EngineInner {
         self.follow_up(core, now);
     }
 
-    /// Handles events, and sends what is to be sent.
+    /// Handles events, and sends the pending messages.
     pub(super) fn follow_up(&self, core: &mut CmCore, now: Time) {
         while let Some(event) = core.cm.poll_event() {
             core.react(self, now, event);
         }
-        // Before the peer learns of it.
+        // Recorded before the peer gets the message.
         while let Some((id, bond)) = core.cm.poll_bond() {
             if let Some(ledger) = &mut core.ledger {
                 ledger.write(id, bond);
@@ -311,7 +313,7 @@ impl EngineInner {
         while let Some(transmit) = core.cm.poll_transmit() {
             let psn = core.psn;
             core.psn = Psn::new(psn.get().wrapping_add(1));
-            // Recursive: who receives holds the lock already.
+            // Recursive, because a thread that receives already holds the lock.
             let uplinks = self.uplinks().read_recursive();
             let mut uplinks = uplinks.iter();
             let uplink = uplinks.find(|uplink| uplink.link.local() == transmit.route.local);
@@ -323,7 +325,8 @@ impl EngineInner {
         }
         let next = core.cm.next_timeout();
         let due = next.map_or(0, |at| at.as_ns().max(1));
-        // Whoever stored it last has called the background thread. Nobody else stores: the lock is held.
+        // The thread that stored the same value has woken the background thread. No other thread
+        // stores concurrently, because the lock is held.
         if self.cm().due.load(Ordering::SeqCst) == due {
             return;
         }

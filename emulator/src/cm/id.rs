@@ -1,4 +1,4 @@
-//! The state of an ID, and the attributes that its queue pair gets.
+//! The state of an ID, and the attributes of its queue pair.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::services::Binding;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port};
 
-/// Names an ID in the engine.
+/// The key of an ID in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct IdKey(pub(super) u64);
 
@@ -30,12 +30,12 @@ pub enum PortSpace {
     Tcp = 0x0106,
     /// `RDMA_PS_UDP`: datagrams.
     Udp = 0x0111,
-    /// `RDMA_PS_IB`: what the queue pair is of.
+    /// `RDMA_PS_IB`: connections or datagrams, depending on the queue pair.
     Ib = 0x013f,
 }
 
 impl PortSpace {
-    /// The port space with this number.
+    /// The port space of this code.
     #[must_use]
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
@@ -47,13 +47,13 @@ impl PortSpace {
         }
     }
 
-    /// The service at a port.
+    /// The service ID of a port.
     pub(super) const fn service(self, port: u16) -> ServiceId {
         ServiceId::of_port(self as u16, port)
     }
 }
 
-/// How far an ID is.
+/// The state of an ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdState {
     Idle,
@@ -80,28 +80,28 @@ impl IdState {
     }
 }
 
-/// Life of a packet on RoCE.
+/// Packet life time on RoCE.
 //= CMA-06
 pub(super) const PACKET_LIFE: CmTimeout = CmTimeout::new(16);
-/// How long peers may take.
+/// Response timeout of peers.
 //= CMA-06
 pub(super) const RESPONSE_TIMEOUT: CmTimeout = CmTimeout::new(20);
-/// How often a message is sent again.
+/// Number of retransmissions of a message.
 //= CMA-06
 pub(super) const MAX_CM_RETRIES: u8 = 15;
-/// Key of datagram services.
+/// Q_Key of datagram services.
 //= CMA-12
 pub(super) const UDP_QKEY: Qkey = Qkey::new(0x0123_4567);
 /// TTL or hop limit of paths.
 //= CMA-07
 const HOP_LIMIT: u8 = 64;
-/// 10 Gbit/s in the code of packet rates.
+/// Packet rate code of 10 Gbit/s.
 const RATE: u8 = 3;
-/// A LID that says nothing.
+/// The permissive LID, because RoCE has no LIDs.
 //= CMA-08
 const PERMISSIVE_LID: u16 = 0xffff;
 
-/// What is known of the other end of a connection.
+/// The attributes of the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerEnd {
     pub(super) qpn: Qpn,
@@ -121,18 +121,18 @@ pub(super) struct PeerEnd {
 #[derive(Debug)]
 pub(super) struct IdCore {
     pub(super) channel: Arc<ChannelInner>,
-    /// The program's, `None` until it knows the ID.
+    /// The application's cookie, `None` until the application knows the ID.
     pub(super) cookie: Option<u64>,
     pub(super) port_space: PortSpace,
     pub(super) qp_type: QpType,
     pub(super) state: IdState,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
-    /// Its port, where others have to know.
+    /// Its port, if other processes have to know it.
     pub(super) binding: Option<Binding>,
     pub(super) hca: Option<Arc<Hca>>,
     pub(super) conn: Option<CommId>,
-    /// The PSN that the peer begins with.
+    /// The peer's initial PSN.
     pub(super) rq_psn: Psn,
     pub(super) peer: Option<PeerEnd>,
     pub(super) tos: u8,
@@ -140,18 +140,19 @@ pub(super) struct IdCore {
     pub(super) reuse: bool,
     pub(super) af_only: bool,
     pub(super) backlog: usize,
-    /// Requests that wait to be taken.
+    /// Requests that the application has not taken.
     pub(super) pending: usize,
-    /// Events that the program has got.
+    /// Number of events that the application has got.
     pub(super) reported: u64,
     pub(super) qkey: Option<Qkey>,
     pub(super) srq: bool,
     pub(super) local_qpn: Qpn,
-    /// Retries after timeouts that the program wants.
+    /// Number of retries after timeouts that the application demands.
     pub(super) retry_count: u8,
-    /// Its addresses are InfiniBand's own: the service that is asked for, where one is.
+    /// Set if the addresses are native InfiniBand addresses: the requested service, 0 while there
+    /// is none.
     pub(super) ib: Option<ServiceId>,
-    /// What the program has said of the path.
+    /// The path attributes that the application has set.
     pub(super) hint: Option<PathHint>,
     pub(super) local_ece: Ece,
     pub(super) remote_ece: Ece,
@@ -190,7 +191,7 @@ impl IdCore {
         }
     }
 
-    /// The services of both sides, where the addresses are InfiniBand's own.
+    /// The services of both sides, if the addresses are native InfiniBand addresses.
     pub(super) fn ib_services(&self) -> Option<[ServiceId; 2]> {
         let peers = self.ib?;
         let own = self.binding.map(|binding| binding.service);
@@ -205,18 +206,18 @@ impl IdCore {
         told.filter(|limit| *limit != 0).unwrap_or(HOP_LIMIT)
     }
 
-    /// Datagrams instead of connections.
+    /// Returns true if the ID is of datagrams instead of connections.
     pub(super) const fn is_datagram(&self) -> bool {
         matches!(self.qp_type, QpType::Ud)
     }
 
-    /// The port that it is bound to.
+    /// The port of the device that it is bound to.
     fn port(&self) -> Option<&Port> {
         let ip = self.src?.ip();
         Some(self.hca.as_ref()?.port_with(ip))
     }
 
-    /// Its number; that of the first one while it is not bound.
+    /// The number of that port, or of the first one while it is not bound.
     pub(super) fn port_num(&self) -> u8 {
         self.port().map_or(1, |port| port.number)
     }
@@ -232,7 +233,7 @@ impl IdCore {
         self.port().map_or(Mtu::Mtu1024, Port::active_mtu)
     }
 
-    /// The longest that a packet of this ID is on its way.
+    /// The packet life time of this ID.
     //= CMA-06
     pub(super) fn packet_life(&self) -> CmTimeout {
         self.ack_timeout
@@ -248,7 +249,7 @@ impl IdCore {
         (port(self.src) * 31 + port(self.dst)) & 0xf_ffff
     }
 
-    /// The path as a REQ describes it.
+    /// Returns the path for a REQ.
     //= CMA-07
     //= CMA-08
     pub(super) fn path(&self, local: IpAddr, remote: IpAddr) -> CmPath {
@@ -268,7 +269,7 @@ impl IdCore {
         }
     }
 
-    /// The way to the peer, for address handles and queue pairs.
+    /// Returns the address vector of the peer, for address handles and queue pairs.
     //= CMA-09
     pub(super) fn address(&self) -> Result<AddressVector, VerbsError> {
         let remote = self.dst.ok_or(VerbsError::InvalidArgument("no peer"))?;
@@ -288,7 +289,7 @@ impl IdCore {
         })
     }
 
-    /// The way to a multicast group.
+    /// Returns the address vector of a multicast group.
     //= CMA-14
     pub(super) fn group_address(&self, group: IpAddr) -> Result<AddressVector, VerbsError> {
         Ok(AddressVector {
@@ -302,10 +303,10 @@ impl IdCore {
         })
     }
 
-    /// The attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
+    /// Returns the attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
     ///
     /// # Errors
-    /// Nothing is known yet of a peer.
+    /// The peer is not known yet.
     //= CMA-10
     pub(super) fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         let mut attr = QpAttr {

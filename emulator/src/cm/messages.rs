@@ -1,4 +1,4 @@
-//! What the messages of a connection say of this end, and of the other.
+//! Conversions between the attributes of both ends and the messages of a connection.
 
 use rocade_transport::QpType;
 use rocade_transport::cm::{CmRoute, private_data};
@@ -9,7 +9,7 @@ use super::event::ConnParam;
 use super::id::{IdCore, MAX_CM_RETRIES, PeerEnd, RESPONSE_TIMEOUT};
 
 impl IdCore {
-    /// A REQ.
+    /// Makes a REQ.
     //= CMA-02
     //= CM-FLD-02
     pub(super) fn request(
@@ -22,7 +22,7 @@ impl IdCore {
         //= CM-FLD-09
         //= XRC-15
         let is_xrc = matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv);
-        // What an initiator has no responder for stays 0.
+        // An XRC initiator has no responder, so its fields stay 0.
         let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
         Req {
             local_id: CommId::new(0),
@@ -59,7 +59,7 @@ impl IdCore {
         }
     }
 
-    /// A REP, whose private data are the program's alone.
+    /// Makes a REP, whose private data is the application's alone.
     //= CMA-03
     pub(super) fn reply(&self, param: &ConnParam) -> Rep {
         //= CM-FLD-09
@@ -89,16 +89,16 @@ impl IdCore {
     }
 }
 
-/// How long the device takes to acknowledge.
+/// The ACK delay of the device.
 //= CM-FLD-06
 pub(super) const fn ack_delay() -> CmTimeout {
     CmTimeout::new(crate::hca::limits::LOCAL_CA_ACK_DELAY)
 }
 
-/// The longest ACK timeout that a peer can ask for: 17 s. 0 would be for ever.
+/// The longest ACK timeout that a peer can request: 17 s. 0 would be for ever.
 const MAX_ACK_TIMEOUT: CmTimeout = CmTimeout::new(22);
 
-/// Returns the ACK timeout for a queue pair whose peer asks for this one.
+/// Returns the ACK timeout of a queue pair whose peer requests `asked`.
 //= CMA-10
 pub(super) const fn ack_timeout(asked: CmTimeout) -> CmTimeout {
     if asked.code() == 0 || asked.code() > MAX_ACK_TIMEOUT.code() {
@@ -108,7 +108,7 @@ pub(super) const fn ack_timeout(asked: CmTimeout) -> CmTimeout {
     }
 }
 
-/// What a REQ says of its sender.
+/// Returns the attributes of the sender of a REQ.
 pub(super) fn peer_of_request(req: &Req) -> PeerEnd {
     PeerEnd {
         qpn: req.qpn,

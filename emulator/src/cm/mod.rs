@@ -1,11 +1,13 @@
-//! The connection manager of a process: what `rdma_cm` is in a kernel.
+//! The connection manager of a process, the counterpart of the kernel's `rdma_cm`.
 //!
-//! [`CmId`]s are resolved, bound, connected; what happens to them comes as events of a [`CmChannel`]. The protocol
-//! itself is [`rocade_transport::cm`]. All of it is behind one lock, which is the last one to be taken but for
-//! those of event queues: what opens sockets, or asks the broker, is done before.
+//! [`CmId`]s are resolved, bound and connected. Their events arrive at a [`CmChannel`].
+//! [`rocade_transport::cm`] implements the protocol. One lock protects all of it. It is the last
+//! lock to be taken, except for those of event queues, so that sockets are opened and the broker is
+//! asked before.
 //!
-//! Datagrams to QP 1 come from the engine's receive loop (`engine/progress.rs`). With a broker the socket of
-//! slot 0 is the broker's, which passes them on by service and communication ID (`services`, `broker/gsi.rs`).
+//! Datagrams to QP 1 come from the engine's receive loop (`engine/progress.rs`). With a broker, the
+//! broker has the socket of slot 0, and forwards them by service and communication ID (`services`,
+//! `broker/gsi.rs`).
 
 mod address;
 mod command;
@@ -31,16 +33,16 @@ pub(crate) use resolve::port_range;
 
 use std::net::SocketAddr;
 
-/// The addresses of an ID, and what they lead to.
+/// The addresses of an ID, with its device and services.
 #[derive(Clone, Debug, Default)]
 pub struct CmAddresses {
-    /// Own address and port.
+    /// Local address and port.
     pub local: Option<SocketAddr>,
-    /// Those of the peer.
+    /// The peer's address and port.
     pub peer: Option<SocketAddr>,
-    /// The device, by its name.
+    /// The name of the device.
     pub device: Option<String>,
-    /// Where the addresses are InfiniBand's own ([`CmAddr::Ib`]): the service IDs of this side and of the peer, 0
-    /// for none.
+    /// With native InfiniBand addresses ([`CmAddr::Ib`]): the service IDs of this side and of the
+    /// peer, 0 for none.
     pub services: Option<[ServiceId; 2]>,
 }

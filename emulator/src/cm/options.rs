@@ -1,4 +1,4 @@
-//! Options of an ID (`rdma_set_option`) and the offers of enhanced connection establishment.
+//! Options of an ID (`rdma_set_option`), and enhanced connection establishment (ECE).
 
 use rocade_wire::Qkey;
 use rocade_wire::mad::Ece;
@@ -8,10 +8,10 @@ use super::id::IdState;
 use crate::error::VerbsError;
 
 impl CmId {
-    /// Traffic class of the path (`RDMA_OPTION_ID_TOS`).
+    /// Sets the traffic class of the path (`RDMA_OPTION_ID_TOS`).
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     pub fn set_tos(&self, tos: u8) -> Result<(), VerbsError> {
         self.with_id(|id| {
             id.tos = tos;
@@ -19,10 +19,10 @@ impl CmId {
         })
     }
 
-    /// Others may have the port as well (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Allows other IDs to have the same port (`RDMA_OPTION_ID_REUSEADDR`).
     ///
     /// # Errors
-    /// The ID listens already; or it has a port, which is not taken back.
+    /// The ID already listens, or `reuse` is false and it already has a port.
     //= LRC-14
     pub fn set_reuse(&self, reuse: bool) -> Result<(), VerbsError> {
         self.with_id(|id| {
@@ -34,7 +34,7 @@ impl CmId {
         })
     }
 
-    /// An unspecified IPv6 address does not stand for IPv4 (`RDMA_OPTION_ID_AFONLY`).
+    /// Makes an unspecified IPv6 address exclude IPv4 (`RDMA_OPTION_ID_AFONLY`).
     ///
     /// # Errors
     /// The ID has an address already.
@@ -48,7 +48,7 @@ impl CmId {
         })
     }
 
-    /// ACK timeout code of the queue pair, 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    /// Sets the ACK timeout code of the queue pair, 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] for other codes, and datagrams.
@@ -63,10 +63,10 @@ impl CmId {
         })
     }
 
-    /// What is offered to the peer of enhanced establishment, in the request or the answer (`rdma_set_local_ece`).
+    /// Sets the ECE that the request or response offers to the peer (`rdma_set_local_ece`).
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&self, ece: Ece) -> Result<(), VerbsError> {
         self.with_id(|id| {
@@ -75,19 +75,20 @@ impl CmId {
         })
     }
 
-    /// What the peer has offered; nothing before its request or answer was there.
+    /// Returns the ECE that the peer has offered, or zeros before its request or response has
+    /// arrived.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn remote_ece(&self) -> Result<Ece, VerbsError> {
         self.with_id(|id| Ok(id.remote_ece))
     }
 
-    /// Key of the datagram service.
+    /// Sets the Q_Key of the datagram service.
     ///
     /// # Errors
-    /// The ID is gone.
+    /// The ID was destroyed.
     pub fn set_qkey(&self, qkey: Qkey) -> Result<(), VerbsError> {
         self.with_id(|id| {
             id.qkey = Some(qkey);

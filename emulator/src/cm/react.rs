@@ -1,4 +1,4 @@
-//! What peers do becomes events.
+//! Converts messages of peers into events.
 
 use std::net::SocketAddr;
 
@@ -17,8 +17,8 @@ use super::messages::{ack_timeout, peer_of_request};
 use super::services::port_of;
 use crate::engine::EngineInner;
 
-/// Who asks, as the header in front of the private data says; `None` where that is not who has sent it. With
-/// InfiniBand's own addresses there is none.
+/// Returns the sender according to the header in front of the private data, or `None` if the packet
+/// came from another address. With native InfiniBand addresses there is no such header.
 //= CMA-04
 fn source_of(private_data: &[u8], is_ib: bool, route: CmRoute) -> Option<SocketAddr> {
     if is_ib {
@@ -30,14 +30,14 @@ fn source_of(private_data: &[u8], is_ib: bool, route: CmRoute) -> Option<SocketA
     is_so.then(|| header.source())
 }
 
-/// What precedes the private data of the program.
+/// Length of the header in front of the application's private data.
 //= CMA-05
 const fn header_len(id: &IdCore) -> usize {
     if id.ib.is_some() { 0 } else { IpCmHeader::LEN }
 }
 
 impl CmCore {
-    /// Something has happened to a connection.
+    /// Handles an event of a connection.
     pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: Happened) {
         let of = |id: CommId| self.by_conn.get(&id).copied();
         match event {
@@ -85,7 +85,7 @@ impl CmCore {
         }
     }
 
-    /// The listener for a request, unless too many wait there.
+    /// Returns the listener for a request.
     //= CMA-04
     fn listener_for(&self, service: ServiceId, route: CmRoute, qp_type: QpType) -> Option<IdKey> {
         let key = self.services.listener(service, route.local)?;
@@ -93,7 +93,8 @@ impl CmCore {
         (listener.qp_type == qp_type).then_some(key)
     }
 
-    /// A new ID for a request, on the channel of its listener. `None` where the request is dealt with.
+    /// Makes an ID for a request, on the channel of its listener. Returns `None` if the request was
+    /// rejected or ignored.
     fn admit(
         &mut self,
         engine: &EngineInner,
@@ -273,7 +274,7 @@ impl CmCore {
         self.tell(key, CmEventKind::Unreachable, status, param);
     }
 
-    /// Tells once that a connection has ended.
+    /// Reports the end of a connection, once.
     //= EVT-03
     fn disconnected(&mut self, key: Option<IdKey>, status: i32) {
         let Some(key) = key else { return };

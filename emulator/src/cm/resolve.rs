@@ -1,4 +1,4 @@
-//! Addresses: which device has one, and which leads to a peer.
+//! Finds the device of an address, and the device that leads to a peer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -8,7 +8,7 @@ use crate::engine::EngineInner;
 use crate::hca::Hca;
 use crate::sys;
 
-/// The address that stands for all.
+/// The unspecified address of an IP version.
 pub(super) const fn unspecified(like: IpAddr) -> IpAddr {
     match like {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -16,13 +16,13 @@ pub(super) const fn unspecified(like: IpAddr) -> IpAddr {
     }
 }
 
-/// An address with another port.
+/// Returns an address with another port.
 pub(super) const fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
     addr.set_port(port);
     addr
 }
 
-/// IPv4-mapped IPv6 addresses are IPv4.
+/// Converts IPv4-mapped IPv6 addresses to IPv4.
 pub(super) const fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) if v6.scope_id() == 0 => {
@@ -32,7 +32,7 @@ pub(super) const fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Is it of one link only, which the address alone does not tell?
+/// Returns true for a link-local address, which is ambiguous without an interface.
 const fn has_scope(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,
@@ -40,7 +40,7 @@ const fn has_scope(ip: IpAddr) -> bool {
     }
 }
 
-/// An address of a device, without a port.
+/// Returns an address of a device, without a port.
 fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
     match ip {
         IpAddr::V4(_) => SocketAddr::new(ip, 0),
@@ -56,7 +56,8 @@ impl EngineInner {
             .cloned()
     }
 
-    /// Does an address stand for all? A loopback address does where no device has one.
+    /// Returns true if an address means all addresses. A loopback address does if no device has
+    /// one.
     pub(super) fn stands_for_all(&self, ip: IpAddr) -> bool {
         ip.is_unspecified() || (ip.is_loopback() && !self.has_loopback())
     }
@@ -66,7 +67,8 @@ impl EngineInner {
         addrs.any(|own| own.is_loopback())
     }
 
-    /// This host by an address that a device has: the peer's, where a loopback address is asked for that none has.
+    /// Replaces a loopback address of the peer by an address of a device, unless a device has a
+    /// loopback address.
     //= CMA-16
     pub(super) fn instead_of_loopback(&self, dst: SocketAddr) -> SocketAddr {
         if !dst.ip().is_loopback() || self.has_loopback() {
@@ -80,14 +82,14 @@ impl EngineInner {
         own.map_or(dst, |own| with_port(own, dst.port()))
     }
 
-    /// Asks the system whether a route leads from an address of a device to a peer.
+    /// Checks that the system has a route from an address of a device to a peer.
     ///
     /// # Errors
     /// There is none.
     //= EVT-01
     pub(super) fn route_from(&self, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
-        // An own address is reached from each of them. What goes to a group names its interface, and
-        // needs no route.
+        // A local address is reachable from each of them. A packet to a group names its interface,
+        // and needs no route.
         let is_own = !has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some();
         if self.is_simulated() || is_own || dst.ip().is_multicast() {
             return Ok(());
@@ -97,13 +99,14 @@ impl EngineInner {
         socket.connect(with_port(dst, dst.port().max(1)))
     }
 
-    /// The address of ours that the system would use to reach a peer, and its device.
+    /// Returns the local address that the system would use to reach a peer, and its device.
     ///
     /// # Errors
-    /// There is no route, or it leads through an address that is not of a device.
+    /// There is no route, or it leads through an address of no device.
     //= CMA-16
     pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
-        // An own address is reached from itself, whatever the system would use: nobody has to be asked.
+        // A local address is reached from itself, whatever the system would use. The system need
+        // not be asked.
         if !has_scope(dst.ip())
             && let Some(hca) = self.hca_with(dst.ip())
             && hca.has_address(dst.ip())
@@ -114,8 +117,8 @@ impl EngineInner {
         // The port does not matter, but must not be 0.
         socket.connect(with_port(dst, dst.port().max(1)))?;
         let chosen = socket.local_addr()?;
-        // To an own address the system may go from another one; and the one that it would use may be of no device,
-        // where another of that kind is.
+        // To a local address the system may use another source. That source may belong to no device
+        // although another address of the same kind does.
         let of_kind = |ip: &IpAddr| {
             ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
         };
@@ -133,7 +136,7 @@ impl EngineInner {
     }
 }
 
-/// The system's range of ports for who does not care.
+/// The system's range of ephemeral ports.
 //= CMA-13
 pub(crate) fn port_range() -> (u16, u16) {
     const DEFAULT: (u16, u16) = (32_768, 60_999);

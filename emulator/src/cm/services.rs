@@ -1,25 +1,25 @@
-//! Who offers which service: the ports of the connection manager, of a process or of a host.
+//! The services of the connection manager and their owners, within a process or on a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use rocade_wire::mad::ServiceId;
 
-/// The local addresses that a port is bound at.
+/// The local addresses that a port is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BoundTo {
-    /// One.
+    /// One address.
     Ip(IpAddr),
-    /// All of IPv4.
+    /// All IPv4 addresses.
     AnyV4,
-    /// All of IPv6.
+    /// All IPv6 addresses.
     AnyV6,
-    /// All.
+    /// All addresses.
     Any,
 }
 
 impl BoundTo {
-    /// Is it bound at this address?
+    /// Returns true if it includes this address.
     pub(crate) fn covers(self, ip: IpAddr) -> bool {
         match self {
             Self::Ip(own) => own == ip,
@@ -29,7 +29,7 @@ impl BoundTo {
         }
     }
 
-    /// Is there an address that both are bound at?
+    /// Returns true if both have an address in common.
     fn overlaps(self, other: Self) -> bool {
         match (self, other) {
             (Self::Ip(ip), other) | (other, Self::Ip(ip)) => other.covers(ip),
@@ -39,12 +39,12 @@ impl BoundTo {
     }
 }
 
-/// Why a port cannot be had. The error numbers are those of Linux.
+/// The reason why a port is not available. The error numbers are those of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// Somebody has it at that address.
+    /// The port is in use at that address.
     Here,
-    /// One of the two is bound at all addresses.
+    /// One of both bindings is for all addresses.
     Everywhere,
 }
 
@@ -57,16 +57,16 @@ impl Conflict {
     }
 }
 
-/// A port that somebody has.
+/// A port that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
     /// Port space and port.
     pub(crate) service: ServiceId,
-    /// Where.
+    /// The addresses.
     pub(crate) to: BoundTo,
-    /// Others that say so too may have the same.
+    /// Other bindings that also set this may have the same port.
     pub(crate) reuse: bool,
-    /// Requests are welcome: only one may do that.
+    /// The binding is that of a listener. There can be only one.
     pub(crate) listens: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) const fn port_of(service: ServiceId) -> u16 {
     (service.get() & 0xffff) as u16
 }
 
-/// The services, and who has them.
+/// The services and their owners.
 #[derive(Debug)]
 pub(crate) struct Services<O> {
     by_id: BTreeMap<ServiceId, Vec<(O, Binding)>>,
@@ -90,13 +90,14 @@ impl<O> Default for Services<O> {
 }
 
 impl<O: Copy + PartialEq> Services<O> {
-    /// Why a binding was refused. One without a port was because there is none left.
+    /// Returns why a binding was refused. A refused binding without a port means that no port is
+    /// left.
     //= CMA-13
     pub(crate) fn conflict(&self, binding: &Binding) -> Conflict {
         self.conflict_with_others(binding, None)
     }
 
-    /// Why an owner may not listen: the same, without its own binding.
+    /// Returns why an owner may not listen, ignoring its own binding.
     pub(crate) fn listen_conflict(&self, owner: O, binding: &Binding) -> Conflict {
         self.conflict_with_others(binding, Some(owner))
     }
@@ -117,7 +118,7 @@ impl<O: Copy + PartialEq> Services<O> {
         }
     }
 
-    /// Takes a port; false where it is in use.
+    /// Takes a port. Returns false if it is in use.
     //= CMA-13
     pub(crate) fn bind(&mut self, owner: O, binding: Binding) -> bool {
         let taken = self.by_id.entry(binding.service).or_default();
@@ -133,7 +134,7 @@ impl<O: Copy + PartialEq> Services<O> {
         is_free
     }
 
-    /// Takes any free port of the range; `start` says where to begin to look.
+    /// Takes any free port of the range. The search begins at offset `start`.
     //= CMA-13
     pub(crate) fn bind_any(
         &mut self,
@@ -150,14 +151,14 @@ impl<O: Copy + PartialEq> Services<O> {
                 service: ServiceId::new(id),
                 ..binding
             };
-            // Not even shared.
+            // Not even shared ports.
             let is_free = !self.by_id.contains_key(&binding.service);
             (is_free && self.bind(owner, binding)).then_some(binding)
         })
     }
 
-    /// Marks a binding as that of a listener, which shares its port with nobody; false where somebody else has the port, too,
-    /// or the owner listens there already.
+    /// Marks a binding as that of a listener, whose port cannot be shared. Returns false if there
+    /// is another owner of the port, or the owner already listens there.
     //= CMA-13
     pub(crate) fn listen(&mut self, owner: O, binding: Binding) -> bool {
         let Some(taken) = self.by_id.get_mut(&binding.service) else {
@@ -181,7 +182,7 @@ impl<O: Copy + PartialEq> Services<O> {
         }
     }
 
-    /// Takes back what [`Services::listen`] did: the owner has the port as before.
+    /// Undoes [`Services::listen`]: the owner has the port as before.
     pub(crate) fn unlisten(&mut self, owner: O, binding: Binding) {
         let mut taken = self.by_id.get_mut(&binding.service).into_iter().flatten();
         let own = taken.find(|(who, other)| *who == owner && other.to == binding.to);
@@ -193,7 +194,7 @@ impl<O: Copy + PartialEq> Services<O> {
         }
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(crate) fn release(&mut self, owner: O, binding: Binding) {
         let Some(taken) = self.by_id.get_mut(&binding.service) else {
             return;
@@ -209,7 +210,7 @@ impl<O: Copy + PartialEq> Services<O> {
         }
     }
 
-    /// Gives all ports of somebody back.
+    /// Releases all ports of an owner.
     pub(crate) fn release_all(&mut self, owner: O) {
         self.by_id.retain(|_, taken| {
             taken.retain(|(who, _)| *who != owner);
@@ -217,12 +218,12 @@ impl<O: Copy + PartialEq> Services<O> {
         });
     }
 
-    /// All, by service.
+    /// All bindings, by service.
     pub(crate) fn all(&self) -> impl Iterator<Item = &(O, Binding)> {
         self.by_id.values().flatten()
     }
 
-    /// All who listen.
+    /// The owners that listen.
     pub(crate) fn listeners(&self) -> BTreeSet<O>
     where
         O: Ord,
@@ -233,20 +234,20 @@ impl<O: Copy + PartialEq> Services<O> {
             .collect()
     }
 
-    /// Has anybody the port at this address, listening or not?
+    /// Returns true if the port is bound at this address, listening or not.
     pub(crate) fn is_bound(&self, service: ServiceId, at: IpAddr) -> bool {
         let taken = self.by_id.get(&service);
         taken.is_some_and(|taken| taken.iter().any(|(_, binding)| binding.to.covers(at)))
     }
 
-    /// Does anybody listen?
+    /// Returns true if the service has a listener.
     pub(crate) fn has_listener(&self, service: ServiceId) -> bool {
         let taken = self.by_id.get(&service);
         taken.is_some_and(|taken| taken.iter().any(|(_, binding)| binding.listens))
     }
 
-    /// Who is to hear of a request to this address: who listens at just that address before who listens
-    /// at all.
+    /// Returns the listener for a request to this address. A listener at exactly that address takes
+    /// precedence over listeners at all addresses.
     pub(crate) fn listener(&self, service: ServiceId, at: IpAddr) -> Option<O> {
         let taken = self.by_id.get(&service)?;
         let listening = taken
@@ -303,7 +304,7 @@ mod tests {
         assert!(services.bind(6, udp));
     }
 
-    /// As Linux has it: a port is shared by those who do not listen there.
+    /// A port is shared only by owners that do not listen there, as on Linux.
     //= CMA-13 type=test
     #[test]
     fn a_port_that_is_shared_has_no_listener() {
@@ -330,7 +331,7 @@ mod tests {
         services.release_all(2);
         assert!(services.bind(3, binding(5000, BoundTo::AnyV4)));
         assert_eq!(services.listener(shared.service, ip(1)), None);
-        // Two of one owner share it likewise.
+        // Two bindings of one owner also share the port.
         let at_one = Binding {
             reuse: true,
             ..binding(5001, BoundTo::Ip(ip(1)))
