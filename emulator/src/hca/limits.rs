@@ -1,10 +1,10 @@
 //! Limits of every emulated device.
 
-/// QPs of a process: 16 bits of the QP number, less the few that are never given out.
+/// QPs of a process: 16 bits of the QP number, less the few that are never allocated.
 pub const MAX_QP: u32 = 65_000;
 /// Depth of a send or receive queue.
 pub const MAX_QP_WR: u32 = 16_384;
-/// Shared receive queues of a process: their numbers are made like those of QPs.
+/// Shared receive queues of a process, which are numbered like QPs.
 pub const MAX_SRQ: u32 = 65_000;
 /// Depth of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 65_536;
@@ -16,32 +16,32 @@ pub const MAX_INLINE_DATA: u32 = 1_024;
 pub const MAX_CQ: u32 = 65_536;
 /// Entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
-/// Memory regions: a quarter of the 24 bits of their index, so that a random one is free as a rule.
+/// Memory regions: a quarter of the 24 bits of their index, so that a random index is usually free.
 pub const MAX_MR: u32 = 1 << 22;
 /// Memory windows.
 pub const MAX_MW: u32 = 1 << 20;
 /// Entries of an indirect memory key.
 pub const MAX_INDIRECT_ENTRIES: u32 = 1 << 16;
-/// Of these, entries of a list that a work request holds itself.
+/// Entries of a list inside a work request.
 pub const MAX_INLINE_ENTRIES: u32 = 1 << 8;
 /// Device memory of all its contexts, in bytes.
 pub const MAX_DM_SIZE: usize = 16 << 20;
 /// Protection domains.
 pub const MAX_PD: u32 = 1 << 20;
-/// READs and atomics that a QP may have outstanding, in either role; as many as the kernel's rxe
-/// grants, so that programs that take the peer's limit for their own connect in both directions.
+/// Outstanding READs and atomics of a QP, in either role. The kernel's rxe grants as many, so that
+/// applications that use the peer's limit for their own connect in both directions.
 pub const MAX_RD_ATOM: u8 = 128;
 /// Completion vectors.
 pub const COMP_VECTORS: u32 = 1;
-/// How long the device takes to acknowledge: 4.096 µs times 2 to the power of this.
+/// ACK delay of the device: 4.096 µs times 2 to the power of this.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Multicast groups that QPs of a process may be attached to.
 pub const MAX_MCAST_GROUPS: u32 = 1_024;
 /// QPs that may be attached to a group.
 pub const MAX_MCAST_QP_ATTACH: u32 = 256;
-/// Address handles; there is no limit but memory.
+/// Address handles. Memory is the only limit.
 pub const MAX_AH: u32 = 1 << 20;
-/// Longest message in bytes (MTU-04).
+/// Longest message in bytes.
 pub const MAX_MSG_SZ: u32 = 1 << 31;
 /// `BAD_PKEY_CNTR | AUTO_PATH_MIG | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | XRC |
 /// MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B | RAW_IP_CSUM | MANAGED_FLOW_STEERING` of `ibv_device_cap_flags`.

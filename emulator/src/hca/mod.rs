@@ -1,4 +1,4 @@
-//! The emulated HCA as programs see it: identity, limits, port and tables.
+//! The emulated HCA as applications see it: identity, limits, port and tables.
 
 pub mod limits;
 mod port;
@@ -18,10 +18,10 @@ pub(crate) use port::Port;
 pub(crate) use publish::Publisher;
 pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
-/// Where a device can be found.
+/// The name and location of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its name, e.g. `rocade0`.
+    /// The name, e.g. `rocade0`.
     pub name: String,
     /// Node GUID.
     pub guid: Guid,
@@ -29,15 +29,15 @@ pub struct DeviceInfo {
     pub index: u32,
     /// The network interface behind its first port, if known.
     pub ifname: Option<String>,
-    /// Its index, 0 if unknown.
+    /// The index of that interface, 0 if unknown.
     pub ifindex: u32,
-    /// The kind of device that it is like.
+    /// The kind of device that it imitates.
     pub like: Likeness,
-    /// Vendor and part that it passes for.
+    /// Vendor and part that it reports.
     pub identity: DeviceIdentity,
 }
 
-/// What `ibv_query_device` reports; names as in `ibv_device_attr`.
+/// The attributes that `ibv_query_device` reports, with the names of `ibv_device_attr`.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "field for field ibv_device_attr")]
 #[doc(alias = "ibv_device_attr")]
@@ -65,7 +65,7 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
-    /// 2: atomic with respect to the CPU too (ATM-03).
+    /// 2: atomic with respect to the CPU too.
     pub atomic_cap: u32,
     pub max_pkeys: u16,
     /// Exponent of 4.096 µs.
@@ -81,13 +81,13 @@ pub struct DeviceAttr {
     pub max_dm_size: u64,
 }
 
-/// What `ibv_query_port` reports.
+/// The attributes that `ibv_query_port` reports.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
-    /// The interface behind it is up.
+    /// The network interface of the port is up.
     pub active: bool,
-    /// Packets of this size fit the interface.
+    /// The largest MTU that fits the interface.
     pub active_mtu: Mtu,
     /// Largest MTU of the device.
     pub max_mtu: Mtu,
@@ -97,16 +97,17 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
     /// Entries of the P_Key table.
     pub pkey_tbl_len: u16,
-    /// Packets for queue pairs of the port that had another P_Key, since the process opened its devices (BTH-06).
+    /// Packets for queue pairs of the port with a wrong P_Key, since the process opened its
+    /// devices.
     pub bad_pkey_cntr: u32,
-    /// Likewise, datagrams with another Q_Key (UD-05).
+    /// Datagrams with a wrong Q_Key, since the process opened its devices.
     pub qkey_viol_cntr: u32,
 }
 
-/// An entry of the GID table; a GID of 0 says that it is empty.
+/// An entry of the GID table. A GID of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// The GID; all are of type RoCE v2 (ENC-11).
+    /// The GID. All are of type RoCE v2.
     pub gid: Gid,
     /// Its index.
     pub index: u32,
@@ -114,10 +115,10 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// Everything that a device says about itself without being opened.
+/// All attributes of a device that is not opened.
 #[derive(Clone, Debug)]
 pub struct DeviceFacts {
-    /// Name and place.
+    /// Name and location.
     pub info: DeviceInfo,
     /// Identity and limits.
     pub attr: DeviceAttr,
@@ -127,7 +128,7 @@ pub struct DeviceFacts {
     pub pkeys: Vec<Pkey>,
 }
 
-/// What a device says about a port.
+/// All attributes of a port.
 #[derive(Clone, Debug)]
 pub struct PortFacts {
     /// State and sizes.
@@ -139,7 +140,7 @@ pub struct PortFacts {
 }
 
 impl DeviceFacts {
-    /// Of the devices of a configuration, in its order.
+    /// The attributes of the devices of a configuration, in its order.
     #[must_use]
     pub fn of(devices: &[DeviceConfig]) -> Vec<Self> {
         (0u32..)
@@ -183,7 +184,7 @@ impl Hca {
         self.ports().find(|port| port.number == number)
     }
 
-    /// The port that has an address, or had it; the first one where none does.
+    /// The port that has an address, or had it. The first port if none does.
     pub(crate) fn port_with(&self, ip: IpAddr) -> &Port {
         let has = |port: &&Port| port.index_of(ip).is_some();
         let had = |port: &&Port| port.config.addrs.contains(&ip);
@@ -195,12 +196,12 @@ impl Hca {
         1 + u8::from(self.second.is_some())
     }
 
-    /// Is there a network interface behind it that is known?
+    /// Returns true if a network interface of the device is known.
     pub(crate) fn has_interface(&self) -> bool {
         self.ports().any(Port::has_interface)
     }
 
-    /// Takes device memory, if there is so much left.
+    /// Takes device memory. Returns false if less is left.
     pub(crate) fn take_dm(&self, len: usize) -> bool {
         let take = |used: usize| {
             let used = used.checked_add(len)?;
@@ -243,12 +244,12 @@ impl Hca {
         }
     }
 
-    /// Is it one of the device's addresses?
+    /// Returns true if it is an address of the device.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
         self.ports().any(|port| port.index_of(ip).is_some())
     }
 
-    /// The interfaces of all its ports are no more.
+    /// Returns true if the interfaces of all its ports were removed.
     pub(crate) fn is_gone(&self) -> bool {
         self.ports().all(Port::is_gone)
     }

@@ -1,4 +1,4 @@
-//! What changes about a port: whether its interface is up, and the GID table.
+//! The changing state of a port: whether its interface is up, and the GID table.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ pub(crate) struct Port {
 struct Table {
     slots: Vec<Slot>,
     ifindex: u32,
-    /// The same for programs.
+    /// The GID table for applications.
     entries: Arc<[GidEntry]>,
 }
 
-/// An entry remembers the address that it had, for when that comes back.
+/// An entry of the GID table. It remembers its address, which may come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     addr: IpAddr,
@@ -70,7 +70,7 @@ impl Port {
         self.active_mtu
     }
 
-    /// Is there a network interface behind it that is known?
+    /// Returns true if its network interface is known.
     pub(super) const fn has_interface(&self) -> bool {
         self.config.ifindex != 0 || !self.config.follows.is_empty()
     }
@@ -83,7 +83,7 @@ impl Port {
         (!entry.gid.is_zero()).then_some(entry.gid)
     }
 
-    /// Where an address is in the GID table.
+    /// The index of an address in the GID table.
     pub(crate) fn index_of(&self, ip: IpAddr) -> Option<u32> {
         let gids = self.gids();
         let entry = gids.iter().find(|entry| entry.gid == Gid::from_ip(ip));
@@ -94,7 +94,7 @@ impl Port {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Packets with keys that are not those of their queue pairs. At the greatest number they stay.
+    /// Counts packets with wrong keys. The counters saturate.
     #[cold]
     pub(crate) fn count_violations(&self, new: Violations) {
         for (count, more) in [(&self.bad_pkeys, new.pkey), (&self.bad_qkeys, new.qkey)] {
@@ -103,7 +103,7 @@ impl Port {
         }
     }
 
-    /// All of them, since the port was made.
+    /// Number of packets with wrong keys since the port was made.
     pub(super) fn violations(&self) -> Violations {
         Violations {
             pkey: self.bad_pkeys.load(Ordering::Relaxed),
@@ -111,7 +111,7 @@ impl Port {
         }
     }
 
-    /// The interface is up, or is not; true where that is new.
+    /// Sets whether the interface is up. Returns true if that has changed.
     pub(crate) fn set_running(&self, running: bool) -> bool {
         let is_news = self.running.swap(running, Ordering::AcqRel) != running;
         if running {
@@ -120,7 +120,7 @@ impl Port {
         is_news
     }
 
-    /// The interface is no more; true where that is new.
+    /// Records that the interface was removed. Returns true if that is new.
     pub(crate) fn set_gone(&self) -> bool {
         !self.gone.swap(true, Ordering::AcqRel)
     }
@@ -133,8 +133,9 @@ impl Port {
         Arc::clone(&self.table.read().entries)
     }
 
-    /// Entries are empty while their address is not there. An address that is new on an interface that the
-    /// port follows takes the first empty entry, or makes the table longer. True where the table changed.
+    /// Updates the GID table. Entries are empty while their address does not exist. A new address
+    /// on an interface that the port follows takes the first empty entry, or extends the table.
+    /// Returns true if the table has changed.
     pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
         let mut table = self.table.write();
         let before = table.slots.clone();
@@ -159,8 +160,8 @@ impl Port {
     }
 }
 
-/// Addresses of the interfaces that the port follows; link-local ones only of that whose index they go
-/// with.
+/// The addresses of the interfaces that the port follows. Link-local ones are included only for the
+/// interface of the port itself.
 fn followed(config: &PortConfig, network: &HostNetwork) -> Vec<IpAddr> {
     let interfaces = network.interfaces.iter().chain(&network.down);
     let ours = interfaces.filter(|interface| config.follows.contains(&interface.index));

@@ -1,10 +1,12 @@
-//! What programs read as files (`/sys/class/infiniband/DEV/ports`) and changes: counters, and state and GIDs of a port.
+//! The files that applications read (`/sys/class/infiniband/DEV/ports`) and that change: counters,
+//! and state and GIDs of a port.
 //!
-//! State and GIDs are written when the network interface changes, by each process that has the device open: all of them say
-//! the same. The files of the counters hold the sum over all processes that use them: each adds what has come since it did so
-//! last, under a lock that the system takes back from a process that ends. That is the background
-//! thread's work, a few times a second while packets go, and nobody's else: who sends or receives only
-//! looks at one word, and calls the thread for the first packets after a pause.
+//! Each process that has the device open writes state and GIDs when the network interface changes.
+//! All of them write the same. The counter files hold the sum over all processes that use them.
+//! Each process adds its recent traffic, under a lock that the system releases when the process
+//! ends. Only the background thread does that, a few times a second while there is traffic. A
+//! thread that sends or receives only reads one word, and wakes the background thread for the first
+//! packets after a pause.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
@@ -20,25 +22,25 @@ use rocade_transport::Time;
 use super::{COUNTER_FILES, Hca, PortFacts};
 use crate::sys::check_file_size;
 
-/// How far the files may be behind.
+/// Longest time that the files may be behind.
 const INTERVAL_NS: u64 = 200_000_000;
-/// How soon to try again when another process is writing.
+/// Delay before the next attempt if another process is writing.
 const RETRY_NS: u64 = 5_000_000;
-/// How often to try at the exit.
+/// Number of attempts at the exit.
 const TRIES_AT_EXIT: usize = 50;
 
-/// Nobody reads.
+/// There are no files.
 const OFF: u8 = 0;
 /// The files are up to date.
 const CLEAN: u8 = 1;
-/// They are not.
+/// The files are behind.
 const DIRTY: u8 = 2;
 
-/// Which files, and what is in them already.
+/// The files, and the values that they contain already.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
     state: AtomicU8,
-    /// When to write, in ns.
+    /// Time of the next update, in ns.
     at: AtomicU64,
     /// A port may have changed since its files were written.
     ports_changed: AtomicBool,
@@ -48,16 +50,18 @@ pub(crate) struct Publisher {
 #[derive(Debug)]
 struct Files {
     dir: PathBuf,
-    /// A forked child has a copy of the counters, which are not its own.
+    /// The process that made this. A forked child has a copy of the counters, which are not its
+    /// own.
     process: u32,
-    /// What this process has added so far, by device.
+    /// The values that this process has added so far, by device.
     added: Vec<[u64; COUNTER_FILES.len()]>,
-    /// What is shown of the ports, by device.
+    /// The contents of the port files, by device.
     shown: Vec<Vec<(PathBuf, String)>>,
 }
 
 impl PortFacts {
-    /// The files of the port that change with its network interface, below its directory, and what they say.
+    /// The files of the port that change with its network interface, below its directory, and their
+    /// contents.
     //= AEV-08
     #[must_use]
     pub fn changing_files(&self) -> Vec<(String, String)> {
@@ -89,13 +93,14 @@ impl PortFacts {
 }
 
 impl Publisher {
-    /// Are the files up to date, so that they will be behind with the next packet?
+    /// Returns true if the files are up to date, so that the next packet makes them outdated.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
         self.state.load(Ordering::Relaxed) == CLEAN
     }
 
-    /// Packets have gone: until when do the files have to be written? `None` where that is known.
+    /// Records traffic. Returns when the files have to be written, or `None` if that was scheduled
+    /// before.
     #[cold]
     pub(crate) fn is_behind(&self) -> Option<Time> {
         let changed =
@@ -116,7 +121,8 @@ impl Publisher {
         self.state.store(DIRTY, Ordering::Release);
     }
 
-    /// A network interface has changed: the background thread writes what its ports say at once.
+    /// Records that a network interface has changed. The background thread then updates the port
+    /// files at once.
     pub(crate) fn note_network(&self) {
         if self.state.load(Ordering::Acquire) != OFF {
             self.ports_changed.store(true, Ordering::Release);
@@ -130,7 +136,7 @@ impl Publisher {
         self.state.load(Ordering::Acquire) != OFF
     }
 
-    /// When the background thread has to write the files.
+    /// The time at which the background thread has to write the files.
     pub(crate) fn due(&self) -> Option<Time> {
         let dirty = self.state.load(Ordering::Acquire) == DIRTY;
         dirty.then(|| Time::from_ns(self.at.load(Ordering::Relaxed)))
@@ -141,7 +147,7 @@ impl Publisher {
         if self.due().is_none_or(|at| at > now) {
             return;
         }
-        // Before the counters are read: what comes from here on makes the files be behind again.
+        // Stored before the counters are read: later traffic makes the files outdated again.
         self.state.store(CLEAN, Ordering::SeqCst);
         let done = self.add_to_files(hcas);
         if !done {
@@ -152,7 +158,7 @@ impl Publisher {
         self.at.store(due, Ordering::Relaxed);
     }
 
-    /// The process exits.
+    /// Writes the files when the process exits.
     pub(crate) fn publish_at_exit(&self, hcas: &[Arc<Hca>]) {
         if self.state.load(Ordering::Acquire) == OFF {
             return;
@@ -165,7 +171,7 @@ impl Publisher {
         }
     }
 
-    /// False where another process, or thread, is at it.
+    /// Updates the files. Returns false if another process or thread is doing that.
     fn add_to_files(&self, hcas: &[Arc<Hca>]) -> bool {
         let Some(mut files) = self.files.try_lock() else {
             return false;
@@ -195,7 +201,8 @@ impl Publisher {
             match add(&port, &hca.traffic.values(), added) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => done = false,
-                // The program has gone where it does not see them, or may not write to them.
+                // The application has changed its root or its user, and cannot see or write the
+                // files.
                 Err(TryLockError::Error(error)) => {
                     tracing::debug!(dir = %port.display(), %error, "no counters");
                 }
@@ -214,7 +221,7 @@ fn ports_dir(dir: &Path, hca: &Hca) -> PathBuf {
     dir.join(name).join("infiniband").join(name).join("ports")
 }
 
-/// Writes what the ports of a device say, as far as that is not what was `shown`.
+/// Writes the port files of a device that differ from `shown`.
 fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
     let ports = ports_dir(dir, hca);
     let mut now = Vec::new();
@@ -223,13 +230,13 @@ fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::
         let files = port.changing_files().into_iter();
         now.extend(files.map(|(file, text)| (at.join(file), text)));
     }
-    // Beside all directories that programs list.
+    // Outside all directories that applications list.
     let new = dir.join(format!(".{}-{}", hca.config.name, std::process::id()));
     for (path, text) in now.iter().filter(|file| !shown.contains(file)) {
         if fs::read_to_string(path).is_ok_and(|there| there == *text) {
             continue;
         }
-        // Whoever reads sees the old text or the new one.
+        // Readers see the old text or the new one.
         check_file_size(text.len() as u64)?;
         fs::write(&new, text)?;
         fs::set_permissions(&new, Permissions::from_mode(0o444))?;
@@ -239,7 +246,7 @@ fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::
     Ok(())
 }
 
-/// Adds to the files of a port what has come since `added`.
+/// Adds the traffic since `added` to the files of a port.
 fn add(
     port: &Path,
     values: &[u64; COUNTER_FILES.len()],
@@ -260,7 +267,8 @@ fn add(
     Ok(())
 }
 
-/// Sums only grow, and so does their text: writing over the old one never leaves a rest of it.
+/// Adds to a counter file. Sums only grow, and so does their text, so that the new text always
+/// covers the old one.
 fn add_one(path: &Path, more: u64) -> io::Result<()> {
     let sum: u64 = fs::read_to_string(path)?.trim().parse().unwrap_or(0);
     let text = format!("{}\n", sum.saturating_add(more));

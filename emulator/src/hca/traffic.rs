@@ -1,12 +1,12 @@
-//! What goes through a port, for the counters that programs read.
+//! The traffic of a port, for the counters that applications read.
 //!
-//! One thread may send while another receives: their counters are apart.
+//! One thread may send while another receives, so that their counters are on different cache lines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
-/// Since the engine was made.
+/// The counters since the engine was made.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     tx: CachePadded<Sent>,
@@ -24,16 +24,16 @@ struct Sent {
 
 #[derive(Debug, Default)]
 struct Received {
-    /// Out of sockets.
+    /// From sockets.
     packets: AtomicU64,
-    /// Out of shared memory.
+    /// From shared memory.
     shared: AtomicU64,
     bytes: AtomicU64,
     bad_icrc: AtomicU64,
     malformed: AtomicU64,
 }
 
-/// What has gone through a port, and how much of it through shared memory.
+/// The packets of a port, and how many of them went through shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Totals {
     pub(crate) tx_packets: u64,
@@ -58,7 +58,7 @@ pub(crate) const COUNTER_FILES: [&str; 11] = [
 ];
 
 impl Traffic {
-    /// A run of packets has left; `bytes` are those from BTH to ICRC.
+    /// Counts a run of packets that was sent. `bytes` are those from BTH to ICRC.
     #[inline]
     pub(crate) fn sent(&self, packets: u64, bytes: usize, shared: bool) {
         let counter = if shared {
@@ -70,7 +70,7 @@ impl Traffic {
         self.tx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Packets were handed to QPs.
+    /// Counts packets that were handed to QPs.
     #[inline]
     pub(crate) fn received(&self, packets: u64, bytes: usize, shared: bool) {
         let counter = if shared {
@@ -82,12 +82,12 @@ impl Traffic {
         self.rx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A packet with a wrong ICRC came (ICRC-11).
+    /// Counts a packet with a wrong ICRC.
     pub(crate) fn bad_icrc(&self) {
         self.rx.bad_icrc.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Something came that is no packet.
+    /// Counts a malformed packet.
     pub(crate) fn malformed(&self) {
         self.rx.malformed.fetch_add(1, Ordering::Relaxed);
     }
@@ -103,8 +103,7 @@ impl Traffic {
         }
     }
 
-    /// What the files of [`COUNTER_FILES`] say of this process. Data is counted in units of four
-    /// bytes.
+    /// The values of [`COUNTER_FILES`] for this process. Data is counted in units of four bytes.
     pub(crate) fn values(&self) -> [u64; COUNTER_FILES.len()] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Totals {
