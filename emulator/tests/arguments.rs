@@ -1,4 +1,4 @@
-//! Wrong arguments give the documented errno or completion status, and nothing else happens.
+//! Wrong arguments cause the documented errno or completion status, and no other effect.
 
 #![allow(
     clippy::unwrap_used,
@@ -120,7 +120,7 @@ fn creation_limits() {
         errno(side.pd.create_qp(init(huge, QpType::Rc))),
         libc::EINVAL
     );
-    // It is made in another way.
+    // DC targets are made with `create_dct`.
     let target = side.pd.create_qp(init(QpCap::default(), QpType::DcTarget));
     assert_eq!(errno(target), libc::EINVAL);
     assert_eq!(errno(side.context.port_attr(2).map(drop)), libc::EINVAL);
@@ -208,7 +208,7 @@ fn posting() {
         libc::EINVAL,
         "RESET"
     );
-    // Nobody answers at that address: what is sent stays in the queue.
+    // No peer answers at that address, so that requests stay in the queue.
     side.to_rts(
         0x1234,
         "::ffff:127.2.0.99"
@@ -279,7 +279,8 @@ fn gid(ip: std::net::Ipv6Addr) -> rocade_emulator::Gid {
     rocade_emulator::Gid::from_ip(ip.into())
 }
 
-/// Sends once and returns the status of both sides' completions, the receiver's if it has one.
+/// Sends once and returns the status of the sender's completion, and of the receiver's if there is
+/// one.
 fn statuses(
     a: &Side,
     b: &Side,

@@ -1,4 +1,4 @@
-//! What stays in a completion queue when a queue pair goes, and the way that packets take to it.
+//! Completions of queue pairs that are reset or destroyed, and the fast path of packets.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use rocade_emulator::{
     Cq, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOp, WcStatus,
 };
 
-/// As many as the CQ has entries.
+/// Number of entries of the CQ.
 const DEPTH: u64 = 8;
 
 fn queue_pair(side: &Side, cq: &Cq) -> Qp {
@@ -53,7 +53,7 @@ fn to(qp: &Qp, state: QpState) {
     qp.modify(&attr, QpAttrMask::STATE).unwrap();
 }
 
-/// Receives posted in INIT, all of which complete when the QP goes to ERR.
+/// Posts receives in INIT, all of which complete when the QP goes to ERR.
 fn flush_receives(qp: &Qp, wr_ids: std::ops::Range<u64>) {
     for wr_id in wr_ids {
         qp.recv_queue().push(wr_id, &[]).unwrap();
@@ -70,7 +70,7 @@ fn polled(cq: &Cq) -> Vec<u64> {
         .collect()
 }
 
-/// Completions of a QP that is reset or destroyed are not seen any more, those of others are, in their order; and
+/// Completions of a QP that is reset or destroyed disappear, those of other QPs stay in order, and
 /// the room is free again.
 //= RC-STA-04, CQ-13 type=test
 #[test]
@@ -95,7 +95,7 @@ fn a_queue_pair_takes_its_completions_along() {
     }
 }
 
-/// The engine tries the short way, over UDP; `tests/shm` looks at the other link.
+/// The engine takes the fast path over UDP. `tests/shm` covers shared memory.
 #[test]
 fn the_engine_takes_the_short_way() {
     let (a, b) = pair("127.1.3.2", "127.1.3.3", 1 << 20);
@@ -110,11 +110,11 @@ fn the_engine_takes_the_short_way() {
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.bytes(0, data.len()), data);
     assert!(a.qp.counters().short_packets >= 1, "{:?}", a.qp.counters());
-    // Its MTU is 1024: nearly a hundred middle packets.
+    // With an MTU of 1024 there are nearly a hundred MIDDLE packets.
     assert!(b.qp.counters().short_packets >= 50, "{:?}", b.qp.counters());
 }
 
-/// The background thread may hold a CQ for a moment longer than the program.
+/// The background thread may keep a reference to a CQ for a moment longer than the application.
 #[test]
 fn a_channel_may_go_when_its_cqs_have_ended() {
     let side = Side::new("127.4.9.1", 64);

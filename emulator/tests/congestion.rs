@@ -1,6 +1,6 @@
-//! Congestion control over real sockets: packets that are marked on the way bring notifications back.
+//! Congestion control over real sockets: packets with CE marks cause CNPs.
 //!
-//! A sender that sets both bits of ECN itself stands for a network that marks everything.
+//! A sender that sets both ECN bits itself simulates a network that marks every packet.
 
 #![allow(clippy::unwrap_used, reason = "tests: a failure may panic")]
 
@@ -55,7 +55,7 @@ fn marks_bring_notifications() {
     assert_eq!(b.bytes(0, 1 << 20), common::pattern(1 << 20, 7));
 }
 
-/// Who sends the responses of a READ is told, and what it says arrives all the same.
+/// The sender of READ responses gets CNPs, and its responses still arrive.
 //= ENC-10 CNP-01 type=test
 #[test]
 fn responses_bring_notifications() {
@@ -92,7 +92,7 @@ fn without_the_switch_there_are_none() {
 fn a_rate_takes_its_time() {
     let (a, b) = (side("127.0.74.1", false), side("127.0.74.2", false));
     connect(&a, &b, 0);
-    // 80 Mbit/s: a MiB takes 0.1 s.
+    // At 80 Mbit/s a MiB takes 0.1 s.
     a.qp.set_rate_limit(80_000).unwrap();
     let begin = Instant::now();
     write(&a, &b, 1 << 20);

@@ -1,4 +1,4 @@
-//! UD and UC between HCAs inside one process, without a broker: over real sockets.
+//! UD and UC between HCAs inside one process, without a broker, over real sockets.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsErro
     qp.send_queue().push_datagram(wr, to, None)
 }
 
-/// Two sides, a datagram QP each, and the way from the first to the second.
+/// Two sides with a datagram QP each, and an address handle from the first to the second.
 fn pair(a: &str, b: &str) -> (Side, Side, Qp, Qp, Ah) {
     let (a, b) = (Side::new(a, 1 << 16), Side::new(b, 1 << 16));
     let (from, to) = (ud(&a), ud(&b));
@@ -73,7 +73,7 @@ fn datagrams_arrive_with_their_header() {
     }
 }
 
-/// To oneself, and to another QP of the same address.
+/// A datagram QP can send to itself, and to another QP of the same address.
 //= UD-15 type=test
 #[test]
 fn a_queue_pair_can_write_to_itself_and_its_neighbours() {
@@ -133,7 +133,7 @@ fn addresses_that_lead_nowhere_are_refused() {
     let ah = a.pd.create_ah(&good).unwrap();
     assert_eq!(*ah.address(), good);
     assert!(matches!(a.pd.destroy(), Err(VerbsError::Busy(_))));
-    // One of another domain, one that is no more, and none at all.
+    // A handle of another domain, a destroyed one, and none at all.
     let other = a.context.alloc_pd().unwrap();
     let foreign = other.create_ah(&good).unwrap();
     let qp = ud(&a);
@@ -169,13 +169,13 @@ fn a_queue_does_not_shrink_below_what_was_posted_for_it() {
     for wr_id in 0..6 {
         send_to(&from, &ah, &to, &wr(wr_id, &[a.sge(0, 64)])).unwrap();
     }
-    // The way there may still be looked for.
+    // The route may not be resolved yet.
     assert!(a.cq.resize(5).is_err());
     assert_eq!(completions(&a, 6).len(), 6);
     a.cq.resize(1).unwrap();
 }
 
-/// Datagrams leave although their address handle is gone before they could.
+/// Datagrams are sent although their address handle was destroyed before.
 //= DST-08 type=test
 #[test]
 fn an_address_handle_may_go_before_its_datagrams() {
@@ -214,7 +214,7 @@ fn an_address_handle_may_go_before_its_datagrams() {
     }
 }
 
-/// More handles than a queue pair remembers, to addresses of which nobody has most.
+/// More handles than a queue pair remembers routes, most of them to unused addresses.
 #[test]
 fn a_queue_pair_writes_to_many() {
     let (a, b, from, to, ah) = pair("127.2.0.7", "127.2.0.8");
@@ -242,7 +242,7 @@ fn a_queue_pair_writes_to_many() {
 fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
     let (a, b, from, to, ah) = pair("127.2.0.9", "127.2.0.10");
     let sges = [a.sge(0, 100)];
-    // A flood for a QP without receives.
+    // Floods a QP without receives.
     for _ in 0..4 {
         for wr_id in 0..60 {
             send_to(&from, &ah, &to, &wr(wr_id, &sges)).unwrap();
@@ -254,7 +254,7 @@ fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
         );
     }
     wait(&b, || to.counters().dropped(DropReason::NoReceive) == 240);
-    // One that is too short is kept for what fits.
+    // A receive that is too short is not consumed.
     to.recv_queue().push(7, &[b.sge(0, GRH + 99)]).unwrap();
     send_to(&from, &ah, &to, &wr(1, &sges)).unwrap();
     wait(&b, || to.counters().dropped(DropReason::TooLong) == 1);
@@ -267,7 +267,7 @@ fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
         .push_datagram(&wr(2, &sges), wrong_key, None)
         .unwrap();
     wait(&b, || to.counters().dropped(DropReason::BadQkey) == 1);
-    // Its port counts it; that of the sender has nothing to count.
+    // The port of the receiver counts it, that of the sender does not.
     let violations = |side: &Side| {
         let port = side.context.port_attr(1).unwrap();
         (port.bad_pkey_cntr, port.qkey_viol_cntr)
@@ -279,7 +279,7 @@ fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
     assert_eq!(to.state(), QpState::Rts);
 }
 
-/// An error of the sender's own ends its send queue, and no more; inline data is sent as it was.
+/// A local error stops only the send queue. Inline data is sent as it was when posted.
 //= UD-02 type=test
 //= UD-12 type=test
 #[test]
@@ -385,7 +385,7 @@ fn unreliable_connections_carry_messages_and_writes() {
     ));
 }
 
-/// A connection is none of datagrams: an RC queue pair takes no address handle.
+/// A connected RC queue pair accepts no address handle.
 #[test]
 fn connected_queue_pairs_take_no_address() {
     let a = Side::new("127.2.0.16", 4096);
@@ -400,7 +400,7 @@ fn connected_queue_pairs_take_no_address() {
     let _ = engine("127.2.0.17");
 }
 
-/// Receives of a shared queue serve datagrams and UC as they do RC.
+/// SRQs serve UD and UC like RC.
 //= QPC-03 type=test
 #[test]
 fn shared_receives_serve_every_service() {

@@ -22,10 +22,10 @@ use rocade_emulator::{
 const KEY: u64 = 0xfeed_0000_1111_beef;
 const ROOM: usize = 1 << 20;
 
-/// 67 ms, for requests that nobody answers.
+/// 67 ms, for requests without a response.
 const SHORT: u8 = 14;
 
-/// What an end may be created with in these tests.
+/// The capabilities of the ends in these tests.
 fn cap() -> QpCap {
     QpCap {
         max_send_wr: 128,
@@ -62,7 +62,7 @@ fn bring_to(side: &Side, qp: &Qp, last: QpState) {
     bring_with(TIMEOUT, side, qp, last);
 }
 
-/// Likewise, with this local ACK timeout.
+/// Like `bring_to`, with this local ACK timeout.
 fn bring_with(timeout: u8, side: &Side, qp: &Qp, last: QpState) {
     for next in [QpState::Init, QpState::Rtr, QpState::Rts] {
         let rule = transition_rule(qp.qp_type(), qp.state(), next).unwrap();
@@ -189,7 +189,7 @@ fn expect(cq: &Cq, wr_id: u64, status: WcStatus) -> Completion {
     completion
 }
 
-/// So many sides that reach each other in either way.
+/// Makes `count` sides that reach each other over `link`.
 fn sides(link: LinkMode, first: u8, count: u8) -> Vec<Side> {
     if link == LinkMode::Udp {
         let address = |n| format!("127.23.{first}.{n}");
@@ -271,7 +271,7 @@ fn all_operations(link: LinkMode, first: u8) {
         assert_eq!(a.bytes(400_000, 100_000), pattern(100_000, 3));
         assert_eq!(a.bytes(600_000, 8), round.to_ne_bytes());
     }
-    // What was made before it was known that there is a channel does not count as shared.
+    // Packets that were sent before the shared memory link was found do not count as shared.
     let counters = a.engine.counters();
     let by_udp = counters.tx_packets - counters.tx_shared;
     if link == LinkMode::Udp {
@@ -297,7 +297,7 @@ fn all_operations_through_shared_memory() {
     all_operations(LinkMode::Shm, 2);
 }
 
-/// Each of several initiators at once into one target, from threads of their own.
+/// Several initiators send into one target at once, from different threads.
 //= DC-01 type=test
 fn all_into_one(link: LinkMode, first: u8) {
     const INITIATORS: u8 = 5;
@@ -410,7 +410,7 @@ fn a_forged_key_raises_one_event_when_armed() {
     assert_eq!(event.element, EventElement::Dct(6));
     forge();
     assert_eq!(b.bytes(0, 8), [0; 8]);
-    // No other event, and the target waits until this one is acknowledged.
+    // There is no other event, and destroying the target waits until this one is acknowledged.
     let fd = b.context.async_fd();
     // SAFETY: the descriptor is open as long as the context.
     let flags = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
@@ -421,7 +421,7 @@ fn a_forged_key_raises_one_event_when_armed() {
     assert!(a.qp.arm_dct().is_err() && a.qp.dct_status().is_err());
 }
 
-/// Whoever has the key can make as many errors as he likes: who reads no events has no more than so many of them,
+/// A peer with the key can cause any number of errors. The number of unread events is bounded,
 /// whatever they are about.
 //= AEV-13 type=test
 #[test]
@@ -468,7 +468,7 @@ fn events_that_nobody_reads_are_bounded() {
     assert_eq!(events, MOST);
 }
 
-/// Its sessions end, one way or the other, and those who still talk to it find out.
+/// The sessions of a destroyed target end, and its initiators get errors.
 //= DCT-09 DCT-10 DCW-16 type=test
 #[test]
 fn a_target_is_destroyed_under_traffic() {
@@ -530,13 +530,14 @@ fn a_target_is_destroyed_under_traffic() {
     }
 }
 
-/// An initiator that is done leaves soon, so that its target need not wait long.
+/// An idle initiator disconnects soon, so that its target need not wait long.
 //= DCW-12 type=test
 #[test]
 fn initiators_that_are_done_leave() {
     let sides = sides(LinkMode::Udp, 7, 2);
     let [a, b] = &sides[..] else { panic!() };
-    // A target waits for a second for others; once may take long on a busy machine, but not each time.
+    // A target waits for its initiators for up to a second. On a busy machine one attempt may take
+    // long, but not all.
     let quickest = (0..4).map(|_| destroyed_when_all_have_left(a, b)).min();
     assert!(
         quickest.is_some_and(|took| took < Duration::from_millis(900)),
@@ -544,7 +545,8 @@ fn initiators_that_are_done_leave() {
     );
 }
 
-/// How long it takes to destroy a target whose initiators have left, in each of their ways.
+/// Returns how long the destruction of a target takes whose initiators have disconnected, in each
+/// possible way.
 fn destroyed_when_all_have_left(a: &Side, b: &Side) -> Duration {
     let target = target(b, KEY);
     let handle = ah(a, b);
@@ -621,13 +623,13 @@ fn wrong_arguments() {
     assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
 
     let dci = initiator(a, None);
-    // It has no receive queue.
+    // An initiator has no receive queue.
     let (_, granted) = dci.query();
     assert_eq!((granted.max_recv_wr, granted.max_recv_sge), (0, 0));
     assert!(dci.recv_queue().push(1, &[]).is_err());
     assert!(good.qp.recv_queue().push(1, &[]).is_err());
     assert!(dci.reset_stream(1).is_err());
-    // A request needs a target, and an address handle of its own domain that leads to one device.
+    // A request needs a target, and a unicast address handle of its own domain.
     let wr = SendWr {
         wr_id: 1,
         op: SendOp::Send { imm: None },
@@ -655,7 +657,7 @@ fn wrong_arguments() {
         post(&good.qp, &handles[1]).unwrap_err().errno(),
         libc::EINVAL
     );
-    // What upstream knows of a target does not tell its key.
+    // A query with the standard verbs does not return the key of a target.
     assert_eq!(
         (good.qp.query().0.dc_key, good.qp.state()),
         (0, QpState::Rtr)
@@ -665,7 +667,7 @@ fn wrong_arguments() {
         let refused = good.qp.modify(&attr_of(a, next), QpAttrMask::STATE);
         assert_eq!(refused.unwrap_err().errno(), libc::EINVAL, "{next:?}");
     }
-    // Upstream's table wants the state in every mask, the experimental one the key.
+    // The standard state table needs the state in every mask, the experimental one the key.
     let attr = attr_of(a, QpState::Rts);
     let rnr = QpAttrMask::MIN_RNR_TIMER;
     assert!(dci.modify(&attr, rnr).is_err());
@@ -685,7 +687,7 @@ fn wrong_arguments() {
     assert_eq!(dci.query().0.dc_key, 77);
 }
 
-/// A number that is reserved is no queue pair's, and goes back once.
+/// A reserved number is never that of a queue pair, and is released once.
 #[test]
 fn numbers_are_reserved() {
     let sides = sides(LinkMode::Udp, 12, 1);
@@ -702,7 +704,7 @@ fn numbers_are_reserved() {
     let refused = |qpn| context.release_qp_num(qpn).map_err(|error| error.errno());
     for qpn in reserved {
         let first = refused(qpn);
-        // One of them was that of a queue pair.
+        // One of the numbers was that of a queue pair.
         assert!(first.is_ok() || first == Err(libc::EINVAL));
         assert_eq!(refused(qpn), Err(libc::EINVAL));
     }

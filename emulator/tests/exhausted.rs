@@ -1,6 +1,6 @@
-//! A process without file descriptors: what a verb cannot do, it does not do by halves.
+//! A process without file descriptors: a verb that fails has no partial effect.
 //!
-//! The limit is the whole process's: there is one test here.
+//! The limit applies to the whole process, so that there is only one test here.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,8 +25,9 @@ fn set_descriptor_limit(limit: libc::rlimit) {
     );
 }
 
-/// Calls `f` while no descriptor can be opened. A limit below those in use does that, whatever the background
-/// threads open and close meanwhile; it must not be lower than the number that they wait for at a time.
+/// Calls `f` while no descriptor can be opened. The limit is below the descriptors in use, so that
+/// it works whatever the background threads open and close meanwhile. It must not be lower than the
+/// number of descriptors that they poll at once.
 fn without_descriptors<T>(f: impl FnOnce() -> T) -> T {
     const IN_USE: libc::c_int = 8;
     for descriptor in 0..IN_USE {
@@ -54,12 +55,13 @@ fn with_descriptor_limit<T>(descriptors: libc::rlim_t, f: impl FnOnce() -> T) ->
     result
 }
 
-/// Attributes as a program sees them.
+/// The attributes as an application sees them.
 fn image(side: &Side) -> String {
     format!("{:?}", side.qp.query())
 }
 
-/// The call fails for want of a descriptor, and changes nothing; with one it succeeds.
+/// Checks that the call fails without a descriptor and changes nothing, and that it succeeds with
+/// one.
 fn all_or_nothing(side: &Side, modify: impl Fn() -> Result<(), VerbsError>) {
     let before = image(side);
     let error = without_descriptors(&modify).unwrap_err();
@@ -86,14 +88,14 @@ fn write(from: &Side, to: &Side, data: &[u8]) {
 #[test]
 fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
     let (a, b) = pair("127.2.9.1", "127.2.9.2", 4096);
-    // Its address is in use already; the socket to another slot of the peer is not there yet.
+    // The address is in use already. The socket to another slot of the peer does not exist yet.
     let qp = Side::on(a.engine.clone(), 4096);
     qp.qp.to_init(ALL_ACCESS).unwrap();
     let elsewhere = b.qp.qp_num().get() ^ 0x01_0000;
     let connection = qp.connection(elsewhere, b.gid());
     all_or_nothing(&qp, || qp.qp.to_rtr(&connection));
 
-    // Another hop limit takes another socket.
+    // Another hop limit needs another socket.
     write(&a, &b, b"before");
     let sqd = QpAttr {
         qp_state: QpState::Sqd.code(),
@@ -116,7 +118,7 @@ fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
     write(&a, &b, b"after");
     write(&b, &a, b"back");
 
-    // A program that gives up its right to open anything still gets its packets.
+    // A process that gives up its right to open descriptors still gets its packets.
     with_descriptor_limit(0, || {
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(20));

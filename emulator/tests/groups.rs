@@ -1,4 +1,4 @@
-//! Multicast groups, and what datagrams show of the headers they came with.
+//! Multicast groups, and the headers that datagrams report.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use rocade_emulator::{
     Qp, QpAttr, QpAttrMask, QpState, QpType, VerbsError, WcStatus,
 };
 
-/// That of ::1, of which there is but one.
+/// The only engine with the address ::1.
 static IPV6: LazyLock<Engine> = LazyLock::new(|| engine("::1"));
 
 fn side(address: &str) -> Side {
@@ -54,7 +54,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 //= MC-08 type=test
 #[test]
 fn a_group_gets_a_copy_each() {
-    // The loopback interface has no route to groups of IPv6.
+    // The loopback interface has no route to IPv6 groups.
     let (a, b) = (
         Side::new("127.2.1.1", 1 << 16),
         Side::new("127.2.1.2", 1 << 16),
@@ -67,7 +67,7 @@ fn a_group_gets_a_copy_each() {
         qp.attach_mcast(group).unwrap();
         qp.attach_mcast(group).unwrap();
     }
-    // One has no receive, and one another Q_Key: the others do not mind.
+    // One QP has no receive, and one has another Q_Key. Other members are not affected.
     let deaf = ud(&b);
     deaf.attach_mcast(group).unwrap();
     let stranger = create(&b, QpType::Ud);
@@ -101,13 +101,13 @@ fn a_group_gets_a_copy_each() {
         assert_eq!(completion.byte_len as usize, GRH + 10);
         let bytes = side.bytes(1000 * wr_id, GRH + 10);
         assert_eq!(&bytes[GRH..], b"all of you");
-        // The header names the group.
+        // The header contains the group's address.
         assert_eq!(bytes[GRH - 4..GRH], [239, 1, 2, 3]);
     }
     wait(&b, || deaf.counters().dropped(DropReason::NoReceive) == 1);
     wait(&b, || stranger.counters().dropped(DropReason::BadQkey) == 1);
     assert_eq!(outsider.counters().rx_packets, 0);
-    // Who has left gets nothing; the group lives on for the others.
+    // A QP that has left gets nothing, and the others stay members.
     members[0].detach_mcast(group).unwrap();
     members[0].recv_queue().push(20, &[b.sge(0, 100)]).unwrap();
     members[1].recv_queue().push(21, &[b.sge(0, 100)]).unwrap();
@@ -149,7 +149,7 @@ fn groups_are_left_before_the_end() {
     qp.detach_mcast(group).unwrap();
     assert_eq!(qp.detach_mcast(group).unwrap_err().errno(), 22);
     qp.destroy().unwrap();
-    // One that is dropped leaves by itself.
+    // A dropped QP leaves the group.
     let other = ud(&a);
     other.attach_mcast(group).unwrap();
     assert!(kernel_groups().contains("040201EF"));
@@ -161,8 +161,9 @@ fn groups_are_left_before_the_end() {
     }
 }
 
-/// The groups that the kernel tells the network of. Read at once: it counts lines from one read to the next, so that a
-/// second read misses one where another test has left a group meanwhile.
+/// Returns the groups that the kernel announces to the network. The file is read in one call. The
+/// kernel counts lines between reads, so that a second read misses one if another test has left a
+/// group meanwhile.
 fn kernel_groups() -> String {
     let mut text = vec![0; 1 << 20];
     let mut igmp = std::fs::File::open("/proc/net/igmp").unwrap();
@@ -171,7 +172,7 @@ fn kernel_groups() -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// One datagram to `qp`, of `b`, and the header in front of it.
+/// Sends one datagram to `qp` of `b`, and returns the header in front of it.
 fn header_of(from: &Side, sender: &Qp, ah: &Ah, b: &Side, qp: &Qp) -> Vec<u8> {
     qp.recv_queue().push(1, &[b.sge(1000, 100)]).unwrap();
     let to = Datagram {
@@ -192,7 +193,7 @@ fn header_of(from: &Side, sender: &Qp, ah: &Ah, b: &Side, qp: &Qp) -> Vec<u8> {
     b.bytes(1000, GRH)
 }
 
-/// Traffic class and hop limit, as the 40 bytes have them.
+/// Returns traffic class and hop limit of the 40 bytes.
 fn class_and_limit(header: &[u8]) -> (u8, u8) {
     if header[0] >> 4 == 6 {
         (header[0] << 4 | header[1] >> 4, header[7])
@@ -202,7 +203,7 @@ fn class_and_limit(header: &[u8]) -> (u8, u8) {
     }
 }
 
-/// What the address handle says is what the receiver sees, whatever link it came by.
+/// The receiver sees the values of the address handle, over any link.
 //= ENC-08 type=test
 //= UD-08 type=test
 //= GRH-02 type=test
@@ -251,14 +252,15 @@ fn headers_say_what_the_address_handle_did() {
     }
 }
 
-/// Linux has no route for groups of IPv6 on the loopback interface: they get there all the same.
+/// Linux has no route for IPv6 groups on the loopback interface. The packets get there all the
+/// same.
 //= MC-01 type=test
 //= MC-03 type=test
 //= MC-05 type=test
 #[test]
 fn groups_of_ipv6_on_the_loopback_interface() {
     let (a, b) = (side("::1"), side("::1"));
-    // Of these the first and the last are carried by one group of IPv4.
+    // The first and the last of these are tunnelled through one IPv4 group.
     let groups = ["ff1e::7:9", "ff01::1", "ff1e::9:7"].map(group);
     let sender = ud(&a);
     let members = groups.map(|group| {
@@ -299,7 +301,7 @@ fn groups_of_ipv6_on_the_loopback_interface() {
     }
 }
 
-/// Each address handle has its own hop limit, in whatever order they were made.
+/// Each address handle has its own hop limit, in whatever order the handles were made.
 //= ENC-08 type=test
 #[test]
 fn groups_get_the_hop_limit_of_the_handle() {
@@ -343,7 +345,7 @@ fn who_wants_no_copy_of_its_own_gets_none() {
         }
         other.recv_queue().push(2, &[a.sge(1000, 100)]).unwrap();
         let ah = a.pd.create_ah(&address(group)).unwrap();
-        // What it sends goes to the other one only; what that sends, to both.
+        // Packets of the first QP go to the other one only, and packets of the other one to both.
         send_to_group(&quiet, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
         let got = completions(&a, 2);
         assert!(
@@ -361,7 +363,7 @@ fn who_wants_no_copy_of_its_own_gets_none() {
                 .any(|c| (c.wr_id, c.qp_num) == (2, other.qp_num()))
         );
         assert_eq!(quiet.counters().rx_packets, 1);
-        // It takes what is sent to it alone.
+        // The first QP accepts packets that it sends to its own QP number.
         let to_itself = a.pd.create_ah(&address(a.gid())).unwrap();
         header_of(&a, &other, &to_itself, &a, &quiet);
     }
@@ -371,7 +373,7 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Each joining opens a socket, each leaving closes it.
+/// Each join opens a socket, and each leave closes it.
 //= MC-06 type=test
 #[test]
 fn a_thousand_times_in_and_out() {
@@ -384,7 +386,7 @@ fn a_thousand_times_in_and_out() {
         qp.attach_mcast(names[1]).unwrap();
         qp.detach_mcast(names[1]).unwrap();
     }
-    // Other tests of this process open some, too: not a thousand.
+    // Other tests of this process open some sockets too, but not a thousand.
     until("the sockets stay open", || {
         open_descriptors() < before + 500
     });
@@ -394,7 +396,7 @@ fn a_thousand_times_in_and_out() {
     completions(&a, 2);
 }
 
-/// As many members as the device says, and no more; each gets its copy.
+/// A group has as many members as the device reports, and no more. Each member gets a copy.
 //= MC-01 type=test
 //= MC-03 type=test
 #[test]
@@ -427,7 +429,7 @@ fn groups_have_a_limit() {
     assert_eq!(members.iter().filter(got_one).count(), limit);
 }
 
-/// What comes to a group's address that is no packet to the group harms nobody.
+/// Packets to a group's address that are no multicast packets do no harm.
 //= MC-03 type=test
 //= MC-08 type=test
 #[test]
@@ -439,7 +441,7 @@ fn nonsense_to_a_group_is_dropped() {
         member.attach_mcast(group_gid).unwrap();
         member.recv_queue().push(1, &[a.sge(100, 100)]).unwrap();
         let ip: IpAddr = ip.parse().unwrap();
-        // Groups of IPv6 are carried by one of IPv4 here.
+        // Here IPv6 groups are tunnelled through an IPv4 group.
         let (from, to) = if ip.is_ipv4() {
             (ip, name.parse().unwrap())
         } else {
@@ -467,7 +469,7 @@ fn nonsense_to_a_group_is_dropped() {
         }
         wait(&a, || seen() >= before + 40);
         assert_eq!(member.counters().rx_packets, 0);
-        // One to a queue pair by its number does not go to the group's address.
+        // A packet to a QP number does not go to the group's address.
         let way = a.pd.create_ah(&address(group_gid)).unwrap();
         let to = Datagram {
             ah: &way,
@@ -489,7 +491,7 @@ fn nonsense_to_a_group_is_dropped() {
     }
 }
 
-/// Shared memory is for two: groups have UDP, also where all else would be lost there.
+/// Groups use UDP even in a mode that only allows shared memory, which has exactly two ends.
 //= MC-03 type=test
 #[test]
 fn groups_have_udp_whatever_the_link() {
@@ -509,7 +511,7 @@ fn groups_have_udp_whatever_the_link() {
     assert_eq!(a.engine.counters().tx_shared, 0);
 }
 
-/// Each port of a device joins for its own queue pairs: one copy each.
+/// Each port of a device joins for its own queue pairs, so that there is one copy per port.
 //= MC-03 type=test
 #[test]
 fn each_port_joins_for_its_own() {

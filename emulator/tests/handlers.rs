@@ -1,6 +1,6 @@
-//! Programs with signal handlers of their own: what is not a fault of ours reaches them as if we were not there.
-//! Each program is a process of this test program, which registers a region and then does what its
-//! name says.
+//! Programs with their own signal handlers: signals that are no faults of Rocade's accesses reach
+//! them as without Rocade. Each program is a process of this test program that registers a region
+//! and then behaves according to its name.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,11 +24,12 @@ use rocade_emulator::{SendOp, WcStatus};
 const PROGRAM: &str = "ROCADE_TEST_PROGRAM";
 const PAGE: usize = 4096;
 
-/// What a handler was told.
+/// The arguments of the handler's last call.
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static CODE: AtomicI32 = AtomicI32::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// Was SIGUSR1, which the handler wants to be, blocked; and the signal itself?
+/// Tells whether the handler's call blocked SIGUSR1, which the handler requests, and the signal
+/// itself.
 static MASKED: AtomicI32 = AtomicI32::new(-1);
 
 fn page(rights: c_int) -> *mut u8 {
@@ -40,7 +41,7 @@ fn page(rights: c_int) -> *mut u8 {
 }
 
 fn handle(signal: c_int, handler: libc::sighandler_t, flags: c_int) {
-    // SAFETY: plain data; a handler that does what is allowed in one.
+    // SAFETY: plain data, and a handler that only does what is allowed in handlers.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = handler;
@@ -53,9 +54,9 @@ fn handle(signal: c_int, handler: libc::sighandler_t, flags: c_int) {
     }
 }
 
-/// Makes the page accessible, as garbage collectors do.
+/// Makes the page accessible, like garbage collectors.
 extern "C" fn repair(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: what the kernel hands to handlers; the page is of this program.
+    // SAFETY: the kernel passes these to handlers, and the page belongs to this program.
     unsafe {
         let addr = (*info).si_addr().addr();
         ADDR.store(addr, Ordering::Relaxed);
@@ -81,7 +82,7 @@ extern "C" fn leave(_: c_int) {
     unsafe { libc::_exit(7) };
 }
 
-/// What was there before [`on_top`].
+/// The handler that was installed before [`on_top`].
 static BELOW: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_top(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -89,7 +90,7 @@ extern "C" fn on_top(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         // SAFETY: ends the process.
         unsafe { libc::_exit(8) };
     }
-    // SAFETY: the handler that sigaction has told of, which takes these.
+    // SAFETY: the handler that sigaction has returned, which takes these arguments.
     unsafe {
         let below: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
             mem::transmute(BELOW.load(Ordering::Relaxed));
@@ -97,7 +98,7 @@ extern "C" fn on_top(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-/// Connected sides; registering their memory has installed the handler.
+/// Makes connected sides. Registering their memory has installed Rocade's handler.
 fn sides() -> (Side, Side) {
     let number = std::process::id();
     let [_, _, high, low] = number.to_be_bytes();
@@ -111,10 +112,10 @@ fn sides() -> (Side, Side) {
 fn late_access(a: &Side, b: &Side) {
     let lost = page(libc::PROT_READ | libc::PROT_WRITE);
     let addr = lost.expose_provenance() as u64;
-    // SAFETY: nobody else uses it.
+    // SAFETY: no other code uses it.
     let mr = unsafe { b.pd.reg_mr(addr, PAGE, addr, ALL_ACCESS) }.unwrap();
-    // Not unmapped: a thread that begins might put its stack there.
-    // SAFETY: the page is ours.
+    // Not unmapped, because a new thread might put its stack there.
+    // SAFETY: the page belongs to this test.
     let changed = unsafe { libc::mprotect(lost.cast(), PAGE, libc::PROT_NONE) };
     assert_eq!(changed, 0);
     let op = SendOp::Write {
@@ -127,7 +128,7 @@ fn late_access(a: &Side, b: &Side) {
 }
 
 fn touch(page: *mut u8) {
-    // SAFETY: the fault, if it is one, is what is tested.
+    // SAFETY: the test checks the consequences of the fault, if there is one.
     unsafe { page.add(100).write_volatile(1) };
 }
 
@@ -239,7 +240,7 @@ fn program(name: &str) {
     }
 }
 
-/// Not a test: what the processes started by the tests run.
+/// The entry point of the processes that the tests start. It is no test itself.
 #[test]
 fn child_process() {
     if let Ok(name) = env::var(PROGRAM) {

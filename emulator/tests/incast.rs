@@ -1,4 +1,4 @@
-//! Many queue pairs under a small receive buffer, which is what most hosts have.
+//! Many queue pairs with a small receive buffer, which most hosts have.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,10 +17,10 @@ use rocade_emulator::link::ROCE_PORT;
 use rocade_emulator::{Connection, Mtu, Rkey, SendOp, WcStatus};
 use socket2::SockRef;
 
-/// What an unprivileged process gets where `net.core.rmem_max` is at its default.
+/// The buffer of an unprivileged process if `net.core.rmem_max` has its default.
 const SMALL_BUFFER: usize = 212_992;
-/// Half a second: on a busy machine a process may not run for longer than usual timeouts, and seven of those are
-/// soon over. What is tested does not depend on it.
+/// Half a second: on a busy machine a process may not be scheduled for longer than usual timeouts,
+/// and seven of those are over soon. The test does not depend on it.
 const TIMEOUT: u8 = 17;
 const QPS: usize = 8;
 const MESSAGE_LEN: usize = 512 * 1024;
@@ -43,14 +43,14 @@ fn connect(side: &Side, peer: &Side) {
     side.qp.connect(ALL_ACCESS, &connection).unwrap();
 }
 
-/// The sockets of this process that receive RoCEv2 packets get small buffers. How many there are.
+/// Shrinks the buffers of this process's sockets that receive RoCEv2 packets. Returns their number.
 fn shrink_receive_buffers() -> usize {
     let numbers = fs::read_dir("/proc/self/fd").unwrap();
     let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     numbers
         .filter(|number| {
-            // SAFETY: the sockets in question stay open as long as their engines; of another descriptor that is
-            // closed meanwhile nothing is wanted.
+            // SAFETY: these sockets stay open as long as their engines. If another descriptor is
+            // closed meanwhile, it is not used.
             let fd = unsafe { BorrowedFd::borrow_raw(*number) };
             let socket = SockRef::from(&fd);
             let address = socket.local_addr().ok().and_then(|addr| addr.as_socket());
@@ -60,8 +60,8 @@ fn shrink_receive_buffers() -> usize {
         .count()
 }
 
-/// Eight QPs send at once into a process whose socket holds 208 KiB, then eight READs answer at
-/// once: overflows cost time, never data.
+/// Eight QPs send at once into a process whose socket holds 208 KiB, then eight READs respond at
+/// once. Overflows cost time, but never data.
 #[test]
 fn incast_into_a_small_receive_buffer() {
     let (a, b) = (host("127.4.0.1"), host("127.4.0.2"));
@@ -92,7 +92,7 @@ fn incast_into_a_small_receive_buffer() {
     }
 }
 
-/// All messages of all queue pairs at once.
+/// Posts all messages of all queue pairs at once.
 fn run(a: &[Side], b: &[Side], op: impl Fn(u64, Rkey) -> SendOp) {
     for _ in 0..MESSAGES {
         for (a, b) in a.iter().zip(b) {

@@ -1,5 +1,5 @@
-//! Devices with two ports: path migration when a path fails and when the program asks for it, over UDP and
-//! through shared memory.
+//! Devices with two ports: path migration after a failure and at the application's request, over
+//! UDP and through shared memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use rocade_emulator::{
 use two_paths::{ARMED, MIGRATED, REARM, migration_of, talk, wait_until};
 
 const LEN: usize = 1 << 20;
-/// 67 ms at least, of a path that is going to die: four of them, and it is left.
+/// At least 67 ms, for a path that is going to fail. The QP leaves the path after four timeouts.
 const DOOMED: u8 = 14;
 
 /// Two devices of one engine, each with two ports.
@@ -36,7 +36,7 @@ fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {
     .unwrap()
 }
 
-/// Connected over their first ports.
+/// Two sides connected over their first ports.
 fn pair(net: u8, link: LinkMode, faults: &str, timeout: u8) -> (Side, Side) {
     let engine = engine(net, link, faults);
     let a = Side::on_device(engine.clone(), "a", LEN);
@@ -56,7 +56,7 @@ fn rearm(side: &Side, peer: &Side, port: u8) {
     two_paths::rearm(side, peer, port, TIMEOUT);
 }
 
-/// Both ready to migrate to their second ports.
+/// Arms both sides for a migration to their second ports.
 fn armed(a: &Side, b: &Side) {
     rearm(a, b, 2);
     rearm(b, a, 2);
@@ -65,7 +65,7 @@ fn armed(a: &Side, b: &Side) {
     assert_eq!((migration_of(a), migration_of(b)), (ARMED, ARMED));
 }
 
-/// The side has told that it is on the path over this port now, once.
+/// Checks that the side has migrated to the path over this port, with exactly one event.
 fn assert_moved(side: &Side, peer: &Side, port: u8) {
     wait_until("migrated", || migration_of(side) == MIGRATED);
     let attr = side.qp.query().0;
@@ -95,7 +95,7 @@ fn each_port_has_its_own_addresses() {
     }
 }
 
-/// Each packet of every message may be the one at which the path dies.
+/// The path may fail at each packet of every message.
 //= RC-APM-05 RC-APM-06 type=test
 #[test]
 fn a_path_that_dies_is_left() {
@@ -116,7 +116,7 @@ fn a_path_that_dies_is_left() {
     }
 }
 
-/// And back again, as often as one likes.
+/// The QP may migrate back again, any number of times.
 //= RC-APM-03 RC-APM-10 type=test
 #[test]
 fn the_program_may_ask_for_a_migration() {

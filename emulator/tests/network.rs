@@ -1,6 +1,6 @@
-//! What becomes of the network interface behind a device is an event of its port.
+//! Changes of a device's network interface are events of its port.
 //!
-//! Each test has a network namespace of its own, which takes root.
+//! Each test has its own network namespace, which needs root.
 
 #![allow(clippy::unwrap_used, reason = "tests: a failure may panic")]
 
@@ -25,7 +25,7 @@ use rocade_emulator::{
 };
 use sandbox::own_network;
 
-/// Changes the network of this thread, as `ip -batch` would be told.
+/// Changes the network of this thread with the commands of `ip -batch`.
 #[track_caller]
 fn ip(batch: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -36,7 +36,7 @@ fn ip(batch: &str) {
     assert!(done.status.success(), "{batch}: {complaint}");
 }
 
-/// Link-local addresses would come and go by themselves.
+/// Link-local addresses would appear and disappear by themselves.
 fn without_ipv6() {
     for which in ["all", "default"] {
         let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
@@ -46,7 +46,7 @@ fn without_ipv6() {
     }
 }
 
-/// A pair of interfaces `v0` and `v1` that are up; `v0` has an IPv4 address, and nothing else.
+/// Makes interfaces `v0` and `v1` that are up. `v0` has only an IPv4 address.
 fn wire() -> bool {
     if !own_network() {
         return false;
@@ -56,7 +56,7 @@ fn wire() -> bool {
         link add v0 type veth peer name v1\n\
         addr add 192.0.2.1/24 dev v0\n\
         link set v1 up\nlink set v0 up\n");
-    // The carrier takes its time.
+    // The carrier takes a while.
     let deadline = Instant::now() + Duration::from_secs(20);
     while HostNetwork::discover().unwrap().by_name("v0").is_none() {
         assert!(Instant::now() < deadline, "v0 is not up");
@@ -72,7 +72,7 @@ fn open(spec: &str) -> (Engine, Context) {
     (engine, context)
 }
 
-/// The next event.
+/// Returns the next event.
 #[track_caller]
 fn next(context: &Context) -> AsyncEventKind {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -116,14 +116,14 @@ fn an_interface_goes_down_and_up() {
     let (_engine, context) = open("dev=v0");
     let (_other_engine, other) = open("dev=127.0.0.1");
     assert!(is_active(&context));
-    // Without a carrier.
+    // Removes the carrier.
     ip("link set v1 down\n");
     assert_eq!(next(&context), PortErr);
     assert!(!is_active(&context));
     ip("link set v1 up\n");
     assert_eq!(next(&context), PortActive);
     assert!(is_active(&context));
-    // As quickly as that.
+    // Two fast changes cause two pairs of events.
     ip("link set v0 down\nlink set v0 up\nlink set v0 down\nlink set v0 up\n");
     for _ in 0..2 {
         assert_eq!(next(&context), PortErr);
@@ -147,7 +147,8 @@ fn addresses_come_and_go() {
     assert_eq!(next(&second), GidChange, "all who have opened it are told");
     assert_eq!(gids(&context), ["192.0.2.1", "192.0.2.2"]);
     assert_eq!(context.port_attr(1).unwrap().gid_tbl_len, 2);
-    // The others keep their places. (The second address would go with the first as its secondary.)
+    // The others keep their places. (Deleting the first address would also delete the second one,
+    // which is its secondary.)
     ip("addr del 192.0.2.2/24 dev v0\n");
     assert_eq!(next(&context), GidChange);
     assert_eq!(gids(&context), ["192.0.2.1", "-"]);
@@ -158,7 +159,7 @@ fn addresses_come_and_go() {
     assert!(connects(&context, 1));
 }
 
-/// The files that a run shows follow the interface, too.
+/// The port files follow the interface, too.
 //= AEV-08 type=test
 #[test]
 fn files_say_what_the_port_is_now() {
@@ -173,7 +174,7 @@ fn files_say_what_the_port_is_now() {
     let config = EngineConfig::from_specs(&["dev=v0"], BrokerMode::Embedded).unwrap();
     let engine = Engine::new(config).unwrap();
     engine.publish_counters(dir.clone());
-    // What has changed before the device is opened counts as well.
+    // Changes before the device is opened count as well.
     ip("addr add 192.0.2.2/24 dev v0\n");
     let context = engine.open_device("dev").unwrap();
     let says = |file: &str, text: &str| {
@@ -196,7 +197,7 @@ fn files_say_what_the_port_is_now() {
     ip("link set v0 up\n");
     says("state", "4: ACTIVE\n");
     drop(context);
-    // The engine may be writing, for the last time.
+    // The engine may still be writing for the last time.
     let deadline = Instant::now() + Duration::from_secs(20);
     while std::fs::remove_dir_all(&dir).is_err() {
         assert!(Instant::now() < deadline, "{}", dir.display());
@@ -204,7 +205,7 @@ fn files_say_what_the_port_is_now() {
     }
 }
 
-/// Can a queue pair use the entry of the GID table?
+/// Returns true if a queue pair can use this entry of the GID table.
 fn connects(context: &Context, sgid_index: u8) -> bool {
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(1, None, 0, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Local addresses: many of them in one process, and queue pairs that move from one to another.
+//! Local addresses: many of them in one process, and queue pairs that move between addresses.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use rocade_emulator::{
     WcStatus,
 };
 
-/// Writes and waits until that is acknowledged. The other side calls nothing.
+/// Writes, and waits for the ACK. The other side makes no calls.
 fn write(from: &Side, to: &Side, data: &[u8]) {
     from.fill(0, data);
     let op = SendOp::Write {
@@ -51,7 +51,7 @@ fn the_last_of_many_addresses_is_served_in_the_background_too() {
     }
     connect(&peer, &last);
     for _ in 0..3 {
-        // So that the thread sleeps, and nothing but the packet wakes it.
+        // Lets the background thread fall asleep, so that only the packet wakes it.
         thread::sleep(IDLE);
         write(&peer, &last, b"anybody there?");
     }

@@ -1,4 +1,4 @@
-//! When work requests fit into a queue, and what becomes of completions that do not fit into theirs.
+//! Free entries of work queues, and completions that find no room.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,11 +17,11 @@ use rocade_emulator::{
     QpType, SendFlags, SendOp, SendWr, VerbsError, WcStatus,
 };
 
-/// Entries of both queues of the tests' QPs.
+/// Number of entries of both queues of the tests' QPs.
 const DEPTH: u64 = 128;
 const ENOMEM: i32 = 12;
 
-/// Posts a WRITE without data; false where the queue is full.
+/// Posts a WRITE without data. Returns false if the queue is full.
 fn post(side: &Side, wr_id: u64, flags: SendFlags) -> bool {
     let op = SendOp::Write {
         va: 0,
@@ -56,10 +56,11 @@ fn next_event(side: &Side) -> AsyncEvent {
     event
 }
 
-/// Waits until all of so many sends are acknowledged, without polling the CQ. The QP is in SQD then.
+/// Waits until `sends` sends are acknowledged, without polling the CQ. The QP is in SQD afterwards.
 fn drain(side: &Side, sends: u64) {
     to_state(side, QpState::Rts);
-    // SQD starts nothing: posts that wait for company, or for acknowledgements, leave before.
+    // SQD starts no request, so that posts that are batched, or wait for ACKs, have to be sent
+    // before.
     let deadline = Instant::now() + Duration::from_secs(60);
     let started = || {
         let counters = side.qp.counters();
@@ -87,7 +88,7 @@ fn to_state(side: &Side, state: QpState) {
     side.qp.modify(&attr, QpAttrMask::STATE).unwrap();
 }
 
-/// Posts until the queue is full; how many fitted in.
+/// Posts until the queue is full. Returns how many requests fitted in.
 fn fill(mut post: impl FnMut(u64) -> bool) -> u64 {
     (0..=DEPTH).take_while(|id| post(*id)).count() as u64
 }
@@ -102,7 +103,7 @@ fn a_send_slot_is_free_when_its_completion_was_polled() {
     assert_eq!(sent, DEPTH);
     drain(&a, sent);
     assert!(!post(&a, sent, signaled), "acknowledged, but not polled");
-    // Whatever is polled, just so many fit in: the CQ cannot be overrun.
+    // Exactly as many requests fit in as were polled, so that the CQ cannot be overrun.
     let mut polled = 0;
     for round in 1..60 {
         for _ in 0..round {
@@ -139,7 +140,7 @@ fn an_unsignaled_send_is_free_with_the_next_signaled_one() {
         assert_eq!(a.completion().wr_id, DEPTH);
         to_state(&a, QpState::Rts);
     }
-    // Who never asks for a completion gets no room, until the QP is reset.
+    // Without any signaled request no WQE becomes free, until the QP is reset.
     assert_eq!(fill(|id| post(&a, id, silent)), DEPTH);
     drain(&a, 4 * DEPTH);
     assert!(!post(&a, 0, silent));
@@ -170,14 +171,14 @@ fn queues_in_err_are_full_until_what_was_flushed_is_polled() {
         assert_eq!(completion.status, WcStatus::WrFlushErr);
         sends += u64::from(completion.is_send());
     }
-    // The first of them stands for the ten as well.
+    // The first completion also covers the ten requests before it.
     assert_eq!(sends, 20);
     assert_eq!(fill(|id| post(&a, id, SendFlags::empty())), 20 + 10);
     for _ in 0..sent - 20 + 5 {
         a.completion();
     }
     assert_eq!(fill(|id| post_recv(&a, id)), 5);
-    // A batch that is taken back leaves neither completions nor slots.
+    // A batch that is rolled back leaves neither completions nor WQEs.
     while a.cq.poll_one().is_some() {}
     assert!(post(&a, 77, SendFlags::empty()));
     {
@@ -233,13 +234,13 @@ fn a_receive_slot_is_free_when_its_completion_was_polled() {
     for _ in 0..DEPTH {
         assert_eq!(a.completion().status, WcStatus::Success);
     }
-    // All were consumed, since the sender knows that they arrived.
+    // All were consumed, because the sender has got their ACKs.
     assert!(!post_recv(&b, 0));
     for _ in 0..7 {
         b.completion();
     }
     assert_eq!(fill(|id| post_recv(&b, id)), 7);
-    // Purged completions free their slots, too.
+    // Purged completions free their WQEs, too.
     to_state(&b, QpState::Reset);
     b.to_rts(a.qp.qp_num().get(), a.gid());
     assert_eq!(fill(|id| post_recv(&b, id)), DEPTH);
@@ -274,13 +275,13 @@ fn slots_of_queue_pairs_that_share_a_cq_are_their_own() {
     assert_eq!(left.count() as u64, 2 * DEPTH);
 }
 
-/// From RESET.
+/// Moves the QP from RESET to ERR.
 fn to_err(side: &Side) {
     side.to_rtr(2, side.gid());
     to_state(side, QpState::Err);
 }
 
-/// Another QP of the same device, in RESET.
+/// Makes another QP of the same device, in RESET.
 fn sibling(of: &Side, (send_cq, recv_cq): (&Cq, &Cq), cookie: u64) -> Side {
     let cap = QpCap {
         max_send_wr: DEPTH as u32,
@@ -310,14 +311,14 @@ fn sibling(of: &Side, (send_cq, recv_cq): (&Cq, &Cq), cookie: u64) -> Side {
     }
 }
 
-/// Asynchronous events that wait, and are acknowledged now.
+/// Returns and acknowledges the pending asynchronous events.
 fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
     let take = || side.context.take_async_event().unwrap();
     let taken = std::iter::from_fn(take).inspect(|event| side.context.ack_async_event(event));
     taken.map(|event| (event.kind, event.element)).collect()
 }
 
-/// A program may give all its objects the same cookie, and tell them apart otherwise.
+/// An application may give all its objects the same cookie.
 //= AEV-12 type=test
 //= CQ-08 type=test
 //= AEV-13 type=test
@@ -342,7 +343,7 @@ fn an_object_that_ends_takes_no_events_of_others_along() {
     let drained = (AsyncEventKind::SqDrained, EventElement::Qp(9));
     assert_eq!(events(&a), [drained]);
 
-    // Two CQs that overflow; their QPs end with them.
+    // Two CQs overflow, and their QPs enter ERR.
     let cqs = [1, 1].map(|cqe| a.context.create_cq(cqe, None, 0, 5).unwrap());
     for cq in &cqs {
         let (qp, peer) = (sibling(&a, (cq, cq), 6), sibling(&b, (&b.cq, &b.cq), 6));
@@ -379,7 +380,7 @@ fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
     assert!(post_recv(&receives_there, 5));
     assert!(post_recv(&sends_there, 6));
 
-    // More than fit in, and more than that at once.
+    // Posts more requests than fit in, and more at once.
     for wr_id in 0..10 {
         assert!(post(&a, wr_id, SendFlags::SIGNALED));
     }
@@ -404,7 +405,7 @@ fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
     assert_eq!(fatal, [1, 2, 3, 9]);
     assert_eq!(elsewhere.qp.state(), QpState::Rts);
 
-    // What is lost from now on is lost without a further event, and what was there can be polled.
+    // Later completions are lost without a further event, and earlier ones can be polled.
     for wr_id in 10..20 {
         post(&a, wr_id, SendFlags::SIGNALED);
     }
@@ -418,7 +419,7 @@ fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
     drain(&elsewhere, 0);
 }
 
-/// A QP that loses a completion to a CQ that was overrun before ends like the others did.
+/// A QP that loses a completion to a CQ that was overrun before also enters ERR.
 //= CQ-02 type=test
 #[test]
 fn an_overrun_cq_stays_one() {
@@ -430,7 +431,8 @@ fn an_overrun_cq_stays_one() {
     assert!(post(&a, 1, SendFlags::SIGNALED));
     assert!(post(&a, 2, SendFlags::SIGNALED));
     assert_eq!(next_event(&a).kind, AsyncEventKind::CqErr);
-    // Who sees this finds all that were there in ERR: none that comes now is one of them.
+    // An application that gets this event finds all present QPs in ERR. Another QP is not one of
+    // them.
     let event = next_event(&a);
     assert_eq!(
         (event.kind, event.element),
@@ -445,7 +447,7 @@ fn an_overrun_cq_stays_one() {
         (AsyncEventKind::QpFatal, EventElement::Qp(1))
     );
     assert_eq!(late.qp.state(), QpState::Err);
-    // An event that was not read goes with its QP.
+    // Unread events are dropped with their QP.
     late.qp.destroy().unwrap();
     idle.qp.destroy().unwrap();
     a.qp.destroy().unwrap();

@@ -22,15 +22,15 @@ use common::Side;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// A raw packet QP in RTS, on the memory and the CQ of a side.
+/// A raw packet QP in RTS, with the memory and the CQ of a side.
 struct Raw {
     side: Side,
     qp: Qp,
-    /// Where its sends complete: receives may be there first.
+    /// The CQ of its sends, because receives may complete first.
     sent: Cq,
 }
 
-/// `None` where the process may not have one.
+/// Makes a raw packet QP. Returns `None` if the process has no permission.
 fn raw(address: &str) -> Option<Raw> {
     let side = Side::new(address, 1 << 16);
     let sent = side.context.create_cq(64, None, 0, 8).unwrap();
@@ -86,7 +86,7 @@ fn wr<'a>(wr_id: u64, flags: SendFlags, sges: &'a [Sge]) -> SendWr<'a> {
 }
 
 impl Raw {
-    /// Sends, and waits until it has left.
+    /// Sends a frame, and waits until it was sent.
     fn send(&self, flags: SendFlags, frame: &[u8]) {
         self.side.fill(0, frame);
         let sges = [self.side.sge(0, frame.len())];
@@ -95,7 +95,7 @@ impl Raw {
         assert_eq!((sent.wr_id, sent.status), (1, WcStatus::Success));
     }
 
-    /// The next completion of a send.
+    /// Returns the next completion of a send.
     fn left(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -120,7 +120,7 @@ impl Raw {
     }
 }
 
-/// A frame with wrong checksums; its ports say who it is for.
+/// A frame with wrong checksums. Its ports identify its receiver.
 fn frame(protocol: u8, to: u16, data: &[u8]) -> Vec<u8> {
     let header = if protocol == UDP { 8 } else { 20 };
     let len = (header + data.len()) as u16;
@@ -217,7 +217,8 @@ fn frames_go_where_flows_lead_and_nowhere_else() {
     assert_eq!((theirs.wr_id, theirs.qp_num), (20, other.qp_num()));
     assert_eq!(raw.bytes(&theirs, 12_288), frame(UDP, 7002, b"as it is"));
     assert_eq!(theirs.wc_flags, WcFlags::empty(), "wrong checksums");
-    // Without its flow, frames no longer come: that for the other one does, which is sent later.
+    // Without its flow, no frames arrive. The frame for the other QP, which is sent later, does
+    // arrive.
     first.destroy().unwrap();
     assert!(first.destroy().is_err());
     other
@@ -296,10 +297,10 @@ fn a_sniffer_and_defaults_see_what_nobody_takes() {
     };
     let _sniffs = sniffer.create_flow(sniffs).unwrap();
     let mut local = vec![0; 12];
-    // For experiments.
+    // The EtherType for experiments.
     local.extend([0x88, 0xb5]);
     local.extend([7; 50]);
-    // Others use the interface at the same time: receives may run out.
+    // Other programs use the interface at the same time, so that receives may run out.
     let refill = |wr_id| {
         let sges = [raw.side.sge(8192, 2048)];
         sniffer.recv_queue().push(wr_id, &sges).unwrap();
@@ -380,7 +381,7 @@ fn a_frame_that_the_interface_does_not_take_is_an_error() {
     let failed = raw.left();
     assert_eq!((failed.wr_id, failed.status), (5, WcStatus::LocLenErr));
     assert_eq!(raw.qp.state(), QpState::Sqe);
-    // Back again.
+    // Moves the QP back to RTS.
     let attr = QpAttr {
         qp_state: QpState::Rts.code(),
         ..QpAttr::default()
@@ -389,7 +390,7 @@ fn a_frame_that_the_interface_does_not_take_is_an_error() {
     raw.send(SendFlags::empty(), &frame(UDP, 7031, b"once more"));
 }
 
-/// Who sleeps until a frame comes is woken by it.
+/// A frame wakes a thread that sleeps until one arrives.
 #[test]
 fn a_frame_wakes_who_sleeps() {
     let raw = raw_or_skip!("127.13.0.8");
@@ -401,7 +402,7 @@ fn a_frame_wakes_who_sleeps() {
     let socket = std::net::UdpSocket::bind("127.13.0.8:0").unwrap();
     raw.side.cq.req_notify(false).unwrap();
     assert!(raw.side.cq.poll_one().is_none());
-    // From the kernel, which leaves the checksum to the interface.
+    // A packet of the kernel, which leaves the checksum to the interface.
     socket.send_to(b"hello", "127.13.0.8:7041").unwrap();
     let woken = raw.side.channel.get_event().unwrap();
     assert_eq!(woken, 7);

@@ -1,4 +1,4 @@
-//! Regions that change, regions of other memory, and windows, between two devices.
+//! Regions that change, regions of other kinds of memory, and windows, between two devices.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,8 @@ fn errno<T: std::fmt::Debug>(result: Result<T, VerbsError>) -> i32 {
     result.unwrap_err().errno()
 }
 
-/// Posts and waits for its completion; the other side polls too.
+/// Posts a request, and returns the status of its completion. The other side's background thread
+/// responds.
 fn execute(side: &Side, op: SendOp, sges: &[Sge]) -> WcStatus {
     let wr = SendWr {
         wr_id: 1,
@@ -42,7 +43,7 @@ fn write(va: u64, rkey: Rkey) -> SendOp {
     }
 }
 
-/// Both QPs again as they were.
+/// Resets and reconnects both QPs.
 fn reconnect(a: &Side, b: &Side) {
     for side in [a, b] {
         let attr = QpAttr {
@@ -163,7 +164,7 @@ fn a_region_changes_its_place_rights_and_domain() {
         WcStatus::Success
     );
     assert_eq!(b.bytes(0, 64), pattern(64, 1));
-    // Only the rights: everything else stays.
+    // Only the rights change.
     rereg(Rereg {
         flags: access,
         access: AccessFlags::LOCAL_WRITE,
@@ -274,7 +275,7 @@ fn windows_open_and_close() {
         errno(b.qp.bind_mw(&mw, 1, SendFlags::SIGNALED, bind)),
         libc::EINVAL
     );
-    // Through a window that changes, long messages go in packets of their own.
+    // Through a window, which may change, long messages are checked packet by packet.
     for round in 0..3 {
         let data = pattern(1 << 15, round);
         a.fill(0, &data);
@@ -338,7 +339,7 @@ fn windows_open_and_close() {
         WcStatus::RemAccessErr
     );
     reconnect(&a, &b);
-    // Whoever lets go of the region closes the window.
+    // Dropping the last handle of the region closes the window.
     drop(region);
     assert_eq!(
         execute(&a, write(b.addr(4096), second), &[a.sge(0, 8)]),
@@ -411,7 +412,7 @@ fn device_memory_is_reached_by_copies_and_regions() {
     dm.destroy().unwrap();
     assert_eq!(errno(dm.destroy()), libc::EINVAL);
     drop((dm, mr));
-    // A region keeps the memory that it is in.
+    // A region keeps its device memory allocated.
     let dm = b.context.alloc_dm(8).unwrap();
     let mr = b.pd.reg_dm_mr(&dm, 0, 8, zero_based).unwrap();
     drop(dm);
@@ -430,7 +431,7 @@ fn memory_on_demand_is_looked_at_when_it_is_used() {
     let (a, b) = pair("127.9.5.1", "127.9.5.2", 1 << 16);
     let paged = ALL_ACCESS | AccessFlags::ON_DEMAND;
     let reg = |addr, len, iova, access| {
-        // SAFETY: memory that others use is not accessed through it.
+        // SAFETY: memory that other code uses is not accessed through it.
         unsafe { b.pd.reg_mr(addr, len, iova, access) }
     };
     let nowhere = reg(1 << 40, 4096, 1 << 40, paged).unwrap();
@@ -553,14 +554,14 @@ fn a_null_region_is_for_this_side_only() {
 fn what_was_written_first_is_seen_first() {
     const LEN: usize = 20_000;
     let (a, b) = pair("127.9.7.1", "127.9.7.2", 1 << 16);
-    // Of the processor's own atomics too: IBV_ATOMIC_GLOB.
+    // Atomic with respect to the processor's own atomics too: IBV_ATOMIC_GLOB.
     assert_eq!(b.context.device_attr().atomic_cap, 2);
     let flag = 1 << 15;
     for round in 1..30 {
         let data = pattern(LEN, round);
         a.fill(0, &data);
         a.fill(flag, &[round as u8]);
-        // A program that polls memory sees the flag only behind the data.
+        // A program that polls memory sees the flag only after the data.
         a.send(1, write(b.addr(0), b.mr.rkey()), &[a.sge(0, LEN)]);
         a.send(2, write(b.addr(flag), b.mr.rkey()), &[a.sge(flag, 1)]);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -569,13 +570,13 @@ fn what_was_written_first_is_seen_first() {
             std::thread::yield_now();
         }
         assert_eq!(b.bytes(0, LEN), data);
-        // A READ behind the WRITEs finds what they have written.
+        // A READ after the WRITEs returns what they have written.
         let read = SendOp::Read {
             va: b.addr(0),
             rkey: b.mr.rkey(),
         };
         a.send(3, read, &[a.sge(1 << 15, LEN)]);
-        // And a receive tells of all that came before it.
+        // A receive completion implies that all earlier messages have arrived.
         let again = pattern(LEN, round + 1);
         b.qp.recv_queue().push(9, &[]).unwrap();
         for wr_id in 1..=3 {
@@ -594,7 +595,7 @@ fn what_was_written_first_is_seen_first() {
     }
 }
 
-/// Memory of the process that may be made inaccessible.
+/// Maps memory of the process that may be made inaccessible.
 fn page_range(len: usize) -> *mut libc::c_void {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -609,7 +610,8 @@ fn page_range(len: usize) -> *mut libc::c_void {
 #[test]
 fn a_read_of_memory_without_access_is_refused() {
     const LEN: usize = 16 << 10;
-    // One packet, full and short; several, the last of them full and short, some of it still there.
+    // One packet, full and short. Then several packets, the last of them full and short, partly
+    // accessible.
     for (left, len) in [
         (0, 8),
         (0, 1024),
@@ -625,7 +627,7 @@ fn a_read_of_memory_without_access_is_refused() {
         for [a, b] in [simulated, sockets] {
             let start = page_range(LEN);
             let addr = start.expose_provenance() as u64;
-            // SAFETY: nothing but the device uses it.
+            // SAFETY: only the device uses it.
             let mr = unsafe { b.pd.reg_mr(addr, LEN, addr, ALL_ACCESS) }.unwrap();
             // SAFETY: pages of that mapping.
             let result =

@@ -1,4 +1,4 @@
-//! Shared receive queues: who takes what, when slots are free, limits, events and ends.
+//! Shared receive queues: their users, free WQEs, limits, events and destruction.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use rocade_emulator::{
 };
 
 const SEND: SendOp = SendOp::Send { imm: None };
-/// What the receives of these tests have room for.
+/// Length of the buffers of receives in these tests.
 const ROOM: usize = 8192;
 
 fn errno<T: Debug>(result: Result<T, VerbsError>) -> i32 {
@@ -33,7 +33,8 @@ fn attr(max_wr: u32, max_sge: u32) -> SrqInitAttr {
     }
 }
 
-/// A shared receive queue in a protection domain of its own, with the memory of `side` registered there.
+/// A shared receive queue in its own protection domain, in which the memory of `side` is
+/// registered.
 struct Shared {
     pd: Pd,
     mr: Mr,
@@ -58,14 +59,14 @@ impl Shared {
         }
     }
 
-    /// A receive into the memory's `wr_id`th part.
+    /// Posts a receive into the `wr_id`th part of the memory.
     fn post(&self, wr_id: u64) -> Result<(), VerbsError> {
         let sge = self.sge(wr_id as usize * ROOM, ROOM);
         self.srq.recv_queue().push(wr_id, &[sge])
     }
 }
 
-/// A QP in RESET that takes its receives from `srq` and reports them to `cq`.
+/// Makes a QP in RESET that takes its receives from `srq` and reports them to `cq`.
 fn taker(of: &Side, srq: &Srq, cq: &Cq, cookie: u64) -> Side {
     let init = QpInitAttr {
         send_cq: of.cq.clone(),
@@ -94,7 +95,7 @@ fn taker(of: &Side, srq: &Srq, cq: &Cq, cookie: u64) -> Side {
     }
 }
 
-/// Another QP of the same device with receives of its own, in RESET.
+/// Makes another QP of the same device with its own receive queue, in RESET.
 fn sibling(of: &Side, cq: &Cq) -> Side {
     let init = QpInitAttr {
         send_cq: cq.clone(),
@@ -121,14 +122,14 @@ fn sibling(of: &Side, cq: &Cq) -> Side {
     }
 }
 
-/// A's QP, connected to one of B that takes its receives from `shared`.
+/// Makes a QP of A connected to a QP of B that takes its receives from `shared`.
 fn connected(a: &Side, b: &Side, shared: &Shared) -> (Side, Side) {
     let (from, to) = (sibling(a, &a.cq), taker(b, &shared.srq, &b.cq, 9));
     connect(&from, &to);
     (from, to)
 }
 
-/// Asynchronous events that wait, and are acknowledged now.
+/// Returns and acknowledges the pending asynchronous events.
 fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
     let take = || side.context.take_async_event().unwrap();
     let taken = std::iter::from_fn(take).inspect(|event| side.context.ack_async_event(event));
@@ -168,7 +169,7 @@ fn sizes_are_granted_as_asked_or_refused() {
     ] {
         assert_eq!(errno(side.pd.create_srq(bad)), libc::EINVAL, "{bad:?}");
     }
-    // As on mlx5: a queue that takes nothing.
+    // A queue without entries accepts no receive, as on mlx5.
     let none = side.pd.create_srq(attr(0, 1)).unwrap();
     assert_eq!(none.query().max_wr, 0);
     assert_eq!(errno(none.recv_queue().push(1, &[])), libc::ENOMEM);
@@ -257,7 +258,7 @@ fn sixteen_queue_pairs_share_the_receives() {
     for n in 0..QPS {
         a.fill(n * ROOM, &pattern(ROOM, n));
     }
-    // More at a time than receives are there: senders wait for their turn.
+    // More messages at a time than there are receives: senders wait.
     for round in 0..ROUNDS {
         for (n, (from, _)) in pairs.iter().enumerate() {
             let len = 1 + (round as usize * 977 + n * 331) % ROOM;
@@ -320,7 +321,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
         shared.post(6).unwrap();
         shared.post(7).unwrap();
         assert!(is_full(&shared));
-        // Empty again for the next round.
+        // Empties the queue for the next round.
         assert_eq!(pairs[1].1.completion().wr_id, 2);
         for wr_id in [5, 6, 7] {
             send(&pairs[0].0, round, 1);
@@ -329,7 +330,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
     }
 }
 
-/// Completions that nobody will ever take: the CQ is gone, or had no room for them.
+/// Completions that will never be polled: the CQ was destroyed, or had no room for them.
 #[test]
 fn lost_completions_cost_no_slots() {
     let (a, b) = (
@@ -345,7 +346,7 @@ fn lost_completions_cost_no_slots() {
     }
     send(&from, 0, 10);
     send(&from, 1, 10);
-    // The third does not fit: the QP ends, and its peer hears of no success.
+    // The third completion does not fit: the QP enters ERR, and its peer gets no success.
     from.send(2, SEND, &[from.sge(0, 10)]);
     let mut seen = Vec::new();
     while !seen.contains(&AsyncEventKind::QpLastWqeReached) {
@@ -396,7 +397,7 @@ fn the_limit_raises_one_event() {
     }
     shared.srq.modify(None, Some(3)).unwrap();
     let limit_reached = (AsyncEventKind::SrqLimitReached, EventElement::Srq(77));
-    // Its first message has been the first of the connection as well.
+    // The first message was also the first one of the connection.
     send(&from, 0, 8);
     to.completion();
     assert_eq!(events(&b), []);
@@ -408,7 +409,7 @@ fn the_limit_raises_one_event() {
     to.completion();
     to.completion();
 
-    // Larger, with the limit above what is there: the next message says so.
+    // A larger queue with the limit above the present receives: the next message raises the event.
     shared.srq.modify(Some(6), Some(6)).unwrap();
     for wr_id in 4..9 {
         shared.post(wr_id).unwrap();
@@ -418,7 +419,7 @@ fn the_limit_raises_one_event() {
     send(&from, 3, 8);
     assert_eq!(events(&b), [limit_reached]);
 
-    // An event that nobody has read goes with its object.
+    // An unread event is dropped with its object.
     shared.srq.modify(None, Some(6)).unwrap();
     send(&from, 4, 8);
     to.qp.destroy().unwrap();
@@ -448,7 +449,7 @@ fn in_error_the_receives_stay_and_the_last_is_told() {
     assert!(b.cq.poll_one().is_none(), "no receive was flushed");
     send(&second.0, 1, 10);
     assert_eq!(b.completion().wr_id, 1);
-    // A message too long for its receive ends the QP, and only that receive.
+    // A message too long for its receive affects only its QP and that receive.
     second.0.send(2, SEND, &[second.0.sge(0, ROOM + 1)]);
     let failed = b.completion();
     assert_eq!((failed.wr_id, failed.status), (2, WcStatus::LocLenErr));
@@ -456,7 +457,8 @@ fn in_error_the_receives_stay_and_the_last_is_told() {
     assert_eq!(a.completion().status, WcStatus::RemInvReqErr);
 }
 
-/// A QP that ends in the middle of a message takes the message's receive with it, and not its slot.
+/// A QP that is destroyed in the middle of a message also drops the message's receive, but frees
+/// its WQE.
 #[test]
 fn a_message_that_never_ends_costs_no_slot() {
     for destroyed in [false, true] {
@@ -470,7 +472,7 @@ fn a_message_that_never_ends_costs_no_slot() {
         let (from, to) = connected(&a, &b, &shared);
         shared.post(0).unwrap();
         shared.post(1).unwrap();
-        // Its end is in memory that is not registered.
+        // The end of the message is in memory that is not registered.
         let lost = Sge {
             addr: 0,
             ..from.sge(0, 2048)
@@ -494,7 +496,8 @@ fn a_message_that_never_ends_costs_no_slot() {
     }
 }
 
-/// The program lets go of the SRQ before its QPs, which the type system cannot forbid: they go on.
+/// The application drops the SRQ handle before its QPs, which the type system cannot forbid. The
+/// QPs go on.
 #[test]
 fn queue_pairs_outlive_the_handle() {
     let (a, b) = (
@@ -517,7 +520,7 @@ fn queue_pairs_outlive_the_handle() {
     drop((pd, mr));
 }
 
-/// Senders, a thread that posts, and two that poll, all at once: nothing is lost, nothing comes twice.
+/// Senders, a thread that posts, and two that poll, all at once. No receive is lost or used twice.
 #[test]
 fn threads_share_it() {
     const QPS: usize = 4;
@@ -568,6 +571,6 @@ fn threads_share_it() {
         pollers.into_iter().map(|p| p.join().unwrap()).sum()
     });
     assert_eq!(received, QPS * EACH as usize);
-    // All sixteen are there again.
+    // All sixteen receives are there again.
     assert_eq!(errno(shared.post(0)), libc::ENOMEM);
 }

@@ -1,4 +1,4 @@
-//! Captures and faults between the engine and its links, over UDP and through shared memory.
+//! Captures and fault rules between the engine and its links, over UDP and through shared memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use rocade_wire::{Packet, icrc};
 
 const LEN: usize = 1 << 20;
 
-/// Two devices of one engine, connected.
+/// Makes two connected devices of one engine.
 fn pair(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) -> (Side, Side) {
     let (a, b) = unconnected(net, link, faults, capture);
     connect(&a, &b);
@@ -44,7 +44,7 @@ fn unconnected(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) ->
     (a, b)
 }
 
-/// WRITE, READ and SEND of several packets each, every byte compared.
+/// Transfers WRITE, READ and SEND messages of several packets each, and compares every byte.
 fn talk(a: &Side, b: &Side) {
     let len = 60_000;
     let rkey = b.mr.rkey();
@@ -122,7 +122,7 @@ fn everything_is_captured_with_a_right_icrc() {
         let (a, b) = pair(net, link, "", Some(&path));
         talk(&a, &b);
         let sent = a.engine.counters().tx_packets;
-        // With its last handle the engine ends, and writes what is left.
+        // The engine ends with its last handle, and writes the rest of the capture.
         drop((a, b));
         wait_until("the capture is whole", || {
             let came = |came| frames(&path).iter().filter(|f| f.came == came).count() as u64;
@@ -140,7 +140,7 @@ fn everything_is_captured_with_a_right_icrc() {
             let icrc = u32::from_le_bytes(*datagram.udp_payload.last_chunk().unwrap());
             assert_eq!(icrc::datagram(&frame.ip), Some(icrc));
         }
-        // What leaves arrives: the same packets, once each.
+        // The same packets are sent and received, once each.
         let payloads = |came| {
             let of = frames.iter().filter(|frame| frame.came == came);
             let mut all: Vec<_> = of
@@ -177,7 +177,7 @@ fn the_third_response_is_lost_and_comes_again() {
     }
 }
 
-/// Whatever the rules do, in either direction, the work is done, and each byte is where it belongs.
+/// With any rules in either direction, all work completes, and every byte is right.
 #[test]
 fn faults_of_all_kinds_are_survived() {
     let rules = [
@@ -205,7 +205,7 @@ fn faults_of_all_kinds_are_survived() {
     }
 }
 
-/// The capture and a rule cost nobody his traffic when they are done with it.
+/// Delayed packets are delivered even if no later packet follows.
 #[test]
 fn a_packet_that_is_late_arrives_when_nothing_follows() {
     for (net, link) in [(5, LinkMode::Udp), (6, LinkMode::Shm)] {
@@ -213,7 +213,7 @@ fn a_packet_that_is_late_arrives_when_nothing_follows() {
             let rules =
                 format!("delay by=30ms dir={dir} opcode=SEND_ONLY; reorder by=9 opcode=ACK");
             let (a, b) = unconnected(net + step, link, &rules, None);
-            // Seventeen seconds: on whatever machine, nothing is sent again that is only late.
+            // Seventeen seconds: even on a slow machine, no delayed packet is retransmitted.
             a.to_rts_with_timeout(b.qp.qp_num().get(), b.gid(), 22);
             b.to_rts(a.qp.qp_num().get(), a.gid());
             b.qp.recv_queue().push(3, &[b.sge(0, 8)]).unwrap();

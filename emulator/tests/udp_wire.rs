@@ -1,5 +1,5 @@
-//! What the UDP link really puts on the wire, and what it takes from it: a TUN device in a network
-//! namespace of its own shows each IP datagram byte by byte. Needs root; skips without.
+//! The packets of the UDP link on the wire. A TUN device in its own network namespace shows each IP
+//! datagram byte by byte, in both directions. Needs root, and is skipped without.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,15 +20,16 @@ use rocade_wire::ip::Datagram;
 
 const PATIENCE_MS: i32 = 30_000;
 
-/// The packets that leave through the device, and a way to let packets arrive through it.
+/// A device that reads outgoing packets and injects incoming ones.
 struct Tun {
     device: File,
 }
 
 impl Tun {
-    /// Moves this thread into a new network namespace with one device, or says why it cannot.
+    /// Moves this thread into a new network namespace with one device. Returns the reason if that
+    /// is not possible.
     fn new(mtu: u32) -> Result<Self, String> {
-        // SAFETY: takes no pointers; concerns this thread only.
+        // SAFETY: takes no pointers, and changes this thread only.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err(format!(
                 "no network namespace: {}",
@@ -45,7 +46,7 @@ impl Tun {
         request[..4].copy_from_slice(b"tun0");
         let flags = libc::c_short::try_from(libc::IFF_TUN | libc::IFF_NO_PI).unwrap();
         request[16..18].copy_from_slice(&flags.to_ne_bytes());
-        // SAFETY: TUNSETIFF takes a struct ifreq, which the buffer is as large as.
+        // SAFETY: TUNSETIFF takes a struct ifreq, and the buffer is as large as that.
         if unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, request.as_mut_ptr()) } != 0 {
             return Err(format!("no TUN device: {}", io::Error::last_os_error()));
         }
@@ -62,8 +63,8 @@ impl Tun {
                 return Err(format!("`ip {command}` failed"));
             }
         }
-        // The kernel takes IPv6 packets to a new address once its local route is there, which it adds
-        // in the background.
+        // The kernel accepts IPv6 packets to a new address once its local route exists, which it
+        // adds in the background.
         for local in [
             "fd770000000000000000000000000001",
             "fe800000000000000000000000770001",
@@ -73,7 +74,7 @@ impl Tun {
         Ok(Self { device })
     }
 
-    /// The next RoCEv2 datagram that leaves.
+    /// Returns the next outgoing RoCEv2 datagram.
     fn next(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 65536];
         loop {
@@ -93,7 +94,8 @@ impl Tun {
     }
 }
 
-/// Does this thread's namespace deliver packets to this address (32 hexadecimal digits)?
+/// Returns true if this thread's namespace delivers packets to this address (32 hexadecimal
+/// digits).
 fn has_local_route(address: &str) -> bool {
     const RTF_LOCAL: u32 = 0x8000_0000;
     let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
@@ -154,7 +156,7 @@ fn ip(text: &str) -> IpAddr {
 
 const DEST: Qpn = Qpn::new(0x02_0011);
 
-/// A run of packets with the ICRC for the Identification that the link promises for each.
+/// A run of packets, each with the ICRC for the Identification that the link promises.
 fn run(flow: &IcrcFlow, lens: &[usize]) -> Vec<u8> {
     let mut run = Vec::new();
     for (index, len) in (0u16..).zip(lens) {
@@ -172,7 +174,7 @@ fn flow(link: &UdpLink, to: IpAddr, path: TxPath) -> IcrcFlow {
     IcrcFlow::new(link.local(), to, path.source_port).unwrap()
 }
 
-/// The ICRC over the real headers is the one in the packet.
+/// Checks that the ICRC in the packet covers its real headers.
 fn assert_valid(bytes: &[u8]) {
     let (_, icrc) = bytes.split_last_chunk::<4>().unwrap();
     assert_eq!(icrc::datagram(bytes), Some(u32::from_le_bytes(*icrc)));
@@ -186,7 +188,7 @@ fn single_ipv4_datagrams_have_identification_0_and_df() {
     with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        // One hop limit has sockets of its own, another one is told with each send.
+        // One hop limit has its own sockets, another one is passed with each send.
         let cases = [(0, 0, 64), (0xB9, 0, 64), (0xB9, 7, 7), (0, 255, 255)];
         for (traffic_class, hop_limit, ttl) in cases {
             let path = link.tx_path(DEST, hop_limit).unwrap();
@@ -285,7 +287,7 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
                 assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE), "{error}");
             }
             assert!(link.gso(), "the MTU is no reason to give up segmentation");
-            // The largest that fits.
+            // The largest packet that fits.
             let overhead = if to.is_ipv4() { 28 } else { 48 };
             let len = 1500 - overhead;
             link.send(path, to, 0, &run(&flow(&link, to, path), &[len]), len)

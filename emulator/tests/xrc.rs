@@ -1,4 +1,4 @@
-//! XRC: domains, targets that several have open, and shared receive queues with a CQ of their own.
+//! XRC: domains, targets with several handles, and shared receive queues with their own CQ.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ fn init(max_wr: u32, cookie: u64) -> SrqInitAttr {
     }
 }
 
-/// An XRC SRQ with a CQ and a protection domain of its own, in which the memory of `side` is registered.
+/// An XRC SRQ with its own CQ and protection domain, in which the memory of `side` is registered.
 struct Queue {
     pd: Pd,
     mr: Mr,
@@ -88,7 +88,7 @@ impl Queue {
     }
 }
 
-/// A side with another QP in place of its own.
+/// A side with another QP.
 fn with_qp(of: &Side, qp: Qp) -> Side {
     Side {
         engine: of.engine.clone(),
@@ -121,7 +121,7 @@ fn initiator(of: &Side) -> Side {
     with_qp(of, of.pd.create_qp(init).unwrap())
 }
 
-/// An initiator on A and a target on B, connected: the target goes no further than RTR.
+/// Connects an initiator on A and a target on B, which goes no further than RTR.
 fn connected(a: &Side, b: &Side, xrcd: &Xrcd) -> (Side, Side) {
     let (from, to) = (initiator(a), with_qp(b, xrcd.create_target(9).unwrap()));
     to.to_rtr(from.qp.qp_num().get(), from.gid());
@@ -192,7 +192,8 @@ fn domains_are_known_by_their_file() {
     let elsewhere = open(&other_device, file(7), false, false).err();
     assert_eq!(elsewhere, Some(libc::EAGAIN), "another device");
 
-    // What one has made the others know; what was made through a handle holds that handle.
+    // All handles of a domain find its targets, and a target keeps the handle busy that made or
+    // opened it.
     let target = first.create_target(1).unwrap();
     let opened = second.open_target(target.qp_num(), 2).unwrap();
     assert_eq!(opened.qp_num(), target.qp_num());
@@ -209,11 +210,11 @@ fn domains_are_known_by_their_file() {
     queue.destroy();
     first.close().unwrap();
     assert_eq!(open(&a, file(7), false, false).err(), Some(libc::EAGAIN));
-    // The last handle that is dropped has closed it as well.
+    // Dropping the last handle closes the domain as well.
     drop(open(&a, file(7), true, true).unwrap());
     drop(open(&a, file(7), true, true).unwrap());
 
-    // Domains of their own have nothing in common.
+    // Private domains have nothing in common.
     let (one, other) = (private(&a), private(&a));
     let target = one.create_target(1).unwrap();
     let unknown = other.open_target(target.qp_num(), 2);
@@ -248,7 +249,7 @@ fn one_connection_reaches_all_queues_of_the_domain() {
             assert_eq!(from.completion().status, WcStatus::Success);
         }
     }
-    // Keys are of the domain of the queue that is named.
+    // Keys belong to the protection domain of the SRQ that the message names.
     let write = |queue: &Queue| SendOp::Write {
         va: queue.mr.addr(),
         rkey: queue.mr.rkey(),
@@ -301,7 +302,7 @@ fn what_does_not_fit_together_is_refused() {
     let (a, b) = sides(5);
     let xrcd = private(&b);
     let queue = Queue::new(&b, &xrcd, 4, 0);
-    // What knows each other can be printed all the same.
+    // Objects that reference each other can be printed.
     assert!(format!("{:?}", queue.srq).starts_with("Srq"));
     let basic = b.pd.create_srq(init(4, 0)).unwrap();
     let other_pd = a.context.alloc_pd().unwrap();
@@ -344,7 +345,7 @@ fn what_does_not_fit_together_is_refused() {
     assert_eq!(errno(targets_only), libc::EINVAL);
     assert_eq!(errno(xrcd.open_target(b.qp.qp_num(), 0)), libc::EINVAL);
 
-    // The queue holds its CQ and its protection domain, but no target holds the queue.
+    // The queue keeps its CQ and its protection domain busy, but no target keeps the queue busy.
     assert_eq!(errno(queue.cq.destroy()), libc::EBUSY);
     queue.destroy();
 }
@@ -358,7 +359,7 @@ fn a_target_lives_as_long_as_somebody_has_it_open() {
     let queue = Queue::new(&b, &xrcd, 16, 5);
     let (from, to) = connected(&a, &b, &xrcd);
     let number = to.qp.qp_num();
-    // Another program's handles.
+    // The handles of another program.
     let other = b.engine.open_device("dev").unwrap();
     let opened = xrcd.open_target(number, 21).unwrap();
     drop(other);
@@ -370,7 +371,7 @@ fn a_target_lives_as_long_as_somebody_has_it_open() {
     let comm_est = |cookie| (AsyncEventKind::CommEst, EventElement::Qp(cookie));
     assert_eq!(established, [comm_est(21), comm_est(9)]);
 
-    // The creator goes; the others go on, and change it too.
+    // The creator's handle is closed. The others keep the target alive, and can modify it.
     to.qp.destroy().unwrap();
     assert_eq!(errno(to.qp.destroy()), libc::EINVAL);
     queue.post(1);
@@ -406,12 +407,12 @@ fn a_queue_that_is_gone_ends_the_connection() {
     post_to(&first.0, srqn, 1, SEND, &[]);
     assert_eq!(first.0.completion().status, WcStatus::RemAccessErr);
     assert_eq!(first.1.qp.state(), QpState::Err);
-    // Others of the domain go on.
+    // Other QPs of the domain go on.
     stays.post(0);
     post_to(&second.0, stays.srqn(), 2, SEND, &[]);
     assert_eq!(stays.completion().wr_id, 0);
     assert_eq!(second.0.completion().status, WcStatus::Success);
-    // A queue of another domain is as good as none.
+    // A queue of another domain is unknown to the target.
     let elsewhere = Queue::new(&b, &private(&b), 16, 7);
     elsewhere.post(0);
     post_to(&second.0, elsewhere.srqn(), 3, SEND, &[]);
@@ -419,7 +420,8 @@ fn a_queue_that_is_gone_ends_the_connection() {
     assert!(elsewhere.cq.poll_one().is_none());
 }
 
-/// A queue is destroyed while a message fills one of its receives: the message ends nowhere, the connection goes on.
+/// A queue is destroyed while a message fills one of its receives. The message has no completion,
+/// and the connection goes on.
 #[test]
 fn a_queue_may_go_in_the_middle_of_a_message() {
     let (a, b) = sides(11);
@@ -427,7 +429,7 @@ fn a_queue_may_go_in_the_middle_of_a_message() {
     let (gone, stays) = (Queue::new(&b, &xrcd, 16, 5), Queue::new(&b, &xrcd, 16, 6));
     let (from, to) = connected(&a, &b, &xrcd);
     gone.post(0);
-    // Its end is in memory that is not registered.
+    // The end of the message is in memory that is not registered.
     let lost = Sge {
         addr: 0,
         ..from.sge(0, 2048)
@@ -444,7 +446,7 @@ fn a_queue_may_go_in_the_middle_of_a_message() {
     };
     to.qp.modify(&attr, QpAttrMask::STATE).unwrap();
     to.qp.destroy().unwrap();
-    // Its number is nobody's, or somebody else's: new queues and connections work.
+    // The number of the queue is unused, or that of another queue. New queues and connections work.
     let (from, _to) = connected(&a, &b, &xrcd);
     let new: Vec<_> = (0..20).map(|n| Queue::new(&b, &xrcd, 4, n)).collect();
     for queue in new.iter().chain([&stays]) {

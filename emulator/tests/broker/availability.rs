@@ -1,4 +1,4 @@
-//! One program, or the broker itself, in trouble: the others go on.
+//! Trouble of one program or of the broker itself does not affect other programs.
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
@@ -33,16 +33,16 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&head, body].concat()
 }
 
-/// Leases a slot and hangs up on nobody.
+/// Leases a slot, and keeps the connection open without reading from it.
 fn lease(site: &Site) -> Socket {
     let mut socket = connect(site);
-    // No slot from before, a name without letters, and no rules.
+    // No previous slot, an empty name, and no rules.
     socket.send(&message(1, &[0; 5])).unwrap();
     assert!(read(&mut socket, &mut [0; 64]).unwrap() > 12);
     socket
 }
 
-/// Asks for the sockets of an address from the first one on.
+/// A message that requests the sockets of an address from the first one on.
 fn open_message(ip: IpAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else { panic!("{ip}") };
     let body = [&ip.to_ipv6_mapped().octets()[..], &[0; 5]].concat();
@@ -59,7 +59,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
     second.open(ip);
     second.check(ip, 1);
     assert_eq!(leased(&site.status()), [(1, true), (2, true)]);
-    // After a while they are gone.
+    // The broker closes idle connections after a while.
     for mut socket in idle {
         assert_eq!(read(&mut socket, &mut [0; 64]).unwrap_or(0), 0);
     }
@@ -87,7 +87,7 @@ fn who_does_not_listen_is_not_served_and_goes() {
 #[test]
 fn descriptors_that_nobody_takes_keep_nobody_from_theirs() {
     let site = Site::new();
-    // The limit on descriptors on their way is that of open files, for those without privilege.
+    // Without privileges, the limit on descriptors in flight is that of open files.
     let mut command = site.command("client");
     sandbox::limit(&mut command, &[(libc::RLIMIT_NOFILE, 1100)]);
     sandbox::without_privilege_over_limits(&mut command);
@@ -141,7 +141,7 @@ fn a_broker_that_was_started_under_small_limits_is_replaced() {
 #[test]
 fn a_broker_without_descriptors_says_so() {
     let site = Site::new();
-    // All of them have the same small limit: nobody can do better.
+    // All of them have the same small limit, so that a new broker has no more descriptors.
     let poor = || {
         let mut command = site.command("client");
         sandbox::limit(&mut command, &[(libc::RLIMIT_NOFILE, 24)]);
@@ -160,7 +160,7 @@ fn a_broker_without_descriptors_says_so() {
     };
     assert!(refusal.contains("ulimit -n"), "{refusal}");
     assert!(clients.len() > 2, "{}", clients.len());
-    // Room for one is room for one.
+    // One client has ended, so that there is room for exactly one.
     clients.pop().unwrap().crash();
     let last = loop {
         let mut client = poor();
@@ -169,7 +169,7 @@ fn a_broker_without_descriptors_says_so() {
             break client;
         }
     };
-    // Who could do better does.
+    // A program with a higher limit replaces the broker.
     clients.push(last);
     let before = broker::status(&site.config).map_or(0, |status| status.pid);
     let mut rich = ClientProcess::start(&site);
@@ -222,14 +222,14 @@ fn a_broker_that_dies_again_and_again_does_not_keep_an_address_from_us() {
     }
 }
 
-/// Kills the broker that comes after this one as soon as it is there.
+/// Kills the successor of this broker as soon as it runs.
 fn kill_the_next(config: &BrokerConfig, before: u32) {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         if let Ok(status) = broker::status(config)
             && status.pid != before
         {
-            // It may be gone by itself.
+            // The process may have ended already.
             let pid = libc::pid_t::try_from(status.pid).unwrap();
             // SAFETY: takes no pointers.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -242,7 +242,7 @@ fn kill_the_next(config: &BrokerConfig, before: u32) {
 #[test]
 fn a_stopped_broker_is_not_waited_for() {
     let site = Site::new();
-    // What it does before and after that is in time, on a busy machine too.
+    // The calls before and after that meet this timeout on a busy machine too.
     let config = BrokerConfig {
         start_timeout: Duration::from_secs(3),
         ..site.config.clone()
@@ -258,7 +258,8 @@ fn a_stopped_broker_is_not_waited_for() {
     for part in [format!("process {pid}"), "SIGSTOP".to_owned()] {
         assert!(error.to_string().contains(&part), "{error}");
     }
-    // The background thread calls this. The calls do not take as long as an answer may; one may, on a busy machine.
+    // The background thread calls this. Most calls take less time than an answer may take. On a
+    // busy machine one call may take longer.
     let mut quick = 0;
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
@@ -312,11 +313,11 @@ fn a_broker_sheds_the_low_priority_of_the_program_that_starts_it() {
     // SAFETY: two system calls, and nothing else.
     unsafe { command.pre_exec(lower) };
     let _client = ClientProcess::spawn_as(command).ready();
-    // The broker of a test is one thread of several.
+    // In tests the broker is one thread of a larger process.
     let tasks = fs::read_dir(format!("/proc/{}/task", site.status().pid)).unwrap();
     let mut priorities = tasks.map(|task| {
         let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        // The third field comes behind the name, the niceness is the 19th, the policy the 41st.
+        // The third field follows the name. Niceness is the 19th field, the policy the 41st.
         let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         [19, 41].map(|field| fields[field - 3].parse::<i32>().unwrap())
     });
@@ -342,7 +343,7 @@ fn share_an_address_in_a_sandbox(refused: Refused) {
         client.check(ip, tag);
     }
     clients[2].check(other, 9);
-    // The next broker goes on where this one was.
+    // The next broker takes over the state of this one.
     site.kill_broker();
     send(ip, clients[0].slot, 20);
     clients.iter_mut().for_each(|client| client.say("resume"));
@@ -356,7 +357,7 @@ fn share_an_address_in_a_sandbox(refused: Refused) {
     for (client, tag) in clients.iter_mut().zip(30..) {
         client.check(ip, tag);
     }
-    // What is for nobody is no trouble.
+    // Packets for no process do no harm.
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     for slot in [0, 200] {
         sender.send_to(&[slot; 64], (ip, ROCE_PORT)).unwrap();
@@ -379,7 +380,7 @@ fn processes_share_an_address_where_ports_cannot_be_shared() {
 #[test]
 fn an_address_of_an_interface_that_is_not_up_is_that_interfaces() {
     let test = || {
-        // SAFETY: takes no pointers; concerns this thread only.
+        // SAFETY: takes no pointers, and changes this thread only.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err("no network namespace".to_owned());
         }

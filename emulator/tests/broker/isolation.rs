@@ -1,4 +1,4 @@
-//! Other users, other brokers, and whoever can send a datagram.
+//! Tests against other users, other brokers, and senders of forged datagrams.
 
 use std::ffi::CStr;
 use std::fs::{self, Permissions};
@@ -25,8 +25,8 @@ fn engine(site: &Site, ip: IpAddr) -> Engine {
     Engine::new(EngineConfig { link, ..config }).unwrap()
 }
 
-/// What the peer of `victim` would send next, as far as somebody can know who has seen the queue
-/// pair numbers: a message of eight bytes.
+/// The next packet of `victim`'s peer, as an attacker can forge it that has seen the queue pair
+/// numbers: a message of eight bytes.
 fn forged_packet(victim: &Side, peer: &Side, source: SocketAddr) -> Vec<u8> {
     let dest = victim.qp.qp_num().get().to_be_bytes();
     let psn = peer.qp.qp_num().get().to_be_bytes();
@@ -42,7 +42,7 @@ fn forged_packet(victim: &Side, peer: &Side, source: SocketAddr) -> Vec<u8> {
     packet
 }
 
-/// The wrapper of packets that a process passes on to another, with zeros where there is a secret.
+/// The wrapper of packets that a process forwards to another, with zeros instead of the secret.
 fn wrap(version: u8, packet: &[u8], source: SocketAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = source.ip() else {
         panic!("{source}")
@@ -119,7 +119,7 @@ fn two_brokers_of_one_network_namespace_do_not_share_an_address() {
         assert!(refusal.contains(&part), "{refusal}");
     }
     first.check(ip, 1);
-    // Not either while the first broker is gone and its client lives.
+    // The same holds while the first broker has ended and its client is alive.
     one.kill_broker();
     let refusal = second.ask(&format!("open {ip}"));
     assert!(refusal.contains("is taken"), "{refusal}");
@@ -130,14 +130,14 @@ fn two_brokers_of_one_network_namespace_do_not_share_an_address() {
         "{refusal}"
     );
     first.check(ip, 2);
-    // But then.
+    // After the client has ended, the second broker gets the address.
     first.crash();
     one.wait_for(|status| status.addresses.is_empty());
     second.open(ip);
     second.check(ip, 3);
 }
 
-/// Has the program started where these directories are empty. Only root can.
+/// Starts the program in a mount namespace in which these directories are empty. Only root can.
 fn without(command: &mut std::process::Command, directories: &'static [&'static CStr], more: i32) {
     // SAFETY: system calls only.
     unsafe {
@@ -167,7 +167,7 @@ fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
     let sites = [(); 2].map(|()| Site::new());
     let clients = sites.each_ref().map(|site| {
         let mut command = site.command("client");
-        // Not all of a container's /proc may be there.
+        // A container may restrict /proc further.
         command.env(EXE, std::env::current_exe().unwrap());
         without(&mut command, &[c"/proc"], 0);
         ClientProcess::try_spawn(command)
@@ -183,7 +183,7 @@ fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
     let advice = format!("set ROCADE_RUNTIME_DIR={dir} for all");
     assert!(refusal.contains(&advice), "{refusal}");
     first.check(ip, 1);
-    // The brokers see no more of /proc, nor do we find them by the name they give their files.
+    // The brokers do not see /proc either, and the test cannot find them by the usual file name.
     for client in [&mut first, &mut second] {
         assert_eq!(client.ask("stop"), "stopped");
     }
@@ -224,7 +224,7 @@ fn a_process_alone_keeps_the_broker_off_its_address_and_says_who_it_is() {
     assert!(error.contains(&broker), "{error}");
 }
 
-/// Takes names in the abstract namespace, and listens there or not.
+/// Binds names in the abstract namespace, and listens there or not.
 pub(crate) fn run_squatter() {
     let names = std::env::var("ROCADE_TEST_NAMES").unwrap();
     let sockets: Vec<_> = (0..)
@@ -245,7 +245,7 @@ pub(crate) fn run_squatter() {
     drop(sockets);
 }
 
-/// Another user, who has these names.
+/// Starts a process of another user that has bound these names.
 fn squatter(site: &Site, names: &[String]) -> ClientProcess {
     let mut command = site.command("squatter");
     command
@@ -268,21 +268,21 @@ fn other_users_cannot_keep_an_address_or_a_broker_from_us() {
     }
     let (one, other) = (Site::new(), Site::new());
     let ip = own_address();
-    // The first one is listened to, the second one not.
+    // The squatter listens at the first name, but not at the second one.
     let names = [0, 1].map(|index| format!("rocade/address/{ip}/{index}"));
     let broker = [0, 0].map(|_| format!("rocade/broker/0:{}", one.dir.path().display()));
     let _squatter = squatter(&one, &[&names[..], &broker[..1]].concat());
     let mut first = ClientProcess::start(&one);
     first.open(ip);
     first.check(ip, 1);
-    // And it is ours all the same.
+    // The first broker has the address all the same.
     let mut second = ClientProcess::start(&other);
     let refusal = second.ask(&format!("open {ip}"));
     let pid = format!("process {}", one.status().pid);
     assert!(refusal.contains(&pid), "{refusal}");
 }
 
-/// In a mount namespace whose /tmp has what somebody else has put there.
+/// Runs in a mount namespace whose /tmp contains a directory of another user.
 pub(crate) fn run_in_squatted_tmp() {
     let squatted = Path::new("/tmp/rocade-0");
     fs::create_dir(squatted).unwrap();
@@ -295,7 +295,7 @@ pub(crate) fn run_in_squatted_tmp() {
     let clients = [(); 2].map(|()| BrokerClient::connect_or_start(&config).unwrap());
     let slots = clients.each_ref().map(|client| client.slot().get());
     let pid = broker::status(&config).unwrap().pid;
-    // Another environment finds the same broker.
+    // A program with another environment finds the same broker.
     fs::create_dir("/tmp/run").unwrap();
     // SAFETY: this test program has one other thread now, which waits for this one.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", "/tmp/run") };
@@ -321,7 +321,7 @@ fn a_squatted_default_directory_locks_nobody_out() {
     command
         .env_remove("ROCADE_RUNTIME_DIR")
         .env_remove("XDG_RUNTIME_DIR");
-    // The broker's name is that of the network namespace, where tests run side by side.
+    // The broker's name contains the network namespace, which parallel tests share.
     without(&mut command, &[c"/tmp"], libc::CLONE_NEWNET);
     let Some(mut process) = ClientProcess::try_spawn(command) else {
         rocade_skip::skip!("no mount namespace");
@@ -342,7 +342,7 @@ fn programs_get_in_after_the_runtime_directory_was_deleted() {
     assert_eq!((second.slot, site.status().pid), (2, pid));
     second.open(ip);
     assert!(socket_path(&site).exists());
-    // All is as before, for the next broker too.
+    // Everything works as before, with the next broker too.
     assert_eq!(first.ask("service"), "served");
     site.kill_broker();
     let mut third = ClientProcess::start(&site);
@@ -387,7 +387,7 @@ fn clients_keep_their_slots_when_directory_and_broker_are_gone() {
 fn a_broker_that_nobody_uses_does_not_bring_its_directory_back() {
     let site = Site::new();
     let config = BrokerConfig {
-        // It has to be there still when it is asked.
+        // The broker must still run when it is asked.
         idle_timeout: Duration::from_secs(5),
         ..site.config.clone()
     };

@@ -1,5 +1,5 @@
-//! The broker and its clients as separate processes: this test program starts itself again in the
-//! role that `ROCADE_TEST_ROLE` says.
+//! The broker and its clients as separate processes. This test program starts itself again in the
+//! role given by `ROCADE_TEST_ROLE`.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ mod versions;
 use processes::{PATIENCE, ROLE, wait_until};
 use site::*;
 
-/// Not a test: what the processes started by the tests run.
+/// The entry point of the processes that the tests start. It is no test itself.
 #[test]
 fn child_process() {
     match env::var(ROLE).as_deref() {
@@ -60,7 +60,7 @@ fn each_process_gets_a_slot_and_its_packets() {
         clients.iter().map(|client| client.slot).collect::<Vec<_>>(),
         [1, 2, 3]
     );
-    // In an order that needs sockets to be made ahead of their clients.
+    // In an order in which sockets are made before their clients exist.
     for client in clients.iter_mut().rev() {
         client.open(a);
     }
@@ -109,7 +109,7 @@ fn the_slot_of_a_crashed_client_is_leased_again_with_an_empty_socket() {
     let mut second = ClientProcess::start(&site);
     first.open(ip);
     second.open(ip);
-    // What the first one never reads, from before and after its end.
+    // Packets that the first client never reads, from before and after its end.
     send(ip, 1, 66);
     first.crash();
     site.wait_for(|status| leased(status) == [(2, true)]);
@@ -131,11 +131,11 @@ fn clients_survive_the_broker_and_the_next_one_takes_over() {
     clients[2].open(other);
     let old_pid = site.kill_broker();
 
-    // Nobody has noticed: all goes on.
+    // The clients do not notice, and everything goes on.
     for (client, tag) in clients.iter_mut().zip(20..) {
         client.check(ip, tag);
     }
-    // A new client starts a new broker, and wants an address while the others are on their way.
+    // A new client starts a new broker, and requests an address while the others reconnect.
     let mut fourth = ClientProcess::start(&site);
     assert_eq!(fourth.slot, 4);
     assert_ne!(site.status().pid, old_pid);
@@ -154,7 +154,7 @@ fn clients_survive_the_broker_and_the_next_one_takes_over() {
         client.check(ip, tag);
     }
     clients[2].check(other, 35);
-    // Slots are given back to the new broker as to the old one.
+    // The new broker frees the slots of ended clients like the old one.
     clients.remove(1).crash();
     site.wait_for(|status| leased(status) == [(1, true), (3, true), (4, true)]);
     let mut fifth = ClientProcess::start(&site);
@@ -191,7 +191,7 @@ fn clients_find_a_new_broker_by_themselves() {
         site.log()
     );
 
-    // Asking for an address is enough, too.
+    // A request for an address is enough to find it, too.
     site.kill_broker();
     let other = own_address();
     clients[1].say("resume");
@@ -258,7 +258,7 @@ fn a_group_is_left_alone_while_a_client_that_does_not_answer_may_have_sockets_of
         text.contains(&format!("process {}", stopped.child.id())),
         "{text}"
     );
-    // Other addresses are free, and this one is as soon as the client goes on.
+    // Other addresses are free. This one is free as soon as the client continues.
     client.socket_for(own_address()).unwrap();
     stopped.signal(libc::SIGCONT);
     assert_eq!(stopped.ask("resume"), "resumed");
@@ -323,7 +323,7 @@ fn a_second_broker_does_not_start() {
     assert_eq!(leased(&site.status()), [(1, true)]);
 }
 
-/// News that come with the answer to a question are for those who look after the control fd.
+/// Notifications that arrive together with an answer are delivered to the reader of the control fd.
 #[test]
 fn news_beside_an_answer_are_minded() {
     let site = Site::new();
@@ -337,14 +337,14 @@ fn news_beside_an_answer_are_minded() {
     }
 }
 
-/// As many processes as there are slots share an address; who comes then is told why not, and gets in when one has
-/// left.
+/// All 255 slots of an address are used by one process each. Another process gets an error that
+/// says why, and a slot after one of them has ended.
 #[test]
 fn three_hundred_processes_on_one_address() {
     const SLOTS: usize = 255;
     let site = Site::new();
     let ip = own_address();
-    // The first one starts the broker.
+    // The first client starts the broker.
     let mut clients = vec![ClientProcess::start(&site)];
     let all = (1..300).map(|_| ClientProcess::spawn(&site));
     let (mut in_time, mut late) = (Vec::new(), Vec::new());
@@ -405,7 +405,7 @@ fn addresses_that_cannot_be_had_are_refused_with_a_reason() {
         assert_eq!(*code, expected);
         assert!(text.contains(reason), "{text}");
     }
-    // And a broker's address is not to be had without it.
+    // Without the broker, its address cannot be bound.
     let ip = own_address();
     client.socket_for(ip).unwrap();
     let error = UdpLink::bind(ip).unwrap_err();
@@ -460,7 +460,7 @@ fn garbage_does_the_broker_no_harm() {
         // Open and Restore before Hello.
         [header(2, 33), vec![0; 21]].concat(),
         [header(3, 49), vec![0; 37]].concat(),
-        // A resume without proof.
+        // A resume without a proof.
         [header(1, 15), vec![1, 0, 0]].concat(),
         [header(1, 15), vec![0, 200, 0]].concat(),
     ];
@@ -483,7 +483,8 @@ fn garbage_does_the_broker_no_harm() {
     for message in messages {
         let mut socket = connect();
         socket.send(&message).unwrap();
-        // An answer or none, then the end, unless it happened to be a good request.
+        // An answer or none, then the end of the connection, unless it happened to be a valid
+        // request.
         let mut buf = [0; 4096];
         let answer = read(&mut socket, &mut buf).unwrap_or(0);
         if answer > 0 && buf[6] == 199 {
@@ -505,7 +506,7 @@ fn other_users_are_refused() {
     let site = Site::new();
     let _client = BrokerClient::connect_or_start(&site.config).unwrap();
     let path = socket_path(&site);
-    // As open as only a careless administrator makes them.
+    // Permissions as open as only a careless administrator sets them.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let run = |uid| {

@@ -1,4 +1,4 @@
-//! What the tests start: brokers, clients and strangers, each a process of its own.
+//! The processes that the tests start: brokers, clients and processes of other users.
 
 use std::env;
 use std::fs;
@@ -35,7 +35,7 @@ pub(crate) fn run_broker() {
     println!("broker ends");
 }
 
-/// Reads commands from its input and answers each with one line that begins with '@'.
+/// Reads commands from its input, and answers each with one line that begins with '@'.
 pub(crate) fn run_client() {
     let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
     let client = match BrokerClient::connect_or_start(&broker_config(Path::new(&dir))) {
@@ -81,7 +81,7 @@ pub(crate) fn run_client() {
     }
 }
 
-/// Serves the connection as an engine would, until there is a new one.
+/// Serves the connection like an engine, until it is a new one.
 pub(crate) fn resume(client: &BrokerClient) {
     let begin = Instant::now();
     loop {
@@ -128,7 +128,7 @@ pub(crate) fn run_stranger() {
     println!("@answer {:?}", answer.unwrap_or(0));
 }
 
-/// A runtime directory of its own; ends the broker in it.
+/// A temporary runtime directory. Dropping it stops the broker in it.
 pub(crate) struct Site {
     pub(crate) dir: TempDir,
     pub(crate) config: BrokerConfig,
@@ -145,7 +145,7 @@ impl Site {
         broker::status(&self.config).unwrap()
     }
 
-    /// Waits until the broker says so.
+    /// Waits until the broker's status meets a condition.
     pub(crate) fn wait_for(&self, what: impl Fn(&BrokerStatus) -> bool) -> BrokerStatus {
         let begin = Instant::now();
         loop {
@@ -219,7 +219,7 @@ impl ClientProcess {
         Self::try_spawn(command).unwrap()
     }
 
-    /// `None` if the system does not let us.
+    /// Returns `None` if the system does not allow it.
     pub(crate) fn try_spawn(mut command: Command) -> Option<Self> {
         let mut child = command.spawn().ok()?;
         let input = child.stdin.take().unwrap();
@@ -259,7 +259,7 @@ impl ClientProcess {
         assert_eq!(self.ask(&format!("open {ip}")), "opened");
     }
 
-    /// Sends a packet to the slot, and checks that the client gets it.
+    /// Sends a packet to the slot, and checks that the client receives it.
     pub(crate) fn check(&mut self, ip: IpAddr, tag: u8) {
         send(ip, self.slot, tag);
         assert_eq!(self.ask(&format!("receive {ip}")), format!("got {tag}"));
@@ -290,14 +290,14 @@ pub(crate) fn answer(output: &mut impl BufRead) -> String {
             0,
             "the client has ended"
         );
-        // The test harness writes things of its own before.
+        // The test harness prints its own lines before.
         if let Some((_, answer)) = line.trim_end().split_once('@') {
             return answer.to_owned();
         }
     }
 }
 
-/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
+/// Returns an address of 127.0.0.0/8 that no other test uses, in this process or another.
 pub(crate) fn own_address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -312,7 +312,7 @@ pub(crate) fn send(ip: IpAddr, slot: u8, tag: u8) {
     sender.send_to(&packet, (ip, ROCE_PORT)).unwrap();
 }
 
-/// Reads once; a process that was stopped meanwhile goes on reading.
+/// Reads once. Retries if the process was stopped meanwhile.
 pub(crate) fn read(socket: &mut Socket, buf: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match socket.read(buf) {

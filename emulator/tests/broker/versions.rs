@@ -25,7 +25,7 @@ fn text(text: &str) -> Vec<u8> {
     [&len.to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// A broker of an older version, as version 2 was: refuses what is not of its version, in its own.
+/// An older broker of version 2, which rejects other versions in its own version.
 fn old_broker(site: &Site) -> thread::JoinHandle<()> {
     let netns = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
     let path = site.dir.path().join(format!("net-{netns}.broker.sock"));
@@ -93,12 +93,12 @@ fn programs_of_other_versions_are_told_and_can_stop_the_broker() {
             buf.truncate(len);
             buf
         };
-        // Hello, as it may be then.
+        // Hello, whose format may change between versions.
         let answer = ask(1, &[0, 1, 0, b'x', 0]);
         assert_eq!(answer[..8], message(version, 199, &[])[..8]);
         let reason = String::from_utf8_lossy(&answer[16..]);
         assert!(reason.contains("`rocade broker stop`"), "{reason}");
-        // And as it is for ever.
+        // The format of these messages never changes.
         let pid_and_clients = [&pid.to_le_bytes()[..], &[1, 0]].concat();
         assert_eq!(ask(5, &[]), message(version, 105, &pid_and_clients));
         wait_until(|| !alive(pid));

@@ -28,7 +28,7 @@ fn addr(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// A device, and a channel for its IDs.
+/// A device, and an event channel for its IDs.
 struct Node {
     engine: Engine,
     channel: CmChannel,
@@ -64,7 +64,7 @@ impl Node {
         id
     }
 
-    /// An event, if there is one.
+    /// Returns an event if there is one.
     fn poll(&self) -> Option<CmEvent> {
         nonblocking(self.channel.fd());
         match self.channel.take_event() {
@@ -99,7 +99,7 @@ impl Node {
         ));
     }
 
-    /// An ID whose route to a peer is resolved.
+    /// Resolves the route of an ID to a peer.
     fn routed(&self, id: &CmId, cookie: u64, peer: SocketAddr) {
         id.resolve_addr(None, peer).unwrap();
         self.expect(Kind::AddrResolved, cookie);
@@ -216,7 +216,7 @@ fn a_connection_carries_data_and_ends() {
     active.disconnect().unwrap();
     b.expect(Kind::Disconnected, 22);
     a.none();
-    // The answer is the program's.
+    // The application has to answer the DREQ.
     passive.disconnect().unwrap();
     assert_eq!(a.expect(Kind::Disconnected, 11).status, 0);
     active.disconnect().unwrap();
@@ -232,7 +232,7 @@ fn a_connection_carries_data_and_ends() {
 #[test]
 fn rejections_reach_the_program() {
     let (a, b) = (Node::new("127.1.9.3"), Node::new("127.1.9.4"));
-    // Somebody has to have the address for a rejection.
+    // Only a peer that has the address can reject.
     let listener = b.listener(7472, 0);
     let nobody = a.id(1);
     a.routed(&nobody, 1, addr(b.ip, 9999));
@@ -259,7 +259,7 @@ fn rejections_reach_the_program() {
                 .all(|byte| *byte == 0)
         );
     }
-    // Every reason there is comes as it was sent.
+    // Every reason code arrives as it was sent.
     for code in (1..=33).chain([35]) {
         let id = a.id(4);
         a.routed(&id, 4, addr(b.ip, 7472));
@@ -269,7 +269,7 @@ fn rejections_reach_the_program() {
         request.reject(RejReason::from_code(code), &[]).unwrap();
         assert_eq!(a.expect(Kind::Rejected, 4).status, i32::from(code));
     }
-    // And where the answer is what is rejected.
+    // The same for rejections of a REP.
     for code in (1..=33_u16).chain([35]) {
         let id = a.id(5);
         a.routed(&id, 5, addr(b.ip, 7472));
@@ -284,7 +284,7 @@ fn rejections_reach_the_program() {
         assert_eq!(event.status, i32::from(code));
         assert_eq!(conn(&event).private_data[..3], [said[0], said[1], 0]);
     }
-    // A request that nobody took ends with its listener.
+    // A pending request ends with its listener.
     let id = a.id(3);
     a.routed(&id, 3, addr(b.ip, 7472));
     let deadline = Instant::now() + PATIENCE;
@@ -372,7 +372,8 @@ fn a_datagram_service_is_found() {
     assert_eq!(event.status, 2);
 }
 
-/// The same of datagram services, and of InfiniBand's own addresses, which leave more room.
+/// Private data of datagram services, and with native InfiniBand addresses, which leave more room
+/// for it.
 //= CMA-05 type=test
 #[test]
 fn private_data_of_every_length_arrives_at_a_service() {
@@ -440,7 +441,8 @@ fn private_data_of_every_length_arrives_at_a_service() {
     }
 }
 
-/// A listener is asked for queue pairs of its own type only; an XRC target is named where others have a context.
+/// A listener accepts only requests for its own type of queue pairs. An XRC target is named by the
+/// EE context number.
 //= CMA-04 type=test
 //= CM-FLD-09 type=test
 //= CMA-10 type=test
@@ -532,7 +534,7 @@ fn ports_and_addresses_are_checked() {
     third.bind(addr("0.0.0.0", 7000)).unwrap();
     third.listen(3).unwrap();
     assert!(third.listen(3).is_err());
-    // As Linux says it where one of the two is at all addresses.
+    // Linux returns this error if one of the two is bound to all addresses.
     for ip in [a.ip, "0.0.0.0"] {
         let fourth = a.id(5);
         assert_eq!(
@@ -550,12 +552,12 @@ fn ports_and_addresses_are_checked() {
     lost.resolve_addr(None, addr("fd99::1", 7)).unwrap();
     let event = a.expect(Kind::AddrError, 9);
     assert!(event.status < 0);
-    // After that it may be tried again.
+    // Afterwards it can be resolved again.
     lost.resolve_addr(None, addr(a.ip, 7)).unwrap();
     a.expect(Kind::AddrResolved, 9);
 }
 
-/// Who does not wait for events resolves without them: the outcome is the same.
+/// Resolving without events has the same result.
 //= CMA-16 type=test
 #[test]
 fn an_id_is_resolved_without_events() {
@@ -565,7 +567,7 @@ fn an_id_is_resolved_without_events() {
     assert_eq!(id.addresses().peer, None);
     assert!(id.resolve_route().is_err());
     assert!(id.resolve(None, addr(a.ip, 7)).unwrap());
-    // An own address is reached from itself.
+    // A local address is reached from itself.
     let (addresses, peer) = (id.addresses(), addr(a.ip, 7));
     assert_eq!(addresses.peer, Some(peer));
     let local = addresses.local.unwrap();
@@ -593,14 +595,14 @@ fn a_backlog_is_of_requests_that_nobody_took() {
             id
         })
         .collect();
-    // All have come before there is room again.
+    // All requests arrive before there is room again.
     let deadline = Instant::now() + PATIENCE;
     while b.engine.cm_counters().rx_messages < 4 {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(1));
     }
     let mut taken = Vec::new();
-    // Those for which there was no room come again.
+    // Requests without room are retransmitted.
     for _ in 0..4 {
         let event = b.expect(Kind::ConnectRequest, 1);
         taken.push(event.new_id.unwrap());
@@ -610,7 +612,7 @@ fn a_backlog_is_of_requests_that_nobody_took() {
     drop(ids);
 }
 
-/// A second channel gets what has waited in the first, and what comes.
+/// A second channel gets the unread events of the first one, and all later ones.
 //= LRC-12 type=test
 #[test]
 fn an_id_moves_to_another_channel() {
@@ -633,7 +635,7 @@ fn an_id_moves_to_another_channel() {
     assert_eq!(id.destroy(), 0);
 }
 
-/// A REQ as it is on the wire, of which a peer makes its queue pair.
+/// A REQ on the wire contains all that a peer needs for its queue pair.
 //= MAD-01 UD-16 type=test
 //= MAD-06 type=test
 //= CMA-01 type=test
@@ -689,7 +691,7 @@ fn a_request_says_how_it_is_reached() {
     assert_eq!(req.private_data[36..39], *b"hi\0");
 }
 
-/// Who sends nonsense to QP 1 is counted, and disturbs nobody.
+/// Malformed packets to QP 1 are counted, and have no other effect.
 #[test]
 fn nonsense_is_counted() {
     let (a, b) = (Node::new("127.1.9.14"), Node::new("127.1.9.15"));
@@ -729,7 +731,7 @@ fn nonsense_is_counted() {
     let counters = b.engine.cm_counters();
     assert_eq!((counters.rx_malformed, counters.rx_unsolicited), (1, 1));
     assert_eq!(b.engine.counters().rx_malformed, 4);
-    // Business as usual.
+    // Connections still work.
     let id = a.id(1);
     a.routed(&id, 1, addr(b.ip, 7476));
     id.connect(&param(Qpn::new(5), &[])).unwrap();

@@ -9,11 +9,11 @@ use rocade_emulator::{BrokerMode, Engine, EngineConfig, QpState, Qpn};
 
 use super::{Node, PATIENCE, addr, conn, param};
 
-/// What was seen of a connection, on each side.
+/// The events of a connection on each side.
 type Story = Vec<Kind>;
 
-/// A tenth of all datagrams to QP 1 is lost, others come twice or late: every event of a thousand connections is the
-/// right one, in its place.
+/// A tenth of all datagrams to QP 1 is lost, others are duplicated or delayed. All events of a
+/// thousand connections are right and in order.
 #[test]
 fn a_thousand_connections_though_a_tenth_is_lost() {
     const COUNT: u64 = 1_000;
@@ -52,7 +52,7 @@ fn a_thousand_connections_though_a_tenth_is_lost() {
             let id = &active[event.cookie as usize];
             match event.kind {
                 Kind::ConnectResponse => id.establish().unwrap(),
-                // The answer to the peer's DREQ, or nothing where it was ours.
+                // Answers the peer's DREQ, or does nothing if this side has sent the DREQ.
                 Kind::Disconnected => id.disconnect().unwrap(),
                 _ => {}
             }
@@ -75,7 +75,7 @@ fn a_thousand_connections_though_a_tenth_is_lost() {
                         .unwrap();
                     assert!(passive.insert(cookie, id).is_none(), "asked for twice");
                 }
-                // Half of them end from here, the others from there.
+                // One half of them is disconnected by this side, the other half by the peer.
                 Kind::Established if cookie.is_multiple_of(2) => {
                     passive[&cookie].disconnect().unwrap();
                 }
@@ -97,7 +97,7 @@ fn a_thousand_connections_though_a_tenth_is_lost() {
     assert!(retries > COUNT / 5, "{retries}");
 }
 
-/// As many connections as a busy server has, at the same time, each with its own data.
+/// Five thousand simultaneous connections, as a busy server has, each with its own data.
 #[test]
 fn five_thousand_connections_at_a_time() {
     const COUNT: u64 = 5_000;
@@ -127,7 +127,7 @@ fn five_thousand_connections_at_a_time() {
         active.push(id);
         passive.push(new);
     }
-    // Nobody can guess with which PSN a peer begins.
+    // Initial PSNs are random.
     for bit in 0..24 {
         let ones = psns.iter().filter(|psn| *psn >> bit & 1 == 1).count();
         assert!((4500..5500).contains(&ones), "bit {bit}: {ones} of 10000");
@@ -138,7 +138,7 @@ fn five_thousand_connections_at_a_time() {
     }
     for (id, cookie) in passive.iter().zip(10..) {
         id.disconnect().unwrap();
-        // Those that were quick have rested already.
+        // Fast connections have left TIMEWAIT already.
         let next = || {
             let mut event = a.next();
             while event.kind == Kind::TimewaitExit {
@@ -149,7 +149,8 @@ fn five_thousand_connections_at_a_time() {
         let event = next();
         assert_eq!((event.kind, event.cookie), (Kind::Disconnected, cookie));
     }
-    // On a slow machine some are sent again, and may come when all is over.
+    // On a slow machine some messages are retransmitted, and may arrive after the end of the
+    // connection.
     let counters = [a.engine.cm_counters(), b.engine.cm_counters()];
     let again: u64 = counters.iter().map(|counters| counters.tx_retries).sum();
     let unsolicited: u64 = counters

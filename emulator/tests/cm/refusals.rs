@@ -1,15 +1,16 @@
-//! Failures, and the program that hears of them.
+//! Failures, and the events and errors that applications get.
 
 use super::*;
 
-/// Asks `b` for a connection; the request as `b` gets it.
+/// Requests a connection to `b`, and returns the request at `b`.
 fn asked(a: &Node, b: &Node, id: &CmId, port: u16) -> CmId {
     a.routed(id, 1, addr(b.ip, port));
     id.connect(&param(Qpn::new(0x100), &[])).unwrap();
     b.expect(Kind::ConnectRequest, 1).new_id.unwrap()
 }
 
-/// A kernel rejects the peer of a program that could not accept, and does not let it wait.
+/// The kernel rejects the request if the application's accept fails, so that the peer does not
+/// wait.
 //= LRC-10 type=test
 #[test]
 fn who_cannot_accept_rejects() {
@@ -34,11 +35,11 @@ fn who_cannot_accept_rejects() {
         request.accept(2, &too_long).unwrap_err().errno(),
         libc::EINVAL
     );
-    // "Rejected by the provider of the service."
+    // Reason code "rejected by the service provider".
     assert_eq!(a.expect(Kind::Unreachable, 1).status, 2);
 }
 
-/// A source that was chosen does not lead everywhere.
+/// A source address that was bound explicitly needs a route too.
 //= EVT-01 type=test
 #[test]
 fn a_bound_source_needs_a_route_too() {
@@ -55,11 +56,12 @@ fn a_bound_source_needs_a_route_too() {
     id.resolve_addr(source, addr("192.0.2.1", 7)).unwrap();
     a.expect(Kind::AddrError, 2);
     assert!(!id.resolve(None, addr("192.0.2.1", 7)).unwrap());
-    // Another destination will do.
+    // Another destination is reachable.
     assert!(id.resolve(None, addr("127.0.0.9", 7)).unwrap());
 }
 
-/// As libfabric 2 does with the endpoint that it makes of a passive one: before `rdma_connect` once more.
+/// Like libfabric 2, which resolves the address of an endpoint made from a passive one again before
+/// `rdma_connect`.
 #[test]
 fn an_address_is_resolved_again() {
     let (a, b) = (Node::new("127.1.9.73"), Node::new("127.1.9.74"));
@@ -72,7 +74,7 @@ fn an_address_is_resolved_again() {
             .unwrap();
         a.expect(Kind::AddrResolved, 1);
     }
-    // The answer counts that came last.
+    // The last result counts.
     id.resolve_addr(None, addr("192.0.2.1", 7)).unwrap();
     a.expect(Kind::AddrError, 1);
     assert!(id.resolve_route().is_err());
@@ -86,7 +88,7 @@ fn an_address_is_resolved_again() {
     assert_eq!(request.addresses().peer, Some(source));
 }
 
-/// Of those who share a port none may listen; who listens shares it with nobody.
+/// None of the owners of a shared port may listen, and a listener's port cannot be shared.
 //= CMA-13 type=test
 //= LRC-14 type=test
 #[test]

@@ -52,7 +52,7 @@ pub fn to_rts(qp: &Qp, qkey: u32) {
     modify(QpState::Rts, QpAttrMask::SQ_PSN).unwrap();
 }
 
-/// A datagram QP in RTS.
+/// Makes a datagram QP in RTS.
 pub fn ud(side: &Side) -> Qp {
     let qp = create(side, QpType::Ud);
     to_rts(&qp, QKEY);
@@ -93,7 +93,7 @@ pub fn completions(side: &Side, count: usize) -> Vec<Completion> {
     (0..count).map(|_| side.completion()).collect()
 }
 
-/// A datagram to a group of the network behind an address.
+/// Sends a datagram to the group of an address handle.
 pub fn send_to_group(qp: &Qp, ah: &Ah, qkey: u32, wr: &SendWr<'_>) {
     let to = Datagram {
         ah,

@@ -35,8 +35,8 @@ pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC);
 
-/// The local ACK timeout of connected sides, 0.27 s at least: on a busy machine a peer may not run for longer than usual
-/// timeouts, and seven of those are soon over.
+/// The local ACK timeout of connected sides, at least 0.27 s. On a busy machine a peer may not be
+/// scheduled for longer than usual timeouts, and seven of those are over soon.
 pub const TIMEOUT: u8 = 16;
 
 pub fn engine(address: &str) -> Engine {
@@ -126,7 +126,7 @@ impl Side {
             .collect()
     }
 
-    /// How this side is connected in the tests: the first PSN of a QP is its number.
+    /// The connection attributes of this side in tests: the initial PSN of a QP is its number.
     pub fn connection(&self, peer_qpn: u32, peer_gid: Gid) -> Connection {
         Connection {
             rq_psn: Psn::new(peer_qpn),
@@ -168,7 +168,7 @@ impl Side {
         self.qp.send_queue().push(&wr).unwrap();
     }
 
-    /// Polls until a completion is there.
+    /// Polls until there is a completion.
     pub fn completion(&self) -> Completion {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {

@@ -1,4 +1,5 @@
-//! Tests that start further processes of themselves: the environment says which role one plays.
+//! Tests that start further processes of themselves. An environment variable contains the role of
+//! each.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,12 +11,13 @@ use std::time::{Duration, Instant};
 use rocade_emulator::broker::BrokerConfig;
 
 pub(crate) const ROLE: &str = "ROCADE_TEST_ROLE";
-/// The test program, where a process cannot find out.
+/// The test program, for processes that cannot find out.
 pub(crate) const EXE: &str = "ROCADE_TEST_EXE";
-/// Everything here is a matter of milliseconds; whoever waits so long waits for ever.
+/// Longest wait. Everything here takes milliseconds, so that a longer wait would be endless.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A broker that is this program in the role `broker`, of the test `child_process`.
+/// The configuration of a broker that is this program in the role `broker`, run by the test
+/// `child_process`.
 pub(crate) fn broker_config(dir: &Path) -> BrokerConfig {
     let role: OsString = format!("{ROLE}=broker").into();
     let exe = env::var_os(EXE).unwrap_or_else(|| env::current_exe().unwrap().into());
@@ -36,7 +38,7 @@ pub(crate) fn kill(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Stops all threads of a process, which goes on when this is dropped.
+/// Stops all threads of a process until this is dropped.
 pub(crate) struct Stopped(u32);
 
 impl Stopped {
@@ -60,7 +62,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Looks every 2 ms whether it is so.
+/// Checks the condition every 2 ms until it holds.
 pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {

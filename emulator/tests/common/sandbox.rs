@@ -1,5 +1,5 @@
-//! Systems that let a program do less: limits, and a seccomp filter that refuses what sandboxes
-//! refuse. Set in a process that is about to be started; what it starts has them as well.
+//! Restrictions for test processes: limits, and a seccomp filter like those of sandboxes. They are
+//! set in a process before exec, and its children inherit them.
 
 #![allow(
     dead_code,
@@ -12,10 +12,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What a sandbox refuses.
+/// The system calls that a sandbox refuses.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
-    /// With this error.
+    /// The error of refused calls.
     pub(crate) errno: i32,
     /// Socket options: level and name.
     pub(crate) options: &'static [(i32, i32)],
@@ -32,7 +32,7 @@ const BUFFERS: [(i32, i32); 4] = [
     (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE),
 ];
 
-/// No offloads, no steering, no say in buffers, as one error or the other.
+/// Refuses offloads, steering and buffer sizes.
 pub(crate) const STRICT: Refused = Refused {
     errno: libc::EPERM,
     options: &[
@@ -43,7 +43,7 @@ pub(crate) const UNKNOWN: Refused = Refused {
     errno: libc::ENOPROTOOPT,
     ..STRICT
 };
-/// No sharing of ports, either.
+/// Also refuses shared ports, with another error.
 pub(crate) const NO_GROUPS: Refused = Refused {
     errno: libc::ENOPROTOOPT,
     options: &[REUSEPORT, CBPF, GRO],
@@ -58,7 +58,7 @@ const fn stmt(code: u32, k: u32) -> libc::sock_filter {
     }
 }
 
-/// Goes on where the accumulator is `k`, else skips `skip` instructions.
+/// Continues if the accumulator is `k`, otherwise skips `skip` instructions.
 const fn only(k: u32, skip: u8) -> libc::sock_filter {
     libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
@@ -108,7 +108,7 @@ fn filter(refused: Refused) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Has the program started in a sandbox.
+/// Starts the program in a sandbox.
 pub(crate) fn sandbox(command: &mut Command, refused: Refused) {
     let filter = filter(refused);
     // SAFETY: system calls only, on memory that was prepared before.
@@ -132,7 +132,7 @@ pub(crate) fn sandbox(command: &mut Command, refused: Refused) {
     }
 }
 
-/// Has the program started with these limits, soft and hard.
+/// Starts the program with these limits, soft and hard.
 pub(crate) fn limit(command: &mut Command, limits: &[(u32, u64)]) {
     let limits = limits.to_vec();
     // SAFETY: system calls only, on memory that was prepared before.
@@ -152,11 +152,11 @@ pub(crate) fn limit(command: &mut Command, limits: &[(u32, u64)]) {
     }
 }
 
-/// Has the program started without the capabilities that lift limits, where we have them.
+/// Starts the program without the capabilities that lift limits, if this process has them.
 pub(crate) fn without_privilege_over_limits(command: &mut Command) {
     const CAP_SYS_ADMIN: libc::c_int = 21;
     const CAP_SYS_RESOURCE: libc::c_int = 24;
-    // SAFETY: system calls only. Who has no capabilities cannot drop them, and need not.
+    // SAFETY: system calls only. A process without capabilities cannot drop them, and need not.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0);
@@ -166,8 +166,9 @@ pub(crate) fn without_privilege_over_limits(command: &mut Command) {
     }
 }
 
-/// Puts this thread, and those that it starts, into a network namespace of their own; false where it may not.
+/// Moves this thread, and the threads that it starts, into a new network namespace. Returns false
+/// if that is not permitted.
 pub(crate) fn own_network() -> bool {
-    // SAFETY: a system call without pointers; nothing that std has open depends on the network.
+    // SAFETY: a system call without pointers. Nothing that std has open depends on the network.
     unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
 }

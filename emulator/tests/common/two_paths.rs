@@ -1,4 +1,4 @@
-//! Two sides with two ports each, and how one path gives way to the other.
+//! Two sides with two ports each, for tests of path migration.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub(crate) const MIGRATED: u32 = 0;
 pub(crate) const REARM: u32 = 1;
 pub(crate) const ARMED: u32 = 2;
 
-/// Loads the path over this port of both ends.
+/// Loads the alternate path over this port of both ends.
 pub(crate) fn rearm(side: &Side, peer: &Side, port: u8, timeout: u8) {
     let attr = QpAttr {
         qp_state: QpState::Rts.code(),
@@ -42,7 +42,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// WRITE, SEND and READ of several packets each, every byte compared.
+/// Transfers WRITE, SEND and READ messages of several packets each, and compares every byte.
 pub(crate) fn talk(a: &Side, b: &Side, seed: usize) {
     let len = 20_000;
     let rkey = b.mr.rkey();

@@ -1,4 +1,5 @@
-//! What is sent only to who has shown that it is Rocade: masked atomics between two hosts, which two network namespaces are.
+//! Masked atomics between two hosts (two network namespaces). They are sent only to a peer that has
+//! shown that it is Rocade.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -14,7 +15,7 @@ use super::common::{Side, engine};
 use super::ip;
 use super::sandbox::own_network;
 
-/// How to reach one side.
+/// The address of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     qpn: Qpn,
@@ -32,7 +33,7 @@ fn place(side: &Side) -> Place {
     }
 }
 
-/// Waits for an interface to have a carrier and its address.
+/// Waits until an interface has a carrier and its address.
 pub(super) fn wait_for(interface: &str) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while HostNetwork::discover()
@@ -45,8 +46,9 @@ pub(super) fn wait_for(interface: &str) {
     }
 }
 
-/// Runs `there` on a host of its own, 192.0.2.2, and `here` on another, 192.0.2.1; false without a right to. They tell each other
-/// where they are, and `there` is told when it is over.
+/// Runs `there` on one host, 192.0.2.2, and `here` on another, 192.0.2.1. Returns false without the
+/// permission to make them. Both exchange their addresses, and `there` is told when the test is
+/// over.
 fn on_two_hosts(
     there: impl FnOnce(&Sender<Place>, &Receiver<Place>) + Send + 'static,
     here: impl FnOnce(&Sender<Place>, &Receiver<Place>),
@@ -108,7 +110,7 @@ fn masked_atomics_reach_another_host() {
             let peer = at_there.recv().unwrap();
             side.to_rts(peer.qpn.get(), peer.gid);
             to_here.send(place(&side)).unwrap();
-            // The background thread answers, until the other side is done.
+            // The background thread responds until the other side is done.
             assert!(at_there.recv().is_err());
             let start = side.addr(0).next_multiple_of(32) - side.addr(0);
             let start = usize::try_from(start).unwrap();
@@ -144,7 +146,7 @@ fn masked_atomics_reach_another_host() {
     }
 }
 
-/// A device that is not Rocade never sees an opcode that it does not know: all it gets is datagrams (UD SEND Only).
+/// A device that is not Rocade never gets an unknown opcode. It only gets datagrams (UD SEND Only).
 //= XAW-08 type=test
 #[test]
 fn a_plain_peer_gets_no_masked_atomic() {
@@ -167,7 +169,7 @@ fn a_plain_peer_gets_no_masked_atomic() {
                 let is_over = at_there.try_recv() == Err(TryRecvError::Disconnected);
                 match socket.recv(&mut bytes) {
                     Ok(_) => opcodes.push(bytes[0]),
-                    // What was sent before it was over is there.
+                    // Packets that were sent before the end have arrived.
                     Err(_) if is_over => break,
                     Err(_) => {}
                 }

@@ -1,4 +1,4 @@
-//! A connection of two paths, the interface of one of which goes down.
+//! A connection with two paths, after the interface of one goes down.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -14,13 +14,14 @@ use super::sandbox::own_network;
 use super::two_paths::{ARMED, MIGRATED, REARM, migration_of, rearm, talk, wait_until};
 use super::{ip, without_ipv6};
 
-/// 134 ms: what is waited for in vain is not a busy machine.
+/// 134 ms. The awaited timeouts do not depend on a busy machine.
 const TIMEOUT: u8 = 15;
 
-/// One of two hosts, each with two interfaces: what has to be done there, as sockets are opened.
+/// A job for one of two hosts with two interfaces each. Sockets are opened in the namespace of the
+/// thread that runs it.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A device of the two interfaces.
+/// Makes a device with both interfaces.
 fn device(first: &str, second: &str) -> Arc<Side> {
     wait_for(first);
     wait_for(second);
@@ -33,14 +34,14 @@ fn device(first: &str, second: &str) -> Arc<Side> {
     Arc::new(Side::on(engine.unwrap(), 1 << 20))
 }
 
-/// The other host: it has `v1` and `w1`.
+/// The other host, with the interfaces `v1` and `w1`.
 struct Neighbour {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Neighbour {
-    /// Begins, with the interfaces of this thread's host at the other ends.
+    /// Makes the host, with the other ends of its interfaces in this thread's host.
     fn new() -> Self {
         let (jobs, todo) = channel::<Job>();
         let (say_who, who) = channel();
@@ -72,7 +73,7 @@ impl Neighbour {
         neighbour
     }
 
-    /// Does something there, and waits for it.
+    /// Runs a job there, and waits for it.
     fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
         let (say, done) = channel();
         let job: Job = Box::new(move || say.send(job()).unwrap());
@@ -109,7 +110,8 @@ fn connect(side: &Side, peer: &Side) {
     side.qp.connect(ALL_ACCESS, &connection).unwrap();
 }
 
-/// It is on the path over this port, and has said so once, besides what has become of the port that it has left.
+/// Checks that the side is on the path over this port. It has reported that once, besides events of
+/// the port that it has left.
 fn assert_moved(side: &Side, port: u8) {
     wait_until("migrated", || migration_of(side) == MIGRATED);
     assert_eq!(side.qp.query().0.port_num, port);
@@ -150,7 +152,7 @@ fn a_path_whose_interface_goes_down_is_left() {
     }
     assert_moved(&a, 2);
     assert_moved(&b, 2);
-    // It comes back, and is the alternate path of the other one now.
+    // The interface comes back, and is now the alternate path.
     ip("link set v0 up\n");
     wait_for("v0");
     there.run(|| wait_for("v1"));

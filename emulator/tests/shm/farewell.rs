@@ -1,5 +1,5 @@
-//! Whatever ends a queue pair or its process: a message whose completion the application has seen is
-//! acknowledged, also where the acknowledgement was waiting for an answer to leave with it.
+//! A message whose completion the application has seen is acknowledged, whatever ends its queue
+//! pair or process. This includes ACKs that were delayed for a response.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use rocade_emulator::{Gid, LinkMode, QpAttr, QpAttrMask, QpState, SendOp, WcStat
 use crate::common::{Side, TIMEOUT};
 use crate::node::{Node, Site};
 
-/// Conversations for each way to end.
+/// Number of conversations for each way to end.
 const TRIES: usize = 200;
-/// Enough for the peer to count on answers.
+/// Enough messages to make the peer expect responses.
 const MESSAGES: u64 = 24;
-/// That of the queue pairs here (`common::TIMEOUT`).
+/// The local ACK timeout of the queue pairs here (`common::TIMEOUT`).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << TIMEOUT);
-/// A side's memory in bytes.
+/// Length of a side's memory in bytes.
 const ROOM: usize = 64;
 
-/// Talks with queue pair `index` of a node, which ends the conversation in its way on the last message.
-/// The status of that message, and how long it took.
+/// Exchanges messages with queue pair `index` of a node, which ends the conversation in the given
+/// way after the last message. Returns the status of that message, and how long it took.
 fn converse(side: &Side, node: &mut Node, index: usize, ending: &str) -> (WcStatus, Duration) {
     let remote = node.new_qp_with(ROOM, index);
     side.to_rts(remote.qpn, Gid::from_ip(node.address));
@@ -28,7 +28,7 @@ fn converse(side: &Side, node: &mut Node, index: usize, ending: &str) -> (WcStat
     for message in 1..MESSAGES {
         side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
         side.send(message, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
-        // The answer and the acknowledgement, in any order.
+        // The response and the ACK, in any order.
         for _ in 0..2 {
             assert_eq!(side.completion().status, WcStatus::Success, "{message}");
         }
@@ -60,14 +60,16 @@ fn nothing_is_lost(link: &str, ending: &str, one_process: bool) {
         }
     }
     if ending == "stay" {
-        // What is held leaves by itself, and need not be asked for; but for a machine that is busy for long.
+        // Delayed ACKs are sent without a request of the peer, except on a machine that is busy for
+        // long.
         assert!(late < TRIES / 5, "{late} came late over {link}");
     }
     let counters = engine.counters();
     assert_eq!(counters.tx_shared > 0, link != "udp", "{counters:?}");
 }
 
-/// What was acknowledged before the sender ended its queue pair too has succeeded, whether anybody has looked or not.
+/// Requests that were acknowledged before the sender destroys its queue pair have succeeded, even
+/// if the sender has not polled.
 fn the_sender_ends_after_it(link: &str) {
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);

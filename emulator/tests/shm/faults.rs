@@ -1,4 +1,4 @@
-//! Rules for faults that come and go while processes run.
+//! Fault rules that are added and removed while processes run.
 
 use rocade_emulator::broker::{
     self, BrokerConfig, BrokerError, FaultList, FaultyProcess, MAX_RULE_LEN, RefusalCode,
@@ -18,13 +18,13 @@ fn list(config: &BrokerConfig) -> FaultList {
     broker::faults(config).unwrap()
 }
 
-/// Waits until all processes go by the rules.
+/// Waits until all processes have installed the rules.
 fn settle(config: &BrokerConfig) -> FaultList {
     wait_until(|| list(config).processes.iter().all(|p| p.is_up_to_date));
     list(config)
 }
 
-/// Number, own, hits of each rule of a process.
+/// Returns the ID, the origin and the hits of each rule of a process.
 fn seen(process: &FaultyProcess) -> Vec<(u32, bool, u64)> {
     let rules = process.rules.iter();
     rules.map(|of| (of.rule.id, of.own, of.hits)).collect()
@@ -63,7 +63,7 @@ fn rules_come_and_go_while_processes_run() {
         let there = settle(&config);
         assert_eq!(there.rules[0].text, "drop opcode=SEND nth=2");
         assert_eq!(of_pid(&there, own), [(first, false, 0), (second, false, 0)]);
-        // The second one is lost, and sent again.
+        // The second message is lost, and retransmitted.
         for wr_id in 2..4 {
             exchange(&side, &mut node, wr_id);
         }
@@ -93,7 +93,7 @@ fn rules_come_and_go_while_processes_run() {
     }
 }
 
-/// Whoever starts later has them before its first packet.
+/// A process that starts later installs the rules before its first packet.
 #[test]
 fn rules_are_for_those_who_come_later_too() {
     let site = Site::new();
@@ -121,8 +121,8 @@ fn engine_with(site: &Site, faults: &str) -> Engine {
     .unwrap()
 }
 
-/// Those that a process was started with are in the list, and end with the others. The next broker knows them
-/// too, but none that was added: that ends in the processes as well.
+/// Rules given to a process at its start are in the list, and can be removed like the others. The
+/// next broker also knows these, but not the added ones, which the processes remove.
 #[test]
 fn rules_that_a_process_was_started_with() {
     let site = Site::new();
@@ -165,7 +165,7 @@ fn rules_that_a_process_was_started_with() {
     exchange(&side, &mut node, 2);
 }
 
-/// A process that is stopped is told when it goes on; others are not kept waiting.
+/// A stopped process gets the rules when it continues, and other processes need not wait for it.
 #[test]
 fn a_process_that_is_stopped_is_behind() {
     let site = Site::new();
@@ -189,7 +189,7 @@ fn a_process_that_is_stopped_is_behind() {
     exchange(&side, &mut node, 1);
 }
 
-/// News may come while others are being read.
+/// An update may arrive while another one is being read.
 #[test]
 fn no_change_is_missed() {
     let site = Site::new();

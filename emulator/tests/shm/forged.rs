@@ -1,4 +1,4 @@
-//! Packets over UDP in the name of a peer that is on a channel: anybody can send them.
+//! Forged packets over UDP with the address of a peer that uses shared memory.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -10,7 +10,7 @@ use crate::common::Side;
 use crate::node::{MEMORY, Site, assert_success};
 use crate::processes::wait_until;
 
-/// What a stranger sends from the peer's address: a SEND of 8 bytes.
+/// Sends a forged SEND of 8 bytes from the peer's address.
 fn forge(side: &Side, psn: u32) {
     let ip = side.gid().to_ip();
     let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).unwrap();
@@ -33,11 +33,12 @@ fn udp_is_refused_once_the_peer_is_in_the_channel() {
     for wr_id in 0..4 {
         side.qp.recv_queue().push(wr_id, &[side.sge(0, 8)]).unwrap();
     }
-    // Before the peer has said anything, nobody knows which way it takes.
+    // Before the peer has sent anything, the link that it uses is unknown.
     forge(&side, remote.qpn);
     assert_success(&side, 0);
     assert_eq!(side.bytes(0, 8), b"forged!!");
-    // The peer's own first packet now looks like a repetition, and is acknowledged: it has entered.
+    // The peer's own first packet now looks like a duplicate, and is acknowledged. From now on the
+    // peer counts as using shared memory.
     node.ask("fill 0 0 8 1");
     node.ask("send 0 1 0 8");
     assert_eq!(node.ask("poll 0"), "1 Success 8");
@@ -49,7 +50,7 @@ fn udp_is_refused_once_the_peer_is_in_the_channel() {
         engine.counters().rx_wrong_link == before + 1
     });
     assert_eq!(side.bytes(0, 8), [0; 8]);
-    // What comes through the channel is taken.
+    // Packets through shared memory are accepted.
     node.ask("fill 0 0 8 1");
     node.ask("send 0 2 0 8");
     assert_success(&side, 1);

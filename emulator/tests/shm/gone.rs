@@ -1,6 +1,7 @@
-//! Processes that lose memory while it is registered: by munmap, mprotect or truncating the file behind it.
-//! What a peer does with it then, or they themselves, ends in a protection error of that queue pair;
-//! their other queue pairs go on. Over UDP and through shared memory, whoever has the signal handlers.
+//! Processes that lose registered memory by munmap, mprotect or truncating the file behind it.
+//! Accesses of the process or of a peer then end in a protection error of that queue pair, and
+//! other queue pairs go on. The tests cover UDP and shared memory, and all kinds of signal
+//! handlers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,18 +13,18 @@ use rocade_emulator::{Gid, LinkMode, Mr, SendOp, Sge, WcStatus};
 use crate::common::{ALL_ACCESS, Side, pattern};
 use crate::node::{Node, Remote, Site};
 
-/// Length of the memory that gets lost: so much that a message of it is several runs of packets.
+/// Length of the memory that gets lost, so that a message of it takes several runs of packets.
 const LEN: usize = 256 << 10;
-/// What stays of it where only the end is lost.
+/// Length of the remaining memory if only the end is lost.
 const STAYS: usize = LEN / 2 + 4096;
 
-/// What a process does to itself at the tests' command.
+/// A process that loses memory at the tests' command.
 #[derive(Default)]
 pub(crate) struct Victim {
     lost: Option<(Mr, Option<File>)>,
 }
 
-/// Faults that were not caught, and that a handler of this program has seen.
+/// Number of faults that Rocade has not caught, and that a handler of this program has seen.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn note(_: libc::c_int) {
@@ -36,7 +37,7 @@ impl Victim {
     pub(crate) fn obey(&mut self, sides: &[Side], words: &[&str]) -> String {
         let number = |index: usize| words[index].parse::<usize>().unwrap();
         match words[0] {
-            // On behalf of QP n.
+            // The index of the QP.
             "map" => {
                 let (mr, file) = map(&sides[number(1)], words[2] == "truncate");
                 let answer = format!("{} {}", mr.rkey().get(), mr.addr());
@@ -51,7 +52,7 @@ impl Victim {
                 use_handlers(words[1]);
                 "so be it".into()
             }
-            // QP n, work request, offset, length.
+            // QP index, work request ID, offset, length.
             "recv" => {
                 let sge = self.sge(number(3), number(4));
                 let side = &sides[number(1)];
@@ -64,7 +65,7 @@ impl Victim {
                 sides[number(1)].send(number(2) as u64, op, &[sge]);
                 "posted".into()
             }
-            // QP n, work request, address, key, length.
+            // QP index, work request ID, address, key, length.
             "read" | "add" => {
                 let va = words[3].parse().unwrap();
                 let rkey = rocade_emulator::Rkey::new(words[4].parse().unwrap());
@@ -90,12 +91,12 @@ impl Victim {
         }
     }
 
-    /// Loses what lies behind the first `left` bytes.
+    /// Loses the memory behind the first `left` bytes.
     fn lose(&self, how: &str, left: usize) {
         let (mr, file) = self.lost.as_ref().unwrap();
         let start = ptr::with_exposed_provenance_mut(mr.addr() as usize + left);
         let len = LEN - left;
-        // SAFETY: memory that `map` has made; only the device uses it.
+        // SAFETY: memory that `map` has made, and only the device uses.
         let result = unsafe {
             match how {
                 "unmap" => libc::munmap(start, len),
@@ -131,7 +132,7 @@ fn map(side: &Side, shared: bool) -> (Mr, Option<File>) {
         unsafe { start.cast::<u8>().add(at).write(byte) };
     }
     let addr = start.expose_provenance() as u64;
-    // SAFETY: nothing but the device uses it.
+    // SAFETY: only the device uses it.
     let mr = unsafe { side.pd.reg_mr(addr, LEN, addr, ALL_ACCESS) }.unwrap();
     (mr, file)
 }
@@ -157,14 +158,14 @@ fn use_handlers(whose: &str) {
     }
 }
 
-/// A process that loses memory, and its peer: this one.
+/// A process that loses memory, and this process as its peer.
 struct Case {
     site: Site,
     node: Node,
     link: LinkMode,
     how: &'static str,
     handlers: &'static str,
-    /// QPs that the node has.
+    /// Number of QPs of the node.
     qps: usize,
     healthy: Option<(Side, Remote)>,
 }
@@ -204,7 +205,8 @@ impl Case {
         (side, remote)
     }
 
-    /// A connection, and memory of the node that is going to be lost: `remote` names it.
+    /// Makes a connection, and memory of the node that is going to be lost. `remote` contains its
+    /// address and key.
     fn doomed(&mut self) -> (Side, Remote) {
         let (side, mut remote) = self.connect();
         let answer = self
@@ -213,7 +215,7 @@ impl Case {
         let (rkey, addr) = answer.split_once(' ').unwrap();
         remote.rkey = rocade_emulator::Rkey::new(rkey.parse().unwrap());
         remote.addr = addr.parse().unwrap();
-        // It is all there at first.
+        // At first all memory is accessible.
         let read = SendOp::Read {
             va: remote.addr,
             rkey: remote.rkey,
@@ -229,7 +231,7 @@ impl Case {
         self.node.ask(&format!("victim lose {} {left}", self.how));
     }
 
-    /// The peer does this with the lost memory.
+    /// The peer runs `op` on the lost memory.
     fn peer_does(&mut self, left: usize, op: impl Fn(Remote) -> SendOp, len: usize) {
         let (side, remote) = self.doomed();
         self.lose(left);
@@ -244,7 +246,7 @@ impl Case {
         self.others_go_on();
     }
 
-    /// The peer sends so much into lost memory.
+    /// The peer sends `len` bytes into lost memory.
     fn peer_sends(&mut self, left: usize, len: usize) {
         let (side, remote) = self.doomed();
         let index = remote.index;
@@ -257,7 +259,7 @@ impl Case {
         self.others_go_on();
     }
 
-    /// The node sends lost memory, after memory that is there.
+    /// The node sends lost memory after accessible memory.
     fn node_sends(&mut self, left: usize, len: usize) {
         let (side, remote) = self.doomed();
         let index = remote.index;
@@ -277,7 +279,7 @@ impl Case {
         self.others_go_on();
     }
 
-    /// The node wants the result of an operation in lost memory.
+    /// The node requests the result of an operation into lost memory.
     fn node_gets(&mut self, what: &str, left: usize, len: usize) {
         let (side, remote) = self.doomed();
         let (index, va, rkey) = (remote.index, side.addr(0), side.mr.rkey().get());
@@ -299,7 +301,7 @@ impl Case {
         crate::assert_success(side, 4);
         assert_eq!(self.node.ask("check 0 50 9000 3"), "true");
         self.node.ask("send 0 7 50 9000");
-        // Posted after the message perhaps came: it is repeated.
+        // Posted perhaps after the message has arrived. Then the sender retries.
         side.qp.recv_queue().push(6, &[side.sge(0, 9000)]).unwrap();
         assert_eq!(side.completion().status, WcStatus::Success);
         assert_eq!(self.node.ask("poll 0"), "7 Success 9000");
@@ -322,7 +324,7 @@ impl Case {
         };
         let readable = self.how == "readonly";
         let all = [(0, 8), (STAYS, LEN), (0, 100), (0, 5000)];
-        // Who copies has nothing to do with lengths between.
+        // If the kernel copies, the lengths in between make no difference.
         let count = if self.handlers == "ours" { 4 } else { 2 };
         for (left, len) in all.into_iter().take(count) {
             self.peer_does(left, write, len);
@@ -354,8 +356,8 @@ fn unmapped_in_shared_memory() {
     everything(LinkMode::Shm, "unmap");
 }
 
-/// At an MTU of 1024: one packet, full and short; several, of which the last is full, short, or so short that
-/// it is copied before the others.
+/// With an MTU of 1024: one packet, full and short. Then several packets, the last of which is
+/// full, short, or so short that it is copied before the others.
 //= RC-RSP-22 type=test
 #[test]
 fn a_read_of_any_length_is_refused() {
@@ -427,7 +429,7 @@ fn the_program_blocks_the_signals() {
     }
 }
 
-/// Memory goes while a stream of messages into it, and another one out of it, is under way.
+/// Memory is lost during streams of messages into it and out of it.
 fn in_mid_flow(link: LinkMode, how: &'static str) {
     const COUNT: u64 = 60;
     let mut case = Case::new(link, how, "ours");
@@ -461,7 +463,7 @@ fn in_mid_flow(link: LinkMode, how: &'static str) {
                 other => panic!("{wr_id}: {other:?}, failed: {failed:?}"),
             }
         }
-        // All may have been done when it went; then it is gone for the next.
+        // All may have been complete when the memory was lost. Then the next request fails.
         if failed.is_none() {
             side.send(COUNT, SendOp::Read { va, rkey }, &[side.sge(0, LEN)]);
             assert_eq!(side.completion().status, WcStatus::RemAccessErr);

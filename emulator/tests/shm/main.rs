@@ -1,5 +1,5 @@
-//! Two and more processes that talk through shared memory: this test program starts itself again
-//! as the peer. The figures that say which way packets went are the engine's counters.
+//! Two and more processes that communicate through shared memory. This test program starts itself
+//! again as the peer. The engine's counters tell which link the packets used.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ use rocade_emulator::{Gid, ImmOrInv, LinkMode, SendOp, WcOpcode, WcStatus};
 use node::*;
 use processes::{ROLE, wait_until};
 
-/// Not a test: what the processes started by the tests run.
+/// The entry point of the processes that the tests start. It is no test itself.
 #[test]
 fn child_process() {
     match env::var(ROLE).as_deref() {
@@ -103,7 +103,7 @@ fn all_operations_and_sizes() {
     );
     assert_success(&side, 3);
     assert_eq!(side.bytes(8, 8), 42u64.to_ne_bytes());
-    // And the other way.
+    // The other direction.
     side.qp
         .recv_queue()
         .push(5, &[side.sge(0, 1 << 20)])
@@ -134,7 +134,7 @@ fn a_sleeping_peer_is_woken_by_each_message() {
         assert_eq!(node.ask("sleep 0"), "asleep");
         side.send(wr_id, SendOp::Send { imm: None }, &[side.sge(0, 64)]);
         assert_eq!(node.answer(), format!("{wr_id} Success 64"));
-        // We sleep too, until the acknowledgement.
+        // This side sleeps too, until the ACK arrives.
         side.cq.req_notify(false).unwrap();
         if side.cq.poll_one().is_none() {
             side.channel.get_event().unwrap();
@@ -182,7 +182,8 @@ fn shm_only_does_not_reach_a_peer_without() {
     assert_eq!(side.completion().status, WcStatus::RetryExcErr);
 }
 
-/// The peer's address is nobody's before it connects: so the first to connect has no channel yet.
+/// The peer's address is unused before it connects. The first side to connect therefore has no
+/// shared memory link yet.
 #[test]
 fn a_queue_pair_moves_to_the_channel_that_its_peer_asks_for() {
     let site = Site::new();
@@ -193,7 +194,7 @@ fn a_queue_pair_moves_to_the_channel_that_its_peer_asks_for() {
     node.connect_back(&side, remote);
     node.ask("recv 0 1 0 100");
     side.qp.recv_queue().push(1, &[side.sge(0, 100)]).unwrap();
-    // The other side has its channel, and our background thread takes it by and by.
+    // The other side has its link, and the background thread of this side soon attaches it.
     node.ask("send 0 2 0 100");
     assert_eq!(side.completion().wr_id, 1);
     assert_eq!(node.ask("poll 0"), "2 Success 100");
@@ -205,7 +206,7 @@ fn a_queue_pair_moves_to_the_channel_that_its_peer_asks_for() {
     });
 }
 
-/// The same while requests and responses of both sides are on their way.
+/// The queue pairs move while requests and responses of both sides are in flight.
 #[test]
 fn queue_pairs_move_in_mid_stream_without_loss() {
     const LEN: usize = 70_000;
@@ -222,7 +223,7 @@ fn queue_pairs_move_in_mid_stream_without_loss() {
         let before = engine.counters();
         node.connect_back(&side, remote);
         for wr_id in 0..120 {
-            // Streams of WRITEs, and READs in between.
+            // Streams of WRITEs with READs in between.
             if wr_id % 24 != 23 {
                 write(&side, remote, wr_id, 0, 0, LEN);
                 continue;
@@ -247,8 +248,8 @@ fn queue_pairs_move_in_mid_stream_without_loss() {
     println!("{moved} queue pairs moved in mid-stream");
 }
 
-/// Processor time that the threads of a process have used, in nanoseconds: what they ran, not what the kernel
-/// estimates by its clock ticks, which depends on who else runs.
+/// Returns the CPU time of a process's threads in nanoseconds. This is the exact run time, not the
+/// kernel's estimate by clock ticks, which depends on other processes.
 fn cpu_time_ns(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let time_of = |thread: &fs::DirEntry| {
@@ -272,7 +273,7 @@ fn a_waiting_process_with_a_channel_uses_no_processor_time() {
         assert_success(&side, wr_id);
     }
     assert_all_shared(&side.engine, &mut node);
-    // On a busy machine the last packets may still have to be dealt with.
+    // On a busy machine the process may still have to handle the last packets.
     let mut before = cpu_time_ns(node.child.id());
     wait_until(|| {
         thread::sleep(Duration::from_millis(100));
@@ -300,7 +301,7 @@ fn peers_with_and_without_shared_memory_at_a_time() {
         write(&a, remote_a, wr_id, 0, 0, 1 << 20);
         write(&b, remote_b, wr_id, 0, 0, 1 << 20);
     }
-    // Polling one CQ receives for the other as well.
+    // Polling one CQ receives for the other one as well.
     for wr_id in 0..8 {
         assert_success(&a, wr_id);
         assert_success(&b, wr_id);
@@ -311,7 +312,8 @@ fn peers_with_and_without_shared_memory_at_a_time() {
     assert!(0 < c.tx_shared && c.tx_shared < c.tx_packets, "{c:?}");
 }
 
-/// The peer acknowledges our message and is killed before we look: we have sent it successfully.
+/// The peer acknowledges the message and is killed before this side polls. The request has
+/// succeeded.
 #[test]
 fn the_last_acknowledgement_of_a_dying_peer_counts() {
     let site = Site::new();
@@ -323,14 +325,15 @@ fn the_last_acknowledgement_of_a_dying_peer_counts() {
         node.ask("recv 0 1 0 8");
         side.send(1, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
         assert_eq!(node.ask("poll 0"), "1 Success 8");
-        // Its completion comes first, then the acknowledgement.
+        // The completion at the peer comes first, then the ACK.
         while node.counters()[0] == 0 {}
         drop(node);
         assert_success(&side, 1);
     }
 }
 
-/// Sends so many messages to a node that answers all but the last; returns with that one sent.
+/// Sends `count` messages to a node that answers all but the last. Returns after the last one was
+/// sent.
 fn converse(side: &Side, node: &mut Node, count: u64, ending: &str) {
     assert_eq!(
         node.ask(&format!("converse 0 {count} {ending}")),
@@ -341,7 +344,7 @@ fn converse(side: &Side, node: &mut Node, count: u64, ending: &str) {
             side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
         }
         side.send(message, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
-        // The answer and the acknowledgement, in any order.
+        // The response and the ACK, in any order.
         for _ in 0..if message < count { 2 } else { 1 } {
             assert_eq!(side.completion().status, WcStatus::Success, "{message}");
         }
@@ -350,8 +353,8 @@ fn converse(side: &Side, node: &mut Node, count: u64, ending: &str) {
     assert_eq!(counters.retransmitted_packets, 0, "{ending}: {counters:?}");
 }
 
-/// In a conversation acknowledgements leave together with the answers. One to which there is no
-/// answer leaves all the same: before long, and before the process exits.
+/// In a conversation ACKs are sent together with the responses. An ACK without a response is sent
+/// after a short delay, and before the process exits.
 #[test]
 fn the_last_acknowledgement_of_a_conversation_leaves() {
     for link in ["udp", "auto"] {
@@ -362,7 +365,8 @@ fn the_last_acknowledgement_of_a_conversation_leaves() {
                 let side = Side::on(engine.clone(), MEMORY);
                 let mut node = site.node_at(site.address, link);
                 let remote = node.new_qp(0);
-                // Seventeen seconds: on whatever machine, nothing is sent again that is acknowledged.
+                // Seventeen seconds: even on a slow machine, no acknowledged request is
+                // retransmitted.
                 side.to_rts_with_timeout(remote.qpn, Gid::from_ip(node.address), 22);
                 node.connect_back(&side, remote);
                 converse(&side, &mut node, 50, ending);
@@ -395,7 +399,7 @@ fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
         if wc.status != WcStatus::Success {
             break wc;
         }
-        // Some are always under way, however long the signal takes.
+        // Some requests are always in flight, however long the signal takes.
         write(&side, remote, 99 + next, 0, 0, 1 << 20);
         next += 1;
     };
@@ -422,7 +426,8 @@ fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
     });
 }
 
-/// Queue pairs whose peer does not take its packets fill the ring, and go on `when_there_is_room`.
+/// Queue pairs whose peer reads no packets fill the ring. `when_there_is_room` then lets them
+/// continue.
 fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     const QPS: usize = 16;
     let site = Site::new();
@@ -434,7 +439,7 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
         .enumerate()
         .map(|(index, side)| {
             let remote = node.new_qp(index);
-            // Without timeout: no retry helps out where nobody looks for room.
+            // Without a timeout, so that no retransmission hides a missed announcement of room.
             side.to_rts_with_timeout(remote.qpn, Gid::from_ip(site.address), 0);
             node.connect_back(side, remote);
             remote
@@ -448,8 +453,8 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
         write(side, *remote, 1, 0, 0, 1 << 20);
         assert!(side.cq.poll_one().is_none());
     }
-    // The ring has room for some 1000 packets, and each queue pair would have liked to send 128. What
-    // waits for room counts as sent.
+    // The ring has room for some 1000 packets, and each queue pair had 128 packets to send. Packets
+    // that wait for room count as sent.
     let c = engine.counters();
     assert!((900..2000).contains(&c.tx_shared), "{c:?}");
     drop(stopped);
@@ -505,8 +510,8 @@ fn channels_survive_the_broker() {
         write(&side, remote, wr_id, 0, 0, 1 << 20);
         assert_success(&side, wr_id);
     }
-    // Both find or start a new broker; QPs to a peer with a channel need none, and a new peer gets
-    // its channel from the new broker.
+    // Both find or start a new broker. QPs to a peer with a shared memory link do not need it, and
+    // a new peer gets its link from the new broker.
     site.wait_for_clients(2);
     let second = Side::on(engine.clone(), MEMORY);
     let remote = node.connect(&second, 1);

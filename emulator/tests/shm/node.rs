@@ -1,4 +1,4 @@
-//! The processes that the tests start: how they are told what to do, and what they do.
+//! The processes that the tests start: their commands and what they do.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -28,8 +28,8 @@ pub(crate) fn engine(dir: &Path, address: IpAddr, link: LinkMode) -> Engine {
     Engine::new(EngineConfig { link, ..config }).unwrap()
 }
 
-/// A process with queue pairs, driven by lines on its input; each is answered by one that begins
-/// with '@'.
+/// A process with queue pairs. It reads commands from its input, and answers each with one line
+/// that begins with '@'.
 pub(crate) fn run_node() {
     let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
     let address: IpAddr = env::var(ADDRESS).unwrap().parse().unwrap();
@@ -99,7 +99,7 @@ pub(crate) fn run_node() {
                 let wc = side.completion();
                 println!("@{} {:?} {}", wc.wr_id, wc.status, wc.byte_len);
             }
-            // Answers each of so many messages but the last, and exits on it if asked to.
+            // Answers each of `count` messages except the last, and then ends as told.
             "converse" => {
                 let count = number(2);
                 let listen = || side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn run_node() {
             }
             "sleep" => {
                 side.cq.req_notify(false).unwrap();
-                // Said before: nothing is polled from here on.
+                // Printed before it sleeps, and nothing is polled afterwards.
                 println!("@asleep");
                 side.channel.get_event().unwrap();
                 side.cq.ack_events(1);
@@ -150,12 +150,12 @@ fn end(side: &Side, way: &str) {
                 rlim_cur: 0,
                 rlim_max: 0,
             };
-            // SAFETY: the limits are valid for the call. Nobody wants the core.
+            // SAFETY: the limits are valid for the call. No core dump is needed.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) }, 0);
             std::process::abort()
         }
         "exec" => panic!("{}", Command::new("true").exec()),
-        // SAFETY: the process ends here; nothing of it is used any more.
+        // SAFETY: the process ends here, and nothing of it is used any more.
         "_exit" => unsafe { libc::_exit(0) },
         "orphan" => {
             // SAFETY: the child only sleeps, with all descriptors open, and ends by itself.
@@ -173,7 +173,7 @@ fn end(side: &Side, way: &str) {
     }
 }
 
-/// A runtime directory and an address of its own; ends the broker in it.
+/// A temporary runtime directory with an address. Dropping it stops the broker in it.
 pub(crate) struct Site {
     pub(crate) dir: TempDir,
     pub(crate) address: IpAddr,
@@ -199,7 +199,7 @@ impl Site {
         self.node_in(address, link, |_| {})
     }
 
-    /// A node whose process is prepared before it starts.
+    /// Starts a node whose command is prepared by `prepare`.
     pub(crate) fn node_in(
         &self,
         address: IpAddr,
@@ -250,7 +250,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // It may be gone by itself, or never have been there.
+        // The broker may have ended already, or never have existed.
         let _ = broker::stop(&broker_config(self.dir.path()));
     }
 }
@@ -299,7 +299,7 @@ impl Node {
         self.new_qp_with(MEMORY, index)
     }
 
-    /// Likewise, with so much memory.
+    /// Makes a queue pair with this much memory.
     pub(crate) fn new_qp_with(&mut self, memory: usize, index: usize) -> Remote {
         let answer = self.ask(&format!("new {memory}"));
         let numbers: Vec<u64> = answer
@@ -315,7 +315,8 @@ impl Node {
         }
     }
 
-    /// Connects the node's next queue pair, which has this index, with ours: ours first.
+    /// Connects the node's next queue pair, which has this index, with this side's. This side
+    /// connects first.
     pub(crate) fn connect(&mut self, side: &Side, index: usize) -> Remote {
         let remote = self.new_qp(index);
         side.to_rts(remote.qpn, Gid::from_ip(self.address));
@@ -331,7 +332,8 @@ impl Node {
         );
     }
 
-    /// Packets sent, those of them through shared memory, received, those ...
+    /// Returns the packets sent, those of them through shared memory, the packets received, and
+    /// those of them through shared memory.
     pub(crate) fn counters(&mut self) -> [u64; 4] {
         let answer = self.ask("counters");
         let numbers: Vec<_> = answer
@@ -345,7 +347,7 @@ impl Node {
         kill(self.child.id(), number);
     }
 
-    /// Stops it until the answer is dropped.
+    /// Stops the node until the result is dropped.
     pub(crate) fn stop(&self) -> Stopped {
         Stopped::new(self.child.id())
     }
@@ -353,13 +355,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Both fail where the test has done it.
+        // Both fail if the test has done it already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// An address that no other test has: others than those of the broker's tests.
+/// Returns an address that no other test uses, including the broker's tests.
 pub(crate) fn own_address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -381,8 +383,8 @@ pub(crate) fn assert_success(side: &Side, wr_id: u64) {
     assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
 }
 
-/// All packets of both went through shared memory. The last acknowledgements may be on their way,
-/// and the counters are not read at one instant.
+/// Checks that all packets of both went through shared memory. The last ACKs may be in flight, and
+/// the counters are not read at one instant.
 pub(crate) fn assert_all_shared(ours: &Engine, node: &mut Node) {
     assert!(ours.counters().tx_packets > 0);
     wait_until(|| {

@@ -1,4 +1,4 @@
-//! Two queue pairs of one process: the channel between them has both ends there.
+//! Two queue pairs of one process, with a shared memory link whose ends are both in the process.
 
 use rocade_emulator::{BrokerMode, Engine, EngineConfig, ImmOrInv, LinkMode, SendOp, WcStatus};
 
@@ -7,7 +7,7 @@ use crate::node::{Site, assert_success, engine, own_address};
 
 const ROOM: usize = 256 << 10;
 
-/// SEND and READ between two sides.
+/// Transfers SEND and READ messages between two sides.
 fn talk(a: &Side, b: &Side) {
     for (wr_id, len) in (0..).zip([0, 8, 1024, 100_000]) {
         a.fill(0, &pattern(len, len));
@@ -93,7 +93,7 @@ fn a_queue_pair_may_be_its_own_peer() {
     assert_shared(&engine, true);
 }
 
-/// Two addresses of one process.
+/// The link connects two addresses of one process.
 #[test]
 fn between_two_devices() {
     let site = Site::new();
@@ -111,7 +111,7 @@ fn between_two_devices() {
     talk(&a, &b);
     talk(&b, &a);
     assert_shared(&engine_of_two, true);
-    // A third queue pair, of another process, is no part of it.
+    // A queue pair of another process does not use it.
     let other = Side::on(engine(site.dir.path(), site.address, link), ROOM);
     let own = Side::on(engine_of_two, ROOM);
     connect(&own, &other);

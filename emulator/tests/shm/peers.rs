@@ -1,4 +1,4 @@
-//! `ROCADE_PEERS`: who is not among them cannot be connected with, and is not listened to.
+//! `ROCADE_PEERS`: queue pairs cannot be connected to other peers, and their packets are dropped.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -67,7 +67,7 @@ fn a_qp_is_not_connected_to_others() {
     }
 }
 
-/// What an engine has counted of packets that it did not take.
+/// Returns the counters of packets that an engine has dropped.
 fn dropped(counters: EngineCounters) -> [u64; 4] {
     [
         counters.rx_refused,
@@ -82,10 +82,10 @@ fn packets_of_others_are_counted_and_nothing_else() {
     let a = Side::on(embedded("127.3.1.1", "127.3.1.2"), 64);
     let b = Side::on(engine("127.3.1.2"), 64);
     let stranger = Side::on(engine("127.3.1.3"), 64);
-    // Seventeen seconds: on whatever machine, nothing is sent again.
+    // Seventeen seconds: even on a slow machine, nothing is retransmitted.
     b.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 22);
     a.to_rts(b.qp.qp_num().get(), b.gid());
-    // It knows all there is to know.
+    // The stranger has all keys and numbers.
     stranger.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 8);
     let op = |wr_id: u64| SendOp::Write {
         va: a.addr(0) + 8 * wr_id,
@@ -95,7 +95,7 @@ fn packets_of_others_are_counted_and_nothing_else() {
     stranger.fill(0, &[1; 8]);
     stranger.send(1, op(1), &[stranger.sge(0, 8)]);
     assert_eq!(stranger.completion().status, WcStatus::RetryExcErr);
-    // Garbage is not looked at either.
+    // Malformed packets of strangers are dropped before they are parsed.
     let socket = UdpSocket::bind("127.3.1.4:0").unwrap();
     socket
         .send_to(b"no packet at all", "127.3.1.1:4791")
@@ -105,18 +105,19 @@ fn packets_of_others_are_counted_and_nothing_else() {
     b.send(2, op(2), &[b.sge(0, 8)]);
     assert_success(&b, 2);
     assert_eq!(a.bytes(0, 24), [[0; 8], [0; 8], [2; 8]].concat());
-    // The first and seven retries, and the garbage.
+    // The first packet, seven retries and the malformed packet.
     wait_until(|| {
         a.cq.poll_one();
         a.engine.counters().rx_refused == 9
     });
     assert_eq!(dropped(a.engine.counters()), [9, 0, 0, 0]);
-    // It is counted a moment after it was acknowledged.
+    // The packet is counted a moment after it was acknowledged.
     wait_until(|| a.engine.counters().rx_packets > before);
     assert_eq!(a.engine.counters().rx_packets, before + 1);
 }
 
-/// GRO may merge packets for two processes of an address, one of which passes the other's on.
+/// GRO may merge packets for two processes of an address. One of them then forwards the other's
+/// packets.
 #[test]
 fn packets_that_another_process_passes_on_are_checked_too() {
     let site = Site::new();
@@ -155,7 +156,7 @@ fn packets_that_another_process_passes_on_are_checked_too() {
     };
     let run = [packet(a.qp.qp_num()), packet(b.qp.qp_num())].concat();
     socket.send_to(&run, (address, 4791)).unwrap();
-    // It is counted as passed on a moment after it was.
+    // The packet is counted as forwarded a moment after it was forwarded.
     wait_until(|| {
         a.cq.poll_one();
         b.cq.poll_one();
@@ -166,7 +167,7 @@ fn packets_that_another_process_passes_on_are_checked_too() {
     assert_eq!(dropped(b.engine.counters()), [1, 0, 0, 0]);
 }
 
-/// Over shared memory there is no way around it: what is refused there comes over UDP.
+/// Shared memory does not bypass the check: packets of refused peers come over UDP.
 #[test]
 fn shared_memory_is_only_for_those_who_may() {
     let site = Site::new();
@@ -179,7 +180,7 @@ fn shared_memory_is_only_for_those_who_may() {
     })
     .unwrap();
     let side = Side::on(engine, 4096);
-    // It has its address, and a place at the broker.
+    // The side has its address, and a slot at the broker.
     side.to_rts(side.qp.qp_num().get(), side.gid());
     let mut node = site.node_at(peer, "auto");
     let remote = node.new_qp(0);

@@ -14,12 +14,12 @@ use crate::node::*;
 use crate::processes::{Stopped, broker_config, wait_until};
 use crate::sandbox;
 
-/// The site's broker, stopped until this is dropped.
+/// Stops the site's broker until the result is dropped.
 fn stopped_broker(site: &Site) -> Stopped {
     Stopped::new(broker::status(&broker_config(site.dir.path())).unwrap().pid)
 }
 
-/// A message there, and one back; the node sleeps in between.
+/// Sends a message to the node and one back. The node sleeps in between.
 fn round_trip(side: &Side, node: &mut Node, index: usize, tag: u64) {
     node.ask(&format!("recv {index} {tag} 0 100"));
     assert_eq!(node.ask(&format!("sleep {index}")), "asleep");
@@ -44,7 +44,7 @@ fn new_queue_pairs_connect_over_udp_while_the_broker_is_stopped() {
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
     let old = Side::on(engine.clone(), MEMORY);
-    // Over UDP, so that there is no channel yet.
+    // Over UDP, so that there is no shared memory link yet.
     let mut node = site.node();
     let other = own_address();
     let mut third = site.node_at(other, "udp");
@@ -60,7 +60,7 @@ fn new_queue_pairs_connect_over_udp_while_the_broker_is_stopped() {
     round_trip(&old, &mut third, 0, 3);
     drop(stopped);
 
-    // And afterwards all is as before.
+    // Afterwards everything works as before.
     site.wait_for_clients(3);
     let again = Side::on(site.engine(LinkMode::Auto), MEMORY);
     let before = again.engine.counters().tx_shared;
@@ -75,7 +75,7 @@ fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
     let site = Site::new();
     let second = own_address();
     let spec = format!("dev={},{second}", site.address);
-    // The broker is there: who starts one waits longer.
+    // The broker runs already, because starting one takes longer.
     let mut node = site.node();
     node.new_qp(0);
     let broker = BrokerMode::Auto(BrokerConfig {
@@ -109,7 +109,7 @@ fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
             during += 1;
             round_trip(&live, &mut node, 1, during);
         }
-        // Those before it waited, while it did, and the one that saw its end.
+        // Includes round trips before the wait, and the one that ended after it.
         assert!(during > 20, "{during} round trips");
     });
 }
@@ -118,7 +118,7 @@ fn node_gid(site: &Site) -> Gid {
     Gid::from_ip(site.address)
 }
 
-/// Connects from the second address of the device; says why not.
+/// Connects from the second address of the device. Returns the error.
 fn to_rtr_on_second_address(side: &Side, peer: Gid) -> String {
     side.qp.to_init(ALL_ACCESS).unwrap();
     let connection = Connection {
@@ -133,7 +133,7 @@ fn queue_pairs_work_in_a_sandbox() {
     for refused in [sandbox::STRICT, sandbox::NO_GROUPS] {
         let site = Site::new();
         let address = site.address;
-        // The first one starts the broker, which is in the sandbox as well.
+        // The first node starts the broker, which is in the sandbox as well.
         let mut nodes: Vec<_> = (0..2)
             .map(|_| {
                 let mut node = site.node_in(address, "udp", |command| {
