@@ -9,7 +9,7 @@ use rocade_wire::Qpn;
 use crate::error::VerbsError;
 use crate::sync::Mutex;
 
-/// Most users that an error names.
+/// Maximum number of users that an error names.
 const MAX_NAMED: usize = 4;
 
 /// An object that uses another one.

@@ -69,7 +69,7 @@ struct Turn {
 /// The way in which the thread waits.
 #[derive(Clone, Copy, Default)]
 enum Rest {
-    /// Until there is something to do.
+    /// Until there is something to do, without a limit.
     #[default]
     Sleep,
     /// For this time in ns, ignoring packets.

@@ -6,7 +6,7 @@ use rocade_wire::{Gid, Mtu, Psn, Qpn};
 use super::qp::Qp;
 use crate::error::VerbsError;
 
-/// The only port of a device.
+/// The port that connections use.
 const PORT: u8 = 1;
 
 /// The attributes that bring an RC queue pair to RTR and RTS. UC needs only a part of them.

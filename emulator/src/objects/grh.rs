@@ -141,7 +141,8 @@ mod tests {
             (found.sgid_index, found.traffic_class, found.hop_limit),
             (1, 0x5a, 61)
         );
-        // What is in front of an IPv4 header may be anything, also what looks like IPv6: its checksum decides.
+        // The bytes in front of an IPv4 header may look like IPv6. The checksum of the IPv4 header
+        // decides.
         let mut behind_six = v4;
         behind_six[0] = 0x60;
         assert_eq!(back(&behind_six), Some(found));

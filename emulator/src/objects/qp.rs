@@ -444,7 +444,7 @@ impl Qp {
         (attr, core.qp.config().cap)
     }
 
-    /// Every send generates a completion.
+    /// Returns true if every send generates a completion.
     #[must_use]
     pub fn sq_sig_all(&self) -> bool {
         self.inner().lock().qp.config().sq_sig_all

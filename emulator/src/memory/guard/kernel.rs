@@ -123,7 +123,7 @@ unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
 /// The error of a kernel that does not copy.
 struct Refused;
 
-/// Most parts of one system call.
+/// Maximum number of parts of one system call.
 pub(crate) const MOST_PARTS: usize = 64;
 
 /// Copies all parts with one system call.
