@@ -95,7 +95,7 @@ impl Domains {
         if let Some((domain, openings)) = named.iter_mut().find(|(domain, _)| domain.key == key) {
             if init.exclusive {
                 return Err(VerbsError::InvalidArgument(
-                    "the file has an XRC domain already",
+                    "the file already has an XRC domain",
                 ));
             }
             *openings += 1;

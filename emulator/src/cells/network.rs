@@ -132,7 +132,12 @@ impl NetworkWatch {
             AsyncEventKind::PortErr
         };
         let (device, number) = (&hca.config.name, port.number);
-        tracing::info!(device, port = number, ?kind, "the interface has changed");
+        tracing::info!(
+            device,
+            port = number,
+            ?kind,
+            "network interface has changed"
+        );
         self.raise(hca, number, kind);
     }
 

@@ -212,7 +212,7 @@ impl QpInner {
     /// sends.
     pub(crate) fn abandon(&self) {
         let mut core = self.lock();
-        tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
+        tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP has ended");
         core.tx.reset();
         core.qp.abandon();
         self.purge_completions(&mut core);

@@ -43,13 +43,13 @@ impl Drop for CmId {
 
 impl From<CmError> for VerbsError {
     fn from(_: CmError) -> Self {
-        Self::InvalidArgument("the connection is not in a state for that")
+        Self::InvalidArgument("the state of the connection does not allow this")
     }
 }
 
 pub(super) fn wrong_state<T>() -> Result<T, VerbsError> {
     Err(VerbsError::InvalidArgument(
-        "the ID is not in a state for that",
+        "the state of the ID does not allow this",
     ))
 }
 

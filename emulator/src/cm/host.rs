@@ -320,7 +320,7 @@ impl EngineInner {
             if let Some(uplink) = uplink
                 && let Err(error) = self.send_mad(uplink, psn, &transmit)
             {
-                tracing::debug!(%error, route = ?transmit.route, "sending a MAD");
+                tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
             }
         }
         let next = core.cm.next_timeout();

@@ -66,7 +66,7 @@ impl EngineInner {
                 let offers = broker.client().take_offers(true);
                 self.attach_offers(offers.into_iter().chain(offer));
             }
-            Err(error) => tracing::info!(%error, %peer, %slot, "no shared memory"),
+            Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
         }
         self.find_channel(local, slot, to)
     }
@@ -92,7 +92,9 @@ impl EngineInner {
             return Some(channel);
         }
         let ends = ShmChannel::own(local, peer, slot, self.peer_bell.as_fd())
-            .inspect_err(|error| tracing::warn!(%error, "making a shared-memory channel"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
+            )
             .ok()?
             .map(Arc::new);
         self.adopt(local, peer, slot, &ends);
@@ -149,21 +151,21 @@ impl EngineInner {
         for offer in offers {
             if !self.peers.allow(offer.peer.ip()) {
                 // Its packets have to come over UDP, where they are counted as refused.
-                tracing::debug!(peer = %offer.peer, "no shared memory with a peer that is not allowed");
+                tracing::debug!(peer = %offer.peer, "refused shared memory from a peer that is not allowed");
                 continue;
             }
             let channel = match ShmChannel::new(offer) {
                 Ok(channel) => Arc::new(channel),
                 Err(error) => {
-                    tracing::warn!(%error, "mapping a shared-memory channel");
+                    tracing::warn!(%error, "failed to map a shared memory link, using UDP");
                     continue;
                 }
             };
             if let Err(error) = broker.client().watch(channel.life_line()) {
-                tracing::warn!(%error, "watching a shared-memory channel");
+                tracing::warn!(%error, "failed to watch a shared memory link, using UDP");
                 continue;
             }
-            tracing::debug!(%channel, "shared memory");
+            tracing::debug!(%channel, "shared memory link is up");
             self.change_channels(|channels| channels.push(Arc::clone(&channel)));
             self.move_qps_to(&channel);
             attached = true;
@@ -264,7 +266,7 @@ impl EngineInner {
             all.retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
         });
         for channel in &channels {
-            tracing::debug!(%channel, "shared memory ends");
+            tracing::debug!(%channel, "shared memory link has ended");
             if let Some(broker) = self.broker_link() {
                 broker.client().unwatch(channel.life_line());
             }
@@ -411,7 +413,7 @@ impl EngineInner {
         if self.link_mode != LinkMode::Udp
             && let Err(error) = broker.client().share(self.peer_bell.as_fd())
         {
-            tracing::warn!(%error, "no shared memory");
+            tracing::warn!(%error, "failed to announce shared memory to the broker, using UDP");
         }
     }
 }

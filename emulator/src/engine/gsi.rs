@@ -127,7 +127,7 @@ impl EngineInner {
         if let Some(broker) = self.broker_link()
             && let Err(error) = broker.client().release_service(binding)
         {
-            tracing::debug!(%error, "giving a port back");
+            tracing::debug!(%error, "failed to release a port");
         }
     }
 }

@@ -394,7 +394,7 @@ impl EngineInner {
                 match ResourceSocket::open() {
                     Ok(socket) => drop(self.resources.set(Arc::new(socket))),
                     Err(error) => {
-                        tracing::debug!(%error, "failed to listen: others do not see what this process has")
+                        tracing::debug!(%error, "failed to listen: `rdma resource` does not show the objects of this process")
                     }
                 }
             }
@@ -463,7 +463,7 @@ impl EngineInner {
             match self.uplink_for(local) {
                 Ok(_) => result = Ok(()),
                 Err(error) => {
-                    tracing::warn!(%error, %local, "packets to this address will not arrive");
+                    tracing::warn!(%error, %local, "failed to open this address: packets to it will not arrive");
                     if result.is_err() {
                         result = Err(error);
                     }
@@ -527,7 +527,7 @@ impl EngineInner {
         let _opening = self.opening.lock();
         for uplink in self.uplinks.read().iter() {
             if let Err(error) = uplink.link.report_headers() {
-                tracing::debug!(%error, "headers of packets are not told");
+                tracing::debug!(%error, "failed to enable header reports: datagrams show default headers");
             }
         }
         // Set last, because a thread that sees it does not wait for the links.
@@ -580,7 +580,9 @@ impl EngineInner {
         if any && self.network.tell(events, &self.hcas) {
             self.publisher.note_network();
             if let Err(error) = self.start_background() {
-                tracing::warn!("no events of network interfaces: {error}");
+                tracing::warn!(
+                    "failed to watch network interfaces, there will be no events: {error}"
+                );
             }
             self.call_background();
         }

@@ -152,7 +152,7 @@ impl EngineInner {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, local = %uplink.link.local_addr(), "receive failed");
+                    tracing::debug!(%error, local = %uplink.link.local_addr(), "failed to receive");
                     received.more = false;
                     break;
                 }

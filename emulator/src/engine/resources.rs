@@ -59,7 +59,7 @@ impl ResourceSocket {
             })
         });
         if let Err(error) = told {
-            tracing::debug!(%error, "failed to report resources: they are missing in what is shown");
+            tracing::debug!(%error, "failed to report resources: `rdma resource` does not show them");
         }
     }
 }

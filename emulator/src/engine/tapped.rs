@@ -141,7 +141,7 @@ impl Dispatch<'_> {
         let (tap, now) = (&self.engine.tap, self.engine.now());
         let bytes = packet.copied();
         if Packet::parse(&bytes).is_err() {
-            tap.refuse(now, meta, &bytes, &origin.via(), "no RoCEv2 packet");
+            tap.refuse(now, meta, &bytes, &origin.via(), "not a RoCEv2 packet");
             return Verdict::Malformed;
         }
         let is_intact = origin.is_intact(|| match bytes.split_last_chunk() {

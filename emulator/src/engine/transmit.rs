@@ -451,7 +451,7 @@ impl EngineInner {
                 if errors == 0 {
                     // Only once: the retries of every QP would repeat it.
                     tracing::error!(
-                        "cannot send to {}: {error}; what went there counts as lost",
+                        "failed to send to {}: {error}. Packets to it count as lost",
                         path.to
                     );
                 }
@@ -587,5 +587,5 @@ fn pieces<'a>(buffer: &'a TxBuffer, memory: &'a MemGuard<'_>) -> impl Iterator<I
 fn registered<'a>(memory: &'a MemGuard<'_>, source: Source) -> Readable<'a> {
     memory
         .source(source)
-        .expect("the transport has checked it under the same guard")
+        .expect("checked by the transport under the same guard")
 }

@@ -192,7 +192,7 @@ impl Publisher {
         if self.ports_changed.swap(false, Ordering::AcqRel) {
             for (hca, shown) in hcas.iter().zip(shown) {
                 if let Err(error) = show_ports(dir, hca, shown) {
-                    tracing::debug!(device = hca.config.name, %error, "ports are not shown as they are");
+                    tracing::debug!(device = hca.config.name, %error, "failed to write the port files: they are outdated");
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Publisher {
                 // The application has changed its root or its user, and cannot see or write the
                 // files.
                 Err(TryLockError::Error(error)) => {
-                    tracing::debug!(dir = %port.display(), %error, "no counters");
+                    tracing::debug!(dir = %port.display(), %error, "failed to write the counter files: they are outdated");
                 }
             }
         }

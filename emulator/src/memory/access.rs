@@ -88,7 +88,7 @@ impl<'a> Readable<'a> {
     #[inline]
     pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> Result<u32, Fault> {
         let Span { addr, len, way } = self.span;
-        assert_eq!(len, dst.len(), "the caller cuts spans to size");
+        assert_eq!(len, dst.len(), "span and buffer have the same length");
         if way == Way::Kernel {
             read(self.span, dst)?;
             return Ok(crc::update(crc::update(crc, head), dst));
@@ -117,7 +117,7 @@ impl<'a> Readable<'a> {
 
 /// Copies from registered memory. Both lengths must be equal.
 pub(super) fn read(span: Span, dst: &mut [u8]) -> Result<(), Fault> {
-    assert_eq!(span.len, dst.len(), "the caller cuts spans to size");
+    assert_eq!(span.len, dst.len(), "span and buffer have the same length");
     let Some(dst) = NonNull::new(dst.as_mut_ptr()) else {
         return Ok(());
     };
@@ -134,7 +134,7 @@ pub(super) fn read(span: Span, dst: &mut [u8]) -> Result<(), Fault> {
 pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
     let mut parts = Vec::with_capacity(places.len());
     for (span, dst) in places {
-        assert_eq!(span.len, dst.len(), "the caller cuts spans to size");
+        assert_eq!(span.len, dst.len(), "span and buffer have the same length");
         match NonNull::new(dst.as_mut_ptr()) {
             Some(own) if span.way == Way::Kernel => parts.push(Part {
                 addr: span.addr,
@@ -170,7 +170,7 @@ unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
 /// After a fault a part may have been copied.
 pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     let Span { addr, len, way } = span;
-    assert_eq!(len, src.len(), "the caller cuts spans to size");
+    assert_eq!(len, src.len(), "span and buffer have the same length");
     let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
     if src.len() == 8 && addr.is_multiple_of(8) {
         let value = u64::from_ne_bytes(src.try_into().expect("eight bytes"));

@@ -73,7 +73,7 @@ impl Ah {
         }
         if local.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::InvalidArgument(
-                "grh.dgid is not of the IP version of the GID with index grh.sgid_index",
+                "grh.dgid has another IP version than the GID with index grh.sgid_index",
             ));
         }
         let engine = &pd.context.engine;
@@ -131,13 +131,15 @@ impl Ah {
         let inner = &*self.inner;
         if !Arc::ptr_eq(pd, &inner.pd) {
             return Err(VerbsError::InvalidArgument(
-                "address handle of another domain",
+                "address handle of another protection domain",
             ));
         }
         let slot = Slot::of(dest);
         let mut routes = inner.routes.lock();
         if !inner.alive.load(Ordering::Acquire) {
-            return Err(VerbsError::InvalidArgument("destroyed address handle"));
+            return Err(VerbsError::InvalidArgument(
+                "the address handle was destroyed",
+            ));
         }
         let known = routes.iter().position(|(of, _)| *of == slot);
         let index = match known {
@@ -163,7 +165,7 @@ impl Ah {
         if self.inner.end() {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("destroyed already"))
+            Err(VerbsError::InvalidArgument("already destroyed"))
         }
     }
 }

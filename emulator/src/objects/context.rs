@@ -100,7 +100,7 @@ impl Context {
     #[doc(alias = "mlx5dv_reserved_qpn_dealloc")]
     pub fn release_qp_num(&self, qpn: Qpn) -> Result<(), VerbsError> {
         if !self.inner.reserved.lock().remove(&qpn) {
-            return Err(VerbsError::InvalidArgument("a number that is not reserved"));
+            return Err(VerbsError::InvalidArgument("the number is not reserved"));
         }
         self.inner.engine.release_qp_num(qpn);
         Ok(())

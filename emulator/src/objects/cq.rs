@@ -225,7 +225,7 @@ impl Cq {
         //= DST-02
         self.inner.users().check("completion queue")?;
         if self.inner.is_awaited() {
-            let what = "completion queue, by requests that wait for its completions";
+            let what = "completion queue, by WAIT requests";
             return Err(VerbsError::Busy(what.to_owned()));
         }
         self.inner.end();

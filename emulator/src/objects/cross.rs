@@ -66,7 +66,9 @@ impl Qp {
         };
         match qp_type {
             QpType::DcInitiator if has_streams => {
-                return Err(VerbsError::InvalidArgument("streams have no common order"));
+                return Err(VerbsError::InvalidArgument(
+                    "a DC initiator with streams has no common order of requests",
+                ));
             }
             QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::DcInitiator => {}
             _ => return Err(VerbsError::InvalidArgument("qp_type")),
@@ -75,7 +77,7 @@ impl Qp {
         let has_receives = matches!(qp_type, QpType::Rc | QpType::Uc);
         if how.managed_recv && (shares || !has_receives) {
             return Err(VerbsError::InvalidArgument(
-                "a managed receive queue that is shared",
+                "a managed receive queue cannot be shared",
             ));
         }
         let agenda = self.owner().engine().agenda();
@@ -96,7 +98,9 @@ impl Qp {
             recv,
         };
         if self.owner().cross.set(Box::new(part)).is_err() {
-            return Err(VerbsError::InvalidArgument("said before"));
+            return Err(VerbsError::InvalidArgument(
+                "cross-channel operations are already enabled",
+            ));
         }
         inner.manage(managed);
         Ok(())
@@ -104,7 +108,7 @@ impl Qp {
 }
 
 const NO_MASTER: VerbsError =
-    VerbsError::InvalidArgument("the queue pair is no cross-channel master");
+    VerbsError::InvalidArgument("the queue pair is not a cross-channel master");
 
 impl SendPoster<'_> {
     /// Queues a request that only completes in its turn (`IBV_EXP_WR_NOP`).
@@ -135,7 +139,7 @@ impl SendPoster<'_> {
         //= XCH-03
         //= XDEC-08
         if !cq.allows_waits() {
-            return Err(VerbsError::InvalidArgument("cq is not for waits"));
+            return Err(VerbsError::InvalidArgument("cq does not allow waits"));
         }
         if !Arc::ptr_eq(&cq.context, &self.owner().pd.context) {
             return Err(VerbsError::InvalidArgument("cq of another device"));
@@ -215,7 +219,9 @@ impl SendPoster<'_> {
         let total = data.map_or_else(|| wr.sges.iter().map(len).sum(), |data| data.len() as u64);
         //= XCC-04
         if total == 0 || !total.is_multiple_of(calc.element_len() as u64) {
-            return Err(VerbsError::InvalidArgument("elements that are not whole"));
+            return Err(VerbsError::InvalidArgument(
+                "the length is not a multiple of the element size",
+            ));
         }
         match (to, data) {
             (Some(to), data) => self.push_dynamic(wr, to, data)?,

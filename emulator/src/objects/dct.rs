@@ -142,7 +142,7 @@ impl Qp {
         if self.inner().lock().qp.reset_stream(stream) {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("a stream that is not in error"))
+            Err(VerbsError::InvalidArgument("the stream is not in error"))
         }
     }
 

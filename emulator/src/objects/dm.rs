@@ -128,7 +128,7 @@ impl Dm {
         if self.inner.alive.swap(false, Ordering::AcqRel) {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("freed already"))
+            Err(VerbsError::InvalidArgument("already freed"))
         }
     }
 

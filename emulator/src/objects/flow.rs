@@ -31,7 +31,7 @@ impl Flow {
         if self.end() {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("destroyed already"))
+            Err(VerbsError::InvalidArgument("already destroyed"))
         }
     }
 

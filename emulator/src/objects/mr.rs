@@ -183,7 +183,9 @@ impl Pd {
             return Err(VerbsError::InvalidArgument("device memory is zero based"));
         }
         if !dm.is_of(&self.inner.context) {
-            return Err(VerbsError::InvalidArgument("dm of another context"));
+            return Err(VerbsError::InvalidArgument(
+                "device memory of another context",
+            ));
         }
         let region = Region {
             pd: self.inner.id,
@@ -389,7 +391,7 @@ impl Mr {
         let asked = access.unwrap_or_default().intersection(Indirect::RIGHTS);
         if !limits.rights.contains(asked) {
             return Err(VerbsError::InvalidArgument(
-                "rights beyond those of the key",
+                "rights that the key does not allow",
             ));
         }
         Ok(Operands::Fill(Fill {
@@ -433,7 +435,7 @@ impl Mr {
             return Err(VerbsError::InvalidArgument("not a plain region"));
         };
         if !self.inner.registered.load(Ordering::Acquire) {
-            return Err(VerbsError::InvalidArgument("deregistered already"));
+            return Err(VerbsError::InvalidArgument("already deregistered"));
         }
         if change.flags.is_empty() || !ReregFlags::all().contains(change.flags) {
             return Err(VerbsError::InvalidArgument("flags"));
@@ -541,7 +543,7 @@ impl MrInner {
     fn deregister(&self) -> Result<(), VerbsError> {
         let state = self.state.lock();
         if !self.registered.load(Ordering::Acquire) {
-            return Err(VerbsError::InvalidArgument("deregistered already"));
+            return Err(VerbsError::InvalidArgument("already deregistered"));
         }
         let regions = state.pd.context.engine.regions();
         regions
@@ -563,7 +565,7 @@ impl MrInner {
     /// Returns the error of a region that cannot be removed or changed.
     fn kept(&self, why: Kept, state: &State) -> VerbsError {
         match why {
-            Kept::Unknown => VerbsError::InvalidArgument("deregistered already"),
+            Kept::Unknown => VerbsError::InvalidArgument("already deregistered"),
             //= DST-07
             Kept::Bound => {
                 let users = Users::default();

@@ -93,7 +93,7 @@ impl Mw {
         if self.inner.end() {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("deallocated already"))
+            Err(VerbsError::InvalidArgument("already deallocated"))
         }
     }
 }

@@ -556,12 +556,12 @@ impl Qp {
         let flows = self.owner.inner.raw();
         let flows = flows.map(|raw| raw.port.flows_of(self.qp_num()));
         if flows.is_some_and(|flows| !flows.is_empty()) {
-            let what = format!("QP {}, by flows that lead to it", self.qp_num());
+            let what = format!("QP {}, by flows that steer frames to it", self.qp_num());
             return Err(VerbsError::Busy(what));
         }
         self.drain_sessions();
         if !self.owner.let_go() {
-            return Err(VerbsError::InvalidArgument("destroyed already"));
+            return Err(VerbsError::InvalidArgument("already destroyed"));
         }
         if let Some(acks) = self.owner.async_acks() {
             acks.wait();

@@ -174,7 +174,9 @@ impl Wq {
     #[doc(alias = "ibv_destroy_wq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.users.load(Ordering::Acquire) > 0 {
-            return Err(VerbsError::Busy("work queue, by a table".to_owned()));
+            return Err(VerbsError::Busy(
+                "work queue, by an indirection table".to_owned(),
+            ));
         }
         self.qp.destroy()
     }

@@ -207,7 +207,7 @@ impl Srq {
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.inner().users().check("shared receive queue")?;
         if !self.owner.end() {
-            return Err(VerbsError::InvalidArgument("destroyed already"));
+            return Err(VerbsError::InvalidArgument("already destroyed"));
         }
         self.inner().async_acks().wait();
         Ok(())

@@ -111,7 +111,7 @@ impl Xrcd {
         if inner.close() {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("closed already"))
+            Err(VerbsError::InvalidArgument("already closed"))
         }
     }
 }

@@ -32,7 +32,7 @@ impl Travels {
                 .open_domain(key, init.create, init.exclusive)?;
             let memory = opened.map_err(|exists| {
                 if exists {
-                    VerbsError::InvalidArgument("the file has an XRC domain already")
+                    VerbsError::InvalidArgument("the file already has an XRC domain")
                 } else {
                     VerbsError::WouldBlock
                 }
@@ -119,7 +119,7 @@ impl Travels {
                 Ok(true) => end_target(host, inner),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::info!(%error, "letting go of an XRC target");
+                    tracing::info!(%error, "failed to tell the broker that an XRC target was closed");
                     end_target(host, inner);
                 }
             }
@@ -188,7 +188,7 @@ fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
     if let Some(broker) = host.broker()
         && let Err(error) = broker.client().close_domain(shared.key)
     {
-        tracing::info!(%error, "closing an XRC domain");
+        tracing::info!(%error, "failed to tell the broker that an XRC domain was closed");
     }
 }
 

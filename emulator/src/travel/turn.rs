@@ -125,7 +125,7 @@ impl Travels {
             return match self.take_target(host, inner) {
                 Ok(_) => Course::Again,
                 Err(error) => {
-                    tracing::warn!(%error, qp_num = ?inner.qp_num(), "going on with an XRC target");
+                    tracing::warn!(%error, qp_num = ?inner.qp_num(), "failed to acquire an XRC target, dropping its packet");
                     Course::Done
                 }
             };
@@ -223,7 +223,7 @@ impl Travels {
             }
             if begin.elapsed() > PATIENCE {
                 return Err(VerbsError::Busy(
-                    "XRC target, by a message that another process is at".to_owned(),
+                    "XRC target, by a message that another process is receiving".to_owned(),
                 ));
             }
             if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
@@ -246,7 +246,7 @@ impl Travels {
             return Ok(true);
         };
         if !travel.cell().is_of(inner.qp_num()) {
-            return Err(VerbsError::InvalidArgument("the XRC target is gone"));
+            return Err(VerbsError::InvalidArgument("the XRC target has ended"));
         }
         // Opening the route may take a while, so the QP is not locked. Other threads that want to
         // acquire the target wait.
@@ -303,7 +303,7 @@ fn tell_of(host: &dyn Host, qpn: Qpn, event: QpEvent) {
         && let Some(code) = code_of(event)
         && let Err(error) = broker.client().raise_of_target(shared.key, qpn, code)
     {
-        tracing::info!(%error, ?qpn, ?event, "telling other processes");
+        tracing::info!(%error, ?qpn, ?event, "failed to tell other processes of an XRC target's event");
     }
 }
 
