@@ -78,7 +78,7 @@ fn objects_in_use_are_busy_and_end_cleanly() {
     assert_eq!(
         errno(side.pd.destroy()),
         libc::EBUSY,
-        "the region is still there"
+        "the region still exists"
     );
     side.mr.destroy().unwrap();
     side.pd.destroy().unwrap();

@@ -374,7 +374,7 @@ fn a_forged_key_raises_one_event_when_armed() {
     let violated_beyond = |before| {
         let deadline = Instant::now() + Duration::from_secs(20);
         while violations() <= before {
-            assert!(Instant::now() < deadline, "nobody has seen them");
+            assert!(Instant::now() < deadline, "the packets were not counted");
             std::thread::yield_now();
         }
     };
@@ -517,7 +517,7 @@ fn a_target_is_destroyed_under_traffic() {
             }
             let deadline = Instant::now() + Duration::from_secs(20);
             while at_it.load(Ordering::Relaxed) < 2 {
-                assert!(Instant::now() < deadline, "they do not get there");
+                assert!(Instant::now() < deadline, "the requests make no progress");
                 std::thread::yield_now();
             }
             let begin = Instant::now();
@@ -700,7 +700,7 @@ fn numbers_are_reserved() {
     let own = reserved.len();
     reserved.sort_unstable();
     reserved.dedup();
-    assert_eq!(reserved.len(), own, "each is one of a kind");
+    assert_eq!(reserved.len(), own, "the numbers are not unique");
     let refused = |qpn| context.release_qp_num(qpn).map_err(|error| error.errno());
     for qpn in reserved {
         let first = refused(qpn);

@@ -21,7 +21,7 @@ fn set_descriptor_limit(limit: libc::rlimit) {
     let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!(
         result, 0,
-        "a lower limit is always allowed, and the old one too"
+        "lowering and restoring a limit is always allowed"
     );
 }
 

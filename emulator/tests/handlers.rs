@@ -208,7 +208,7 @@ fn program(name: &str) {
             println!("still here");
             touch(page(libc::PROT_NONE));
         }
-        "installed later, calls ours" => {
+        "installed later, calls Rocade's" => {
             handle(libc::SIGSEGV, libc::SIG_DFL, 0);
             let (a, b) = sides();
             // SAFETY: plain data that the call fills in.
@@ -304,7 +304,7 @@ fn a_handler_that_comes_later_has_its_own_faults_and_none_of_ours() {
     let output = run("installed later");
     assert!(says(&output, "still here"));
     assert_eq!(output.status.code(), Some(7));
-    let output = run("installed later, calls ours");
+    let output = run("installed later, calls Rocade's");
     assert!(says(&output, "still here"));
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
 }

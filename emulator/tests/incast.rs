@@ -69,7 +69,7 @@ fn incast_into_a_small_receive_buffer() {
         connect(a, b);
         connect(b, a);
     }
-    assert_eq!(shrink_receive_buffers(), 2, "one of each address");
+    assert_eq!(shrink_receive_buffers(), 2, "one socket per address");
     for (index, side) in a.iter().enumerate() {
         side.fill(0, &pattern(MESSAGE_LEN, index));
     }
@@ -80,7 +80,7 @@ fn incast_into_a_small_receive_buffer() {
     });
     for (index, side) in b.iter().enumerate() {
         let arrived = side.bytes(0, MESSAGE_LEN) == pattern(MESSAGE_LEN, index);
-        assert!(arrived, "what was written is there");
+        assert!(arrived, "written data differs");
     }
     for side in &a {
         side.fill(0, &[0; MESSAGE_LEN]);
@@ -88,7 +88,7 @@ fn incast_into_a_small_receive_buffer() {
     run(&a, &b, |va, rkey| SendOp::Read { va, rkey });
     for (index, side) in a.iter().enumerate() {
         let arrived = side.bytes(0, MESSAGE_LEN) == pattern(MESSAGE_LEN, index);
-        assert!(arrived, "what was read is there");
+        assert!(arrived, "read data differs");
     }
 }
 

@@ -144,7 +144,7 @@ fn addresses_come_and_go() {
     let second = engine.open_device("dev").unwrap();
     ip("addr add 192.0.2.2/24 dev v0\n");
     assert_eq!(next(&context), GidChange);
-    assert_eq!(next(&second), GidChange, "all who have opened it are told");
+    assert_eq!(next(&second), GidChange, "all openers get the event");
     assert_eq!(gids(&context), ["192.0.2.1", "192.0.2.2"]);
     assert_eq!(context.port_attr(1).unwrap().gid_tbl_len, 2);
     // The others keep their places. (Deleting the first address would also delete the second one,

@@ -207,7 +207,7 @@ fn frames_go_where_flows_lead_and_nowhere_else() {
     assert_eq!(
         mine.wc_flags,
         WcFlags::IP_CSUM_OK,
-        "the sender had them filled in"
+        "the sender requested checksums"
     );
     let bytes = raw.bytes(&mine, 4096);
     assert_eq!(bytes.len(), 14 + 20 + 8 + 333);
@@ -408,6 +408,10 @@ fn a_frame_wakes_who_sleeps() {
     assert_eq!(woken, 7);
     raw.side.cq.ack_events(1);
     let done = raw.completion();
-    assert_eq!(done.wc_flags, WcFlags::IP_CSUM_OK, "it was filled in");
+    assert_eq!(
+        done.wc_flags,
+        WcFlags::IP_CSUM_OK,
+        "the checksum was filled in"
+    );
     assert_eq!(raw.bytes(&done, 4096)[42..], *b"hello");
 }

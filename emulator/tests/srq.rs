@@ -512,11 +512,7 @@ fn queue_pairs_outlive_the_handle() {
     drop(srq);
     send(&from, 0, 10);
     assert_eq!(to.completion().wr_id, 0);
-    assert_eq!(
-        events(&b).len(),
-        0,
-        "an event about an object that the program has let go of"
-    );
+    assert_eq!(events(&b).len(), 0, "an event of a dropped object");
     drop((pd, mr));
 }
 

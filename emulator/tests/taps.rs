@@ -168,7 +168,7 @@ fn the_third_response_is_lost_and_comes_again() {
                 .into_iter()
                 .find(|frame| !frame.note.is_empty())
         };
-        wait_until("the capture tells of it", || noted().is_some());
+        wait_until("the capture contains the note", || noted().is_some());
         let lost = noted().unwrap();
         assert_eq!(lost.note, format!("lost ({rule})"));
         let datagram = Datagram::parse(&lost.ip).unwrap();

@@ -380,7 +380,11 @@ mod tests {
         assert_eq!(agenda.all(Why::NoRoom, Duration::ZERO), [3, 1].map(qpn));
         agenda.put(qpn(1), Why::NoRoom, NOW);
         agenda.done(qpn(1), Why::NoRoom);
-        assert_eq!(agenda.count(Why::NoRoom), 2, "one of two");
+        assert_eq!(
+            agenda.count(Why::NoRoom),
+            2,
+            "one of two entries was removed"
+        );
         assert_eq!(agenda.turn(Why::WaitingPost), None);
     }
 
@@ -400,7 +404,10 @@ mod tests {
     #[test]
     fn the_background_thread_is_called_only_where_it_would_be_late() {
         let agenda = empty();
-        assert!(!agenda.put_timer(qpn(1), NOW), "it is awake");
+        assert!(
+            !agenda.put_timer(qpn(1), NOW),
+            "the background thread is awake"
+        );
         agenda.take_timer(NOW);
         assert_eq!(agenda.sleep(NOW, None), None);
         assert!(agenda.put_timer(qpn(1), NOW.plus_ns(9_000_000)));
@@ -415,9 +422,15 @@ mod tests {
             assert!(agenda.put(qpn(1), why, due), "{why:?}");
             let looks = Some(NOW.plus_ns(why.period_ns()));
             assert_eq!(agenda.sleep(NOW, None), looks, "{why:?}");
-            assert!(!agenda.put(qpn(2), why, due), "it looks soon");
+            assert!(
+                !agenda.put(qpn(2), why, due),
+                "the background thread checks soon"
+            );
             agenda.wake();
-            assert!(!agenda.put(qpn(3), why, NOW), "it is awake");
+            assert!(
+                !agenda.put(qpn(3), why, NOW),
+                "the background thread is awake"
+            );
         }
     }
 

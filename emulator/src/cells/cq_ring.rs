@@ -412,7 +412,7 @@ mod tests {
             "solicited counts on receives only"
         );
         assert_eq!(ring.add(solicited), Added::Event);
-        assert_eq!(ring.add(solicited), Added::Quiet, "one shot");
+        assert_eq!(ring.add(solicited), Added::Quiet, "arming is one shot");
         ring.arm(true);
         assert_eq!(ring.add(failed), Added::Event, "errors count as solicited");
         ring.arm(false);
@@ -436,15 +436,19 @@ mod tests {
         assert_eq!(ring.add(at(5)), Added::Quiet, "not armed");
         ring.arm(false);
         assert_eq!(ring.add(at(10)), Added::EventAt(time(1_010)));
-        assert_eq!(ring.add(at(20)), Added::Quiet, "one waits already");
+        assert_eq!(ring.add(at(20)), Added::Quiet, "an event is held already");
         assert_eq!(ring.add(at(30)), Added::Event, "the third");
-        assert_eq!(ring.add(at(40)), Added::Quiet, "one shot");
+        assert_eq!(ring.add(at(40)), Added::Quiet, "arming is one shot");
 
         ring.arm(false);
-        assert_eq!(ring.add(at(50)), Added::Quiet, "somebody looks before");
+        assert_eq!(ring.add(at(50)), Added::Quiet, "the CQ is checked before");
         assert_eq!(ring.take_due(time(1_010)), Added::EventAt(time(1_050)));
         assert_eq!(ring.take_due(time(1_050)), Added::Event);
-        assert_eq!(ring.take_due(time(1_051)), Added::Quiet, "one shot");
+        assert_eq!(
+            ring.take_due(time(1_051)),
+            Added::Quiet,
+            "arming is one shot"
+        );
         assert_eq!(ring.add(at(60)), Added::Quiet);
 
         ring.arm(true);

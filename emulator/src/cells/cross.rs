@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(enable(&queue, 3, true), Some(3));
         post(1);
         assert_eq!(enable(&queue, 0, true), Some(4));
-        assert_eq!(enable(&queue, 1, false), None, "there is no fifth");
+        assert_eq!(enable(&queue, 1, false), None, "only four are posted");
         assert_eq!(enable(&queue, 0, false), Some(4));
         post(1);
         assert_eq!(enable(&queue, 1, true), Some(5), "nothing had changed");

@@ -182,11 +182,17 @@ mod tests {
         handover.polled();
         let stops = handover.stops();
         assert!(handover.step_back(stops));
-        assert!(handover.stopped_polling(), "it has stepped back: call it");
+        assert!(
+            handover.stopped_polling(),
+            "the thread has yielded: wake it"
+        );
         assert!(handover.is_asleep());
-        assert!(!handover.step_back(stops), "it must not step back any more");
+        assert!(
+            !handover.step_back(stops),
+            "the thread must not yield any more"
+        );
         handover.step_forward();
-        assert!(!handover.stopped_polling(), "awake: no call needed");
+        assert!(!handover.stopped_polling(), "awake: no wake-up needed");
         let before = handover.activity(10_000, false);
         handover.polled();
         assert!(!handover.is_asleep());
@@ -217,10 +223,7 @@ mod loom_tests {
             };
             let steps_back = handover.step_back(stops);
             let called = application.join().unwrap();
-            assert!(
-                !steps_back || called,
-                "the thread sleeps and nobody calls it"
-            );
+            assert!(!steps_back || called, "the thread sleeps and is not woken");
         });
     }
 }

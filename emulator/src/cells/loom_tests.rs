@@ -118,7 +118,7 @@ fn loom_an_xrc_queue_ends_with_its_last_message() {
         drop(srq);
         assert!(!was_alive && domain.find(srqn).is_none());
         let taken = message.join().unwrap();
-        assert!(weak.upgrade().is_none(), "nobody needs it any more");
+        assert!(weak.upgrade().is_none(), "a reference to the queue is left");
         assert!(taken || cq.is_empty());
         assert!(cq.users().is_empty() && !cq.is_awaited());
     });
@@ -128,7 +128,7 @@ fn domain(device: &Device) -> Arc<Domain> {
     let new = XrcdInitAttr::default();
     Domains::default()
         .open(&device.events, new, |_| Ok(None))
-        .expect("one of its own")
+        .expect("a private domain")
 }
 
 /// A moderated event is raised exactly once: with enough completions, or when its period is over.
@@ -161,7 +161,12 @@ fn loom_an_event_that_waits_comes_once() {
             engine.join().unwrap();
             look();
             let mut count = 0;
-            while channel.events.pop(|_| ()).expect("it blocks").is_some() {
+            while channel
+                .events
+                .pop(|_| ())
+                .expect("a blocking descriptor")
+                .is_some()
+            {
                 count += 1;
             }
             assert_eq!(count, 1);

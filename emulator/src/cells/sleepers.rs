@@ -202,7 +202,7 @@ mod tests {
         assert!(!sleepers.watch_in_background(), "a poller watches");
         assert!(!is_woken(&second));
         sleepers.end(first);
-        assert!(is_woken(&second), "somebody has to watch now");
+        assert!(is_woken(&second), "there has to be another watcher");
         sleepers.end(second);
         assert!(!sleepers.has_any());
 
@@ -245,7 +245,7 @@ mod loom_tests {
             let in_background = background.join().unwrap();
             assert!(!second.watches());
             if first_watches {
-                assert!(sleepers.is_woken(&second), "nobody watches for it");
+                assert!(sleepers.is_woken(&second), "there is no watcher");
             } else {
                 assert!(in_background);
             }

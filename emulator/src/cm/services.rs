@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(services.listen_conflict(2, &shared), Conflict::Everywhere);
         services.release(1, shared);
         assert!(services.listen(2, shared));
-        assert!(!services.listen(2, shared), "it does already");
+        assert!(!services.listen(2, shared), "the owner listens already");
         assert_eq!(services.listener(shared.service, ip(1)), Some(2));
         assert!(!services.bind(1, shared), "a listener shares nothing");
         services.unlisten(2, shared);

@@ -295,7 +295,11 @@ mod tests {
     #[test]
     fn without_packets_it_sleeps() {
         let mut duty = Duty::default();
-        assert_eq!(next(&mut duty, QUIET), Step::Receive, "a look costs little");
+        assert_eq!(
+            next(&mut duty, QUIET),
+            Step::Receive,
+            "polling once is cheap"
+        );
         assert_eq!(next(&mut duty, QUIET), Step::Sleep);
         assert_eq!(next(&mut duty, QUIET), Step::Receive);
     }
@@ -343,7 +347,11 @@ mod tests {
             assert_eq!(next(&mut duty, PACKETS), Step::Receive);
             duty.stay_up();
         }
-        assert_eq!(next(&mut duty, PACKETS), nap(10), "perhaps it polls now");
+        assert_eq!(
+            next(&mut duty, PACKETS),
+            nap(10),
+            "the application may poll now"
+        );
     }
 
     #[test]
@@ -359,7 +367,11 @@ mod tests {
             stops: 1,
             ..PACKETS
         };
-        assert_eq!(next(&mut duty, woke), Step::Receive, "it has slept since");
+        assert_eq!(
+            next(&mut duty, woke),
+            Step::Receive,
+            "the application has slept since"
+        );
         duty.stay_up();
         assert_eq!(next(&mut duty, woke), nap(10));
         // The back-off is not continued either.
@@ -383,7 +395,7 @@ mod tests {
         assert_eq!(
             next(&mut duty, attended),
             nap(1_280),
-            "as long as it sleeps"
+            "as long as the poller sleeps"
         );
         // The application has polled since, and does something else now.
         let seen = Observation {
@@ -465,7 +477,7 @@ mod tests {
             timer_due: true,
             ..QUIET
         };
-        assert_eq!(next(&mut duty, due), Step::Sleep, "a timer goes before");
+        assert_eq!(next(&mut duty, due), Step::Sleep, "timers come first");
     }
 
     #[test]
@@ -490,7 +502,7 @@ mod tests {
         assert_eq!(
             next(&mut duty, polls),
             Step::Sleep,
-            "the application looks itself"
+            "the application polls itself"
         );
     }
 
@@ -516,7 +528,11 @@ mod tests {
         assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(640_000));
         assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(1_280_000));
         assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(1_280_000));
-        assert_eq!(trust.stay_back(IDLE, IDLE), None, "it does not poll now");
+        assert_eq!(
+            trust.stay_back(IDLE, IDLE),
+            None,
+            "the application does not poll now"
+        );
     }
 
     #[test]

@@ -130,7 +130,7 @@ mod tests {
     fn where_yields_are_short_nobody_sleeps() {
         let mut policy = IdlePolicy::default();
         for us in 0..1_000_000 {
-            let step = policy.next(at(us), || panic!("the system is not even asked"));
+            let step = policy.next(at(us), || panic!("the system must not be asked"));
             assert_eq!(step, IdleStep::Yield);
             policy.yielded(at(us), TAKEN_NS - 1);
         }

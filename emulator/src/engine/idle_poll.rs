@@ -227,7 +227,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !sleepers.has_any() {
-                    assert!(begin.elapsed() < LIMIT / 2, "nobody sleeps");
+                    assert!(begin.elapsed() < LIMIT / 2, "no poller sleeps");
                     thread::yield_now();
                 }
                 wake(sleepers.has_watching_poller());
@@ -236,7 +236,7 @@ mod tests {
                 // It has polled without result for long.
                 engine.polls.idle_since.store(1, Ordering::Relaxed);
                 engine.sleep(cq, LIMIT_NS);
-                assert!(begin.elapsed() < LIMIT / 2, "nobody has woken the poller");
+                assert!(begin.elapsed() < LIMIT / 2, "the poller was not woken");
             }
         });
     }

@@ -43,7 +43,7 @@ fn host(address: &str) -> Host {
 }
 
 fn host_on(engine: &Engine, device: &str) -> Host {
-    let context = engine.open_device(device).expect("it is there");
+    let context = engine.open_device(device).expect("the device exists");
     let pd = context.alloc_pd().expect("a PD");
     let cq = context.create_cq(4096, None, 0, 0).expect("a CQ");
     let memory: &'static [AtomicU8] =
@@ -205,7 +205,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
         if let Some(completion) = a.cq.poll_one() {
             break completion;
         }
-        assert!(Instant::now() < deadline, "nobody receives");
+        assert!(Instant::now() < deadline, "no thread receives");
     };
     assert_eq!(completion.status, WcStatus::Success);
 }

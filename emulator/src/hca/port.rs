@@ -276,6 +276,6 @@ mod tests {
         assert!(!port.set_running(false));
         assert!(port.set_gone() && !port.set_gone());
         assert!(port.set_running(true) && port.is_running());
-        assert!(port.set_gone(), "it had come back");
+        assert!(port.set_gone(), "the interface had come back");
     }
 }

@@ -320,7 +320,7 @@ mod tests {
         let publisher = Publisher::default();
         let now = Time::from_ns(1);
         publisher.note_network();
-        assert!(publisher.due().is_none(), "nobody reads");
+        assert!(publisher.due().is_none(), "there are no files");
         publisher.start(dir.path().to_owned(), &hcas);
         publisher.publish(now, &hcas);
         assert_eq!(read("state"), "4: ACTIVE\n");
@@ -338,7 +338,7 @@ mod tests {
         let network = crate::config::HostNetwork::new(vec![interface]);
         assert!(port.follow(&network));
         publisher.publish(now, &hcas);
-        assert_eq!(read("state"), "4: ACTIVE\n", "nobody has said so");
+        assert_eq!(read("state"), "4: ACTIVE\n", "the change was not noted");
         // At once, however long ago the counters were written.
         publisher.note_network();
         publisher.publish(now, &hcas);
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(first, [9; COUNTER_FILES.len()]);
 
         let other = File::open(port.path()).expect("there");
-        other.lock().expect("nobody has it");
+        other.lock().expect("the lock is free");
         let busy = add(port.path(), &[10; COUNTER_FILES.len()], &mut first);
         assert!(matches!(busy, Err(TryLockError::WouldBlock)), "{busy:?}");
         assert_eq!(first, [9; COUNTER_FILES.len()]);

@@ -512,7 +512,7 @@ mod tests {
     fn insert(table: &MrTable, wanted: u32, instead: u32) -> u32 {
         let mut words = [wanted, instead].into_iter();
         let mut regions = table.regions.write();
-        let key = regions.new_key(|| words.next().expect("one of the two is good"));
+        let key = regions.new_key(|| words.next().expect("one of both is valid"));
         let place = regions.place(key);
         let object = Object::Null(PD);
         regions.entries[place] = Some(Entry { key, object });

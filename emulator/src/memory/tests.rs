@@ -82,7 +82,7 @@ fn keys_are_random_in_all_bits_and_found_among_many() {
         })
         .collect();
     let indexes: HashSet<_> = keys.iter().map(|key| key >> 8).collect();
-    assert_eq!(indexes.len(), keys.len(), "each names one region");
+    assert_eq!(indexes.len(), keys.len(), "indexes are unique");
     for bit in 0..32 {
         let ones = keys.iter().filter(|key| *key >> bit & 1 == 1).count();
         assert!((2000..3000).contains(&ones), "bit {bit}: {ones} of 5000");

@@ -172,7 +172,7 @@ impl Cq {
         }
         //= CQ-04
         if !self.inner.resize(cqe as usize) {
-            let why = "the CQ has more completions than that";
+            let why = "the CQ contains more completions";
             return Err(VerbsError::InvalidArgument(why));
         }
         Ok(())

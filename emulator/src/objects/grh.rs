@@ -125,7 +125,7 @@ mod tests {
             entry(3, "fd00::7"),
         ];
         let back = |bytes: &[u8; GRH_LEN]| Grh::of(bytes).and_then(|grh| grh.way_back(2, &gids));
-        let found = back(&header("fd00::1", "fd00::7", 0xa5, 0xb_cdef)).expect("one of ours");
+        let found = back(&header("fd00::1", "fd00::7", 0xa5, 0xb_cdef)).expect("a local address");
         assert_eq!(found.dgid.to_ip().to_string(), "fd00::1");
         assert_eq!(
             (found.sgid_index, found.port_num, found.is_global),
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(found.hop_limit, 61);
 
         let v4 = header("10.0.0.1", "10.0.0.7", 0x5a, 0);
-        let found = back(&v4).expect("one of ours");
+        let found = back(&v4).expect("a local address");
         assert_eq!(found.dgid.to_ip().to_string(), "10.0.0.1");
         assert_eq!(
             (found.sgid_index, found.traffic_class, found.hop_limit),
@@ -147,7 +147,7 @@ mod tests {
         behind_six[0] = 0x60;
         assert_eq!(back(&behind_six), Some(found));
         behind_six[30] ^= 1;
-        assert_eq!(back(&behind_six), None, "IPv6, and for somebody else");
+        assert_eq!(back(&behind_six), None, "IPv6, for another destination");
         // To a group, from any address of its version.
         let group = header("10.0.0.1", "239.0.0.1", 0, 0);
         assert_eq!(back(&group).map(|back| back.sgid_index), Some(1));

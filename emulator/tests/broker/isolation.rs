@@ -264,7 +264,7 @@ fn is_root() -> bool {
 #[test]
 fn other_users_cannot_keep_an_address_or_a_broker_from_us() {
     if !is_root() {
-        rocade_skip::skip!("needs root, to become somebody else");
+        rocade_skip::skip!("needs root, to become another user");
     }
     let (one, other) = (Site::new(), Site::new());
     let ip = own_address();
@@ -314,7 +314,7 @@ pub(crate) fn run_in_squatted_tmp() {
 #[test]
 fn a_squatted_default_directory_locks_nobody_out() {
     if !is_root() {
-        rocade_skip::skip!("needs root, to become somebody else");
+        rocade_skip::skip!("needs root, to become another user");
     }
     let site = Site::new();
     let mut command = site.command("squatted-tmp");

@@ -501,7 +501,7 @@ fn garbage_does_the_broker_no_harm() {
 fn other_users_are_refused() {
     // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        rocade_skip::skip!("needs root, to become somebody else");
+        rocade_skip::skip!("needs root, to become another user");
     }
     let site = Site::new();
     let _client = BrokerClient::connect_or_start(&site.config).unwrap();

@@ -572,7 +572,10 @@ fn an_id_is_resolved_without_events() {
     assert_eq!(addresses.peer, Some(peer));
     let local = addresses.local.unwrap();
     assert!(local.ip() == peer.ip() && local.port() != 0);
-    assert!(id.resolve(None, addr(a.ip, 7)).is_err(), "it has a route");
+    assert!(
+        id.resolve(None, addr(a.ip, 7)).is_err(),
+        "the route is resolved already"
+    );
     a.none();
     assert_eq!(a.channel.try_event().map(|event| event.kind), None);
     id.connect(&param(Qpn::new(7), &[])).unwrap();

@@ -73,7 +73,7 @@ fn a_thousand_connections_though_a_tenth_is_lost() {
                     let id = event.new_id.take().unwrap();
                     id.accept(cookie, &param(Qpn::new(0x8_0000 + cookie as u32), &[]))
                         .unwrap();
-                    assert!(passive.insert(cookie, id).is_none(), "asked for twice");
+                    assert!(passive.insert(cookie, id).is_none(), "requested twice");
                 }
                 // One half of them is disconnected by this side, the other half by the peer.
                 Kind::Established if cookie.is_multiple_of(2) => {

@@ -81,10 +81,7 @@ pub fn wr<'a>(wr_id: u64, sges: &'a [rocade_emulator::Sge]) -> SendWr<'a> {
 pub fn wait(side: &Side, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {
-        assert!(
-            side.cq.poll_one().is_none(),
-            "a completion that nobody asked for"
-        );
+        assert!(side.cq.poll_one().is_none(), "an unexpected completion");
         assert!(Instant::now() < deadline);
     }
 }

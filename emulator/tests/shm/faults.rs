@@ -73,7 +73,7 @@ fn rules_come_and_go_while_processes_run() {
         let [(_, _, lost), (_, _, doubled)] = of_pid(&there, other)[..] else {
             panic!("{there:?}")
         };
-        assert_eq!(lost, 0, "it sends none");
+        assert_eq!(lost, 0, "the process sends no SEND");
         assert!(doubled >= 2, "{doubled}");
 
         assert_eq!(broker::clear_faults(&config, Some(first)).unwrap(), 1);
@@ -82,7 +82,7 @@ fn rules_come_and_go_while_processes_run() {
             panic!("{there:?}")
         };
         assert_eq!(left, second);
-        assert!(still >= doubled, "it goes on counting");
+        assert!(still >= doubled, "counting goes on");
         assert_eq!(broker::clear_faults(&config, Some(first)).unwrap(), 0);
         assert_eq!(broker::clear_faults(&config, None).unwrap(), 1);
         settle(&config);

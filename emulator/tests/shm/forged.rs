@@ -46,7 +46,10 @@ fn udp_is_refused_once_the_peer_is_in_the_channel() {
     let before = engine.counters().rx_wrong_link;
     forge(&side, remote.qpn + 1);
     wait_until(|| {
-        assert!(side.cq.poll_one().is_none(), "it was taken");
+        assert!(
+            side.cq.poll_one().is_none(),
+            "the forged packet was accepted"
+        );
         engine.counters().rx_wrong_link == before + 1
     });
     assert_eq!(side.bytes(0, 8), [0; 8]);

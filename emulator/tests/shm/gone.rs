@@ -50,7 +50,7 @@ impl Victim {
             }
             "handler" => {
                 use_handlers(words[1]);
-                "so be it".into()
+                "set".into()
             }
             // QP index, work request ID, offset, length.
             "recv" => {

@@ -159,7 +159,7 @@ fn the_kernel_copies_a_run_at_once() {
     let pages = Pages::new(Middle::Hole);
     let span = |at, len| pages.span(at, len, Way::Kernel);
     // Lets the process ID be read and cached.
-    access::read(span(0, 8), &mut [0; 8]).expect("it is there");
+    access::read(span(0, 8), &mut [0; 8]).expect("mapped memory");
     let mut run = vec![0; COUNT * LEN];
     // The places are not in the order of the pages. In the second round the last one is unmapped.
     for gone in [false, true] {
@@ -191,7 +191,7 @@ fn a_child_copies_its_own_memory() {
     let pages = Pages::new(Middle::ReadOnly);
     let span = pages.span(100, 1, Way::Kernel);
     let mut copy = [0];
-    access::read(span, &mut copy).expect("it is there");
+    access::read(span, &mut copy).expect("mapped memory");
     assert_ne!(copy, [77]);
     // SAFETY: the child stores, copies and ends.
     let child = unsafe { libc::fork() };
@@ -207,7 +207,7 @@ fn a_child_copies_its_own_memory() {
     // SAFETY: a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    access::read(span, &mut copy).expect("it is there");
+    access::read(span, &mut copy).expect("mapped memory");
     assert_ne!(copy, [77]);
 }
 
@@ -239,7 +239,7 @@ fn atomics() {
 fn a_truncated_file() {
     install();
     let file = tempfile::tempfile().expect("a file");
-    file.set_len(2 * PAGE as u64).expect("it grows");
+    file.set_len(2 * PAGE as u64).expect("extended");
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping.
     let start = unsafe {
@@ -255,7 +255,7 @@ fn a_truncated_file() {
     };
     assert_ne!(start, libc::MAP_FAILED);
     start.expose_provenance();
-    file.set_len(PAGE as u64).expect("it shrinks");
+    file.set_len(PAGE as u64).expect("truncated");
     for way in [Way::Section, Way::Kernel] {
         // SAFETY: mapped above.
         let span = |at| unsafe { Span::new(start.addr() + at, 100, way) };

@@ -110,7 +110,7 @@ fn pieces_are_one_range_for_every_access() {
     assert_eq!(
         add(4),
         Ok(word + 2),
-        "who asks sees to the alignment of its own address"
+        "the caller checks the alignment of its own address"
     );
     let aligned_here_only = [block(region, 0x1004, 16)];
     assert_eq!(memory.fill(WHO, fill(key, 0, &aligned_here_only)), Ok(()));

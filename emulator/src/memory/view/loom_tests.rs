@@ -90,7 +90,10 @@ fn access(table: &MrTable, rkey: Rkey, seen: &Seen) -> Result<(), AccessError> {
     let asked = Asked::Remote(RemoteAccess::Write);
     memory.reach(WHO, rkey.get(), (VA, LEN), asked, |_, _| {
         seen.at_it.store(true, SeqCst);
-        assert!(!seen.is_over.load(SeqCst), "it has no right any more");
+        assert!(
+            !seen.is_over.load(SeqCst),
+            "access after the key was removed"
+        );
         seen.at_it.store(false, SeqCst);
         Ok(())
     })
@@ -205,7 +208,7 @@ fn loom_regions_know_their_windows() {
             thread::spawn(move || table.read(Time::ZERO).bind(WHO, &again))
         };
         let closed = table.read(Time::ZERO).invalidate(WHO, rkey, false);
-        assert_eq!(closed, Ok(()), "nobody else may bind it before");
+        assert_eq!(closed, Ok(()), "another thread has bound it");
         let bound = binder.join().unwrap();
         assert_eq!(table.remove(first), Ok(()));
         match bound {
