@@ -63,7 +63,7 @@ impl Xrcd {
     }
 
     /// Makes a shared receive queue of the domain. Its receives complete in `cq` and name memory of
-    /// `pd`. Initiators that use the domain's targets also read and write memory of `pd`.
+    /// `pd`. Requests of initiators that name this queue access memory of `pd` too.
     ///
     /// # Errors
     /// As [`Pd::create_srq`]. [`VerbsError::InvalidArgument`] if the three belong to different
