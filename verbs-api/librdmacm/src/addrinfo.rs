@@ -1,4 +1,4 @@
-//! Names to addresses.
+//! Address resolution: `rdma_getaddrinfo` and `rdma_freeaddrinfo`.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -14,12 +14,12 @@ use crate::{
     id::{PS_TCP, PS_UDP, ib_address},
 };
 
-/// The address is that of this side.
+/// Asks for the address of the passive (listening) side.
 pub(crate) const RAI_PASSIVE: c_int = 1;
 const RAI_NUMERICHOST: c_int = 2;
 const RAI_FAMILY: c_int = 8;
 
-/// What is to be put before the private data of a connection.
+/// Returns the bytes of `ai_connect`, which precede the private data of a connection.
 ///
 /// # Safety
 /// `ai_connect` must be readable for its length.
@@ -32,7 +32,7 @@ pub(crate) unsafe fn private_prefix(info: &rdma_addrinfo) -> Vec<u8> {
         .to_vec()
 }
 
-/// A copy that free(3) frees.
+/// Copies bytes into memory that free(3) releases.
 ///
 /// # Safety
 /// `from` must be NULL or readable for `len` bytes.
@@ -49,13 +49,13 @@ unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
     to
 }
 
-/// A new answer, with nothing in it.
+/// Allocates an empty `rdma_addrinfo`.
 fn empty() -> *mut rdma_addrinfo {
-    // SAFETY: a size that is not 0; all zeroes are an answer.
+    // SAFETY: the size is not 0, and all zeroes are a valid `rdma_addrinfo`.
     unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast()
 }
 
-/// `rdma_getaddrinfo`: 0, an `EAI_*` code, or -1 and errno.
+/// `rdma_getaddrinfo`: returns 0, an `EAI_*` code, or -1 with errno set.
 //= LRC-13
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -130,12 +130,13 @@ unsafe fn set_dst(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
     rai.ai_dst_len = if rai.ai_dst_addr.is_null() { 0 } else { len };
 }
 
-/// Are InfiniBand's own addresses asked for? A GID looks, and is looked up, like an address of IPv6.
+/// Returns true if the hints ask for `AF_IB` addresses. A GID looks like an IPv6 address, and is
+/// looked up like one.
 const fn wants_gids(hints: &rdma_addrinfo) -> bool {
     hints.ai_flags & RAI_FAMILY != 0 && hints.ai_family == AF_IB
 }
 
-/// The hints as getaddrinfo(3) wants them.
+/// Converts the hints to those of getaddrinfo(3).
 fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
     // SAFETY: all zeroes are hints.
     let mut plain: addrinfo = unsafe { std::mem::zeroed() };
@@ -170,7 +171,7 @@ unsafe fn look_up(
 ) -> c_int {
     let plain = plain_hints(hints);
     let mut found: *mut addrinfo = ptr::null_mut();
-    // SAFETY: by contract strings; room for the answer.
+    // SAFETY: the names are terminated strings by contract, and `found` is writable.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const plain, &raw mut found) };
     if code != 0 {
         return code;
@@ -186,7 +187,7 @@ unsafe fn look_up(
 }
 
 /// # Safety
-/// `first` must be of getaddrinfo(3).
+/// `first` must come from getaddrinfo(3).
 unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_addrinfo>) {
     let code = |code: u32| c_int::try_from(code).unwrap_or(0);
     let is_passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0);
@@ -209,7 +210,7 @@ unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_ad
         }
         None => (first.ai_addr.cast_const(), first.ai_addrlen),
     };
-    // SAFETY: the address is as long as the answer says; the name is terminated.
+    // SAFETY: getaddrinfo(3) returns the length of the address and a terminated name.
     unsafe {
         if is_passive {
             set_src(rai, addr, len);
@@ -221,14 +222,14 @@ unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_ad
     }
 }
 
-/// The length of an address of InfiniBand's own.
+/// The length of a `sockaddr_ib`.
 #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]
 const IB_LEN: u32 = size_of::<sockaddr_ib>() as u32;
 
-/// The address as one of InfiniBand's own, where those are asked for.
+/// Converts the address to a `sockaddr_ib` if the hints ask for `AF_IB`.
 ///
 /// # Safety
-/// `first` must be of getaddrinfo(3).
+/// `first` must come from getaddrinfo(3).
 unsafe fn as_gid(
     first: &addrinfo,
     hints: Option<&rdma_addrinfo>,
@@ -257,7 +258,7 @@ unsafe fn copy_name(name: *const c_char) -> *mut c_char {
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     void_call(|| {
         let mut next = res;
-        // SAFETY: by contract a list that `rdma_getaddrinfo` has made.
+        // SAFETY: by contract a list from `rdma_getaddrinfo`.
         while let Some(info) = unsafe { next.as_ref() } {
             let this = next;
             let parts = [
@@ -270,10 +271,10 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
             ];
             next = info.ai_next;
             for part in parts {
-                // SAFETY: NULL, or of malloc.
+                // SAFETY: NULL, or allocated by malloc(3).
                 unsafe { libc::free(part) };
             }
-            // SAFETY: of calloc, and not used any more.
+            // SAFETY: allocated by calloc(3), and not used any more.
             unsafe { libc::free(this.cast()) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Making and ending connections.
+//! Connection setup and teardown.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -18,7 +18,7 @@ use crate::{
     id::{IdObject, PS_TCP, copy_address},
 };
 
-/// "As much as there is", of READs and atomics.
+/// The depth of READs and atomics that stands for the limit of the device.
 //= LRC-09
 const MAX_DEPTH: u8 = 0xff;
 const REJ_CONSUMER: u16 = 28;
@@ -26,7 +26,7 @@ const REJ_VENDOR_OPTION: u16 = 35;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: c_uint = 4;
 
-/// The attributes that the queue pair of an ID needs for a state.
+/// Returns the attributes that take the queue pair of an ID to a state, and their mask.
 fn qp_attr(object: &IdObject, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> {
     // SAFETY: all zeroes are attributes.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -37,7 +37,7 @@ fn qp_attr(object: &IdObject, state: c_uint) -> Result<(ibv_qp_attr, c_int), Err
     Ok((attr, mask))
 }
 
-/// Takes the queue pair of an ID to a state.
+/// Modifies the queue pair of an ID to a state.
 pub(crate) fn qp_to(
     id: *mut rdma_cm_id,
     state: c_uint,
@@ -51,7 +51,7 @@ pub(crate) fn qp_to(
     Errno::check(unsafe { (verbs()?.ibv_modify_qp)((*id).qp, &raw mut attr, mask) })
 }
 
-/// Takes the queue pair of an ID to RTS, with other depths than those of the peer where they are given.
+/// Modifies the queue pair of an ID to RTS. Given depths replace those that the peer sent.
 //= CMA-10
 pub(crate) fn qp_to_rts(
     id: *mut rdma_cm_id,
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     })
 }
 
-/// `rdma_resolve_addr`. The time limit is not needed: the answer is there at once.
+/// `rdma_resolve_addr`. The time limit is not used, because resolving an address does not wait.
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut sockaddr,
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     })
 }
 
-/// Depths for a connection, checked against the device.
+/// Checks the depths of a connection against the limits of the device.
 //= LRC-09
 fn check_depths(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), Errno> {
     // SAFETY: by contract a live ID.
@@ -157,7 +157,7 @@ fn check_depths(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<
     Ok(())
 }
 
-/// What goes to the peer.
+/// Builds the connection parameters that are sent to the peer.
 fn complete_param(
     id: *mut rdma_cm_id,
     param: Option<&rdma_conn_param>,
@@ -183,10 +183,10 @@ fn complete_param(
     })
 }
 
-/// The private data of a parameter.
+/// Returns the private data of the connection parameters.
 ///
 /// # Safety
-/// They must be readable for their length.
+/// The private data must be readable for their length.
 unsafe fn private_of(param: Option<&rdma_conn_param>) -> &[u8] {
     match param {
         Some(param) if param.private_data_len > 0 && !param.private_data.is_null() => {
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         };
         let depths = (responder_resources, initiator_depth);
         let param = complete_param(id, param, depths, &data)?;
-        // SAFETY: a live ID; the private data live.
+        // SAFETY: a live ID, and private data that outlive the call.
         Errno::check(unsafe { (ops()?.id_connect)(object.raw, &raw const param) })?;
         object.state.lock().connect.clear();
         object.complete()
@@ -288,7 +288,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         let data = unsafe { private_of(param) };
         let depths = (responder_resources, initiator_depth);
         let param = complete_param(id, param, depths, data)?;
-        // SAFETY: a live ID; the private data live.
+        // SAFETY: a live ID, and private data that outlive the call.
         let accepted = Errno::check(unsafe {
             (ops()?.id_accept)(object.raw, object.cookie(), &raw const param)
         });
@@ -307,7 +307,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// `rdma_establish`: for who has made the queue pair itself.
+/// `rdma_establish`, for programs that create the queue pair themselves.
 //= LRC-24
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     int_call(|| {
@@ -323,13 +323,13 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// # Safety
-/// As `rdma_reject`.
+/// As for `rdma_reject`.
 unsafe fn reject(id: *mut rdma_cm_id, reason: u16, data: *const c_void, len: u8) -> c_int {
     int_call(|| {
         // SAFETY: by contract a live ID.
         let object = unsafe { IdObject::borrow(id) }?;
         let data = if len == 0 { ptr::null() } else { data };
-        // SAFETY: a live ID; by contract readable.
+        // SAFETY: a live ID, and by contract readable private data.
         Errno::check(unsafe { (ops()?.id_reject)(object.raw, reason, data, len) })
     })
 }
@@ -345,7 +345,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     unsafe { reject(id, REJ_CONSUMER, data, len) }
 }
 
-/// `rdma_reject_ece`: because of the options of the peer's vendor.
+/// `rdma_reject_ece`: rejects a request because of its vendor options (ECE).
 //= LRC-19
 pub(crate) unsafe extern "C" fn rdma_reject_ece(
     id: *mut rdma_cm_id,
@@ -369,7 +369,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_notify`: the queue pair has heard of its peer.
+/// `rdma_notify`: reports that the queue pair received a packet of its peer (`IBV_EVENT_COMM_EST`).
 //= EVT-08
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     int_call(|| {

@@ -1,4 +1,4 @@
-//! The devices, which stay open once they were.
+//! The devices of the process, which stay open after their first use.
 
 use std::{
     ffi::{c_int, c_void},
@@ -22,11 +22,11 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
     pub(crate) verbs: *mut ibv_context,
-    /// The domain for who has none.
+    /// The default protection domain of IDs.
     pub(crate) pd: *mut ibv_pd,
-    /// The XRC domain for who has none; NULL until somebody asks.
+    /// The default XRC domain of IDs, or NULL before its first use.
     xrcd: *mut ibv_xrcd,
-    /// READs and atomics that a QP may have outstanding, as requester and as responder.
+    /// READs and atomics that a QP may have outstanding as requester and as responder.
     pub(crate) max_initiator_depth: u8,
     pub(crate) max_responder_resources: u8,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Device {
 // SAFETY: the pointers are to objects of libibverbs, which any thread may use.
 unsafe impl Send for Device {}
 
-/// Those of one process.
+/// The open devices, and the fork generation that opened them.
 #[derive(Default)]
 struct Devices {
     generation: Option<u32>,
@@ -46,10 +46,10 @@ static DEVICES: Mutex<Devices> = Mutex::new(Devices {
     open: Vec::new(),
 });
 
-/// All devices, in the order of the list.
+/// Returns all devices, in the order of the list.
 ///
 /// # Errors
-/// Those of opening them.
+/// The error of opening a device.
 pub(crate) fn all() -> Result<Vec<Device>, Errno> {
     let generation = engine::generation()?;
     let mut devices = DEVICES.lock();
@@ -60,10 +60,10 @@ pub(crate) fn all() -> Result<Vec<Device>, Errno> {
     Ok(devices.open.clone())
 }
 
-/// The device at a place of the list; `None` for -1.
+/// Returns the device at a position of the list, or `None` for -1.
 ///
 /// # Errors
-/// Those of [`all`].
+/// As for [`all`].
 pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
     let Ok(place) = usize::try_from(place) else {
         return Ok(None);
@@ -72,20 +72,21 @@ pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
     found.map(Some).ok_or(Errno::NODEV)
 }
 
-/// The device of a context.
+/// Returns the device of a context.
 ///
 /// # Errors
-/// `ENODEV` where it is none of ours.
+/// `ENODEV` if the context does not belong to an open Rocade device.
 pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
     let all = all()?;
     let found = all.iter().find(|device| device.verbs == verbs);
     found.copied().ok_or(Errno::NODEV)
 }
 
-/// The XRC domain for who has none: the process's own, without a file.
+/// Returns the default XRC domain of IDs, which belongs to this process and has no file.
 ///
 /// # Errors
-/// `ENODEV` where the device is none of ours; those of opening it.
+/// `ENODEV` if the context does not belong to an open Rocade device, or the error of opening the
+/// XRC domain.
 //= LRC-05
 pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     all()?;
@@ -94,7 +95,7 @@ pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     let device = open.find(|device| device.verbs == verbs);
     let device = device.ok_or(Errno::NODEV)?;
     if device.xrcd.is_null() {
-        // SAFETY: an open device of our libibverbs.
+        // SAFETY: an open device of Rocade's libibverbs.
         let open = unsafe { table_of(verbs) }
             .open_xrcd
             .ok_or(Errno(libc::EOPNOTSUPP))?;
@@ -147,7 +148,7 @@ fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
     })
 }
 
-/// `rdma_get_devices`: an array with NULL at its end; the devices stay open.
+/// `rdma_get_devices`: returns an array that ends with NULL. The devices stay open.
 //= LRC-18
 pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     ptr_call(|| {
@@ -160,7 +161,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
         }
         let found = found?;
         let len = (found.len() + 1) * size_of::<*mut ibv_context>();
-        // SAFETY: a size that is not 0. The caller has no other way to free it than ours.
+        // SAFETY: the size is not 0. A program can free the array only with `rdma_free_devices`.
         let array = unsafe { libc::malloc(len) }.cast::<*mut ibv_context>();
         let array = Errno::made(array)?;
         let contexts = found.iter().map(|device| device.verbs);
@@ -172,7 +173,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
     })
 }
 
-/// `rdma_free_devices`: the array, not the devices.
+/// `rdma_free_devices`: frees the array and leaves the devices open.
 //= LRC-18
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: by contract NULL or from `rdma_get_devices`.

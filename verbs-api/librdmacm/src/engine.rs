@@ -1,5 +1,5 @@
-//! `libibverbs.so.1`, which holds the engine of the process: its private table, and the verbs that the connection
-//! manager calls itself.
+//! Access to the engine in `libibverbs.so.1`: its private table, and the verbs that the connection
+//! manager calls.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -25,13 +25,13 @@ macro_rules! verbs {
 
         impl Verbs {
             /// # Safety
-            /// `library` must be a handle of our `libibverbs.so.1`.
+            /// `library` must be a handle of Rocade's `libibverbs.so.1`.
             unsafe fn find(library: *mut c_void) -> Option<Self> {
                 Some(Self {
                     $( $name: {
                         // The name is terminated.
                         let name = concat!(stringify!($name), "\0").as_ptr().cast();
-                        // SAFETY: by contract a library; the function of that name has this type.
+                        // SAFETY: by contract a library, whose function of that name has this type.
                         unsafe { function(library, name) }?
                     }, )+
                 })
@@ -66,7 +66,7 @@ verbs! {
     ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
 }
 
-/// What is found of the library.
+/// The functions found in `libibverbs.so.1`.
 struct Library {
     ops: &'static rocade_cm_ops,
     verbs: Verbs,
@@ -74,13 +74,14 @@ struct Library {
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
-/// The private table and the verbs.
+/// Looks up the private table and the verbs.
 fn open() -> Option<Library> {
     let library = library::find();
     if library.is_null() {
         return None;
     }
-    // SAFETY: a handle of dlopen; the function has this type in our library, and no other has it.
+    // SAFETY: a handle of dlopen(3). Only Rocade's library has a function of this name, and it has
+    // this type.
     let ops: extern "C" fn() -> *const rocade_cm_ops =
         unsafe { function(library, c"rocade_cm".as_ptr()) }?;
     // SAFETY: the table is a static of the library, which is never unloaded.
@@ -88,7 +89,7 @@ fn open() -> Option<Library> {
     if ops.version != ROCADE_CM_VERSION {
         return None;
     }
-    // SAFETY: our library.
+    // SAFETY: a library that has the private table is Rocade's.
     let verbs = unsafe { Verbs::find(library) }?;
     Some(Library { ops, verbs })
 }
@@ -98,26 +99,26 @@ fn library() -> Result<&'static Library, Errno> {
     library.ok_or(Errno(libc::EOPNOTSUPP))
 }
 
-/// The private table.
+/// Returns the private table.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: another `libibverbs.so.1` than ours is in use.
+/// `EOPNOTSUPP` if the program uses a `libibverbs.so.1` other than Rocade's.
 pub(crate) fn ops() -> Result<&'static rocade_cm_ops, Errno> {
     Ok(library()?.ops)
 }
 
-/// The verbs.
+/// Returns the verbs.
 ///
 /// # Errors
-/// As [`ops`].
+/// As for [`ops`].
 pub(crate) fn verbs() -> Result<&'static Verbs, Errno> {
     Ok(&library()?.verbs)
 }
 
-/// Counts the forks.
+/// Returns the fork generation, which counts the forks of the process.
 ///
 /// # Errors
-/// As [`ops`].
+/// As for [`ops`].
 pub(crate) fn generation() -> Result<u32, Errno> {
     // SAFETY: no argument.
     Ok(unsafe { (ops()?.generation)() })

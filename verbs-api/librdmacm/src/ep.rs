@@ -1,4 +1,5 @@
-//! Endpoints: IDs made and resolved in one go, whose calls wait for their events.
+//! Endpoints: IDs that are created and resolved in one call. The calls of such an ID wait for their
+//! events.
 
 use std::{ffi::c_int, ptr};
 
@@ -17,7 +18,7 @@ use crate::{
 /// `RDMA_OPTION_IB`, `RDMA_OPTION_IB_PATH`.
 const LEVEL_IB: c_int = 1;
 const IB_PATH: c_int = 1;
-/// How long resolving may take.
+/// The time limit of address and route resolution, in milliseconds.
 //= LRC-04
 const RESOLVE_MS: c_int = 2000;
 
@@ -50,7 +51,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
                 Ok(())
             }
             Err(errno) => {
-                // SAFETY: made above; nobody has seen it.
+                // SAFETY: created above, and not returned to the program.
                 unsafe { rdma_destroy_qp(new) };
                 // SAFETY: as above.
                 unsafe { id::destroy(new) }?;
@@ -61,7 +62,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 }
 
 /// # Safety
-/// All must be alive; `pd` and `attr` may be NULL.
+/// `id` must be alive. `pd` and `attr` must be NULL or alive.
 unsafe fn prepare(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
@@ -74,7 +75,7 @@ unsafe fn prepare(
     // SAFETY: by contract NULL or valid.
     let attr = unsafe { attr.as_mut() };
     if info.ai_flags & RAI_PASSIVE != 0 {
-        // SAFETY: a live ID; by contract an address.
+        // SAFETY: a live ID, and by contract an address.
         answer(unsafe { rdma_bind_addr(id, info.ai_src_addr) })?;
         if !pd.is_null() {
             // SAFETY: the C part is alive.
@@ -83,10 +84,10 @@ unsafe fn prepare(
         object.state.lock().qp_init_attr = attr.map(|attr| ibv_qp_init_attr { qp_type, ..*attr });
         return Ok(());
     }
-    // SAFETY: a live ID; by contract addresses.
+    // SAFETY: a live ID, and by contract addresses.
     answer(unsafe { rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
     if info.ai_route_len > 0 {
-        // SAFETY: a live ID; by contract a route as long as it says.
+        // SAFETY: a live ID, and by contract a route of the given length.
         answer(unsafe {
             rdma_set_option(id, LEVEL_IB, IB_PATH, info.ai_route, info.ai_route_len)
         })?;
@@ -143,7 +144,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         }
         object.forget_event();
         let mut event: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: the C part is alive; its channel is its own.
+        // SAFETY: the C part is alive, and its channel belongs to the ID.
         answer(unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) })?;
         // SAFETY: an event was written.
         let told = unsafe { event.read() };
@@ -164,7 +165,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
             unsafe { (*listen).event = event };
             return Err(errno);
         }
-        // SAFETY: the new ID is alive; by contract writable.
+        // SAFETY: the new ID is alive, and `id` is writable by contract.
         unsafe {
             (*told.id).event = event;
             id.write(told.id);

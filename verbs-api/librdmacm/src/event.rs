@@ -1,4 +1,5 @@
-//! Events: what the engine tells, and what has to be done before the program hears of it.
+//! Events: converts those of the engine for the program, and updates the ID and its queue pair
+//! first.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -34,24 +35,24 @@ pub(crate) const MULTICAST_JOIN: c_uint = 12;
 pub(crate) const MULTICAST_ERROR: c_uint = 13;
 pub(crate) const TIMEWAIT_EXIT: c_uint = 15;
 
-/// The consumer's reason of a rejection.
+/// The reason code of a rejection by the consumer.
 const REJ_CONSUMER: u16 = 28;
 /// QP attribute mask.
 const IBV_QP_STATE: c_int = 1;
 
-/// What a pointer to an `rdma_cm_event` really points at.
+/// An event, and the data that outlive it. The program has a pointer to the first member.
 #[repr(C)]
 struct EventObject {
     c: rdma_cm_event,
-    /// Whose acknowledgement it is; the parent's in a child.
+    /// The ID whose events count this one. In a forked child the ID belongs to the parent.
     owner: *const IdObject,
-    /// The group that was joined; 0 for none.
+    /// The multicast group that was joined, or 0.
     group: u64,
     private_data: [u8; ROCADE_CM_PRIVATE_LEN],
 }
 
-/// `rdma_get_cm_event`: waits, or fails with `EAGAIN` if the descriptor is non-blocking. A cancellation point, as
-/// read(2) is: no frame may have anything to drop while it waits.
+/// `rdma_get_cm_event`: waits, or fails with `EAGAIN` if the descriptor is non-blocking. It is a
+/// cancellation point, as read(2) is: no frame may own a value with a destructor while it waits.
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -79,8 +80,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         let told = unsafe { told.assume_init() };
         let mut made = ptr::null_mut();
         let status = int_call(|| {
-            // SAFETY: the cookie of an event is the address of a live ID: it lives until its events are
-            // acknowledged.
+            // SAFETY: the cookie of an event is the address of an ID, which lives until its events
+            // are acknowledged.
             made = unsafe { make(&told) }?;
             Ok(())
         });
@@ -95,7 +96,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
 }
 
-/// Makes the program's event; NULL where it is none of its business.
+/// Converts an event for the program. Returns NULL if the program does not get this event.
 ///
 /// # Safety
 /// The cookie must be that of a live ID.
@@ -122,7 +123,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
         event.c.param.ud = ud_param(told);
     }
     if told.private_data_len > 0 {
-        // Both begin with the pointer.
+        // Both parameter structures begin with the pointer to the private data.
         event.c.param.ud.private_data = event.private_data.as_ptr().cast();
     }
     let is_news = match told.kind {
@@ -155,7 +156,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
         }
         REJECTED => {
             let is_news = !object.state.lock().connect_error;
-            // What the program has done wrong is seen elsewhere.
+            // An error of the QP does not hide the rejection from the program.
             let _ = qp_to_error(object.as_c());
             is_news
         }
@@ -169,7 +170,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
     Ok(Box::into_raw(event).cast())
 }
 
-/// A request could not become an ID.
+/// Reports that a connection request was dropped because its ID could not be created.
 fn tell_refusal(errno: Errno) {
     let line = format!(
         "rocade[{}]: a connection request is dropped: errno {}\n",
@@ -180,7 +181,7 @@ fn tell_refusal(errno: Errno) {
     let _ = unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
-/// The ID of a request.
+/// Creates the ID of a connection request.
 fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id, Errno> {
     let of = listener.as_c();
     // SAFETY: the C part is alive.
@@ -197,13 +198,13 @@ fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id
     object.query()?;
     object.show_path();
     if listener.state.lock().sync {
-        // SAFETY: alive; it gets a channel of its own.
+        // SAFETY: the ID is alive, and NULL gives it its own channel.
         unsafe { migrate(id, ptr::null_mut()) }?;
     }
     Ok(id)
 }
 
-/// The peer has accepted: the queue pair, if the ID has one, goes to RTS, and the peer learns that.
+/// Handles the peer's REP: takes the queue pair of the ID, if it has one, to RTS, and sends RTU.
 //= EVT-06
 fn respond(object: &IdObject, event: &mut rdma_cm_event) {
     let c = object.as_c();
@@ -229,7 +230,7 @@ fn respond(object: &IdObject, event: &mut rdma_cm_event) {
     }
 }
 
-/// The queue pair of an ID, if there is one, goes to ERR.
+/// Modifies the queue pair of an ID, if it has one, to ERR.
 pub(crate) fn qp_to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: by contract a live ID.
     let qp = unsafe { (*id).qp };

@@ -22,7 +22,7 @@ const NAMES: [&CStr; 16] = [
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
 ];
 
-/// `rdma_event_str`: a static string, also for unknown values.
+/// `rdma_event_str`: returns a static string, also for unknown values.
 pub(crate) extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
     usize::try_from(event)
         .ok()

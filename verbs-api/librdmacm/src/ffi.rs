@@ -14,13 +14,13 @@ impl Errno {
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const NODEV: Self = Self(libc::ENODEV);
 
-    /// What the C library, or a verb, has just set.
+    /// Returns the errno that the C library or a verb has just set, or `EIO` if there is none.
     pub(crate) fn last() -> Self {
         let code = std::io::Error::last_os_error().raw_os_error();
         Self(code.filter(|code| *code != 0).unwrap_or(libc::EIO))
     }
 
-    /// A verb's answer: 0 or an errno value.
+    /// Converts the return value of a verb, which is 0 or an errno value.
     pub(crate) const fn check(code: c_int) -> Result<(), Self> {
         match code {
             0 => Ok(()),
@@ -28,7 +28,7 @@ impl Errno {
         }
     }
 
-    /// What a verb has made; NULL is an error that it has set.
+    /// Converts the pointer that a verb returned. NULL stands for an error in errno.
     pub(crate) fn made<T>(made: *mut T) -> Result<*mut T, Self> {
         if made.is_null() {
             return Err(Self::last());
@@ -51,13 +51,14 @@ unsafe extern "C" {
 
 fn set_cancel_state(state: c_int) -> c_int {
     let mut old = state;
-    // SAFETY: `old` is writable. Fails for other values than the two only.
+    // SAFETY: `old` is writable. The call fails only for other values than these two.
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }
 
-/// A thread that is cancelled would be unwound, which must not happen here: only `rdma_get_cm_event` and `raccept`,
-/// which do not come this way while they wait, are cancellation points.
+/// Runs `f` with cancellation disabled, and converts a panic to `EIO`. Cancellation would unwind
+/// the thread, which frames with destructors do not allow. Only `rdma_get_cm_event` and `raccept`
+/// are cancellation points, and they do not wait inside this function.
 fn guarded<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
@@ -68,7 +69,7 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     outcome
 }
 
-/// Convention "0, or -1 and errno".
+/// Calls `f`, and returns 0, or -1 with errno set.
 //= LRC-01
 pub(crate) fn int_call(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(f) {
@@ -77,14 +78,15 @@ pub(crate) fn int_call(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// Convention "pointer, or NULL and errno".
+/// Calls `f`, and returns a pointer, or NULL with errno set.
 pub(crate) fn ptr_call<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(f).unwrap_or(ptr::null_mut())
 }
 
-/// Convention "a number, or -1 and errno".
+/// Calls `f`, and returns a number, or -1 with errno set.
 pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
-    // As a system call, it leaves errno alone unless it fails: there are programs that look at it after a 0.
+    // Like a system call, this keeps errno unless the call fails. Some programs read errno after a
+    // return value of 0.
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
     let before = unsafe { *libc::__errno_location() };
     guarded(f).map_or(-1, |number| {
@@ -93,12 +95,12 @@ pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
     })
 }
 
-/// For functions that cannot report a failure.
+/// Calls `f` for a function that cannot report an error.
 pub(crate) fn void_call(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);
 }
 
-/// Writes where the caller points.
+/// Writes a value to the caller's memory.
 ///
 /// # Safety
 /// `target` must be NULL or valid for writes of `T`.
@@ -106,7 +108,7 @@ pub(crate) unsafe fn write<T>(target: *mut T, value: T) -> Result<(), Errno> {
     if target.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: not NULL; the caller of this function vouches for the rest.
+    // SAFETY: not NULL, and by contract valid for writes.
     unsafe { target.write(value) };
     Ok(())
 }

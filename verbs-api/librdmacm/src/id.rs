@@ -32,26 +32,26 @@ pub(crate) const PS_IB: c_uint = 0x013f;
 
 /// P_Key of all connections.
 const PKEY: u16 = 0xffff;
-/// "Exactly", in a path record.
+/// The selector "exactly" of a path record.
 const EXACTLY: u8 = 2;
-/// 10 Gbit/s in the code of rates.
+/// 10 Gbit/s, as a rate code of a path record.
 const RATE: u8 = 3;
 
-/// What a pointer to an `rdma_event_channel` really points at.
+/// An event channel. The program has a pointer to the first member.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     c: UnsafeCell<rdma_event_channel>,
     raw: rocade_cm_channel,
 }
 
-/// Channels that were ended: a thread that was on its way to one still finds its memory.
+/// Destroyed channels, whose memory is kept for threads that are about to use the pointer.
 struct Ended(VecDeque<Box<ChannelObject>>);
 
 // SAFETY: the C part is touched through raw pointers only, the rest is atomics.
 unsafe impl Send for Ended {}
 
 impl Ended {
-    /// Of so many: none is that late.
+    /// The number of channels that are kept. No thread is delayed for longer than that.
     const MOST: usize = 64;
 }
 
@@ -64,13 +64,14 @@ impl ChannelObject {
             raw: rocade_cm_channel::default(),
         });
         let fd = object.c.get().cast();
-        // SAFETY: the place stays where it is; the descriptor is the first and only member of the C part.
+        // SAFETY: the box does not move. The descriptor is the only member of the C part.
         Errno::check(unsafe { (ops()?.channel_new)(&raw const object.raw, fd) })?;
         Ok(Box::into_raw(object).cast())
     }
 
     /// # Safety
-    /// `channel` must be NULL or come from [`Self::create`], and be alive, or have been until now.
+    /// `channel` must be NULL or come from [`Self::create`]. It must be alive, or destroyed so
+    /// recently that its memory is kept.
     pub(crate) unsafe fn raw(
         channel: *mut rdma_event_channel,
     ) -> Result<*const rocade_cm_channel, Errno> {
@@ -82,17 +83,18 @@ impl ChannelObject {
     }
 
     /// # Safety
-    /// As [`Self::raw`]; nobody uses it afterwards.
+    /// As for [`Self::raw`]. The channel is not used afterwards.
     pub(crate) unsafe fn end(channel: *mut rdma_event_channel) -> Result<(), Errno> {
         // SAFETY: same contract.
         let raw = unsafe { Self::raw(channel) }?;
-        // SAFETY: it lives, and is not used afterwards.
+        // SAFETY: the channel is alive, and not used afterwards.
         unsafe { (ops()?.channel_free)(raw) };
         // SAFETY: it came from `Box::into_raw`.
         let object = unsafe { Box::from_raw(channel.cast::<Self>()) };
-        // SAFETY: alive; the program does not look at it any more.
+        // SAFETY: the object is alive, and the program does not read it any more.
         unsafe { (*object.c.get()).fd = -1 };
-        // Held by nobody for long, or for ever in a child: its memory does not matter then.
+        // The lock is held briefly. In a forked child it may be held for ever, and the leaked
+        // memory does not matter.
         if let Some(mut ended) = ENDED.try_lock() {
             ended.0.push_back(object);
             if ended.0.len() > Ended::MOST {
@@ -105,37 +107,38 @@ impl ChannelObject {
     }
 }
 
-/// What a pointer to an `rdma_cm_id` really points at. The program reads and writes the C part.
+/// A connection manager ID. The program has a pointer to its C part, and reads and writes it.
 #[repr(C)]
 pub(crate) struct IdObject {
     pub(crate) c: UnsafeCell<rdma_cm_id>,
     pub(crate) raw: *mut rocade_cm_id,
     generation: u32,
     pub(crate) state: Mutex<IdState>,
-    /// Events that were acknowledged.
+    /// The number of acknowledged events.
     completed: Mutex<u64>,
     all_completed: Condvar,
     path: UnsafeCell<ibv_sa_path_rec>,
 }
 
-// SAFETY: the C part and the path are touched through raw pointers only, as the program does; the rest
-// is locked or never changes.
+// SAFETY: the C part and the path are accessed only through raw pointers, as the program does. The
+// other members are behind locks or never change.
 unsafe impl Sync for IdObject {}
 
-/// What else is known of an ID.
+/// The members of an ID that `struct rdma_cm_id` does not have.
 #[derive(Default)]
 pub(crate) struct IdState {
-    /// It has a channel of its own, and calls wait for their events.
+    /// Synchronous mode: the ID has its own channel, and its calls wait for their events.
     pub(crate) sync: bool,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
-    /// The connection could not be made, and its end is no news.
+    /// Connection setup failed on this side. The program gets no further event about the end of the
+    /// connection.
     pub(crate) connect_error: bool,
-    /// What `rdma_getaddrinfo` has put before the private data of the next connection.
+    /// The prefix of the private data of the next connection, from `rdma_getaddrinfo`.
     pub(crate) connect: Vec<u8>,
-    /// For the queue pairs of the requests of a listener.
+    /// The attributes for queue pairs of a listener's connection requests.
     pub(crate) qp_init_attr: Option<ibv_qp_init_attr>,
-    /// Multicast groups joined, or about to be.
+    /// Multicast groups that the ID has joined or is joining.
     pub(crate) groups: Vec<Group>,
 }
 
@@ -151,12 +154,12 @@ impl IdObject {
         if object.generation == engine::generation()? {
             Ok(object)
         } else {
-            // The parent's.
+            // The ID belongs to the parent of this process.
             Err(Errno::NODEV)
         }
     }
 
-    /// An ID for what the engine has.
+    /// Creates an ID for an object of the engine, which `make` creates from the cookie.
     pub(crate) fn create(
         make: impl FnOnce(u64) -> Result<*mut rocade_cm_id, Errno>,
         channel: *mut rdma_event_channel,
@@ -167,7 +170,7 @@ impl IdObject {
         let mut place = Box::<Self>::new_uninit();
         let address = place.as_mut_ptr();
         let raw = make(address.expose_provenance() as u64)?;
-        // SAFETY: all zeroes are an ID without anything.
+        // SAFETY: all zeroes are a valid, empty `rdma_cm_id`.
         let mut c: rdma_cm_id = unsafe { std::mem::zeroed() };
         c.channel = channel;
         c.context = context;
@@ -187,25 +190,25 @@ impl IdObject {
         Ok(Box::into_raw(place).cast())
     }
 
-    /// The pointer that the program has.
+    /// Returns the pointer that the program uses.
     pub(crate) const fn as_c(&self) -> *mut rdma_cm_id {
         self.c.get()
     }
 
-    /// The cookie of its events.
+    /// Returns the cookie of the ID's events.
     pub(crate) fn cookie(&self) -> u64 {
         ptr::from_ref(self).expose_provenance() as u64
     }
 
-    /// An event was acknowledged.
+    /// Counts an acknowledged event.
     pub(crate) fn complete_one(&self) {
         let mut completed = self.completed.lock();
         *completed += 1;
-        // Under the lock: who waits frees this.
+        // Notifies under the lock, because the waiting thread frees this object.
         self.all_completed.notify_all();
     }
 
-    /// Waits until so many were.
+    /// Waits until `reported` events are acknowledged.
     //= EVT-07
     pub(crate) fn wait_for(&self, reported: u64) {
         let mut completed = self.completed.lock();
@@ -214,7 +217,7 @@ impl IdObject {
         }
     }
 
-    /// Waits until something is so that acknowledgements make so.
+    /// Waits until `done` returns true, which acknowledgements of events can change.
     pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
         let mut completed = self.completed.lock();
         while !done() {
@@ -222,7 +225,7 @@ impl IdObject {
         }
     }
 
-    /// Fills in addresses, device and path.
+    /// Copies addresses, device and path of the engine's ID to the C part.
     pub(crate) fn query(&self) -> Result<(), Errno> {
         // SAFETY: all zeroes are an answer.
         let mut route: rocade_cm_route = unsafe { std::mem::zeroed() };
@@ -251,7 +254,7 @@ impl IdObject {
             packet_life_time: route.packet_life_time,
             preference: 0,
         };
-        // SAFETY: the C part is alive; the program does not change it while it calls us for this ID.
+        // SAFETY: the C part is alive. A program must not change it during a call for this ID.
         unsafe {
             if route.src.ss_family != 0 {
                 (*c).route.addr.src_storage = route.src;
@@ -274,7 +277,7 @@ impl IdObject {
         Ok(())
     }
 
-    /// The path is known.
+    /// Shows the path in the C part, once it is resolved.
     pub(crate) fn show_path(&self) {
         let c = self.as_c();
         // SAFETY: as in `query`.
@@ -284,7 +287,7 @@ impl IdObject {
         }
     }
 
-    /// In synchronous mode: waits for what becomes of a call.
+    /// Waits in synchronous mode for the event of a call, and returns its result.
     //= LRC-02
     pub(crate) fn complete(&self) -> Result<(), Errno> {
         if !self.state.lock().sync {
@@ -292,7 +295,7 @@ impl IdObject {
         }
         self.forget_event();
         let c = self.as_c();
-        // SAFETY: the C part is alive, and the members are only ours in this mode.
+        // SAFETY: the C part is alive. In this mode only the library writes the two members.
         let (channel, place) = unsafe { ((*c).channel, &raw mut (*c).event) };
         // SAFETY: a live channel, and room for the event.
         if unsafe { event::rdma_get_cm_event(channel, place) } != 0 {
@@ -307,7 +310,7 @@ impl IdObject {
         }
     }
 
-    /// Acknowledges the event that the ID shows.
+    /// Acknowledges the event that the C part points to.
     pub(crate) fn forget_event(&self) {
         let c = self.as_c();
         // SAFETY: the C part is alive.
@@ -315,13 +318,13 @@ impl IdObject {
         if !event.is_null() {
             // SAFETY: as above.
             unsafe { (*c).event = ptr::null_mut() };
-            // SAFETY: a live event that nobody uses afterwards.
+            // SAFETY: a live event that is not used afterwards.
             unsafe { event::rdma_ack_cm_event(event) };
         }
     }
 }
 
-/// Queue pairs of a port space.
+/// Returns the type of the queue pairs of a port space.
 //= LRC-22
 pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
     match ps {
@@ -331,7 +334,7 @@ pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
     }
 }
 
-/// Makes an ID; without a channel it gets one of its own.
+/// Creates an ID. An ID without a channel gets its own one.
 pub(crate) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -363,7 +366,7 @@ pub(crate) fn create(
         Ok(id) => id,
         Err(error) => {
             if sync {
-                // SAFETY: made above, and nobody has seen it.
+                // SAFETY: created above, and not returned to the program.
                 unsafe { ChannelObject::end(channel) }?;
             }
             return Err(error);
@@ -374,7 +377,7 @@ pub(crate) fn create(
     Ok(id)
 }
 
-/// Ends an ID.
+/// Destroys an ID.
 ///
 /// # Safety
 /// `id` must be alive, and is not used afterwards.
@@ -382,7 +385,7 @@ pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: by contract.
     let object = match unsafe { IdObject::borrow(id) } {
         Ok(object) => object,
-        // The parent's.
+        // The ID belongs to the parent of this process.
         Err(Errno::NODEV) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -394,7 +397,7 @@ pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: a live ID that is not used afterwards.
     unsafe { (ops()?.id_free)(object.raw) };
     if sync {
-        // SAFETY: the C part is alive; the channel is the ID's own.
+        // SAFETY: the C part is alive, and the channel belongs to the ID.
         unsafe { ChannelObject::end((*object.as_c()).channel) }?;
     }
     // SAFETY: it came from `Box::into_raw`, and this is its last use.
@@ -450,7 +453,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 }
 
 /// # Safety
-/// Both must be alive, or NULL.
+/// Both pointers must be NULL or alive.
 pub(crate) unsafe fn migrate(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
@@ -467,7 +470,7 @@ pub(crate) unsafe fn migrate(
     } else {
         channel
     };
-    // SAFETY: alive, by contract or made just now.
+    // SAFETY: alive by contract, or created just now.
     let raw = unsafe { ChannelObject::raw(channel) }?;
     let mut reported = 0;
     // SAFETY: both are alive, and there is room for the answer.
@@ -490,7 +493,7 @@ pub(crate) unsafe fn migrate(
     unsafe { (*c).channel = channel };
     object.state.lock().sync = sync;
     if was_sync {
-        // SAFETY: the ID's own, which nobody uses any more.
+        // SAFETY: the ID's own channel, which is not used any more.
         unsafe { ChannelObject::end(old) }?;
     }
     Ok(())
@@ -517,14 +520,14 @@ fn port(storage: &sockaddr_storage) -> u16 {
     }
 }
 
-/// `rdma_get_src_port`: network byte order.
+/// `rdma_get_src_port`: returns the port in network byte order.
 //= LRC-17
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by contract NULL or a live ID.
     unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.src_storage))
 }
 
-/// `rdma_get_dst_port`: network byte order.
+/// `rdma_get_dst_port`: returns the port in network byte order.
 //= LRC-17
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by contract NULL or a live ID.
@@ -546,17 +549,18 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
         if value.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live ID; the value is readable for its length.
+        // SAFETY: a live ID, and a value that is readable for its length.
         Errno::check(unsafe { (ops()?.id_set_option)(object.raw, level, name, value, len) })
     })
 }
 
-/// `rdma_set_local_ece`: what is offered to the peer, for who has made the queue pair itself.
+/// `rdma_set_local_ece`: sets the vendor options for the peer, for programs that create the queue
+/// pair themselves.
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     id: *mut rdma_cm_id,
     ece: *mut ibv_ece,
 ) -> c_int {
-    /// Vendors have 24 bits.
+    /// The first value that is too large for a vendor ID of 24 bits.
     const MOST: u32 = 1 << 24;
     int_call(|| {
         // SAFETY: by contract a live ID.
@@ -573,7 +577,8 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     })
 }
 
-/// `rdma_get_remote_ece`: what the peer has offered, likewise.
+/// `rdma_get_remote_ece`: returns the vendor options of the peer, for programs that create the
+/// queue pair themselves.
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     id: *mut rdma_cm_id,
     ece: *mut ibv_ece,
@@ -590,7 +595,7 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     })
 }
 
-/// How long an address is, by its family.
+/// Returns the length of an address of a family.
 pub(crate) fn address_len(family: c_int) -> Option<usize> {
     match family {
         libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
@@ -600,7 +605,8 @@ pub(crate) fn address_len(family: c_int) -> Option<usize> {
     }
 }
 
-/// A port of a port space at a GID; bits of the service ID that are 0 for want of one are the manager's to choose.
+/// Returns the `sockaddr_ib` of a GID and a port of a port space. If the port or the port space is
+/// 0, the connection manager chooses these bits of the service ID.
 pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockaddr_ib {
     let space = u64::try_from(port_space).unwrap_or(0);
     let mask = |is_given: bool, bits: u64| if is_given { bits } else { 0 };
@@ -615,10 +621,10 @@ pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockadd
     }
 }
 
-/// A copy of an address.
+/// Copies an address.
 ///
 /// # Safety
-/// `addr` must be as long as its family says.
+/// `addr` must have the length of its family.
 pub(crate) unsafe fn copy_address(addr: *const sockaddr) -> Option<sockaddr_storage> {
     // SAFETY: all zeroes are an address.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -1,10 +1,12 @@
 //! Drop-in `librdmacm.so.1`: the connection manager.
 //!
-//! It contains no emulator code: IDs and events are the engine's, which is in `libibverbs.so.1` and reached through a
-//! private table (`engine`). What is here is what a program sees of them: the structures of `rdma_cma.h`, the
-//! synchronous mode, and queue pairs that follow their connections.
+//! This crate contains no emulator code. The engine in `libibverbs.so.1` keeps the IDs and events,
+//! and is reached through a private table (`engine`). This crate implements what programs see of
+//! them: the structures of `rdma_cma.h`, the synchronous mode, and queue pairs that change state
+//! with their connections.
 //!
-//! Sockets (`rsocket` and its kind) are built on that, in `rsocket`. The exported symbols are listed in `exports.tsv`.
+//! The module `rsocket` implements sockets (`rsocket`, `rbind`, ...) with these IDs. `exports.tsv`
+//! lists the exported symbols.
 
 // Test builds have no version script, so nothing is exported and most functions look unused.
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! Where the other libraries of ours find `libibverbs.so.1`. `libmlx5` has this file, too.
+//! Looks up `libibverbs.so.1` for Rocade's other libraries. `libmlx5` shares this file.
 
 use std::{
     ffi::{CStr, c_char, c_void},
@@ -6,8 +6,8 @@ use std::{
 };
 
 /// # Safety
-/// `library` must be a handle of dlopen(3), `name` a terminated string, and the function of that name of the
-/// type `F`, which must be a function pointer.
+/// `library` must be a handle of dlopen(3), and `name` a terminated string. `F` must be a function
+/// pointer type, and that of the function with this name.
 pub(crate) unsafe fn function<F: Copy>(library: *mut c_void, name: *const c_char) -> Option<F> {
     // SAFETY: same contract.
     let found = unsafe { libc::dlsym(library, name) };
@@ -15,7 +15,8 @@ pub(crate) unsafe fn function<F: Copy>(library: *mut c_void, name: *const c_char
     (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
 }
 
-/// The library that the program uses, or else the one beside this; NULL where there is none.
+/// Returns the library that the program has loaded, or else the one next to this library, or else
+/// the default one. Returns NULL if there is none.
 pub(crate) fn find() -> *mut c_void {
     let name = c"libibverbs.so.1";
     // SAFETY: a terminated string.
@@ -30,7 +31,7 @@ pub(crate) fn find() -> *mut c_void {
     library
 }
 
-/// The library in the directory of this one.
+/// Opens the library in the directory of this one.
 fn open_beside(name: &CStr) -> *mut c_void {
     // SAFETY: all zeroes are an answer.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -22,39 +22,39 @@ const ATTR_JOIN_FLAGS: u32 = 2;
 const FULL_MEMBER: u32 = 0;
 const SEND_ONLY: u32 = 1;
 
-/// A group that an ID has joined, or is about to.
+/// A group that an ID has joined or is joining.
 pub(crate) struct Group {
-    /// Names it in events; never 0.
+    /// Identifies the group in events. Never 0.
     token: u64,
     address: sockaddr_storage,
     context: *mut c_void,
     is_send_only: bool,
-    /// The queue pair is attached, by this GID.
+    /// The GID that the queue pair is attached to.
     attached: Option<ibv_gid>,
-    /// Its event was handed out and not acknowledged yet.
+    /// Set while the program has the event of the group and has not acknowledged it.
     is_unacknowledged: bool,
 }
 
-/// The group that an event is about.
+/// Returns the token of the group that an event is about.
 pub(crate) fn token_of(private_data: &[u8]) -> u64 {
     private_data
         .first_chunk()
         .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// The bytes of an address that tell it from others.
+/// Returns the bytes of an address that identify it.
 fn bytes_of(address: &sockaddr_storage) -> &[u8] {
     let len = address_len(address.ss_family.into()).unwrap_or(0);
     // SAFETY: an address of its family is not longer than the storage.
     unsafe { std::slice::from_raw_parts(ptr::from_ref(address).cast::<u8>(), len) }
 }
 
-/// A group is joined: the queue pair is attached, and the program gets its context.
+/// Handles a completed join: attaches the queue pair, and fills in the program's context.
 //= EVT-05
 //= CMA-15
 pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data: &[u8]) {
     let token = token_of(private_data);
-    // SAFETY: the event is of datagrams.
+    // SAFETY: the event has datagram parameters.
     let mut ud = unsafe { event.param.ud };
     let mgid = ud.ah_attr.grh.dgid;
     // SAFETY: the C part is alive.
@@ -83,7 +83,7 @@ pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data:
     }
 }
 
-/// The event of a group is acknowledged.
+/// Handles the acknowledgement of a group's event.
 pub(crate) fn acknowledged(object: &IdObject, token: u64) {
     if token == 0 {
         return;
@@ -121,7 +121,7 @@ fn join(
         });
         token
     };
-    // SAFETY: a live ID; an address.
+    // SAFETY: a live ID and a valid address.
     let asked = Errno::check(unsafe { (ops()?.id_join)(object.raw, addr, token) });
     if let Err(errno) = asked {
         let mut state = object.state.lock();
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
         }
         // SAFETY: a live ID.
         Errno::check(unsafe { (ops()?.id_leave)(object.raw, token) })?;
-        // In synchronous mode the ID shows the event until the next one.
+        // In synchronous mode the ID holds the event until the next call.
         if object.state.lock().sync {
             object.forget_event();
         }

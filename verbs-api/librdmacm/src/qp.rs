@@ -1,4 +1,4 @@
-//! Queue pairs of IDs, and what belongs to them.
+//! Queue pairs of IDs, and their CQs and completion channels.
 
 use std::{ffi::c_int, mem::offset_of, ptr};
 
@@ -16,10 +16,10 @@ use crate::{
     id::IdObject,
 };
 
-/// Bytes of an entry of a gather list.
+/// The size of a gather list entry, in bytes.
 const SGE_BYTES: u32 = 16;
 
-/// Makes the CQ, and the channel, that an ID lacks; nothing for a size of 0.
+/// Creates a CQ and its completion channel for an ID. A size of 0 creates nothing.
 pub(crate) fn make_cq(
     id: *mut rdma_cm_id,
     entries: u32,
@@ -45,10 +45,10 @@ pub(crate) fn make_cq(
     }
 }
 
-/// Makes the CQs that the attributes lack.
+/// Creates the CQs that are missing in the attributes.
 //= LRC-05
 fn make_cqs(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID, whose members nobody else changes now.
+    // SAFETY: by contract a live ID, whose members no other thread changes now.
     unsafe {
         if attr.recv_cq.is_null() {
             if (*id).recv_cq.is_null() {
@@ -66,7 +66,8 @@ fn make_cqs(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), E
             }
             attr.send_cq = (*id).send_cq;
         }
-        // The engine wants both; a queue without entries does not use its own.
+        // The engine requires both CQs. A QP with an empty send or receive queue never uses the CQ
+        // of that queue.
         if attr.recv_cq.is_null() {
             attr.recv_cq = attr.send_cq;
         }
@@ -77,7 +78,7 @@ fn make_cqs(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), E
     Ok(())
 }
 
-/// Ends the CQs that were made for an ID; where a queue for XRC is left, they are that one's.
+/// Destroys the CQs that were created for an ID. If an XRC SRQ is left, the SRQ uses them.
 //= LRC-06
 pub(crate) fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let verbs = verbs()?;
@@ -85,13 +86,13 @@ pub(crate) fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
     if unsafe { (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() } {
         return Ok(());
     }
-    // SAFETY: by contract a live ID; what it has is alive.
+    // SAFETY: by contract a live ID, and its CQs and channels are alive.
     unsafe {
         for (channel, cq) in [
             (&raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq),
             (&raw mut (*id).send_cq_channel, &raw mut (*id).send_cq),
         ] {
-            // A CQ without a channel is the SRQ's, or the program's.
+            // A CQ without a channel belongs to the SRQ or to the program.
             if !(*cq).is_null() && !(*channel).is_null() {
                 (verbs.ibv_destroy_cq)(*cq);
                 (verbs.ibv_destroy_comp_channel)(*channel);
@@ -103,12 +104,12 @@ pub(crate) fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The extended table of a device.
+/// Returns the extended table of a device.
 ///
 /// # Safety
-/// `device` must be an open device of our `libibverbs.so.1`.
+/// `device` must be an open device of Rocade's `libibverbs.so.1`.
 pub(crate) unsafe fn table_of<'a>(device: *mut ibv_context) -> &'a verbs_context {
-    // SAFETY: by contract; a context of ours is inside its extended table.
+    // SAFETY: by contract a context of Rocade, which is a member of its extended table.
     unsafe {
         &*device
             .byte_sub(offset_of!(verbs_context, context))
@@ -116,7 +117,8 @@ pub(crate) unsafe fn table_of<'a>(device: *mut ibv_context) -> &'a verbs_context
     }
 }
 
-/// The plain call where that is enough, or else the one for extended attributes.
+/// Creates a queue pair with `ibv_create_qp` if that call suffices, and with the extended call
+/// otherwise.
 fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     let verbs = verbs()?;
     if attr.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
@@ -136,7 +138,7 @@ fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*
     }
     // SAFETY: by contract a live ID with a device.
     let device = unsafe { (*id).verbs };
-    // SAFETY: an open device of our libibverbs.
+    // SAFETY: an open device of Rocade's libibverbs.
     let create = unsafe { table_of(device) }
         .create_qp_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
@@ -144,7 +146,7 @@ fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*
     Errno::made(unsafe { create(device, attr) })
 }
 
-/// Makes the queue pair of an ID.
+/// Creates the queue pair of an ID.
 //= LRC-05
 pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: by contract a live ID.
@@ -159,7 +161,7 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         // SAFETY: the C part is alive.
         attr.pd = unsafe { (*id).pd };
     }
-    // SAFETY: the C part is alive; by contract a live domain.
+    // SAFETY: the C part is alive, and by contract the protection domain is alive.
     unsafe {
         if attr.pd.is_null() || (*attr.pd).context != device {
             return Err(Errno::INVAL);
@@ -170,7 +172,7 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         if differs((*id).send_cq, attr.send_cq) || differs((*id).recv_cq, attr.recv_cq) {
             return Err(Errno::INVAL);
         }
-        // That of an XRC target is named by each request.
+        // Each request to an XRC target names its SRQ.
         if attr.srq.is_null() && !matches!(qp_type, IBV_QPT_XRC_RECV | IBV_QPT_XRC_SEND) {
             attr.srq = (*id).srq;
         }
@@ -180,7 +182,8 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         attr.xrcd = devices::xrcd_of(device)?;
         attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
     }
-    // Where a gather list would be, inline data have room: adapters grant that much, and programs count on it.
+    // Grants inline data in the space of the gather list. Adapters grant as much, and programs rely
+    // on it.
     let least = attr.cap.max_send_sge.saturating_mul(SGE_BYTES);
     attr.cap.max_inline_data = attr.cap.max_inline_data.max(least);
     make_cqs(id, attr)?;
@@ -205,7 +208,7 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         qp_to(id, IBV_QPS_INIT, |_| {})
     };
     ready.inspect_err(|_| {
-        // SAFETY: made above, and nobody has seen it.
+        // SAFETY: created above, and not returned to the program.
         let _ = unsafe { end_qp(id) };
     })
 }
@@ -213,7 +216,7 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
 /// # Safety
 /// `id` must be alive.
 unsafe fn end_qp(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: by contract; the QP is alive.
+    // SAFETY: by contract a live ID, whose QP is alive.
     unsafe {
         let qp = (*id).qp;
         if !qp.is_null() {
@@ -224,7 +227,7 @@ unsafe fn end_qp(id: *mut rdma_cm_id) -> Result<(), Errno> {
     end_cqs(id)
 }
 
-/// The extended form of attributes.
+/// Converts attributes to their extended form.
 pub(crate) fn extended(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
     // SAFETY: all zeroes are attributes.
     let mut ex: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
@@ -279,7 +282,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     void_call(|| {
         // SAFETY: by contract a live ID.
         unsafe { IdObject::borrow(id) }?;
-        // SAFETY: likewise.
+        // SAFETY: by contract a live ID.
         unsafe { end_qp(id) }
     });
 }

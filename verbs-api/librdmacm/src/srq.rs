@@ -16,7 +16,7 @@ use crate::{
     qp::{end_cqs, make_cq, table_of},
 };
 
-/// `rdma_create_srq`: on an ID of an XRC target, one for XRC.
+/// `rdma_create_srq`: creates an XRC SRQ if the ID is that of an XRC target.
 //= LRC-07
 pub(crate) unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// `rdma_create_srq_ex`. What it puts in for members that are missing is seen in the attributes afterwards.
+/// `rdma_create_srq_ex`. It writes the defaults of missing members back to the attributes.
 //= LRC-07
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     })
 }
 
-/// Makes the queue of a live ID.
+/// Creates the SRQ of a live ID.
 fn make_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the C part is alive.
     let (own, device, srq) = unsafe { ((*id).pd, (*id).verbs, (*id).srq) };
@@ -82,7 +82,7 @@ fn make_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), 
     if attr.srq_type == IBV_SRQT_XRC {
         complete_xrc(id, attr)?;
     }
-    // SAFETY: an open device of our libibverbs.
+    // SAFETY: an open device of Rocade's libibverbs.
     let create = unsafe { table_of(device) }
         .create_srq_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
@@ -98,7 +98,7 @@ fn make_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), 
     Ok(())
 }
 
-/// The domain and the CQ that attributes for XRC lack.
+/// Fills in the XRC domain and the CQ that are missing in XRC attributes.
 //= LRC-05
 //= LRC-07
 fn complete_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
@@ -113,10 +113,11 @@ fn complete_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
     Ok(())
 }
 
-/// The CQ of what an ID receives, with room for a whole queue. A target, which may be there already, uses it for nothing.
+/// Returns the receive CQ of an ID with room for a whole SRQ, and creates or resizes it if needed.
+/// The CQ may exist already if the ID has an XRC target's QP, which does not use it.
 fn cq_for(id: *mut rdma_cm_id, attr: &ibv_srq_attr) -> Result<*mut ibv_cq, Errno> {
     let entries = c_int::try_from(attr.max_wr).map_err(|_| Errno::INVAL)?;
-    // SAFETY: by contract a live ID, whose members nobody else changes now.
+    // SAFETY: by contract a live ID, whose members no other thread changes now.
     unsafe {
         let cq = (*id).recv_cq;
         if cq.is_null() {

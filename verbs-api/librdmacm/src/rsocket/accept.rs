@@ -1,7 +1,8 @@
 //! `raccept`, which is a cancellation point, as accept(2) is.
 //!
-//! A frame with something to drop cannot be unwound by a cancellation (`ffi`). So the thread sleeps in a frame that has
-//! nothing, and what it left with the listener is a thread-local value, which the end of the thread drops.
+//! A cancellation must not unwind a frame that owns values with destructors (`ffi`). The thread
+//! therefore sleeps in a frame without such values. Its registration with the listener is a
+//! thread-local value, which is dropped when the thread ends.
 
 use std::{
     cell::RefCell,
@@ -32,7 +33,7 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// A thread's place among those that wait for a listener.
+/// The registration of a thread that waits for a listener.
 struct Waiting {
     socket: Weak<StreamSocket>,
     waker: Arc<Waker>,
@@ -50,7 +51,7 @@ thread_local! {
     static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
 }
 
-/// `raccept`. A cancellation point: no frame may have anything to drop while it waits.
+/// `raccept`. A cancellation point: no frame may own a value with a destructor while it waits.
 pub(crate) unsafe extern "C-unwind" fn raccept(
     fd: c_int,
     addr: *mut sockaddr,
@@ -66,23 +67,24 @@ pub(crate) unsafe extern "C-unwind" fn raccept(
             return accepted;
         }
         let mut entry = sys::readable(wait_at);
-        // SAFETY: one entry; no time limit, no signal mask.
+        // SAFETY: one entry, and NULL for the time limit and the signal mask.
         let woken = unsafe { ppoll(&raw mut entry, 1, ptr::null(), ptr::null()) };
         number(|| {
             WAITING.take();
             Ok(0)
         });
         if woken < 0 {
-            // `EINTR`.
+            // A signal interrupted the wait (`EINTR`).
             return -1;
         }
     }
 }
 
-/// Accepts a connection. Where there is none and the socket may block, `wait_at` is set: readable when to try again.
+/// Accepts a connection. If there is none and the socket may block, sets `wait_at` to a descriptor
+/// that becomes readable when the caller can try again.
 ///
 /// # Safety
-/// As `raccept`.
+/// As for `raccept`.
 unsafe fn accept(
     fd: c_int,
     (addr, len): (*mut sockaddr, *mut socklen_t),
@@ -117,7 +119,8 @@ unsafe fn accept(
     Ok(process.insert(Socket::Stream(accepted), Some(own)))
 }
 
-/// Registers the thread with a listener: the descriptor to wait at, unless there is a connection by then.
+/// Registers the thread with a listener. Returns the descriptor to wait for, or a connection that
+/// was established meanwhile.
 fn register(
     process: &'static Process,
     socket: &Arc<StreamSocket>,

@@ -1,4 +1,4 @@
-//! Addresses as programs see them.
+//! Conversion of addresses between C and Rust.
 
 use std::{
     ffi::c_int,
@@ -15,14 +15,14 @@ use crate::{
     id::{PS_TCP, address_len, ib_address},
 };
 
-/// Reads an address from C. One of InfiniBand's own is a GID, which on RoCE is an address of IPv6, and a service ID, whose end is
-/// the port.
+/// Reads an address from C. An `AF_IB` address has a GID, which is an IPv6 address on RoCE, and a
+/// service ID, whose low bits are the port.
 ///
 /// # Errors
-/// `EINVAL` where it is too short, `EAFNOSUPPORT` where it is none of these.
+/// `EINVAL` if the address is too short, `EAFNOSUPPORT` for another family.
 ///
 /// # Safety
-/// It must be NULL or readable for `len` bytes.
+/// `addr` must be NULL or readable for `len` bytes.
 pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno(libc::EFAULT));
@@ -50,7 +50,7 @@ pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<Socke
     from_storage(&storage).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
-/// The address in there; `None` where it is none of IP.
+/// Returns the IP address in a storage, or `None` for another family.
 pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
@@ -60,7 +60,7 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
             Some(SocketAddrV4::new(ip.into(), u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: likewise.
+            // SAFETY: the family says so, and the storage is large enough.
             let v6 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let flow = u32::from_be(v6.sin6_flowinfo);
@@ -71,7 +71,7 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// The other way.
+/// Writes an IP address to a storage.
 pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
     // SAFETY: all zeroes are an address.
     let mut storage: sockaddr_storage = unsafe { zeroed() };
@@ -104,7 +104,7 @@ fn family(family: c_int) -> libc::sa_family_t {
     libc::sa_family_t::try_from(family).unwrap_or(0)
 }
 
-/// An address for the network: IPv4 is IPv4, also where an IPv6 socket is told of it.
+/// Converts an IPv4-mapped IPv6 address to IPv4, because IPv4 packets carry it.
 pub(super) fn unmapped(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V6(ip) => ip
@@ -114,7 +114,8 @@ pub(super) fn unmapped(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address for the program: an IPv6 socket knows IPv4 as part of IPv6, and InfiniBand's own addresses are GIDs.
+/// Converts an address to the family of the program's socket. IPv6 sockets get IPv4 addresses as
+/// IPv4-mapped ones, and `AF_IB` sockets get GIDs.
 fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
     let v6 = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -135,10 +136,11 @@ fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
     }
 }
 
-/// Writes an address for C, as one of this domain, as much as there is room for, and says how long it is.
+/// Writes an address of a family to C memory, truncated to the given room, and sets `len` to its
+/// full length.
 ///
 /// # Safety
-/// `addr` must be writable for `*len` bytes, and `len` be NULL or valid.
+/// `addr` must be writable for `*len` bytes, and `len` must be NULL or valid.
 pub(super) unsafe fn write(
     found: SocketAddr,
     domain: c_int,
@@ -155,7 +157,7 @@ pub(super) unsafe fn write(
     }
     if fits > 0 {
         let from = (&raw const storage).cast::<u8>();
-        // SAFETY: the storage is that long; by contract writable.
+        // SAFETY: the storage has that length, and `addr` is writable by contract.
         unsafe { ptr::copy_nonoverlapping(from, addr.cast::<u8>(), fits) };
     }
     *room = socklen_t::try_from(full).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! IDs of the connection manager, as sockets use them: on one channel, which the service reads.
+//! Connection manager IDs of sockets. Their events arrive on one channel, which the service thread
+//! reads.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -20,16 +21,16 @@ use crate::{
     id::{self, qp_type_of, rdma_set_option},
 };
 
-/// Level and names of options.
+/// The level of ID options, and their names.
 const LEVEL_ID: c_int = 0;
 pub(super) const OPTION_TOS: c_int = 0;
 pub(super) const OPTION_REUSEADDR: c_int = 1;
 pub(super) const OPTION_AFONLY: c_int = 2;
 
-/// "As often as it takes".
+/// The retry count that stands for "without limit".
 const RETRIES: u8 = 7;
 
-/// An ID that belongs to a socket.
+/// The ID of a socket.
 pub(super) struct Id(*mut rdma_cm_id);
 
 // SAFETY: an object of this library, which any thread may use.
@@ -44,7 +45,8 @@ fn done(code: c_int) -> Result<(), Errno> {
 }
 
 impl Id {
-    /// An ID on a channel, or with one of its own (NULL) and calls that wait.
+    /// Creates an ID on a channel. With NULL it gets its own channel, and its calls wait for their
+    /// events.
     pub(super) fn new(
         channel: *mut rdma_event_channel,
         token: usize,
@@ -55,7 +57,7 @@ impl Id {
         Ok(Self(made))
     }
 
-    /// That of a request, which nobody else has.
+    /// Takes ownership of the ID of a connection request.
     pub(super) const fn of_request(id: *mut rdma_cm_id) -> Self {
         Self(id)
     }
@@ -64,10 +66,11 @@ impl Id {
         self.0
     }
 
-    /// Events are for this socket from now on.
+    /// Assigns the ID's further events to the socket with this token.
     pub(super) fn set_token(&self, token: usize) {
         let context: *mut c_void = ptr::without_provenance_mut(token);
-        // SAFETY: alive as long as this; events are read by one thread, which calls this.
+        // SAFETY: the ID lives as long as `self`. Only the thread that calls this function reads
+        // events.
         unsafe { (*self.0).context = context };
     }
 
@@ -89,7 +92,7 @@ impl Id {
         Ok(pd)
     }
 
-    /// Our address; `None` while it is not bound.
+    /// Returns the local address, or `None` before the ID is bound.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         // SAFETY: alive as long as this.
         address::from_storage(unsafe { &(*self.0).route.addr.src_storage })
@@ -100,16 +103,16 @@ impl Id {
         address::from_storage(unsafe { &(*self.0).route.addr.dst_storage })
     }
 
-    /// The path, once it is resolved.
+    /// Returns the path, once it is resolved.
     pub(super) fn route(&self) -> Option<ibv_sa_path_rec> {
-        // SAFETY: alive as long as this; the path is the ID's own.
+        // SAFETY: the ID lives as long as `self`, and the path is part of the ID.
         unsafe {
             let route = &(*self.0).route;
             (route.num_paths > 0).then(|| *route.path_rec)
         }
     }
 
-    /// The same as `RDMA_ROUTE` has it; empty where there is none.
+    /// Returns the path in the format of `RDMA_ROUTE`, or an empty vector if it is not resolved.
     pub(super) fn path(&self) -> Vec<u8> {
         self.route().as_ref().map_or_else(Vec::new, path_data)
     }
@@ -165,18 +168,18 @@ impl Id {
 
     pub(super) fn connect(&self, private: &[u8]) -> Result<(), Errno> {
         let mut param = Self::param(private)?;
-        // SAFETY: alive; the private data live.
+        // SAFETY: the ID is alive, and the private data outlive the call.
         done(unsafe { rdma_connect(self.0, &raw mut param) })
     }
 
     pub(super) fn accept(&self, private: &[u8]) -> Result<(), Errno> {
         let mut param = Self::param(private)?;
-        // SAFETY: alive; the private data live.
+        // SAFETY: the ID is alive, and the private data outlive the call.
         done(unsafe { rdma_accept(self.0, &raw mut param) })
     }
 
     pub(super) fn reject(&self) {
-        // SAFETY: alive; no private data.
+        // SAFETY: the ID is alive, and there are no private data.
         let _ = unsafe { rdma_reject(self.0, ptr::null(), 0) };
     }
 
@@ -188,7 +191,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: made here, or given to us; its events are acknowledged before anybody drops it.
+        // SAFETY: `self` owns the ID, whose events are acknowledged before the drop.
         let _ = unsafe { id::destroy(self.0) };
     }
 }

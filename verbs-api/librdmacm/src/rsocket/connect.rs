@@ -1,4 +1,4 @@
-//! How stream sockets get connected.
+//! Connection setup of stream sockets.
 
 use std::{
     net::SocketAddr,
@@ -19,11 +19,12 @@ use super::{
 };
 use crate::{event, ffi::Errno, id::PS_TCP};
 
-/// Connections of a listener that are accepted and not confirmed, at most: as many as the connection manager has places for
-/// (`rocade_transport::cm::PLACES`), which gives up the oldest of them when others wait.
+/// The maximum number of accepted but unconfirmed connections of a listener. The connection manager
+/// has as many places (`rocade_transport::cm::PLACES`), and drops the oldest request when they are
+/// full.
 const MAX_HALF_OPEN: usize = 256;
 
-/// What a program expects to hear when an address leads nowhere.
+/// Converts an error of address resolution to the errno that programs expect.
 fn unreachable(errno: Errno) -> Errno {
     match errno.0 {
         libc::ENODEV | libc::EADDRNOTAVAIL => Errno(libc::ENETUNREACH),
@@ -32,7 +33,7 @@ fn unreachable(errno: Errno) -> Errno {
 }
 
 impl State {
-    /// The ID, which is made when it is first needed.
+    /// Returns the ID, which is created on first use.
     fn id(&mut self, process: &'static Process, token: usize) -> Result<&Id, Errno> {
         if self.id.is_none() {
             let id = Id::new(process.service()?.channel(), token, PS_TCP)?;
@@ -50,7 +51,8 @@ impl State {
         self.id.as_ref().ok_or(Errno::INVAL)
     }
 
-    /// It could not be connected: what is left of the attempt, to be dropped without the lock.
+    /// Ends a failed connection attempt. Returns the resources of the attempt, which the caller
+    /// drops after unlocking the state.
     fn fail(&mut self, error: i32) -> (Option<Link>, Option<Id>) {
         self.phase = Phase::Failed;
         self.error = error;
@@ -66,7 +68,7 @@ impl StreamSocket {
         } else {
             libc::AF_INET6
         };
-        // A GID is an address of IPv6.
+        // A GID is an IPv6 address.
         let is_gid = self.domain == AF_IB && addr.is_ipv6();
         if fits == self.domain || is_gid {
             Ok(())
@@ -110,7 +112,7 @@ impl StreamSocket {
         if id.local().is_none() {
             id.bind(any.parse().map_err(|_| Errno::INVAL)?)?;
         }
-        // Requests are read at once; how many connections are made is decided here.
+        // The service thread reads requests at once. `admit` limits the number of connections.
         id.listen(0)?;
         state.phase = Phase::Listening(Listener {
             backlog: most,
@@ -147,7 +149,7 @@ impl StreamSocket {
         }
     }
 
-    /// Waits for what becomes of it.
+    /// Waits until the connection is established or has failed.
     fn finish_connect(&self, state: parking_lot::MutexGuard<'_, State>) -> Result<(), Errno> {
         drop(state);
         self.wait(OUT, false, None, |state| match state.phase {
@@ -160,7 +162,7 @@ impl StreamSocket {
         })
     }
 
-    /// Takes a connection that was made; `EAGAIN` where there is none.
+    /// Returns an established connection, or `EAGAIN` if there is none.
     pub(super) fn accept(&self, process: &'static Process) -> Result<Arc<Self>, Errno> {
         let accepted = self.wait(IN, true, None, |state| match &mut state.phase {
             Phase::Listening(listener) => Ok(listener.ready.pop_front()),
@@ -171,7 +173,7 @@ impl StreamSocket {
         Ok(accepted)
     }
 
-    /// Back to the queue: no descriptor could be made for it.
+    /// Puts a connection back into the queue, because no descriptor could be created for it.
     pub(super) fn unaccept(&self, socket: Arc<Self>) {
         let mut state = self.state.lock();
         if let Phase::Listening(listener) = &mut state.phase {
@@ -183,7 +185,7 @@ impl StreamSocket {
         }
     }
 
-    /// Accepts requests that wait, while there is room for connections that nobody has taken.
+    /// Accepts pending requests until the backlog of established connections is full.
     fn admit(&self, process: &'static Process) {
         loop {
             let (id, data, options) = {
@@ -192,7 +194,8 @@ impl StreamSocket {
                 let Phase::Listening(listener) = &mut state.phase else {
                     return;
                 };
-                // Those that are not confirmed yet do not count as connections: their peers may never do it.
+                // Unconfirmed connections do not count for the backlog, because their peers may
+                // never confirm them.
                 let is_full = listener.ready.len() > listener.backlog;
                 if is_full || listener.accepting.len() >= MAX_HALF_OPEN {
                     return;
@@ -209,7 +212,7 @@ impl StreamSocket {
                 id.reject();
                 return;
             };
-            // Before the peer can confirm.
+            // The socket must be in this list before the peer can confirm the connection.
             listener.accepting.push(Arc::clone(&socket));
             drop(state);
             if socket
@@ -221,7 +224,7 @@ impl StreamSocket {
         }
     }
 
-    /// A request is accepted.
+    /// Accepts a connection request.
     fn accept_request(
         &self,
         process: &'static Process,
@@ -253,7 +256,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// A socket that never got connected.
+    /// Removes a socket whose connection was not established.
     fn forget(&self, socket: &Arc<Self>) {
         let mut state = self.state.lock();
         if let Phase::Listening(listener) = &mut state.phase {
@@ -263,7 +266,7 @@ impl StreamSocket {
         }
     }
 
-    /// Something was heard of an ID of this socket.
+    /// Handles an event of an ID of this socket.
     pub(super) fn hear(self: &Arc<Self>, process: &'static Process, news: &News) {
         match news.kind {
             event::CONNECT_REQUEST => self.hear_request(process, news),
@@ -284,7 +287,7 @@ impl StreamSocket {
         }
     }
 
-    /// One step of connecting.
+    /// Runs one step of connection setup, and fails the attempt if the step fails.
     fn go_on(&self, news: &News, step: impl FnOnce(&mut State) -> Result<(), Errno>) {
         let mut state = self.state.lock();
         if !state.is_about(news) || !matches!(state.phase, Phase::Connecting) {
@@ -298,7 +301,7 @@ impl StreamSocket {
     }
 
     fn hear_request(&self, process: &'static Process, news: &News) {
-        /// Requests that wait, at most.
+        /// The maximum number of pending requests.
         const MOST: usize = 1024;
         let Some(id) = news.new_id.take() else {
             return;
@@ -372,11 +375,11 @@ impl StreamSocket {
         }
     }
 
-    /// The connection has ended, or will not be.
+    /// Handles the end of a connection, or the failure to establish it.
     fn hear_end(self: &Arc<Self>, process: &'static Process, news: &News, error: i32) {
         let mut state = self.state.lock();
         if let Phase::Listening(listener) = &mut state.phase {
-            // Who asked has given up.
+            // The requester gave up.
             let gone = |id: &Id| std::ptr::eq(id.as_ptr(), news.id);
             let at = listener.waiting.iter().position(|(id, _)| gone(id));
             let gone = at.and_then(|at| listener.waiting.remove(at));
@@ -390,7 +393,7 @@ impl StreamSocket {
         match &state.phase {
             Phase::Connected => {
                 let Some(link) = &mut state.link else { return };
-                // What has arrived before this is there already.
+                // Data that arrived before this event are already in the receive buffer.
                 link.ended(End::Peers);
                 if let Some(id) = &state.id {
                     id.disconnect();
@@ -420,7 +423,7 @@ impl StreamSocket {
 }
 
 impl State {
-    /// The ID is this socket's.
+    /// Returns true if the event is about the ID of this socket.
     fn is_about(&self, news: &News) -> bool {
         self.id
             .as_ref()
@@ -428,7 +431,7 @@ impl State {
     }
 }
 
-/// "Any address", as a destination, is this host.
+/// Replaces an unspecified destination address by the loopback address.
 fn here_if_anywhere(addr: SocketAddr) -> SocketAddr {
     use std::net::{Ipv4Addr, Ipv6Addr};
     match addr {
@@ -442,7 +445,7 @@ fn here_if_anywhere(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What a program expects for an event that is the end of an attempt.
+/// Returns the errno that programs expect for an event that ends a connection attempt.
 fn failure(news: &News) -> i32 {
     match news.kind {
         event::REJECTED => libc::ECONNREFUSED,

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{ffi::Errno, id::address_len};
 
-/// Peers that are remembered; with more, all are asked again.
+/// The maximum number of known peers. When it is exceeded, all peers are resolved again.
 const MOST_PEERS: usize = 4096;
 
 /// A datagram socket.
@@ -36,10 +36,10 @@ pub(super) struct DatagramSocket {
     pub(super) nonblocking: AtomicBool,
 }
 
-/// What becomes of it.
+/// The state of a datagram socket.
 pub(super) struct State {
     closed: bool,
-    /// The service reads the UDP socket.
+    /// Set if the service thread reads the UDP socket.
     watched: bool,
     peers: BTreeMap<SocketAddr, Peer>,
     endpoints: Vec<Endpoint>,
@@ -49,16 +49,16 @@ pub(super) struct State {
     waiters: Waiters,
 }
 
-/// What is known of a peer.
+/// A peer, and the route to it.
 struct Peer {
-    /// Place of our endpoint for it.
+    /// The index of the local endpoint for this peer.
     endpoint: usize,
-    /// The way to its queue pair, once it has told.
+    /// The route to the peer's queue pair, once the peer has sent its QP number.
     way: Option<(AddressHandle, Way)>,
 }
 
 impl State {
-    /// Datagrams that may wait for the program.
+    /// Returns the maximum number of received datagrams in the queue.
     fn inbox_limit(&self) -> usize {
         usize::from(self.options.recv_slots).max(1)
     }
@@ -77,7 +77,8 @@ impl State {
         ready
     }
 
-    /// Takes completions, and wakes who waits for them.
+    /// Polls the CQs, wakes the threads that wait for the result, and arms the CQs if threads still
+    /// wait.
     fn turn(&mut self) {
         loop {
             let limit = self.inbox_limit();
@@ -133,7 +134,7 @@ impl DatagramSocket {
         self.udp.as_raw_fd()
     }
 
-    /// The service reads the UDP socket from now on.
+    /// Lets the service thread read the UDP socket.
     fn begin(self: &Arc<Self>, process: &'static Process) -> Result<(), Errno> {
         let first = !std::mem::replace(&mut self.state.lock().watched, true);
         if first {
@@ -167,7 +168,7 @@ impl DatagramSocket {
         self.begin(process)
     }
 
-    /// Our address; with a port, which it gets now if it has none.
+    /// Returns the local address. If the socket has no port yet, this binds it to one.
     fn bound(&self) -> Result<SocketAddr, Errno> {
         let name = || {
             let name = sys::name(&self.udp)?;
@@ -199,7 +200,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Makes a peer known.
+    /// Adds a peer, with the endpoint of the local address that leads to it.
     fn peer(&self, state: &mut State, addr: SocketAddr) -> Result<(), Errno> {
         if state.peers.contains_key(&addr) {
             return Ok(());
@@ -230,7 +231,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// `rsendto`: all of it or nothing.
+    /// `rsendto`: sends the whole datagram or nothing.
     pub(super) fn send(
         self: &Arc<Self>,
         process: &'static Process,
@@ -286,7 +287,7 @@ impl DatagramSocket {
         sys::send_to(&self.udp, &whole, &addr, addr_len)
     }
 
-    /// `rrecvfrom`: the length of a datagram, as much of it as there was room for, and its sender.
+    /// `rrecvfrom`: returns the length of the datagram, truncated to the room, and its sender.
     pub(super) fn recv(&self, to: &mut Cursor, peek: bool) -> Result<(usize, SocketAddr), Errno> {
         let mut state = self.state.lock();
         state.turn();
@@ -294,7 +295,7 @@ impl DatagramSocket {
             return Err(Errno(libc::EBADF));
         }
         let connected = state.connected;
-        // Who is connected hears of its peer only.
+        // A connected socket receives only datagrams of its peer.
         while let Some((source, _)) = state.inbox.front()
             && connected.is_some_and(|peer| !is_from(*source, peer))
         {
@@ -310,9 +311,9 @@ impl DatagramSocket {
         Ok((len, source))
     }
 
-    /// The UDP socket has something.
+    /// Reads the UDP socket, which has become readable.
     pub(super) fn read_udp(self: &Arc<Self>) {
-        /// Others want a turn too.
+        /// The maximum number of datagrams in one turn, so that other sockets get theirs.
         const AT_ONCE: usize = 64;
         let mut bytes = [0; MAX_LEN];
         for _ in 0..AT_ONCE {
@@ -330,7 +331,7 @@ impl DatagramSocket {
         }
     }
 
-    /// A peer tells its queue pair, perhaps with a datagram.
+    /// Handles a packet in which a peer sends its QP number, and possibly a datagram.
     fn hear(&self, header: UdpHeader, data: &[u8], from: SocketAddr) {
         let asked = {
             let mut state = self.state.lock();
@@ -350,7 +351,7 @@ impl DatagramSocket {
                     qpn: endpoint.qpn(),
                     addr: endpoint.local,
                 };
-                // Lost, it comes again with the next datagram.
+                // If this packet is lost, the peer's next datagram causes another one.
                 let _ = self.send_udp(answer, &[], from);
             }
             let is_known = peer
@@ -359,7 +360,7 @@ impl DatagramSocket {
                 .is_some_and(|(_, way)| way.qpn == header.qpn);
             (!is_known).then_some((endpoint.local, endpoint.domain()))
         };
-        // Resolving waits for events: not under the lock.
+        // Resolving waits for events, and therefore runs without the lock.
         let found = asked.and_then(|(local, domain)| {
             let way = Way::find(local, from.ip(), header.qpn).ok()?;
             let handle = AddressHandle::new(domain, &way).ok()?;
@@ -422,7 +423,7 @@ impl DatagramSocket {
             let peers = std::mem::take(&mut state.peers);
             (peers, std::mem::take(&mut state.endpoints))
         };
-        // Address handles first.
+        // The address handles must be destroyed before the endpoints.
         drop(peers);
         for mut endpoint in endpoints {
             endpoint.drain();
@@ -442,13 +443,13 @@ impl DatagramSocket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// The UDP socket, for options that are its.
+    /// Returns the UDP socket, for options that apply to it.
     pub(super) const fn udp(&self) -> &OwnedFd {
         &self.udp
     }
 }
 
-/// The same address and port; scope and flow are nobody's business.
+/// Returns true if address and port are equal, regardless of scope ID and flow label.
 fn is_from(source: SocketAddr, peer: SocketAddr) -> bool {
     let ip = |addr: SocketAddr| -> IpAddr { address::unmapped(addr).ip() };
     ip(source) == ip(peer) && source.port() == peer.port()

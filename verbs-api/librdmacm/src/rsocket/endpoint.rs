@@ -1,4 +1,4 @@
-//! UD queue pairs of datagram sockets, and the ways from them to others.
+//! UD queue pairs of datagram sockets, and their routes to peers.
 
 use std::{
     mem::zeroed,
@@ -27,24 +27,24 @@ use crate::{
     qp::{extended, make_qp, rdma_destroy_qp},
 };
 
-/// Q_Key of the port space.
+/// The Q_Key of the port space.
 const QKEY: u32 = 0x0123_4567;
-/// What stands before each datagram that is received.
+/// The length of the GRH that precedes each received datagram.
 const GRH_LEN: usize = 40;
-/// Room for one.
+/// The length of a buffer slot for one datagram.
 const SLOT: usize = GRH_LEN + MAX_LEN;
-/// Marks the completions of receives.
+/// The `wr_id` bit of receive work requests.
 const RECV: u64 = 1 << 63;
-/// Most of each.
+/// The maximum number of send slots, and of receive slots.
 const MAX_SLOTS: u32 = 4096;
-/// Entries of a GID table that are looked at.
+/// The number of GID table entries that are searched.
 const GIDS: i32 = 256;
 
-/// The domain of an endpoint.
+/// The protection domain of an endpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Domain(*mut ibv_pd);
 
-/// A queue pair for one local address.
+/// The queue pair for one local address.
 pub(super) struct Endpoint {
     pub(super) local: IpAddr,
     qp: *mut ibv_qp,
@@ -55,14 +55,14 @@ pub(super) struct Endpoint {
     send_slots: usize,
     inline: usize,
     pd: *mut ibv_pd,
-    // Last: the queue pair is its.
+    // The last member, because the ID must outlive its queue pair.
     id: Id,
 }
 
 // SAFETY: objects of libibverbs, which any thread may use.
 unsafe impl Send for Endpoint {}
 
-/// The socket's options speak of bytes too; each datagram has its slot.
+/// Returns the number of slots for a buffer size in bytes. Each datagram occupies one slot.
 fn slots(asked: u16, bytes: u32) -> u32 {
     let fit = bytes / u32::try_from(MAX_LEN).unwrap_or(1);
     u32::from(asked).min(fit).clamp(1, MAX_SLOTS)
@@ -95,7 +95,7 @@ impl Endpoint {
         let send_slots = usize::try_from(send_slots).unwrap_or(0);
         let endpoint = Self {
             local,
-            // SAFETY: alive; it has just got its queue pair.
+            // SAFETY: the ID is alive, and has a queue pair.
             qp: unsafe { (*id.as_ptr()).qp },
             queue,
             send,
@@ -138,7 +138,7 @@ impl Endpoint {
         unsafe { queue::post_recv(self.qp, &mut wr) }
     }
 
-    /// Takes completions; `each` gets what was received.
+    /// Polls the CQ, and calls `each` with every received datagram.
     pub(super) fn progress(&mut self, mut each: impl FnMut(&[u8])) {
         let mut again = Vec::new();
         let (recv, free) = (&self.recv, &mut self.free);
@@ -162,7 +162,7 @@ impl Endpoint {
             again.push(slot);
         });
         for slot in again {
-            // What cannot be posted is missed.
+            // If posting fails, the queue has one receive less.
             let _ = self.post_recv(slot);
         }
     }
@@ -197,7 +197,8 @@ impl Endpoint {
                 remote_qkey: QKEY,
             },
         };
-        // SAFETY: a live queue pair and address handle; the bytes are here, or in our buffer.
+        // SAFETY: the queue pair and the address handle are alive. The bytes are on the stack or in
+        // `send`.
         let posted = unsafe { queue::post_send(self.qp, &mut wr) };
         if posted.is_err() {
             self.free.push(slot);
@@ -205,7 +206,7 @@ impl Endpoint {
         posted
     }
 
-    /// Waits a moment for what was sent to leave.
+    /// Waits at most one second until all sends have completed.
     pub(super) fn drain(&mut self) {
         let until = Instant::now() + Duration::from_secs(1);
         while self.free.len() < self.send_slots && Instant::now() < until {
@@ -217,23 +218,23 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: the ID is alive; its queue pair is ours.
+        // SAFETY: the ID is alive, and `self` owns its queue pair.
         unsafe { rdma_destroy_qp(self.id.as_ptr()) };
     }
 }
 
-/// The way to a peer's queue pair.
+/// The route to a peer's queue pair.
 pub(super) struct Way {
     pub(super) qpn: u32,
-    /// Longest datagram with its header.
+    /// The maximum length of a datagram with its header.
     pub(super) most: usize,
     attr: ibv_ah_attr,
 }
 
 impl Way {
-    /// Asks the connection manager.
+    /// Resolves the route with the connection manager.
     pub(super) fn find(local: IpAddr, peer: IpAddr, qpn: u32) -> Result<Self, Errno> {
-        /// Any will do: nobody is asked there.
+        /// An arbitrary port: resolving does not contact the peer.
         const PORT: u16 = 1;
         let id = Id::new(ptr::null_mut(), 0, PS_UDP)?;
         let source = SocketAddr::new(local, 0);
@@ -258,7 +259,7 @@ impl Way {
     }
 }
 
-/// Place of a GID in the table of the first port.
+/// Returns the index of a GID in the table of the first port.
 fn gid_index(device: *mut ibv_context, wanted: ibv_gid) -> Result<u8, Errno> {
     let query = verbs()?.ibv_query_gid;
     for index in 0..GIDS {

@@ -1,4 +1,4 @@
-//! Memory that the peer may write directly, and that this side may.
+//! Memory that `riomap` registers: the peer can write to it directly.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{engine::verbs, ffi::Errno};
 
-/// A range that was mapped.
+/// A mapped range.
 struct Map {
     mr: *mut ibv_mr,
     start: usize,
     len: usize,
-    /// Entry of the peer's list; `None` where only this side writes.
+    /// The entry in the peer's list, or `None` if only this side writes to the range.
     index: Option<u16>,
     offset: u64,
-    /// The peer has been told.
+    /// Set once the peer has the entry.
     told: bool,
 }
 
@@ -35,16 +35,16 @@ impl Drop for Map {
     }
 }
 
-/// All of a socket.
+/// The mapped ranges of a socket.
 #[derive(Default)]
 pub(super) struct Maps {
     all: Vec<Map>,
-    /// Some have not been told of.
+    /// Set if a range is not announced yet.
     pending: bool,
 }
 
 impl Maps {
-    /// Tells the peer of them, as far as that is possible now.
+    /// Sends entries to the peer, as many as the stream can send now.
     pub(super) fn announce(&mut self, link: &mut Link) {
         if !self.pending {
             return;
@@ -70,17 +70,17 @@ impl Maps {
         self.pending = false;
     }
 
-    /// An entry of the peer's list that is not in use.
+    /// Returns an unused entry of the peer's list.
     fn free_index(&self, entries: u16) -> Option<u16> {
         (0..entries).find(|index| !self.all.iter().any(|map| map.index == Some(*index)))
     }
 }
 
 impl StreamSocket {
-    /// `riomap`: the offset of the range.
+    /// `riomap`: returns the offset of the range.
     ///
     /// # Safety
-    /// The range must stay valid until it is unmapped, or the socket closed.
+    /// The range must stay valid until it is unmapped or the socket is closed.
     pub(super) unsafe fn map(
         &self,
         start: *mut c_void,
@@ -106,7 +106,7 @@ impl StreamSocket {
             index = Some(state.maps.free_index(entries).ok_or(Errno(libc::ENOMEM))?);
         }
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
-        // SAFETY: a live domain; by contract a valid range.
+        // SAFETY: a live protection domain, and by contract a valid range.
         let mr = Errno::made(unsafe { (verbs()?.ibv_reg_mr)(pd, start, len, access) })?;
         let start = start.expose_provenance();
         let at = match offset {

@@ -1,4 +1,4 @@
-//! The caller's bytes, in one piece or several.
+//! The caller's buffers, contiguous or scattered (`iovec`).
 
 use std::ptr;
 
@@ -7,10 +7,10 @@ use libc::iovec;
 use super::memory::Buffer;
 use crate::ffi::Errno;
 
-/// A place in a list of pieces.
+/// A position in a list of buffers.
 pub(super) struct Cursor {
     one: [iovec; 1],
-    /// Empty where there is one.
+    /// Empty if there is only one buffer.
     several: Vec<iovec>,
     piece: usize,
     at: usize,
@@ -19,10 +19,11 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// One piece.
+    /// Creates a cursor of one buffer.
     ///
     /// # Safety
-    /// It must be readable, or writable if it is written to, for `len` bytes while this lives.
+    /// The buffer must be readable for `len` bytes during the lifetime of the cursor, and writable
+    /// if it is written to.
     pub(super) unsafe fn one(start: *const u8, len: usize) -> Result<Self, Errno> {
         let piece = iovec {
             iov_base: start.cast_mut().cast(),
@@ -31,12 +32,12 @@ impl Cursor {
         Self::new(piece, Vec::new())
     }
 
-    /// Several.
+    /// Creates a cursor of several buffers.
     ///
     /// # Safety
-    /// As [`Self::one`], for each; the list must be readable.
+    /// As for [`Self::one`], for each buffer. The list must be readable.
     pub(super) unsafe fn several(pieces: *const iovec, count: usize) -> Result<Self, Errno> {
-        /// As the kernel has it.
+        /// The limit of the kernel, `UIO_MAXIOV`.
         const MOST: usize = 1024;
         const NOTHING: iovec = iovec {
             iov_base: ptr::null_mut(),
@@ -64,7 +65,7 @@ impl Cursor {
             }
             total = total.checked_add(piece.iov_len).ok_or(Errno::INVAL)?;
         }
-        // What is returned has a sign.
+        // The return value of the call is signed.
         if isize::try_from(total).is_err() {
             return Err(Errno::INVAL);
         }
@@ -86,7 +87,7 @@ impl Cursor {
         self.total - self.left
     }
 
-    /// Takes pieces of `len` bytes together.
+    /// Advances by `len` bytes, and calls `each` with every part of a buffer.
     fn walk(
         &mut self,
         len: usize,
@@ -116,18 +117,19 @@ impl Cursor {
         Ok(())
     }
 
-    /// The next bytes, as many as there is room for.
+    /// Copies the next bytes from the caller, as many as fit.
     pub(super) fn copy(&mut self, to: &mut [u8]) {
         let len = to.len().min(self.left);
         let to = to.as_mut_ptr();
         let _ = self.walk(len, |from, at, now| {
-            // SAFETY: readable by the contract of the constructor; there is room for `len`.
+            // SAFETY: readable by the contract of the constructor, and `to` has room for `len`
+            // bytes.
             unsafe { ptr::copy_nonoverlapping(from, to.wrapping_add(at), now) };
             Ok(())
         });
     }
 
-    /// Bytes to the caller.
+    /// Copies bytes to the caller.
     pub(super) fn fill(&mut self, from: &[u8]) {
         let len = from.len().min(self.left);
         let _ = self.walk(len, |to, at, now| {
@@ -137,7 +139,7 @@ impl Cursor {
         });
     }
 
-    /// The next bytes into a buffer.
+    /// Copies the next bytes into a registered buffer.
     pub(super) fn stage(&mut self, to: &Buffer, place: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: readable by the contract of the constructor.
         self.walk(len, |from, at, now| unsafe {
@@ -145,7 +147,7 @@ impl Cursor {
         })
     }
 
-    /// Bytes of a buffer to the caller.
+    /// Copies bytes of a registered buffer to the caller.
     pub(super) fn unstage(&mut self, from: &Buffer, place: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: writable by the contract of the constructor.
         self.walk(len, |to, at, now| unsafe { from.get(place + at, to, now) })

@@ -27,44 +27,44 @@ use crate::{
     qp::{extended, make_qp, rdma_destroy_qp},
 };
 
-/// Marks the completions of receives.
+/// The `wr_id` bit of receive work requests.
 const RECV: u64 = 1 << 63;
-/// Receives beyond those that data may take: what is not data shall not find the queue empty.
+/// Receives in addition to those for data, so that control messages always find a receive.
 const SPARE_RECVS: u16 = 16;
-/// Sizes of queues.
+/// Limits of the queue sizes.
 const MIN_SLOTS: u16 = 16;
 const MAX_SLOTS: u16 = 16_384 - SPARE_RECVS;
-/// Inline data that a queue pair takes.
+/// The maximum size of inline data.
 const MAX_INLINE: usize = 1024;
-/// How many looks in vain are worth a look at the clock.
+/// The number of empty polls between two checks of the clock.
 const LOOKS: u32 = 64;
-/// After so long without a sign of life a peer is asked for one.
+/// The time without a message of the peer after which a keepalive is sent.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
-/// What a connection runs on.
+/// The queue pair of a connection, with its CQ and buffers.
 pub(super) struct Link {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
     pub(super) queue: Queue,
-    /// The receive buffer, and behind it the lists.
+    /// The receive buffer, followed by the lists of the peer's buffers.
     recv: Lists,
     send: Buffer,
     config: Config,
     stream: Option<Stream>,
-    /// The peer may be sent to.
+    /// Set once the connection is established.
     open: bool,
     heard: Instant,
-    /// How often nothing had arrived.
+    /// The number of empty polls.
     in_vain: u32,
 }
 
 // SAFETY: objects of libibverbs, which any thread may use.
 unsafe impl Send for Link {}
 
-/// Memory that the peer writes into.
+/// Memory that the peer writes to.
 struct Lists {
     buffer: Buffer,
-    /// Where the lists begin.
+    /// The offset of the lists.
     at: usize,
 }
 
@@ -81,7 +81,7 @@ impl Peers for Lists {
 }
 
 impl Link {
-    /// Makes the queue pair of an ID that has a device.
+    /// Creates the queue pair of an ID that has a device.
     pub(super) fn new(id: &Id, options: &Options) -> Result<Self, Errno> {
         let (device, pd) = (id.device()?, id.pd()?);
         let send_slots = options.send_slots.clamp(MIN_SLOTS, MAX_SLOTS);
@@ -89,7 +89,7 @@ impl Link {
         let recvs = recv_slots + SPARE_RECVS;
         let queue = Queue::new(device, u32::from(send_slots) + u32::from(recvs))?;
         let recv_buffer = options.recv_buffer & !1;
-        // Lists are of 64-bit numbers.
+        // The lists consist of 64-bit numbers.
         let at = usize::try_from(recv_buffer.next_multiple_of(8)).map_err(|_| Errno::INVAL)?;
         let len = at + Stream::lists_len(options.iomaps);
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -125,7 +125,7 @@ impl Link {
         make_qp(id.as_ptr(), &mut extended(ptr::null_mut(), &attr))?;
         let link = Self {
             id: id.as_ptr(),
-            // SAFETY: alive; it has just got its queue pair.
+            // SAFETY: the ID is alive, and has a queue pair.
             qp: unsafe { (*id.as_ptr()).qp },
             queue,
             recv,
@@ -141,7 +141,7 @@ impl Link {
         Ok(link)
     }
 
-    /// What the peer has to know.
+    /// Returns the private data for the peer.
     pub(super) fn conn_data(&self) -> ConnData {
         Stream::conn_data(
             &self.config,
@@ -150,19 +150,19 @@ impl Link {
         )
     }
 
-    /// The peer's answer to that.
+    /// Starts the stream with the private data of the peer.
     pub(super) fn start(&mut self, peer: ConnData) {
         self.stream = Some(Stream::new(self.config, peer));
     }
 
-    /// The connection is made: from now on messages are taken and sent.
+    /// Handles the establishment of the connection: messages are received and sent from now on.
     pub(super) fn open(&mut self) {
         self.open = true;
         self.heard = Instant::now();
         self.flush();
     }
 
-    /// The stream, once the connection is made.
+    /// Returns the stream, once the connection is established.
     pub(super) const fn stream(&self) -> Option<&Stream> {
         if self.open {
             self.stream.as_ref()
@@ -179,7 +179,7 @@ impl Link {
         }
     }
 
-    /// The connection has ended.
+    /// Handles the end of the connection.
     pub(super) fn ended(&mut self, end: End) {
         self.progress();
         if let Some(stream) = &mut self.stream {
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    /// Takes completions; how many there were.
+    /// Polls the CQ, and returns the number of completions.
     pub(super) fn progress(&mut self) -> usize {
         let Some(stream) = self.stream.as_mut().filter(|_| self.open) else {
             return 0;
@@ -201,7 +201,7 @@ impl Link {
             } else if succeeded {
                 again += 1;
                 if wc.wc_flags & IBV_WC_WITH_IMM != 0 {
-                    // What the peer has done wrong has ended the stream.
+                    // If the message is invalid, `received` has ended the stream.
                     let _ = stream.received(u32::from_be(wc.imm_data), wc.byte_len, recv);
                 }
             }
@@ -211,7 +211,7 @@ impl Link {
         });
         if taken == 0 {
             self.in_vain = self.in_vain.wrapping_add(1);
-            // Who never sleeps wants to know too.
+            // A thread that only polls has to send keepalives, too.
             if self.in_vain.is_multiple_of(LOOKS) {
                 self.keep_alive();
             }
@@ -226,14 +226,14 @@ impl Link {
         taken
     }
 
-    /// Sends what has become due.
+    /// Posts all due control messages.
     pub(super) fn flush(&mut self) {
         while let Some(write) = self.stream_mut().and_then(Stream::next_control) {
             self.post(&write, None);
         }
     }
 
-    /// Asks for a sign of life, when there was none for long.
+    /// Sends a keepalive if the peer has been silent for too long.
     pub(super) fn keep_alive(&mut self) {
         if self.heard.elapsed() < SILENCE {
             return;
@@ -243,7 +243,7 @@ impl Link {
         }
     }
 
-    /// Posts what the stream wants written, with bytes of the caller; the stream ends where that fails.
+    /// Posts a write of the stream, with bytes of the caller. A failed post ends the stream.
     pub(super) fn post(&mut self, write: &Write, caller: Option<&mut Cursor>) {
         if self.try_post(write, caller).is_err()
             && let Some(stream) = &mut self.stream
@@ -296,11 +296,12 @@ impl Link {
                 rkey: write.rkey,
             },
         };
-        // SAFETY: alive as long as this; the bytes are here, or in our buffer.
+        // SAFETY: the queue pair lives as long as `self`. The bytes are on the stack or in `send`.
         unsafe { queue::post_send(self.qp, &mut wr) }
     }
 
-    /// Copies bytes that have arrived to the caller, and counts them as read unless it only looks: how many.
+    /// Copies received bytes to the caller, and returns their number. Unless `look_only` is set,
+    /// they count as read.
     pub(super) fn copy_out(&mut self, to: &mut Cursor, look_only: bool) -> usize {
         let mut done = 0;
         while to.left() > 0 {
@@ -331,7 +332,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // SAFETY: the ID outlives this; its queue pair is ours.
+        // SAFETY: the ID outlives `self`, which owns the queue pair.
         unsafe { rdma_destroy_qp(self.id) };
     }
 }

@@ -9,7 +9,8 @@ use rocade_abi::{ibv_mr, ibv_pd};
 
 use crate::{engine::verbs, ffi::Errno};
 
-/// Pages of our own, registered. Peers may write into them at any time: they are only ever copied, never borrowed.
+/// Registered pages. Peers can write to them at any time, so they are only copied and never
+/// borrowed.
 pub(super) struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -21,7 +22,7 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// # Errors
-    /// `ENOMEM`, or what registering says.
+    /// `ENOMEM`, or the error of the memory registration.
     pub(super) fn new(pd: *mut ibv_pd, len: usize, access: u32) -> Result<Self, Errno> {
         let len = len.max(1);
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
@@ -45,7 +46,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Address of a place.
+    /// Returns the address of an offset.
     pub(super) fn addr(&self, at: usize) -> u64 {
         self.start.as_ptr().wrapping_add(at).expose_provenance() as u64
     }
@@ -68,7 +69,7 @@ impl Buffer {
         Ok(self.start.as_ptr().wrapping_add(at))
     }
 
-    /// Copies into it.
+    /// Copies into the buffer.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -79,7 +80,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies out of it.
+    /// Copies out of the buffer.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -90,7 +91,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// A copy of some bytes; zeroes where there are none.
+    /// Returns a copy of `N` bytes, or zeroes if the range is out of bounds.
     pub(super) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut bytes = [0; N];
         // SAFETY: writable for its length.
@@ -98,7 +99,7 @@ impl Buffer {
         bytes
     }
 
-    /// Puts bytes there.
+    /// Writes bytes, unless the range is out of bounds.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         // SAFETY: readable for its length.
         let _ = unsafe { self.put(at, bytes.as_ptr(), bytes.len()) };
@@ -113,7 +114,7 @@ impl Drop for Buffer {
             // SAFETY: made in `new`.
             unsafe { (verbs.ibv_dereg_mr)(self.mr) };
         }
-        // SAFETY: mapped in `new`; nothing uses it any more.
+        // SAFETY: mapped in `new`, and not used any more.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
     }
 }

@@ -1,8 +1,8 @@
-//! rsockets: sockets whose data go from memory to memory.
+//! rsockets: sockets that transfer data by RDMA.
 //!
-//! What goes over the wire is decided in `rocade-rsockets`; here are the queue pairs, the buffers and the calls. One thread
-//! (`service`) hears of connections for all sockets, so that they are made and end while programs do something else; data
-//! are moved by the threads that call.
+//! The crate `rocade-rsockets` implements the wire protocol. This module has the queue pairs, the
+//! buffers and the calls. One thread (`service`) handles connection events of all sockets, so that
+//! setup and teardown progress while the program is busy. The calling threads transfer the data.
 
 pub(crate) mod accept;
 mod address;
@@ -45,14 +45,14 @@ use crate::{
     ffi::{Errno, number_call},
 };
 
-/// A socket by its descriptor.
+/// Returns the socket of a descriptor.
 fn find(fd: c_int) -> Result<(&'static Process, Socket), Errno> {
     let process = process()?;
     let socket = process.socket(fd).ok_or(Errno(libc::EBADF))?;
     Ok((process, socket))
 }
 
-/// A stream by its descriptor.
+/// Returns the stream socket of a descriptor.
 fn find_stream(fd: c_int) -> Result<(&'static Process, Arc<StreamSocket>), Errno> {
     match find(fd)? {
         (process, Socket::Stream(socket)) => Ok((process, socket)),
@@ -60,18 +60,18 @@ fn find_stream(fd: c_int) -> Result<(&'static Process, Arc<StreamSocket>), Errno
     }
 }
 
-/// A call that answers 0, or -1 and errno.
+/// Calls `f`, and returns 0, or -1 with errno set.
 fn call(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| f().map(|()| 0))
 }
 
-/// A call that answers a small number.
+/// Calls `f`, and returns a small number, or -1 with errno set.
 fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     let answer = number_call(|| f().map(|number| number as isize));
     c_int::try_from(answer).unwrap_or(-1)
 }
 
-/// A call that answers a number of bytes.
+/// Calls `f`, and returns a number of bytes, or -1 with errno set.
 fn bytes(f: impl FnOnce() -> Result<usize, Errno>) -> isize {
     number_call(|| f().map(|bytes| isize::try_from(bytes).unwrap_or(isize::MAX)))
 }
@@ -85,8 +85,8 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
         if !(matches!(domain, libc::AF_INET | libc::AF_INET6) || domain == AF_IB && is_stream) {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
-        // Here, so that nothing has to be opened later: a preloaded library that brings programs here lets
-        // those sockets alone only while this call lasts.
+        // Opens the devices here, so that later calls open no sockets. A preloaded library that
+        // redirects `socket` to `rsocket` exempts the internal sockets only during this call.
         if devices::all()?.is_empty() {
             return Err(Errno::NODEV);
         }
@@ -170,7 +170,7 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
     call(|| process()?.close(fd))
 }
 
-/// Receives for all calls that do.
+/// Implements all receive calls.
 ///
 /// # Safety
 /// `addr` and `len` as for `rrecvfrom`.
@@ -219,7 +219,7 @@ unsafe fn receive(
     Ok(got)
 }
 
-/// Sends for all calls that do.
+/// Implements all send calls.
 fn send(
     fd: c_int,
     mut from: Cursor,
@@ -232,7 +232,7 @@ fn send(
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let (process, socket) = find(fd)?;
     match socket {
-        // As TCP: an address that is given is not looked at.
+        // As with TCP, a given address is ignored.
         Socket::Stream(socket) => socket.send(&mut from, nonblocking),
         Socket::Datagram(socket) => {
             let limit = socket.state.lock().options.send_timeout;
@@ -288,7 +288,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-/// `rrecvmsg`: there are no control messages.
+/// `rrecvmsg`, which returns no control messages.
 pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> isize {
     bytes(|| {
         // SAFETY: by contract NULL or valid.
@@ -311,7 +311,7 @@ pub(crate) unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, len: usize) ->
     unsafe { rrecv(fd, to, len, 0) }
 }
 
-/// The number of pieces, for readv(2) and writev(2).
+/// Converts the number of buffers of readv(2) and writev(2).
 fn pieces(count: c_int) -> Result<usize, Errno> {
     usize::try_from(count).map_err(|_| Errno::INVAL)
 }
@@ -362,7 +362,7 @@ pub(crate) unsafe extern "C" fn rsendto(
     })
 }
 
-/// `rsendmsg`: there are no control messages.
+/// `rsendmsg`, which accepts no control messages.
 pub(crate) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> isize {
     bytes(|| {
         // SAFETY: by contract NULL or valid.
@@ -443,7 +443,7 @@ pub(crate) unsafe extern "C" fn rselect(
     })
 }
 
-/// "Any address" of a family.
+/// Returns the unspecified address of a family.
 fn nowhere(domain: c_int) -> std::net::SocketAddr {
     use std::net::{Ipv4Addr, Ipv6Addr};
     if matches!(domain, libc::AF_INET6 | AF_IB) {
@@ -528,7 +528,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl`. The argument, which C passes only to some commands, is where a third argument is.
+/// `rfcntl`. C passes the variadic argument, which only some commands have, like a third argument.
 pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     number(|| {
         let (_, socket) = find(fd)?;

@@ -1,4 +1,4 @@
-//! Options of sockets.
+//! Socket options.
 
 use std::{
     ffi::{c_int, c_void},
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::ffi::Errno;
 
-/// The level of options of this library, and their names.
+/// The level of the rsocket options, and their names.
 pub(super) const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
@@ -27,12 +27,12 @@ const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
 
-/// Largest buffers.
+/// The maximum buffer size in bytes.
 const MAX_BUFFER: u32 = 1 << 30;
-/// `IBV_PATH_FLAG_GMP` and its kind are of no interest here: a path record with its flags.
+/// The length of `ibv_path_data`: flags, and a path record.
 const PATH_DATA_LEN: usize = 72;
 
-/// What was asked for.
+/// The options that the program has set.
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) send_slots: u16,
@@ -79,18 +79,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Closing waits for the peer.
+    /// Returns true if closing waits for the peer.
     pub(super) fn lingers(&self) -> bool {
         self.linger != Some(0)
     }
 
-    /// Twice what was asked for, as Linux has it.
+    /// Returns twice the given size, as Linux does.
     fn buffer(asked: c_int) -> u32 {
         let asked = u32::try_from(asked).unwrap_or(0).min(MAX_BUFFER / 2);
         (asked * 2).max(2 * SEND_LOW_WATER)
     }
 
-    /// Options of this library, for sockets of both kinds; before they are connected.
+    /// Sets an option of the level `SOL_RDMA`, for sockets of both kinds that are not connected
+    /// yet.
     pub(super) fn set_rdma(&mut self, name: c_int, value: &[u8]) -> Result<(), Errno> {
         let slots = || Ok(u16::try_from(int(value)?.clamp(1, 0xfffe)).unwrap_or(1));
         match name {
@@ -107,7 +108,7 @@ impl Options {
         Ok(())
     }
 
-    /// The same back.
+    /// Returns an option of the level `SOL_RDMA`.
     pub(super) fn rdma(&self, name: c_int) -> Result<Vec<u8>, Errno> {
         Ok(match name {
             RDMA_SQSIZE => bytes(self.send_slots.into()),
@@ -119,7 +120,7 @@ impl Options {
         })
     }
 
-    /// Sizes of buffers, for sockets of both kinds; `false` where it is another option.
+    /// Sets a buffer size, for sockets of both kinds. Returns `false` for other options.
     pub(super) fn set_buffer(&mut self, name: c_int, value: &[u8]) -> Result<bool, Errno> {
         match name {
             libc::SO_RCVBUF => self.recv_buffer = Self::buffer(int(value)?),
@@ -143,7 +144,7 @@ impl Options {
             }
             libc::SO_RCVTIMEO => self.recv_timeout = timeout(value)?,
             libc::SO_SNDTIMEO => self.send_timeout = timeout(value)?,
-            // They change nothing here.
+            // These options are accepted and have no effect.
             libc::SO_REUSEPORT | libc::SO_PRIORITY | libc::SO_BUSY_POLL | libc::SO_RCVLOWAT => {}
             libc::SO_DONTROUTE | libc::SO_BROADCAST | libc::SO_DEBUG | libc::SO_MARK => {}
             _ => return Err(Errno(libc::ENOPROTOOPT)),
@@ -156,7 +157,7 @@ impl Options {
             libc::TCP_NODELAY => self.no_delay = int(value)? != 0,
             libc::TCP_KEEPIDLE if int(value)? > 0 => self.keep_idle = int(value)?,
             libc::TCP_KEEPIDLE => return Err(Errno::INVAL),
-            // They change nothing here.
+            // These options are accepted and have no effect.
             libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG | libc::TCP_CONGESTION => {}
             libc::TCP_CORK | libc::TCP_QUICKACK | libc::TCP_USER_TIMEOUT => {}
             libc::TCP_DEFER_ACCEPT | libc::TCP_SYNCNT | libc::TCP_LINGER2 => {}
@@ -199,7 +200,7 @@ impl Options {
     }
 }
 
-/// An `int`.
+/// Reads an `int`.
 fn int(value: &[u8]) -> Result<c_int, Errno> {
     let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
     Ok(c_int::from_ne_bytes(*bytes))
@@ -209,7 +210,7 @@ fn bytes(value: c_int) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
 
-/// A `struct timeval`; none where it is 0.
+/// Reads a `struct timeval`. Zero means no time limit.
 fn timeout(value: &[u8]) -> Result<Option<Duration>, Errno> {
     let number = |at: usize| {
         let part = value.get(at..).and_then(|part| part.first_chunk());
@@ -234,10 +235,10 @@ fn timeval(limit: Option<Duration>) -> Vec<u8> {
         .concat()
 }
 
-/// Reads the value of an option.
+/// Returns the value of an option as a slice.
 ///
 /// # Safety
-/// It must be NULL or readable for `len` bytes.
+/// `value` must be NULL or readable for `len` bytes.
 pub(super) unsafe fn value<'a>(value: *const c_void, len: socklen_t) -> Result<&'a [u8], Errno> {
     let len = usize::try_from(len).unwrap_or(0);
     if len == 0 {
@@ -250,10 +251,10 @@ pub(super) unsafe fn value<'a>(value: *const c_void, len: socklen_t) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) })
 }
 
-/// Writes the value of an option, as much as there is room for.
+/// Writes the value of an option, truncated to the given room.
 ///
 /// # Safety
-/// `value` must be writable for `*len` bytes, and `len` NULL or valid.
+/// `value` must be writable for `*len` bytes, and `len` must be NULL or valid.
 pub(super) unsafe fn give(
     found: &[u8],
     value: *mut c_void,
@@ -284,7 +285,7 @@ impl StreamSocket {
         match level {
             libc::SOL_SOCKET => {
                 if name == libc::SO_REUSEADDR {
-                    // Too late is no reason to complain.
+                    // On a bound ID this has no effect, and is not an error.
                     let _ = id_option(OPTION_REUSEADDR, value);
                 }
                 state.options.set_socket(name, value)
@@ -379,13 +380,14 @@ impl DatagramSocket {
     }
 }
 
-/// `ibv_path_data` of a path: flags, and a path record of the subnet administrator in network byte order.
+/// Returns the `ibv_path_data` of a path: flags, and a path record of the subnet administrator in
+/// network byte order.
 pub(super) fn path_data(path: &rocade_abi::ibv_sa_path_rec) -> Vec<u8> {
     const EXACTLY: u8 = 2 << 6;
     let mut bytes = vec![0; PATH_DATA_LEN];
     bytes[..4].copy_from_slice(&u32::from(path.preference).to_ne_bytes());
     let record = &mut bytes[8..];
-    // Service ID, then GIDs, LIDs.
+    // The record starts with service ID, GIDs and LIDs.
     record[8..24].copy_from_slice(&gid_bytes(path.dgid));
     record[24..40].copy_from_slice(&gid_bytes(path.sgid));
     record[40..42].copy_from_slice(&path.dlid.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`: sockets of both kinds, and ordinary descriptors.
+//! `rpoll` and `rselect`, for sockets of both kinds and for ordinary descriptors.
 
 use std::{
     ffi::c_int,
@@ -19,7 +19,7 @@ use super::{
 use crate::ffi::Errno;
 
 impl Socket {
-    /// What of `events` is so.
+    /// Returns the ready ones of `events`.
     fn poll(&self, events: i16) -> i16 {
         match self {
             Self::Stream(socket) => socket.poll(events),
@@ -27,7 +27,8 @@ impl Socket {
         }
     }
 
-    /// This thread is about to sleep, and wants to hear of `events`: descriptors to look at too.
+    /// Registers this thread, which is about to sleep, for `events`. Adds the descriptors to poll
+    /// to `fds`.
     fn prepare(&self, waker: &Arc<Waker>, events: i16, fds: &mut Vec<pollfd>) {
         let interest = StreamSocket::interest(events);
         match self {
@@ -39,7 +40,8 @@ impl Socket {
         }
     }
 
-    /// It has slept; `fds` are those that [`Self::prepare`] gave.
+    /// Unregisters this thread after its sleep. `fds` are the descriptors that [`Self::prepare`]
+    /// added.
     fn unprepare(&self, waker: &Arc<Waker>, fds: &[pollfd]) {
         match self {
             Self::Stream(socket) => {
@@ -51,7 +53,7 @@ impl Socket {
     }
 }
 
-/// Waits for one socket; `EAGAIN` when it is time.
+/// Waits for one socket, and fails with `EAGAIN` at the deadline.
 pub(super) fn wait_for(
     socket: &Socket,
     events: i16,
@@ -72,7 +74,7 @@ pub(super) fn wait_for(
     }
 }
 
-/// Sleeps until something may have happened, to sockets or ordinary descriptors.
+/// Sleeps until a socket or an ordinary descriptor may be ready.
 fn sleep(
     sockets: &[(Socket, i16)],
     others: &mut [pollfd],
@@ -102,7 +104,7 @@ fn sleep(
     slept.map(|_| ())
 }
 
-/// `rpoll`: how many descriptors have something to tell.
+/// `rpoll`: returns the number of ready descriptors.
 pub(super) fn poll(
     process: &Process,
     fds: &mut [pollfd],
@@ -144,7 +146,7 @@ pub(super) fn poll(
     }
 }
 
-/// The bit of a descriptor in a set.
+/// Returns the bit of a descriptor in a set.
 ///
 /// # Safety
 /// `set` must be NULL or valid, and `fd` below `FD_SETSIZE`.
@@ -153,7 +155,7 @@ unsafe fn is_in(set: *const fd_set, fd: RawFd) -> bool {
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
-/// `rselect`: how many bits are set.
+/// `rselect`: returns the number of bits that are set.
 ///
 /// # Safety
 /// The sets must be NULL or valid.
@@ -173,7 +175,7 @@ pub(super) unsafe fn select(
     for fd in 0..count {
         let mut events = 0;
         for (set, wanted) in sets.iter().zip(WANTED) {
-            // SAFETY: by contract; `fd` is in range.
+            // SAFETY: by contract a valid set, and `fd` is in range.
             if unsafe { is_in(*set, fd) } {
                 events |= wanted;
             }
@@ -199,7 +201,7 @@ pub(super) unsafe fn select(
         unsafe { libc::FD_ZERO(*set) };
         for fd in &fds {
             if fd.events & wanted != 0 && fd.revents & told != 0 {
-                // SAFETY: by contract valid; the descriptor is in range.
+                // SAFETY: by contract a valid set, and the descriptor is in range.
                 unsafe { libc::FD_SET(fd.fd, *set) };
                 bits += 1;
             }

@@ -1,6 +1,6 @@
 //! The sockets of a process.
 //!
-//! A `fork`ed child has none: the connections are its parent's.
+//! A forked child has none, because the connections belong to its parent.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +26,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// The family of its addresses.
+    /// Returns the address family of the socket.
     pub(super) fn domain(&self) -> i32 {
         match self {
             Self::Stream(socket) => socket.domain,
@@ -35,19 +35,19 @@ impl Socket {
     }
 }
 
-/// A socket with the descriptor that programs know it by.
+/// A socket and its descriptor.
 struct Entry {
     socket: Socket,
-    /// Of a stream; that of datagrams is their UDP socket.
+    /// The descriptor of a stream socket. A datagram socket uses that of its UDP socket.
     _fd: Option<OwnedFd>,
 }
 
-/// What one process has.
+/// The sockets of a process, and its service thread.
 pub(super) struct Process {
     generation: u32,
     table: RwLock<BTreeMap<RawFd, Entry>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
-    /// Accepted for a listener that is closed, and not confirmed yet: they end when they are.
+    /// Unconfirmed connections of closed listeners. They are closed once they are confirmed.
     parting: Mutex<Vec<Arc<StreamSocket>>>,
     next_token: AtomicUsize,
     service: Mutex<Option<Arc<Service>>>,
@@ -56,10 +56,11 @@ pub(super) struct Process {
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 static AT_EXIT: Once = Once::new();
 
-/// How long all of them together may take for that.
+/// The time limit at process exit for closing all sockets.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// That of this process. Never freed: there is one for each `fork`, and the parent's is not touched.
+/// Returns the state of this process. It is never freed: each fork creates a new one, and a child
+/// does not access its parent's.
 pub(super) fn process() -> Result<&'static Process, Errno> {
     let generation = generation()?;
     loop {
@@ -80,13 +81,13 @@ pub(super) fn process() -> Result<&'static Process, Errno> {
         }));
         let swap = PROCESS.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {
-            // SAFETY: nobody else has seen this box.
+            // SAFETY: this box was not published.
             drop(unsafe { Box::from_raw(fresh) });
         }
     }
 }
 
-/// What programs leave open is closed as the kernel would.
+/// Closes the sockets that are open at process exit, as the kernel does.
 extern "C" fn at_exit() {
     let Ok(process) = process() else { return };
     let Some(table) = process.table.try_read() else {
@@ -108,13 +109,13 @@ impl Process {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Its events find it from now on.
+    /// Registers a socket, so that its events can find it.
     pub(super) fn know(&self, socket: &Arc<StreamSocket>) {
         let mut tokens = self.tokens.lock();
         tokens.insert(socket.token, Arc::downgrade(socket));
     }
 
-    /// The socket whose events have that token.
+    /// Returns the socket with a token.
     pub(super) fn weak(&self, token: usize) -> Weak<StreamSocket> {
         let tokens = self.tokens.lock();
         tokens.get(&token).cloned().unwrap_or_default()
@@ -124,7 +125,8 @@ impl Process {
         self.tokens.lock().remove(&token);
     }
 
-    /// Keeps a socket that nobody will accept until its peer has confirmed the connection, and hears of its end then.
+    /// Keeps an unconfirmed connection of a closed listener until its peer confirms it, and then
+    /// closes it.
     pub(super) fn keep(&self, socket: &Arc<StreamSocket>) {
         self.parting.lock().push(Arc::clone(socket));
     }
@@ -137,7 +139,7 @@ impl Process {
         drop(kept);
     }
 
-    /// The thread that hears of connections.
+    /// Returns the service thread, which handles connection events. Starts it on first use.
     pub(super) fn service(&'static self) -> Result<Arc<Service>, Errno> {
         let mut service = self.service.lock();
         if let Some(service) = &*service {
@@ -148,7 +150,7 @@ impl Process {
         Ok(started)
     }
 
-    /// Gives a socket its number.
+    /// Inserts a socket into the table, and returns its descriptor.
     pub(super) fn insert(&self, socket: Socket, fd: Option<OwnedFd>) -> RawFd {
         AT_EXIT.call_once(|| {
             // SAFETY: a function without arguments.
@@ -171,7 +173,7 @@ impl Process {
     /// Closes a socket.
     pub(super) fn close(&self, fd: RawFd) -> Result<(), Errno> {
         let entry = self.table.write().remove(&fd);
-        // The number is not free before all is over.
+        // The entry keeps the descriptor in use until the socket is closed.
         let entry = entry.ok_or(Errno(libc::EBADF))?;
         match &entry.socket {
             Socket::Stream(socket) => socket.close(),

@@ -1,4 +1,4 @@
-//! A completion queue with its channel, and the verbs that the data path needs.
+//! A completion queue with its channel, and the verbs of the data path.
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,11 +14,11 @@ use rocade_abi::{
 use super::sys;
 use crate::{engine::verbs, ffi::Errno};
 
-/// Completions that are taken at a time.
+/// The maximum number of completions per call of `ibv_poll_cq`.
 const BATCH: usize = 16;
 const BATCH_INT: c_int = 16;
 
-/// Completions, and a descriptor that tells of them.
+/// A CQ, and its channel with a descriptor for notifications.
 pub(super) struct Queue {
     pub(super) cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
@@ -47,7 +47,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Readable when there are completions, once [`Self::arm`]ed.
+    /// Returns the channel's descriptor, which becomes readable with a completion after
+    /// [`Self::arm`].
     pub(super) fn fd(&self) -> RawFd {
         // SAFETY: a live channel.
         unsafe { (*self.channel).fd }
@@ -57,9 +58,10 @@ impl Queue {
         self.armed
     }
 
-    /// Asks to be told of the next completion. What came before has to be looked at afterwards.
+    /// Requests a notification for the next completion. The caller then has to poll for earlier
+    /// completions.
     pub(super) fn arm(&mut self) {
-        // SAFETY: a live CQ; its context has the table.
+        // SAFETY: a live CQ, whose context has the table of verbs.
         let asked = unsafe { (*(*self.cq).context).ops.req_notify_cq };
         if let Some(ask) = asked {
             // SAFETY: a live CQ.
@@ -71,7 +73,7 @@ impl Queue {
     pub(super) fn take_event(&mut self) {
         let Ok(verbs) = verbs() else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
-        // SAFETY: a live channel, which does not block, and room for the answers.
+        // SAFETY: a live, non-blocking channel, and room for the answers.
         if unsafe { (verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) } == 0 {
             // SAFETY: the channel's only CQ.
             unsafe { (verbs.ibv_ack_cq_events)(self.cq, 1) };
@@ -79,9 +81,9 @@ impl Queue {
         }
     }
 
-    /// Takes completions; how many there were.
+    /// Polls the CQ until it is empty, and returns the number of completions.
     pub(super) fn take(&mut self, mut each: impl FnMut(&ibv_wc)) -> usize {
-        // SAFETY: a live CQ; its context has the table.
+        // SAFETY: a live CQ, whose context has the table of verbs.
         let Some(poll) = (unsafe { (*(*self.cq).context).ops.poll_cq }) else {
             return 0;
         };
@@ -110,7 +112,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         let Ok(verbs) = verbs() else { return };
-        // SAFETY: made in `new`; the queue pair is gone, and all events are acknowledged.
+        // SAFETY: created in `new`. The queue pair is destroyed, and all events are acknowledged.
         unsafe {
             if !self.cq.is_null() {
                 (verbs.ibv_destroy_cq)(self.cq);
@@ -125,7 +127,7 @@ impl Drop for Queue {
 /// Posts one send.
 ///
 /// # Safety
-/// The queue pair must be alive, and what the request points to readable.
+/// The queue pair must be alive, and the memory of the request readable.
 pub(super) unsafe fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<(), Errno> {
     let mut bad = ptr::null_mut();
     // SAFETY: by contract.
@@ -134,7 +136,7 @@ pub(super) unsafe fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<
     Errno::check(unsafe { post(qp, wr, &raw mut bad) })
 }
 
-/// Posts `count` receives without a place for data.
+/// Posts `count` receives without buffers.
 ///
 /// # Safety
 /// The queue pair must be alive.
@@ -160,7 +162,7 @@ pub(super) unsafe fn post_empty_recvs(
                 ptr::null_mut()
             };
         }
-        // SAFETY: by contract; the list lives.
+        // SAFETY: by contract a live queue pair, and the list outlives the call.
         unsafe { post_recv(qp, &mut wrs[0]) }?;
         left -= now;
     }
@@ -170,7 +172,7 @@ pub(super) unsafe fn post_empty_recvs(
 /// Posts receives.
 ///
 /// # Safety
-/// The queue pair must be alive, and so must what the request points to.
+/// The queue pair and the memory of the request must be alive.
 pub(super) unsafe fn post_recv(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> Result<(), Errno> {
     let mut bad = ptr::null_mut();
     // SAFETY: by contract.
@@ -179,7 +181,7 @@ pub(super) unsafe fn post_recv(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> Result<
     Errno::check(unsafe { post(qp, wr, &raw mut bad) })
 }
 
-/// A gather list of one entry.
+/// Returns an entry of a gather list.
 pub(super) fn sge(addr: u64, length: u32, lkey: u32) -> ibv_sge {
     ibv_sge { addr, length, lkey }
 }

@@ -1,4 +1,5 @@
-//! The thread that hears of connections, and reads the UDP sockets of datagram sockets.
+//! The service thread, which handles connection events and reads the UDP sockets of datagram
+//! sockets.
 
 use std::{
     cell::Cell,
@@ -19,18 +20,19 @@ use crate::{
     id::ChannelObject,
 };
 
-/// What an event said. It is acknowledged by then: ending its ID waits for that.
+/// The content of an event. The event itself is acknowledged already, because destroying its ID
+/// waits for the acknowledgement.
 pub(super) struct News {
     pub(super) kind: c_uint,
     pub(super) status: c_int,
     pub(super) id: *mut rdma_cm_id,
     token: usize,
-    /// Of a request.
+    /// The new ID of a connection request.
     pub(super) new_id: Cell<Option<Id>>,
     pub(super) private: [u8; ConnData::LEN],
 }
 
-/// The thread and what it watches.
+/// The service thread, and the descriptors that it watches.
 pub(super) struct Service {
     channel: *mut rdma_event_channel,
     wake: OwnedFd,
@@ -39,11 +41,11 @@ pub(super) struct Service {
 
 // SAFETY: a channel of this library, which any thread may use.
 unsafe impl Send for Service {}
-// SAFETY: likewise.
+// SAFETY: a channel of this library, which any thread may use.
 unsafe impl Sync for Service {}
 
 impl Service {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which runs until the process ends.
     pub(super) fn start(process: &'static Process) -> Result<Arc<Self>, Errno> {
         let channel = ChannelObject::create()?;
         // SAFETY: made just now.
@@ -63,12 +65,12 @@ impl Service {
         Ok(service)
     }
 
-    /// The channel of all IDs.
+    /// Returns the channel of all IDs.
     pub(super) const fn channel(&self) -> *mut rdma_event_channel {
         self.channel
     }
 
-    /// Reads the UDP socket of that from now on.
+    /// Adds a datagram socket, whose UDP socket the thread reads from now on.
     pub(super) fn watch(&self, socket: &Arc<DatagramSocket>) {
         self.datagrams.lock().push(Arc::downgrade(socket));
         sys::set_event(&self.wake);
@@ -85,7 +87,7 @@ impl Service {
             let channel = unsafe { (*self.channel).fd };
             let mut fds = vec![sys::readable(self.wake.as_raw_fd()), sys::readable(channel)];
             fds.extend(sockets.iter().map(|socket| sys::readable(socket.udp_fd())));
-            // Sockets that are closed meanwhile stay open until this has looked again.
+            // `sockets` keeps a descriptor open that is closed during this poll.
             let _ = sys::poll(&mut fds, None);
             if fds[0].revents != 0 {
                 sys::clear_event(&self.wake);
@@ -105,18 +107,18 @@ impl Service {
         }
     }
 
-    /// Something has to be looked at again: a socket is closed.
+    /// Wakes the thread, so that it drops a closed socket.
     pub(super) fn look_again(&self) {
         sys::set_event(&self.wake);
     }
 
     fn next(&self) -> Option<News> {
         let mut told: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: a live channel, which does not block, and room for the event.
+        // SAFETY: a live, non-blocking channel, and room for the event.
         if unsafe { rdma_get_cm_event(self.channel, &raw mut told) } != 0 {
             return None;
         }
-        // SAFETY: an event was written; its ID lives until it is acknowledged.
+        // SAFETY: an event was written, and its ID lives until it is acknowledged.
         let news = unsafe {
             let param = (*told).param.conn;
             let is_request = (*told).event == event::CONNECT_REQUEST;

@@ -1,4 +1,4 @@
-//! Stream sockets: what programs do with them.
+//! Stream sockets.
 
 use std::{
     collections::VecDeque,
@@ -26,65 +26,66 @@ use super::{
 };
 use crate::ffi::Errno;
 
-/// How long a call looks again before it sleeps.
+/// The time that a call polls before it sleeps.
 pub(super) const SPIN: Duration = Duration::from_micros(20);
-/// How long closing waits for the peer to have everything.
+/// The time that closing waits until the peer has received all data.
 const LINGER: Duration = Duration::from_secs(30);
-/// And for it to have heard that this was all.
+/// The additional time that closing waits until the peer has received the disconnect message.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 pub(super) struct StreamSocket {
-    /// What its events are known by.
+    /// Identifies the socket in events.
     pub(super) token: usize,
     pub(super) domain: i32,
     pub(super) state: Mutex<State>,
-    /// One sender, one receiver at a time: what one call sends stays together.
+    /// Serialise senders and receivers, so that the bytes of one call stay together.
     sending: Mutex<()>,
     receiving: Mutex<()>,
     pub(super) nonblocking: AtomicBool,
 }
 
-/// What becomes of a socket.
+/// The connection state of a socket.
 pub(super) enum Phase {
-    /// Nothing yet; it may be bound.
+    /// Not connected. The socket may be bound.
     New,
     Listening(Listener),
     Connecting,
-    /// A peer's request was accepted, and its confirmation has not come. The listener waits for that.
+    /// A request was accepted, and the peer has not confirmed the connection. Refers to the
+    /// listener.
     Accepting(Weak<StreamSocket>),
     Connected,
-    /// It could not be connected.
+    /// The connection attempt failed.
     Failed,
     Closed,
 }
 
-/// What a listener has.
+/// The queues of a listener.
 #[derive(Default)]
 pub(super) struct Listener {
     pub(super) backlog: usize,
-    /// Requests that nobody has looked at, because there are enough connections.
+    /// Pending requests, which wait because the backlog is full.
     pub(super) waiting: VecDeque<(Id, ConnData)>,
-    /// Accepted, but not confirmed.
+    /// Accepted connections that their peers have not confirmed.
     pub(super) accepting: Vec<Arc<StreamSocket>>,
     pub(super) ready: VecDeque<Arc<StreamSocket>>,
 }
 
 pub(super) struct State {
     pub(super) phase: Phase,
-    // In the order in which they have to go.
+    // The order of these members is the order of their drop.
     pub(super) maps: Maps,
     pub(super) link: Option<Link>,
     pub(super) id: Option<Id>,
     pub(super) options: Options,
     pub(super) waiters: Waiters,
-    /// Errno value that nobody has been told yet.
+    /// The errno value that no call has returned yet.
     pub(super) error: i32,
-    /// The failure of the connection was seen.
+    /// Set once the failure of the connection was reported in `error`.
     failed: bool,
 }
 
 impl State {
-    /// Whether it is connected, or about to be.
+    /// Returns an error unless the socket is connected or connecting.
     fn check_usable(&mut self, unconnected: i32) -> Result<(), Errno> {
         match self.phase {
             Phase::Failed if self.error != 0 => Err(Errno(self.take_error())),
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// What there is to wait for, and is there.
+    /// Returns the events that are ready.
     fn ready(&self) -> u8 {
         match &self.phase {
             Phase::New | Phase::Connecting | Phase::Accepting(_) => 0,
@@ -123,7 +124,8 @@ impl State {
         }
     }
 
-    /// Looks at what has arrived, wakes who waits for it, and sees to it that others hear of what comes next.
+    /// Polls the CQ and wakes the threads whose events are ready. Arms the CQ if threads still
+    /// wait.
     pub(super) fn turn(&mut self) {
         loop {
             if let Some(link) = &mut self.link {
@@ -148,22 +150,22 @@ impl State {
         }
     }
 
-    /// The state has changed: everybody looks again.
+    /// Wakes all waiting threads after a change of the state.
     pub(super) fn changed(&mut self) {
         self.waiters.wake(IN | OUT | END);
     }
 
-    /// Takes the error that nobody has been told.
+    /// Takes the error that no call has returned yet.
     pub(super) fn take_error(&mut self) -> i32 {
         std::mem::take(&mut self.error)
     }
 
-    /// The descriptor that becomes readable with completions.
+    /// Returns the descriptor that becomes readable with completions, or -1.
     fn completions(&self) -> RawFd {
         self.link.as_ref().map_or(-1, |link| link.queue.fd())
     }
 
-    /// Bytes to the program: `None` while there are none.
+    /// Copies received bytes to the program. Returns `None` if there are none.
     fn receive(&mut self, to: &mut Cursor, look: bool) -> Result<Option<usize>, Errno> {
         self.check_usable(libc::ENOTCONN)?;
         let Some(link) = &mut self.link else {
@@ -185,7 +187,7 @@ impl State {
         Ok(None)
     }
 
-    /// Why nothing can be sent any more.
+    /// Returns the error that forbids sending, if there is one.
     fn check_writable(&mut self) -> Result<(), Errno> {
         self.check_usable(libc::EPIPE)?;
         let Some(stream) = self.link.as_ref().and_then(Link::stream) else {
@@ -205,7 +207,7 @@ impl State {
         }
     }
 
-    /// Sends as much as can be sent: `None` where that is nothing.
+    /// Sends as many bytes as possible. Returns `None` if that is none.
     fn send(&mut self, from: &mut Cursor) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
         let Some(link) = &mut self.link else {
@@ -226,7 +228,7 @@ impl State {
         Ok((sent > 0).then_some(sent))
     }
 
-    /// The same into the peer's iomaps. 0 where there are none.
+    /// Writes as many bytes as possible to the peer's iomaps. Returns 0 if no iomap has the offset.
     fn send_direct(&mut self, from: &mut Cursor, offset: u64) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
         let Some(link) = &mut self.link else {
@@ -250,7 +252,7 @@ impl State {
     }
 }
 
-/// What a call is told to do.
+/// The flags of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Flags {
     pub(super) nonblocking: bool,
@@ -283,7 +285,7 @@ impl StreamSocket {
         limit.and_then(|limit| Instant::now().checked_add(limit))
     }
 
-    /// Waits until `ready` has an answer; `EAGAIN` when it is time.
+    /// Waits until `ready` returns a value, and fails with `EAGAIN` at the deadline.
     pub(super) fn wait<T>(
         &self,
         interest: u8,
@@ -313,7 +315,7 @@ impl StreamSocket {
             let waker = Waker::current()?;
             waker.clear();
             state.waiters.add(&waker, interest);
-            // Asks to be told of completions; those that came meanwhile may be the answer.
+            // Arms the CQ. Completions that arrived before may make the socket ready.
             state.turn();
             if let Some(answer) = ready(&mut state).transpose() {
                 state.waiters.remove(&waker);
@@ -325,7 +327,7 @@ impl StreamSocket {
         }
     }
 
-    /// Sleeps until something happens.
+    /// Sleeps until an event wakes the thread.
     fn sleep(
         &self,
         state: MutexGuard<'_, State>,
@@ -346,7 +348,7 @@ impl StreamSocket {
         slept.map(|_| ())
     }
 
-    /// After a sleep: whether the descriptor of completions was ready.
+    /// Handles the end of a sleep. `has_event` tells if the descriptor of completions is readable.
     pub(super) fn awake(&self, state: &mut State, has_event: bool) {
         let Some(link) = &mut state.link else { return };
         if has_event {
@@ -354,11 +356,12 @@ impl StreamSocket {
         } else {
             link.keep_alive();
         }
-        // Who else sleeps relies on the event that was taken.
+        // Polls for the other sleeping threads, because this thread took the channel's event.
         state.turn();
     }
 
-    /// What a thread that waits for several sockets has to know: what is ready, and where to hear of more.
+    /// Registers a thread that waits for several sockets. Returns the descriptor that becomes
+    /// readable with completions.
     pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8) -> RawFd {
         let mut state = self.state.lock();
         state.waiters.add(waker, interest);
@@ -366,14 +369,15 @@ impl StreamSocket {
         state.completions()
     }
 
-    /// The end of that.
+    /// Unregisters a thread after its sleep.
     pub(super) fn unprepare(&self, waker: &Arc<Waker>, has_event: bool) {
         let mut state = self.state.lock();
         state.waiters.remove(waker);
         self.awake(&mut state, has_event);
     }
 
-    /// poll(2): what of `events` is so, and what always is told.
+    /// Implements poll(2): returns the ready ones of `events`, and the conditions that poll(2)
+    /// always reports.
     pub(super) fn poll(&self, events: i16) -> i16 {
         use libc::{
             POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM,
@@ -404,7 +408,7 @@ impl StreamSocket {
                     }
                     match stream.end() {
                         Some(End::Failure) => told |= POLLERR | POLLHUP,
-                        // Some programs read nothing more after this.
+                        // Some programs do not read any more after `POLLHUP`.
                         Some(_) if stream.at_end() => told |= POLLHUP,
                         _ => {}
                     }
@@ -415,7 +419,7 @@ impl StreamSocket {
         told & (events | POLLERR | POLLHUP)
     }
 
-    /// What poll(2) waits for.
+    /// Converts the events of poll(2).
     pub(super) const fn interest(events: i16) -> u8 {
         let mut interest = 0;
         if events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0 {
@@ -427,7 +431,7 @@ impl StreamSocket {
         interest
     }
 
-    /// A call's turn, which another thread may have.
+    /// Locks the sending or the receiving side.
     fn turn_of<'a>(turn: &'a Mutex<()>, nonblocking: bool) -> Result<MutexGuard<'a, ()>, Errno> {
         if nonblocking {
             turn.try_lock().ok_or(Errno(libc::EAGAIN))
@@ -530,7 +534,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Waits until the peer has everything that was sent.
+    /// Waits until the peer has received everything.
     fn linger(&self) {
         let done = |state: &mut State, all: fn(&rocade_rsockets::Stream) -> bool| {
             let stream = state.link.as_ref().and_then(Link::stream);
@@ -538,7 +542,7 @@ impl StreamSocket {
         };
         let wait = |limit: Duration, all: fn(&rocade_rsockets::Stream) -> bool| {
             let deadline = Self::deadline(Some(limit));
-            // A signal is no reason to lose data.
+            // A signal must not cause loss of data.
             while matches!(
                 self.wait(SENT, false, deadline, |state| done(state, all)),
                 Err(Errno(libc::EINTR))
@@ -548,12 +552,13 @@ impl StreamSocket {
         wait(LAST_WORD, rocade_rsockets::Stream::all_sent);
     }
 
-    /// The program has no use for it any more.
+    /// Closes the socket for the program.
     pub(super) fn close(&self) {
         self.close_with(true);
     }
 
-    /// The same for one that the program has never seen: its peer hears that this was all, and nobody waits for that.
+    /// Closes a connection that the program has not accepted. Sends the disconnect message without
+    /// waiting for its completion.
     pub(super) fn close_unseen(&self) {
         self.close_with(false);
     }
@@ -582,14 +587,15 @@ impl StreamSocket {
             let maps = std::mem::take(&mut state.maps);
             (phase, maps, state.link.take(), state.id.take())
         };
-        // Ending IDs waits for the thread that reads their events, which may want the state.
+        // Destroying an ID waits for the service thread, which may need the lock of the state.
         drop((maps, link, id));
         if let Phase::Listening(listener) = phase {
             listener.end();
         }
     }
 
-    /// The process ends, and the program has left it open: whether that has to be said.
+    /// Shuts down a socket that is open at process exit. Returns true if there is a stream to shut
+    /// down.
     pub(super) fn leave(&self) -> bool {
         let Some(mut state) = self.state.try_lock() else {
             return false;
@@ -605,7 +611,7 @@ impl StreamSocket {
         true
     }
 
-    /// It has been said: what was sent shall arrive.
+    /// Waits after [`Self::leave`] until everything is sent.
     pub(super) fn left(&self, deadline: Instant) {
         let _ = self.wait(SENT, false, Some(deadline), |state| {
             let stream = state.link.as_ref().and_then(Link::stream);
@@ -614,12 +620,12 @@ impl StreamSocket {
         });
     }
 
-    /// Our address.
+    /// Returns the local address.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         self.state.lock().id.as_ref().and_then(Id::local)
     }
 
-    /// The peer's.
+    /// Returns the address of the peer.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         let state = self.state.lock();
         match state.phase {
@@ -630,7 +636,7 @@ impl StreamSocket {
 }
 
 impl Listener {
-    /// Nobody will accept what is there.
+    /// Rejects pending requests, and closes the connections that no call has accepted.
     pub(super) fn end(self) {
         for (id, _) in &self.waiting {
             id.reject();
@@ -639,7 +645,8 @@ impl Listener {
             socket.close();
         }
         let Ok(process) = process() else { return };
-        // Rejected now, a peer that believes itself connected would see its connection break.
+        // Unconfirmed connections are kept. A rejection now would break a connection that the peer
+        // regards as established.
         for socket in &self.accepting {
             process.keep(socket);
             let is_early = matches!(socket.state.lock().phase, Phase::Accepting(_));

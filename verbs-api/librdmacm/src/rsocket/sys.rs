@@ -1,6 +1,7 @@
 //! System calls.
 //!
-//! Those that a preloaded library may have replaced to bring programs here (`socket`, `poll`) are made directly.
+//! A preloaded library may replace `socket` and `poll` in order to redirect programs to this
+//! library. This module makes these system calls directly.
 
 use std::{
     ffi::c_int,
@@ -24,11 +25,11 @@ fn checked(result: i64) -> Result<i64, Errno> {
 
 fn owned(result: i64) -> Result<OwnedFd, Errno> {
     let fd = c_int::try_from(checked(result)?).map_err(|_| Errno::INVAL)?;
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A counter behind a descriptor; readable while it is not 0.
+/// Creates an eventfd, which is readable while its counter is not 0.
 pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
     // SAFETY: no pointers.
     owned(i64::from(unsafe {
@@ -36,28 +37,28 @@ pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
     }))
 }
 
-/// Makes a counter readable.
+/// Makes an eventfd readable.
 pub(super) fn set_event(fd: &OwnedFd) {
     let one = 1_u64;
     // SAFETY: 8 bytes are readable.
     let _ = unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), &raw const one, 8_usize) };
 }
 
-/// Makes it 0.
+/// Resets an eventfd to 0.
 pub(super) fn clear_event(fd: &OwnedFd) {
     let mut count = 0_u64;
     // SAFETY: 8 bytes are writable.
     let _ = unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), &raw mut count, 8_usize) };
 }
 
-/// A UDP socket.
+/// Creates a UDP socket.
 pub(super) fn udp_socket(domain: c_int) -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) })
 }
 
-/// `O_NONBLOCK` on or off.
+/// Sets or clears `O_NONBLOCK`.
 pub(super) fn set_nonblocking(fd: RawFd, on: bool) -> Result<(), Errno> {
     // SAFETY: no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) };
@@ -69,7 +70,7 @@ pub(super) fn set_nonblocking(fd: RawFd, on: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until one of the descriptors is ready, or the time is up: how many are ready.
+/// Waits until a descriptor is ready or the time is up. Returns the number of ready descriptors.
 ///
 /// # Errors
 /// `EINTR`.
@@ -81,13 +82,14 @@ pub(super) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize,
     let limit = limit
         .as_ref()
         .map_or(ptr::null(), ptr::from_ref::<libc::timespec>);
-    // SAFETY: as many entries as said, and a time that lives or none; no signal mask.
+    // SAFETY: the count of entries is right, the time is alive or NULL, and there is no signal
+    // mask.
     let ready = unsafe {
         libc::syscall(
             libc::SYS_ppoll,
             fds.as_mut_ptr(),
             fds.len(),
-            // ppoll(2) of the kernel changes its time.
+            // The kernel's ppoll(2) modifies the time.
             limit.cast_mut(),
             ptr::null::<libc::sigset_t>(),
             8_usize,
@@ -96,7 +98,7 @@ pub(super) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize,
     Ok(usize::try_from(checked(ready)?).unwrap_or(0))
 }
 
-/// An entry for that.
+/// Returns a poll entry that waits until a descriptor is readable.
 pub(super) const fn readable(fd: RawFd) -> pollfd {
     pollfd {
         fd,
@@ -105,7 +107,7 @@ pub(super) const fn readable(fd: RawFd) -> pollfd {
     }
 }
 
-/// Which local address leads to a destination.
+/// Returns the local address that the kernel uses for a destination.
 pub(super) fn source_of(destination: &sockaddr_storage) -> Result<sockaddr_storage, Errno> {
     let domain = c_int::from(destination.ss_family);
     let len = crate::id::address_len(domain).ok_or(Errno(libc::EAFNOSUPPORT))?;
@@ -143,24 +145,24 @@ pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
     Ok(address)
 }
 
-/// Runs `start` with all signals blocked, so that the thread it makes gets none.
+/// Runs `start` with all signals blocked, so that a thread created by `start` handles no signals.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: all zeroes are a set, which is filled.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: likewise.
+    // SAFETY: all zeroes are a signal set.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: both are ours.
+    // SAFETY: both are local variables.
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let result = start();
-    // SAFETY: what was there before.
+    // SAFETY: the signal mask from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     result
 }
 
-/// A datagram from a UDP socket, if there is one: its length and sender.
+/// Receives a datagram, if there is one. Returns its length and sender.
 pub(super) fn recv_from(
     socket: &OwnedFd,
     bytes: &mut [u8],
@@ -216,7 +218,7 @@ pub(super) fn bind(socket: &OwnedFd, address: &sockaddr_storage, len: usize) -> 
 /// getsockopt(2).
 ///
 /// # Safety
-/// `value` must be writable for `*len` bytes, and `len` valid.
+/// `value` must be writable for `*len` bytes, and `len` must be valid.
 pub(super) unsafe fn option(
     socket: &OwnedFd,
     (level, name): (c_int, c_int),

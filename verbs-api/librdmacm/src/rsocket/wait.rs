@@ -1,7 +1,7 @@
-//! Waiting: who sleeps until something becomes of a socket, and who wakes them.
+//! Waiting for socket events.
 //!
-//! A thread sleeps in ppoll(2) on the descriptors of what it waits for and one of its own. Another thread that takes
-//! completions for it, or makes its socket ready, writes to that.
+//! A thread sleeps in ppoll(2) on the descriptors of the sockets and on an eventfd of its own. If
+//! another thread polls their completions or makes a socket ready, it writes to that eventfd.
 
 use std::{
     cell::RefCell,
@@ -12,16 +12,16 @@ use std::{
 use super::sys;
 use crate::{engine::generation, ffi::Errno};
 
-/// There is something to read, or to accept, or the end.
+/// Data, a connection to accept, or the end of the stream can be read.
 pub(super) const IN: u8 = 1;
-/// There is room to write, or the connection is made.
+/// Data can be written, or the connection is established.
 pub(super) const OUT: u8 = 2;
-/// Everything else; who waits for anything is woken.
+/// The connection has ended. Every waiting thread is woken.
 pub(super) const END: u8 = 4;
-/// What was sent has arrived.
+/// All data sent so far have arrived.
 pub(super) const SENT: u8 = 8;
 
-/// Wakes one thread.
+/// The eventfd that wakes one thread.
 pub(super) struct Waker {
     fd: OwnedFd,
     generation: u32,
@@ -32,7 +32,7 @@ thread_local! {
 }
 
 impl Waker {
-    /// That of this thread.
+    /// Returns the waker of this thread.
     pub(super) fn current() -> Result<Arc<Self>, Errno> {
         let generation = generation()?;
         WAKER.with_borrow_mut(|waker| {
@@ -63,7 +63,7 @@ impl Waker {
     }
 }
 
-/// Who waits for a socket.
+/// The threads that wait for a socket.
 #[derive(Default)]
 pub(super) struct Waiters {
     all: Vec<(Arc<Waker>, u8)>,
@@ -78,14 +78,14 @@ impl Waiters {
         self.all.push((Arc::clone(waker), interest | END));
     }
 
-    /// Takes away one entry of that thread.
+    /// Removes one entry of a thread.
     pub(super) fn remove(&mut self, waker: &Arc<Waker>) {
         if let Some(at) = self.all.iter().position(|(w, _)| Arc::ptr_eq(w, waker)) {
             self.all.swap_remove(at);
         }
     }
 
-    /// Wakes those who wait for something that is so.
+    /// Wakes the threads that wait for one of these events.
     pub(super) fn wake(&self, ready: u8) {
         if ready == 0 {
             return;
