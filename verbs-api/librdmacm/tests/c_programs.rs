@@ -1,6 +1,7 @@
-//! C programs, compiled against the installed headers, run with the built libraries.
+//! Runs C programs that are compiled with the installed headers and linked with the built
+//! libraries.
 //!
-//! Each program of `tests/c` has several cases; each test here runs one.
+//! Each program in `tests/c` has several cases, and each test here runs one of them.
 #![cfg(target_os = "linux")]
 
 use rocade_tests::c_programs::Programs;

@@ -1,4 +1,4 @@
-//! The exported symbols are exactly those of the library this one replaces.
+//! Checks that this library exports exactly the symbols of the library that it replaces.
 
 #[test]
 fn exports_are_those_of_the_original() {

@@ -1,7 +1,7 @@
-//! Functions that open, list or ask about the file at a path.
+//! Functions that open, list or query the file at a path.
 //!
-//! `open` and its kin take a mode only where they create a file. It is passed on in any case: the
-//! register or stack place is there, and nobody looks at it.
+//! `open` and similar functions take a mode only if they create a file. The wrapper always passes
+//! it on: its register or stack slot exists, and libc ignores it otherwise.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 

@@ -1,16 +1,17 @@
-//! Leads a program's file functions to Rocade's view of the devices.
+//! Redirects the file functions of a program to Rocade's sysfs view of the devices.
 //!
-//! Where a program may have no mount namespace, `rocade run` puts the files that a driver would give
-//! into a directory, the stage, and this library in front of libc (`LD_PRELOAD`). Its functions
-//! take a path, look whether it belongs to the view, and call libc's function of the same name with
-//! the path or with its twin on the stage. What comes back (`realpath`, `readlink`, `glob`) loses
-//! the stage's name again.
+//! If a program cannot have a mount namespace, `rocade run` puts the files of the driver into a
+//! staging directory. It also preloads this library in front of libc (`LD_PRELOAD`). The functions
+//! of this library take a path and check whether it belongs to the view. They call libc's function
+//! of the same name with the path, or with its shadow path in the staging directory. The name of
+//! the staging directory is removed from results (`realpath`, `readlink`, `glob`).
 //!
-//! It also answers `NETLINK_RDMA` sockets, on which iproute2's `rdma` asks the kernel (`netlink`).
+//! The library also answers requests on `NETLINK_RDMA` sockets, which iproute2's `rdma` sends to
+//! the kernel (`netlink`).
 //!
-//! There are no locks, no allocation and no state but what is set before `main`: these functions are
-//! called from signal handlers and between `fork` and `exec`. Only answers to `NETLINK_RDMA` allocate.
-//! docs/view.md says what is not covered.
+//! Programs call these functions in signal handlers and between `fork` and `exec`. Therefore there
+//! are no locks, no allocations and no state that changes after the start of `main`. Only answers
+//! to `NETLINK_RDMA` requests allocate. docs/view.md lists the limits.
 #![allow(
     clippy::missing_safety_doc,
     reason = "each function has the contract of its namesake in libc"

@@ -1,4 +1,4 @@
-//! Functions that look at links, or return a path.
+//! Functions that read links or return a path.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -12,7 +12,7 @@ fn fail(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Takes the stage's name from the front of a path that libc has returned.
+/// Removes the name of the staging directory from a path that libc returned.
 ///
 /// # Safety
 /// `found` must be NULL or a terminated string that may be changed.
@@ -25,12 +25,13 @@ unsafe fn strip(found: *mut c_char) {
     let prefix = stage_prefix(&bytes[..bytes.len() - 1]);
     let left = bytes.len() - prefix;
     if prefix > 0 {
-        // SAFETY: both ranges are within the string; they may overlap.
+        // SAFETY: both ranges are within the string, and `copy` allows overlaps.
         unsafe { ptr::copy(found.add(prefix), found, left) };
     }
 }
 
-/// The stage has a link in the place of a device; the program is to see the device itself.
+/// Exports functions that do not follow links. The staging directory has a link in place of a
+/// device, and the program has to see the device itself.
 macro_rules! look_at_link {
     ($( fn $name:ident = $following:ident ( $($head:ident : $head_type:ty ,)* [ $path:ident ] , $buf:ident : $buf_type:ty ); )*) => { $(
         #[unsafe(no_mangle)]
@@ -38,7 +39,7 @@ macro_rules! look_at_link {
             $($head: $head_type,)* $path: *const c_char, $buf: $buf_type
         ) -> c_int {
             $crate::next!($name: fn($($head_type,)* *const c_char, $buf_type) -> c_int, next, -1);
-            /// Apart, for the room on the stack that it needs.
+            /// A separate function, because its stack frame holds a path.
             #[cold]
             #[inline(never)]
             unsafe fn led(
@@ -54,7 +55,8 @@ macro_rules! look_at_link {
                     next($($head,)* led.as_ptr(), $buf)
                 }
             }
-            // SAFETY: the caller keeps to the contract of libc's function; the two have the same one.
+            // SAFETY: the caller keeps the contract of libc's function, and both functions have the
+            // same contract.
             unsafe {
                 if may_be_ours($path) {
                     led(next, $($head,)* $path, $buf)
@@ -73,7 +75,7 @@ look_at_link! {
     fn __lxstat64 = __xstat64(version: c_int, [path], buf: *mut c_void);
 }
 
-/// The same for functions where a flag says whether to follow a link.
+/// Exports functions with a flag that says whether to follow links.
 macro_rules! look_at {
     ($( fn $name:ident ( $($head:ident : $head_type:ty ,)* [ $path:ident ], { $($between:ident : $between_type:ty ,)* }, flags, { $($tail:ident : $tail_type:ty),* } ); )*) => { $(
         #[unsafe(no_mangle)]
@@ -81,7 +83,7 @@ macro_rules! look_at {
             $($head: $head_type,)* $path: *const c_char, $($between: $between_type,)* flags: c_int $(, $tail: $tail_type)*
         ) -> c_int {
             $crate::next!($name: fn($($head_type,)* *const c_char, $($between_type,)* c_int $(, $tail_type)*) -> c_int, next, -1);
-            /// Apart, for the room on the stack that it needs.
+            /// A separate function, because its stack frame holds a path.
             #[cold]
             #[inline(never)]
             unsafe fn led(
@@ -115,11 +117,11 @@ look_at! {
     fn statx(dir: c_int, [path], {}, flags, { mask: c_uint, buf: *mut c_void });
 }
 
-/// `readlink`; what it finds loses the stage's name, also where the link itself is elsewhere
-/// (`/proc/self/cwd`).
+/// Implements `readlink`, and removes the name of the staging directory from the result. Links
+/// outside of that directory can also lead there (`/proc/self/cwd`).
 ///
 /// # Safety
-/// `path` as for `readlink`, `buf` writable for `len` bytes; `read` is libc's function.
+/// `path` as for `readlink`, and `buf` writable for `len` bytes. `read` must be libc's function.
 unsafe fn read_link(
     path: *const c_char,
     buf: *mut c_char,
@@ -148,7 +150,7 @@ unsafe fn read_link(
     unsafe { read_link_apart(path, buf, len, read) }
 }
 
-/// By way of a buffer that the stage's name fits into, too.
+/// Reads a link through a buffer with room for the name of the staging directory.
 ///
 /// # Safety
 /// As for [`read_link`].
@@ -198,7 +200,7 @@ pub(crate) unsafe extern "C" fn __readlink_chk(
     room: usize,
 ) -> ssize_t {
     if len > room {
-        // What libc does about a buffer that is too short.
+        // libc aborts, too, if the buffer is too short.
         std::process::abort();
     }
     // SAFETY: the caller's contract is the same.
@@ -238,7 +240,7 @@ pub(crate) unsafe extern "C" fn realpath(
     resolved: *mut c_char,
 ) -> *mut c_char {
     crate::next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char, next, ptr::null_mut());
-    /// Apart, for the room on the stack that it needs.
+    /// A separate function, because its stack frame holds a path.
     #[cold]
     #[inline(never)]
     unsafe fn led(
@@ -256,7 +258,7 @@ pub(crate) unsafe extern "C" fn realpath(
             }
         }
     }
-    // SAFETY: the caller's contract is the same; what it returns is the caller's to change.
+    // SAFETY: the caller keeps the contract of libc's function, and may change the result.
     unsafe {
         let found = if may_be_ours(path) {
             led(next, path, resolved)
@@ -268,22 +270,23 @@ pub(crate) unsafe extern "C" fn realpath(
     }
 }
 
-/// The real path of a device, which is a link on the stage, is that of its directory and its name.
+/// Returns the real path of a device: the real path of its directory, and its name. In the staging
+/// directory the device is a link.
 ///
 /// # Safety
-/// As for `realpath`; `twin` is the same path on the stage, `next` libc's function.
+/// As for `realpath`. `twin` must be the shadow path, and `next` libc's function.
 unsafe fn real_device(
     path: *const c_char,
     twin: *const c_char,
     resolved: *mut c_char,
     next: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char,
 ) -> *mut c_char {
-    // SAFETY: `twin` is terminated; with NULL the result is allocated, and ours.
+    // SAFETY: `twin` is terminated. With NULL, libc allocates the result for the caller.
     let there = unsafe { next(twin, ptr::null_mut()) };
     if there.is_null() {
         return there;
     }
-    // SAFETY: it came from malloc, and nobody else has it.
+    // SAFETY: allocated by malloc(3), and not used any more.
     unsafe { libc::free(there.cast()) };
     // SAFETY: terminated. A device is `/dev/infiniband/NAME` however it was written.
     let given = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
@@ -296,8 +299,8 @@ unsafe fn real_device(
         resolved
     };
     if !target.is_null() {
-        // SAFETY: room for both: allocated above, or by contract PATH_MAX bytes, which a path is at
-        // most.
+        // SAFETY: there is room for both parts: allocated above, or by contract `PATH_MAX` bytes,
+        // the maximum length of a path.
         unsafe {
             ptr::copy_nonoverlapping(dir.as_ptr().cast(), target, dir.len());
             ptr::copy_nonoverlapping(name.as_ptr().cast(), target.add(dir.len()), name.len());
@@ -328,7 +331,7 @@ pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn getcwd(buf: *mut c_char, size: usize) -> *mut c_char {
     crate::next!(getcwd: fn(*mut c_char, usize) -> *mut c_char, next, ptr::null_mut());
-    // SAFETY: the caller's contract is the same; what it returns is the caller's to change.
+    // SAFETY: the caller keeps the contract of libc's function, and may change the result.
     unsafe {
         let found = next(buf, size);
         strip(found);
@@ -338,7 +341,7 @@ pub(crate) unsafe extern "C" fn getcwd(buf: *mut c_char, size: usize) -> *mut c_
 
 type GlobError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 
-/// Takes the stage's name from what `glob` has found.
+/// Removes the name of the staging directory from the results of `glob`.
 ///
 /// # Safety
 /// `found` must have been filled by libc's `glob`.

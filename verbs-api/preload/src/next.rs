@@ -1,9 +1,9 @@
-//! The functions of libc behind ours.
+//! The functions of libc that this library wraps.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that is looked up when first needed. Looking it up twice does no harm.
+/// A function of libc, which is looked up on first use. Concurrent lookups are harmless.
 #[derive(Debug)]
 pub(crate) struct Next {
     name: &'static CStr,
@@ -18,30 +18,30 @@ impl Next {
         }
     }
 
-    /// Its address; NULL if no library behind this one has it.
+    /// Returns the function's address, or NULL if no library behind this one has it.
     #[inline]
     pub(crate) fn address(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if !found.is_null() {
             return found;
         }
-        // SAFETY: a terminated name; the handle means the libraries behind this one.
+        // SAFETY: a terminated name. The handle selects the libraries behind this one.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// Fails as a function that the system does not have.
+/// Sets the errno of a function that the system does not have.
 pub(crate) fn not_there() {
     // SAFETY: the address of this thread's errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
 }
 
-/// Exports functions that do what their namesakes in libc do, with paths led to the stage.
+/// Exports functions that call libc's functions of the same name with redirected paths.
 ///
-/// `fn name(path path, int flags) -> int = -1;`: parameters marked `path` are led; the value behind
-/// `=` is for a libc without that function.
+/// `fn name(path path, int flags) -> int = -1;`: parameters marked `path` are redirected. The value
+/// behind `=` is returned if libc does not have the function.
 #[macro_export]
 macro_rules! lead_functions {
     (by $lead:ident: $(
@@ -53,7 +53,8 @@ macro_rules! lead_functions {
             $($head: $head_type,)* $path: *const ::std::ffi::c_char $(, $tail: $tail_type)*
         ) -> $result {
             $crate::next!($name: fn($($head_type,)* *const ::std::ffi::c_char $(, $tail_type)*) -> $result, next, $missing);
-            /// Apart, because it needs room for a path on the stack, of which a signal handler has little.
+            /// A separate function, because its stack frame holds a path, and a signal handler has
+            /// little stack.
             #[cold]
             #[inline(never)]
             unsafe fn led(

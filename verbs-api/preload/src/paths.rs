@@ -1,14 +1,14 @@
-//! Which paths belong to the view, and their twins on the stage.
+//! Recognises the paths of the view, and returns their shadow paths in the staging directory.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// As long as a path can be.
+/// The maximum length of a path.
 pub(crate) const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// Directories that are the view's, with all that is below them. A path that goes through a link of
-/// the host's into one of them is not recognised.
+/// Directories of the view, with everything below them. A path that reaches them through a link of
+/// the host is not recognised.
 const OURS: [&[u8]; 5] = [
     b"/dev/infiniband",
     b"/sys/class/infiniband",
@@ -17,7 +17,7 @@ const OURS: [&[u8]; 5] = [
     b"/sys/devices/rocade",
 ];
 const CLASSES: &[u8] = b"/sys/class";
-/// Directories above those of the view. They are no links, and neither are those of the view.
+/// Parent directories of the view. Neither these directories nor those of the view are links.
 const ABOVE: [&[u8]; 6] = [
     b"",
     b"/dev",
@@ -29,14 +29,14 @@ const ABOVE: [&[u8]; 6] = [
 const NET: &[u8] = b"/sys/class/net/";
 const CHAR_DEVICES: &[u8] = b"/dev/infiniband/";
 
-/// The stage: set once before `main`, then only read.
+/// The name of the staging directory, which is set once before `main`.
 struct Stage {
     bytes: UnsafeCell<[u8; PATH_MAX]>,
     len: AtomicUsize,
 }
 
-// SAFETY: the bytes are written before `len` is set, by the one thread that there is when libraries
-// are initialised, and never again.
+// SAFETY: the bytes are written before `len` is set, by the only thread during the initialisation
+// of libraries, and never again.
 unsafe impl Sync for Stage {}
 
 static STAGE: Stage = Stage {
@@ -44,16 +44,16 @@ static STAGE: Stage = Stage {
     len: AtomicUsize::new(0),
 };
 
-/// The stage's directory without a final `/`; empty without a stage.
+/// Returns the staging directory without a final `/`, or an empty slice if there is none.
 pub(crate) fn stage() -> &'static [u8] {
     let len = STAGE.len.load(Ordering::Acquire);
     // SAFETY: the first `len` bytes were written before `len`, and do not change.
     unsafe { std::slice::from_raw_parts(STAGE.bytes.get().cast::<u8>(), len) }
 }
 
-/// Remembers the stage: the program may change its environment later.
+/// Stores the staging directory, because the program may change its environment later.
 extern "C" fn initialise() {
-    // SAFETY: the name is terminated; no other thread changes the environment now.
+    // SAFETY: the name is terminated, and no other thread changes the environment now.
     let value = unsafe { libc::getenv(c"ROCADE_VIEW_STAGE".as_ptr()) };
     if value.is_null() {
         return;
@@ -62,7 +62,7 @@ extern "C" fn initialise() {
     let value = unsafe { CStr::from_ptr(value) }.to_bytes();
     let value = value.strip_suffix(b"/").unwrap_or(value);
     if value.first() == Some(&b'/') && value.len() < PATH_MAX {
-        // SAFETY: `len` is 0 still, so nobody reads; the value fits.
+        // SAFETY: `len` is still 0, so that no thread reads the bytes. The value fits.
         unsafe {
             std::ptr::copy_nonoverlapping(value.as_ptr(), STAGE.bytes.get().cast(), value.len());
         }
@@ -74,7 +74,7 @@ extern "C" fn initialise() {
 #[unsafe(link_section = ".init_array")]
 static INITIALISE: extern "C" fn() = initialise;
 
-/// A path, or its twin on the stage.
+/// A path, or its shadow path in the staging directory.
 pub(crate) struct Path {
     given: *const c_char,
     twin: Option<Twin>,
@@ -82,14 +82,14 @@ pub(crate) struct Path {
 
 struct Twin {
     bytes: [u8; PATH_MAX],
-    /// Where the path begins: behind the stage's name for one that leads out of the view by `..`. The host need not have
-    /// the directories that it goes through.
+    /// The start of the path: behind the name of the staging directory for a path that leaves the
+    /// view by `..`. The host need not have the directories of such a path.
     start: usize,
     is_char_device: bool,
 }
 
 impl Path {
-    /// What libc's function is to get.
+    /// Returns the path for libc's function.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         match &self.twin {
             Some(twin) => twin.bytes[twin.start..].as_ptr().cast(),
@@ -97,18 +97,19 @@ impl Path {
         }
     }
 
-    /// Has it been led to the stage?
+    /// Returns true if the path is redirected to the staging directory.
     pub(crate) fn is_ours(&self) -> bool {
         self.twin.as_ref().is_some_and(|twin| twin.start == 0)
     }
 
-    /// The stage has links in the place of devices.
+    /// Returns true for a device, which is a link in the staging directory.
     pub(crate) fn is_char_device(&self) -> bool {
         self.twin.as_ref().is_some_and(|twin| twin.is_char_device)
     }
 }
 
-/// Is it worth a closer look? Most paths are answered here, without room for another one.
+/// Returns true if the path may belong to the view. This rejects most paths without a copy on the
+/// stack.
 ///
 /// # Safety
 /// `path` must be NULL or a terminated string.
@@ -125,7 +126,7 @@ pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
     matches!(first, Some(b"dev" | b"sys"))
 }
 
-/// Where `path` leads.
+/// Redirects a path.
 ///
 /// # Safety
 /// `path` must be NULL or a terminated string that lives as long as the result.
@@ -140,8 +141,8 @@ pub(crate) unsafe fn lead(path: *const c_char) -> Path {
     Path { given: path, twin }
 }
 
-/// As [`lead`], for functions that list a directory: that of the classes is on the stage with all its
-/// entries, which lead to the host's.
+/// Redirects a path like [`lead`], for functions that list a directory. The staging directory has
+/// the directory of the classes with all its entries, which link to the host's.
 ///
 /// # Safety
 /// As for [`lead`].
@@ -159,7 +160,7 @@ pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
     led
 }
 
-/// The twin of a path of the view.
+/// Returns the shadow path of a path of the view.
 fn twin(stage: &[u8], given: &[u8]) -> Option<Twin> {
     twin_if(stage, given, |plain, whole| {
         let ours = OURS.iter().any(|dir| is_below(plain, dir));
@@ -167,7 +168,8 @@ fn twin(stage: &[u8], given: &[u8]) -> Option<Twin> {
     })
 }
 
-/// The twin, where `is_ours` says so of the tidy path and of the twin that ends with it.
+/// Returns the shadow path if `is_ours` returns true for the normalised path and the shadow path
+/// that ends with it.
 fn twin_if(
     stage: &[u8],
     given: &[u8],
@@ -199,10 +201,12 @@ fn twin_if(
     })
 }
 
-/// Copies a path without double slashes and single dots; returns its length, and whether it has been in a directory of
-/// the view and left it. A final slash stays:
-/// it asks for a directory. `..` behind a directory that is no link takes that away, and may so lead out of the view.
-/// Any other `..` stays, because what it means depends on links.
+/// Copies a path without double slashes and single dots. Returns its length, and whether it entered
+/// and left a directory of the view.
+///
+/// A final slash stays, because it requires a directory. A `..` removes the preceding directory if
+/// that is no link, and can leave the view this way. Any other `..` stays, because its meaning
+/// depends on links.
 fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
     let mut len = 0;
     let mut leaves_view = false;
@@ -219,7 +223,7 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
             leaves_view |= OURS.contains(&&out[..len]);
             let parent = out[..len].iter().rposition(|byte| *byte == b'/');
             let parent = parent.unwrap_or(0);
-            // What follows ends with a zero.
+            // The bytes behind the end must be zero.
             out[parent..len].fill(0);
             len = parent;
             continue;
@@ -240,7 +244,7 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
     Some((len, leaves_view))
 }
 
-/// Returns true for a directory of the view, or above one, that is no link. Then `..` is its parent.
+/// Returns true for a directory of the view or above it that is no link. There, `..` is the parent.
 fn is_plain_directory(path: &[u8]) -> bool {
     OURS.contains(&path) || ABOVE.contains(&path)
 }
@@ -250,7 +254,7 @@ fn is_below(path: &[u8], dir: &[u8]) -> bool {
         .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// `/sys/class/net/IF/device...` of an interface that the stage has.
+/// Returns true for `/sys/class/net/IF/device...` of an interface in the staging directory.
 fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) -> bool {
     let Some(rest) = bytes[stage_len..len].strip_prefix(NET) else {
         return false;
@@ -263,8 +267,8 @@ fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) 
     }
     let mut twin = *bytes;
     twin[stage_len + NET.len() + name_len] = 0;
-    // SAFETY: terminated, by the byte just written; the system call only reads it. Not libc's
-    // function: that is ours.
+    // SAFETY: terminated by the byte just written, and the system call only reads it. Libc's
+    // function cannot be used here, because this library replaces it.
     let found = unsafe {
         libc::syscall(
             libc::SYS_faccessat,
@@ -276,7 +280,7 @@ fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) 
     found == 0
 }
 
-/// Takes the stage's name away from the front of what libc has found; returns how many bytes that was.
+/// Returns the length of the staging directory's name at the start of a path that libc found, or 0.
 pub(crate) fn stage_prefix(found: &[u8]) -> usize {
     let stage = stage();
     if !stage.is_empty() && is_below(found, stage) && found.len() > stage.len() {
@@ -353,7 +357,7 @@ mod tests {
         assert_eq!(led(&long), None);
     }
 
-    /// The host need not have the directories that such a path goes through.
+    /// The host need not have the directories of such a path.
     #[test]
     fn paths_that_leave_the_view_are_shortened() {
         for (path, short) in [

@@ -1,32 +1,32 @@
-//! What the sides tell each other in the private data of the connection manager.
+//! The private data that both sides exchange through the connection manager.
 
-/// Bytes of a [`Sge`].
+/// The size of an [`Sge`] in bytes.
 pub const SGE_LEN: usize = 16;
-/// Bytes of an [`Iomap`].
+/// The size of an [`Iomap`] in bytes.
 pub const IOMAP_LEN: usize = 24;
 
-/// The sender is big-endian, and so must be what is written into its lists.
+/// The sender is big-endian. The receiver writes big-endian entries to the sender's lists.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// The sender has a list of iomaps behind its list of targets.
+/// The sender has an iomap list behind its target list.
 const FLAG_IOMAP: u8 = 2;
 const VERSION: u8 = 1;
 
-/// Most entries of the peer's list of targets that are believed.
+/// The maximum number of entries that is accepted for the peer's target list.
 const MAX_TARGETS: u32 = 4096;
 
-/// A range of a side's memory.
+/// A range of one side's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sge {
-    /// Virtual address.
+    /// The virtual address.
     pub addr: u64,
-    /// Its rkey.
+    /// The rkey.
     pub key: u32,
-    /// Bytes; entries where it describes a list.
+    /// The length in bytes, or the number of entries of a list.
     pub length: u32,
 }
 
 impl Sge {
-    /// As it is in a list in the memory of a host of this byte order.
+    /// Encodes the range as a list entry in the memory of a host with this byte order.
     #[must_use]
     pub fn to_bytes(self, big_endian: bool) -> [u8; SGE_LEN] {
         let mut bytes = [0; SGE_LEN];
@@ -49,7 +49,7 @@ impl Sge {
         bytes
     }
 
-    /// The same back.
+    /// Decodes a list entry in the memory of a host with this byte order.
     #[must_use]
     pub fn from_bytes(bytes: [u8; SGE_LEN], big_endian: bool) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
@@ -70,17 +70,17 @@ impl Sge {
     }
 }
 
-/// A range of memory that the peer may write by an offset of the program's choice.
+/// A memory range that the peer can write to, at an offset that the program chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Iomap {
-    /// Its first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Where it is.
+    /// The memory of the range.
     pub sge: Sge,
 }
 
 impl Iomap {
-    /// As it is in the list of a host of this byte order.
+    /// Encodes the iomap as a list entry in the memory of a host with this byte order.
     #[must_use]
     pub fn to_bytes(self, big_endian: bool) -> [u8; IOMAP_LEN] {
         let mut bytes = [0; IOMAP_LEN];
@@ -94,7 +94,7 @@ impl Iomap {
         bytes
     }
 
-    /// The same back.
+    /// Decodes a list entry in the memory of a host with this byte order.
     #[must_use]
     pub fn from_bytes(bytes: [u8; IOMAP_LEN], big_endian: bool) -> Self {
         let mut offset = [0; 8];
@@ -112,7 +112,7 @@ impl Iomap {
     }
 }
 
-/// A number of entries in 8 bits: those above 128 are multiples of 256.
+/// Encodes a number of entries in 8 bits. Values above 128 stand for multiples of 256.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,
@@ -128,7 +128,7 @@ pub const fn scale(entries: u16) -> u8 {
     }
 }
 
-/// The same back: what was not a multiple is less.
+/// Decodes a number of entries. A number that was no multiple of 256 is rounded down.
 #[must_use]
 pub const fn unscale(code: u8) -> u16 {
     if code <= 128 {
@@ -138,39 +138,39 @@ pub const fn unscale(code: u8) -> u16 {
     }
 }
 
-/// Why private data are not those of a stream.
+/// The reasons why private data are not those of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnDataError {
-    /// They are too short.
+    /// The private data are too short.
     Short,
-    /// Another version.
+    /// The protocol version is unknown.
     Version,
-    /// No credit, no list of targets or no buffer: nothing could ever be sent.
+    /// There are no credits, no target list or no buffer, so that nothing could be sent.
     Empty,
-    /// A list or buffer that ends beyond the last address.
+    /// A list or buffer ends beyond the last address.
     Range,
 }
 
-/// What one side says.
+/// The private data of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnData {
-    /// It wants its lists written in big-endian byte order.
+    /// The side's lists are in big-endian byte order.
     pub big_endian: bool,
-    /// Messages that it may be sent.
+    /// The number of messages that the side can receive initially.
     pub credits: u16,
-    /// Entries of its list of iomaps.
+    /// The number of entries in the iomap list.
     pub iomaps: u16,
-    /// Its list of targets, which the iomaps follow.
+    /// The target list. The iomap list follows it in memory.
     pub target_sgl: Sge,
-    /// Its buffer, or half of it.
+    /// The receive buffer, or the half of it that the peer writes to first.
     pub data_buf: Sge,
 }
 
 impl ConnData {
-    /// Bytes of private data.
+    /// The length of the private data in bytes.
     pub const LEN: usize = 8 + 2 * SGE_LEN;
 
-    /// The private data.
+    /// Encodes the private data.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -186,10 +186,10 @@ impl ConnData {
         bytes
     }
 
-    /// Reads private data; there may be more of them than are looked at.
+    /// Decodes private data. Bytes behind [`Self::LEN`] are ignored.
     ///
     /// # Errors
-    /// They cannot be those of a stream.
+    /// The bytes are not the private data of a stream.
     pub fn decode(bytes: &[u8]) -> Result<Self, ConnDataError> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(ConnDataError::Short)?;
         if bytes[0] != VERSION {

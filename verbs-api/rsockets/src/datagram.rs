@@ -2,29 +2,30 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Marks what goes over the UDP socket.
+/// Identifies packets of the protocol on the UDP socket.
 const TAG: u32 = 0x5555_5555;
 const OP_DATA: u8 = 0;
 const OP_CONTROL: u8 = 7;
 
-/// Bytes of a datagram with its header, at most; also of what goes over the UDP socket.
+/// The maximum length of a datagram with its header, on the QP and on the UDP socket.
 pub const MAX_LEN: usize = 2048;
-/// Longest header of either kind.
+/// The maximum length of either header.
 pub const MAX_HEADER: usize = 28;
 
-/// The header of what goes over the UDP socket, because the peer's queue pair is not known, or for it to know ours.
+/// The header on the UDP socket. It tells the peer the sender's QP number, and precedes datagrams
+/// while the sender does not have the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// The program's bytes follow; else it only says which queue pair.
+    /// Set if a datagram follows. Otherwise the packet only has the sender's QP number.
     pub has_data: bool,
-    /// Queue pair of the sender, 24 bits.
+    /// The QP number of the sender, 24 bits.
     pub qpn: u32,
-    /// Address of the sender.
+    /// The IP address of the sender.
     pub addr: IpAddr,
 }
 
 impl UdpHeader {
-    /// Writes it and gives its length.
+    /// Encodes the header, and returns its length.
     pub fn encode(&self, bytes: &mut [u8; MAX_HEADER]) -> usize {
         *bytes = [0; MAX_HEADER];
         bytes[..4].copy_from_slice(&TAG.to_be_bytes());
@@ -49,7 +50,8 @@ impl UdpHeader {
         len
     }
 
-    /// Reads it; what is left is the program's. `None` where it is none.
+    /// Decodes a header, and returns it with the datagram behind it. Returns `None` if there is no
+    /// valid header.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (fixed, rest) = bytes.split_first_chunk::<12>()?;
@@ -82,7 +84,8 @@ impl UdpHeader {
     }
 }
 
-/// The header of what goes from queue pair to queue pair: the address of the sender's socket.
+/// Encodes the header of a datagram between QPs, which is the socket address of the sender. Returns
+/// its length.
 #[must_use]
 pub fn encode_source(source: SocketAddr, bytes: &mut [u8; MAX_HEADER]) -> usize {
     *bytes = [0; MAX_HEADER];
@@ -102,7 +105,8 @@ pub fn encode_source(source: SocketAddr, bytes: &mut [u8; MAX_HEADER]) -> usize 
     }
 }
 
-/// Reads it; what is left is the program's. `None` where it is none.
+/// Decodes the header of a datagram between QPs, and returns it with the datagram. Returns `None`
+/// if there is no valid header.
 #[must_use]
 pub fn decode_source(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let (fixed, rest) = bytes.split_first_chunk::<4>()?;

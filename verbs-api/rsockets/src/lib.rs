@@ -1,15 +1,17 @@
 //! The protocol of rsockets: streams and datagrams over queue pairs.
 //!
-//! A stream is a connection of an RC queue pair. Each side lends the other two halves of a receive buffer; data are RDMA
-//! WRITEs into them, and the 32 bits of immediate data that come with each say how many bytes there are. What else the sides
-//! have to tell each other are WRITEs too: that a half of the buffer is free again, that a range of memory may be written
-//! directly (*iomap*), that nothing more will come. See `docs/rsockets.md`.
+//! A stream is a connection of an RC queue pair. Each side lets the peer write to the two halves of
+//! its receive buffer. Data are RDMA WRITEs into these halves, and the 32 bits of immediate data of
+//! each WRITE hold the number of bytes. Control messages are WRITEs, too. They announce a free half
+//! of the buffer, a memory range that can be written directly (*iomap*), or the end of the stream.
+//! See `docs/rsockets.md`.
 //!
-//! A datagram is a SEND of a UD queue pair behind a short header. Which queue pair belongs to an address is found out by
-//! a header before the first datagrams, which go over an ordinary UDP socket.
+//! A datagram is a SEND of a UD queue pair with a short header. The first datagrams to an address
+//! go over a UDP socket, with a header that tells the peer the sender's QP number.
 //!
-//! Nothing here does I/O, allocates registered memory or looks at a clock: [`Stream`] is told what arrived and what was sent,
-//! and says what to write where. Bytes of the protocol are in [`ConnData`], [`Message`], [`datagram`].
+//! This crate does no I/O, allocates no registered memory and reads no clock. The caller passes
+//! received messages and completions to [`Stream`], which returns the writes to post. [`ConnData`],
+//! [`Message`] and [`datagram`] define the wire formats.
 
 #![forbid(unsafe_code)]
 

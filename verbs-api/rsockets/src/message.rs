@@ -1,8 +1,8 @@
 //! Immediate data.
 
-/// Place of the kind of a message.
+/// The position of the message kind.
 const KIND_SHIFT: u32 = 29;
-/// Bits of its value.
+/// The bits of the message value.
 const VALUE: u32 = (1 << KIND_SHIFT) - 1;
 
 const DATA: u32 = 0;
@@ -10,34 +10,35 @@ const SGL: u32 = 4;
 const IOMAP: u32 = 6;
 const CONTROL: u32 = 7;
 
-/// What is said without data.
+/// The messages without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing is sent or received any more.
+    /// The sender neither sends nor receives any more.
     Disconnect,
-    /// Only to see whether the peer is there.
+    /// The peer answers with a transport acknowledgement, which shows that it is alive.
     KeepAlive,
-    /// Nothing more will be sent.
+    /// The sender sends no more data.
     Shutdown,
 }
 
-/// What 32 bits of immediate data say.
+/// The meaning of 32 bits of immediate data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes have been written behind the last ones; at most 2²⁹ - 1.
+    /// This number of bytes has been written behind the previous ones. At most 2²⁹ - 1.
     Data(u32),
-    /// The receiver may have sent messages up to this number, modulo 2¹⁶, without waiting; the list of targets may have changed.
+    /// The receiver may send messages up to this number, modulo 2¹⁶. An entry of the target list
+    /// may have changed.
     Credits(u16),
-    /// This entry of the list of iomaps has changed.
+    /// This entry of the iomap list has changed.
     Iomap(u16),
-    /// Something else.
+    /// A control message.
     Control(Control),
-    /// Nothing that is known: it is ignored.
+    /// An unknown message, which is ignored.
     Unknown(u32),
 }
 
 impl Message {
-    /// Reads it from host byte order.
+    /// Decodes immediate data in host byte order.
     #[must_use]
     pub const fn parse(imm: u32) -> Self {
         let value = imm & VALUE;
@@ -54,7 +55,7 @@ impl Message {
         }
     }
 
-    /// The 32 bits in host byte order.
+    /// Encodes the message in host byte order.
     #[must_use]
     pub const fn imm(self) -> u32 {
         let (kind, value) = match self {
@@ -93,7 +94,7 @@ mod tests {
         }
     }
 
-    /// Some senders do not cut the number of credits to 16 bits.
+    /// Some senders do not truncate the number of credits to 16 bits.
     #[test]
     fn credits_are_numbers_of_16_bits() {
         assert_eq!(Message::parse(0x8001_0005), Message::Credits(5));

@@ -1,4 +1,4 @@
-//! What the host itself has, as far as the view depends on it.
+//! The properties of the host that the view depends on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,19 +9,19 @@ use rocade_emulator::DeviceFacts;
 
 use crate::CHAR_DEVICE;
 
-/// Near which processors a device is; the contents of the files of these names.
+/// The contents of the files of these names, which tell near which processors a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Locality {
-    /// NUMA node, or -1.
+    /// The NUMA node, or -1.
     pub numa_node: String,
-    /// Mask of processors in groups of 32 bits.
+    /// The mask of processors, in groups of 32 bits.
     pub local_cpus: String,
-    /// The same as a list.
+    /// The list of processors.
     pub local_cpulist: String,
 }
 
 impl Locality {
-    /// As near to all processors `0..cpus`.
+    /// Returns the locality of a device that is equally near to all processors `0..cpus`.
     #[must_use]
     pub fn anywhere(cpus: usize) -> Self {
         let cpus = cpus.max(1);
@@ -43,21 +43,21 @@ impl Locality {
     }
 }
 
-/// What the host has.
+/// The properties of the host.
 #[derive(Clone, Debug)]
 pub struct HostFiles {
-    /// By the name of a network interface, where it says so.
+    /// The locality by network interface, if it is known.
     pub near: BTreeMap<String, Locality>,
-    /// For all other devices.
+    /// The locality of all other devices.
     pub anywhere: Locality,
     /// `MAJOR:MINOR` of [`CHAR_DEVICE`].
     pub char_device: String,
-    /// The first number that no `uverbsN` and `umadN` of the host has.
+    /// The first number that no `uverbsN` or `umadN` of the host has.
     pub first_free: u32,
 }
 
 impl HostFiles {
-    /// Looks at the interfaces of these devices.
+    /// Reads the properties of the host, and of the interfaces of these devices.
     #[must_use]
     pub fn look(devices: &[DeviceFacts]) -> Self {
         let sys = Path::new("/sys");
@@ -81,7 +81,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Of the device behind an interface; `None` for virtual ones.
+/// Returns the locality of the device of an interface, or `None` for a virtual interface.
 fn locality(sys: &Path, ifname: &str) -> Option<Locality> {
     let device = sys.join("class/net").join(ifname).join("device");
     Some(Locality {
@@ -91,7 +91,7 @@ fn locality(sys: &Path, ifname: &str) -> Option<Locality> {
     })
 }
 
-/// One more than the highest number of a processor that is there.
+/// Returns the highest number of a present processor, plus one.
 fn processors(sys: &Path) -> usize {
     let list = read(sys.join("devices/system/cpu/present"));
     let last = list.and_then(|list| list.rsplit([',', '-']).next()?.parse::<usize>().ok());

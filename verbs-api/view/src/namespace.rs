@@ -1,8 +1,8 @@
-//! The view by mounts, in a mount namespace of the program's own.
+//! The view by mounts in the program's own mount namespace.
 //!
-//! Neither `/sys/class` nor, for somebody who is not to change the host, `/dev` takes a new
-//! directory. So each is covered by an empty file system in memory, into which everything that was
-//! there is mounted again, beside our directories. What is covered is reached through a descriptor
+//! No directory can be added to `/sys/class`. `/dev` belongs to the host, which the view must not
+//! change. So the view covers both with an empty tmpfs and mounts the previous entries into it
+//! again, next to the directories of the view. It reaches the covered entries through a descriptor
 //! that was opened before.
 
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::stage::{self, make_dirs};
 use crate::sys;
 use crate::tree::Tree;
 
-/// Directories that are ours alone, by their parent.
+/// Directories that exist only in the view, by their parent.
 const OURS: [(&str, &[&str]); 2] = [
     ("/dev", &["infiniband"]),
     (
@@ -25,20 +25,20 @@ const OURS: [(&str, &[&str]); 2] = [
         &["infiniband", "infiniband_verbs", "infiniband_mad"],
     ),
 ];
-/// The whole of the old `/dev`, where that is covered.
+/// A mount of the old `/dev`, which the view covers.
 const OLD_DEV_DIR: &str = "/sys/devices/rocade/dev";
-/// Where the attributes of an interface are whose directory is covered.
+/// The directory with the attributes of the interfaces whose directories the view covers.
 const NET_DIR: &str = "/sys/devices/rocade/net";
 
-/// Shows the tree to this process and those that come after it, with a mount namespace of its own;
-/// in a user namespace too, where the process has no capability at all. `show_host` leaves the
-/// host's own devices in sight. `programs` are those that get answers of the preload library.
+/// Shows the tree to this process and its later children, in a new mount namespace. A process
+/// without any capability also gets a user namespace. `show_host` keeps the host's own devices
+/// visible. `programs` are the programs that get replies from the preload library.
 ///
-/// The process must have a single thread. On failure it is where it was before.
+/// The process must have a single thread. A failure leaves the process unchanged.
 ///
 /// # Errors
-/// What the system says; `Unsupported` for a process that has some capabilities but not the one
-/// to mount, because it would lose them.
+/// The error of the system call. `Unsupported` for a process that has capabilities but not the one
+/// to mount, because a user namespace would remove them.
 pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     match Capabilities::of_this_process()? {
         Capabilities::Mount => {
@@ -51,7 +51,7 @@ pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()
             "the capabilities of this process would be lost in a user namespace",
         )),
         Capabilities::None => {
-            // There is no way back from a user namespace, so the first try is a child's.
+            // A process cannot leave a user namespace again, so a child tries first.
             let trial = || enter_user_namespace().and_then(|()| build(tree, show_host, programs));
             if !sys::succeeds_in_a_child(|| trial().is_ok())? {
                 return Err(io::Error::new(
@@ -67,7 +67,7 @@ pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capabilities {
-    /// Among them that to mount.
+    /// The process may mount.
     Mount,
     Some,
     None,
@@ -96,18 +96,18 @@ impl Capabilities {
     }
 }
 
-/// A user namespace in which this user and group are what they were, with its mount namespace.
+/// Creates a user namespace with the same user and group, and its mount namespace.
 fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = sys::effective_ids();
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
-    // A group may be mapped only once the groups cannot be changed.
+    // The kernel allows the group mapping only after `setgroups` is denied.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     sys::stop_propagation()
 }
 
-/// Mounts that go away again unless all of them could be made.
+/// Mounts that are removed again unless all of them succeed.
 #[derive(Default)]
 struct Mounts {
     made: Vec<PathBuf>,
@@ -120,7 +120,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Covers `dir` by an empty one and returns a way to what is covered.
+    /// Covers `dir` with an empty directory. Returns a handle to the covered one.
     fn cover_keeping(&mut self, dir: &Path) -> io::Result<Covered> {
         let covered = Covered::open(dir)?;
         self.cover(dir)?;
@@ -138,7 +138,7 @@ impl Drop for Mounts {
     }
 }
 
-/// A directory that is under a mount.
+/// A directory that is covered by a mount.
 pub(crate) struct Covered {
     handle: OwnedFd,
 }
@@ -167,7 +167,7 @@ impl Covered {
 
 fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     let mut mounts = Mounts::default();
-    // `/sys/devices/rocade` can only be that of a view around this one.
+    // An existing `/sys/devices/rocade` belongs to an outer view.
     let around = make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
     let around = around.first().map(|(_, covered)| covered);
     keep_dev(around)?;
@@ -184,22 +184,23 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     for (ifname, device) in tree.interfaces() {
         show_on_interface(&mut mounts, around, ifname, device)?;
     }
-    // The view is complete without them.
+    // The view is complete without the programs.
     if let Err(error) = programs::show(programs, around) {
         tracing::info!(%error, "failed to mount scripts over the programs named rdma: they see no device");
     }
-    // All of them are there: they stay.
+    // All mounts succeeded, so they stay.
     mounts.made.clear();
     Ok(())
 }
 
-/// The character device that every other one is; a bind mount takes no privilege over devices.
+/// Creates a device file as a bind mount of [`CHAR_DEVICE`]. A bind mount requires no privilege for
+/// devices.
 fn char_device(path: &Path) -> io::Result<()> {
     File::create(path)?;
     sys::bind(Path::new(CHAR_DEVICE), path)
 }
 
-/// Makes `names` in `parent` empty directories that can be written to. Returns those of the host.
+/// Replaces `names` in `parent` with empty writable directories. Returns those of the host.
 fn make_room(
     mounts: &mut Mounts,
     parent: &Path,
@@ -224,7 +225,7 @@ fn make_room(
     Ok(host)
 }
 
-/// Where `/sys` is missing or empty it is made, as far as something above it exists.
+/// Creates `/sys` if it is missing or empty, unless no parent of it exists.
 fn make_parent(mounts: &mut Mounts, dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());
@@ -236,9 +237,9 @@ fn make_parent(mounts: &mut Mounts, dir: &Path) -> io::Result<()> {
     make_dirs(dir)
 }
 
-/// `/dev/ptmx` looks for `pts` beside the place where it is mounted from, so it works within the
-/// whole of the old `/dev` only. That has to be mounted before it is covered: a mount takes along
-/// what covers its source. A view around this one has kept it already.
+/// Keeps the old `/dev`, because `/dev/ptmx` needs `pts` next to it in the same mount. The mount
+/// must be made before `/dev` is covered, because a mount includes what covers its source. An outer
+/// view has kept it already.
 fn keep_dev(around: Option<&Covered>) -> io::Result<()> {
     let kept = around.map(|around| around.path().join("dev"));
     let source = kept.filter(|kept| kept.is_dir());
@@ -250,8 +251,8 @@ fn keep_dev(around: Option<&Covered>) -> io::Result<()> {
     )
 }
 
-/// Where `/dev/ptmx` leads: to its twin in `pts` as in containers, where terminals then have the names
-/// that they have outside; but on many hosts only root may open that one.
+/// Returns the target of `/dev/ptmx`. In containers that is `pts/ptmx`, which gives terminals the
+/// same names as outside. On many hosts only root can open `pts/ptmx`.
 fn ptmx_target() -> PathBuf {
     let twin = File::options()
         .read(true)
@@ -265,13 +266,13 @@ fn ptmx_target() -> PathBuf {
     }
 }
 
-/// Is it the device, not a link to `pts/ptmx` as in most containers?
+/// Returns true for the device, and false for a link to `pts/ptmx` as in most containers.
 fn is_ptmx(path: &Path) -> bool {
     let device = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_char_device());
     device && path.file_name() == Some("ptmx".as_ref())
 }
 
-/// Covers `dir` with a copy to which entries can be added, without `names`.
+/// Covers `dir` with a writable copy without `names`.
 fn extend(mounts: &mut Mounts, dir: &Path, names: &[&str]) -> io::Result<()> {
     let covered = mounts.cover_keeping(dir)?;
     for name in covered.names()? {
@@ -282,7 +283,7 @@ fn extend(mounts: &mut Mounts, dir: &Path, names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the host has in `dir`, where there is nothing of ours.
+/// Mounts the host's entries of `dir` that the view does not have.
 fn show_again(covered: &Covered, dir: &Path) -> io::Result<()> {
     for name in covered.names()? {
         if fs::symlink_metadata(dir.join(&name)).is_err() {
@@ -292,12 +293,12 @@ fn show_again(covered: &Covered, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One entry again: links as they are, everything else mounted.
+/// Shows one entry of a covered directory. Links are copied, and everything else is mounted.
 fn show_entry(covered: &Covered, dir: &Path, name: &std::ffi::OsStr) -> io::Result<()> {
     let (from, to) = (covered.path().join(name), dir.join(name));
     let kind = match fs::symlink_metadata(&from) {
         Ok(data) => data.file_type(),
-        // It has just gone.
+        // The entry was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -315,9 +316,9 @@ fn show_entry(covered: &Covered, dir: &Path, name: &std::ffi::OsStr) -> io::Resu
     sys::bind(&from, &to)
 }
 
-/// Adds `device` to an interface: to what `/sys/class/net/IF` leads to, so that the list of
-/// interfaces stays the kernel's; or to the list, if that is of another network namespace and does
-/// not have the interface.
+/// Adds `device` to an interface. The target of `/sys/class/net/IF` is extended, so that the list
+/// of interfaces remains the kernel's. If the list is that of another network namespace and lacks
+/// the interface, the list is extended.
 fn show_on_interface(
     mounts: &mut Mounts,
     around: Option<&Covered>,
@@ -337,7 +338,8 @@ fn show_on_interface(
     let source = kept.filter(|kept| kept.is_dir());
     let kept = Path::new(NET_DIR).join(ifname);
     make_dirs(&kept)?;
-    // Before it is covered, and from a view around this one: see `keep_dev`.
+    // Mounted before the directory is covered, and from an outer view if there is one: see
+    // `keep_dev`.
     sys::bind(source.as_deref().unwrap_or(&real), &kept)?;
     mounts.cover(&real)?;
     for entry in fs::read_dir(&kept)? {

@@ -1,8 +1,8 @@
-//! Programs that talk to the kernel about RDMA devices by netlink: iproute2's `rdma`.
+//! Programs that send netlink requests about RDMA devices to the kernel: iproute2's `rdma`.
 //!
-//! Files can be mounted, netlink cannot. So in a mount namespace a script is mounted over each
-//! program called `rdma`, which starts it with the preload library that answers `NETLINK_RDMA`. All
-//! other programs run as ever: they have nothing of that library.
+//! Files can be mounted, but netlink replies cannot. So a script is mounted over each program
+//! called `rdma` in the mount namespace. The script starts the program with the preload library,
+//! which answers `NETLINK_RDMA`. Other programs run without that library.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -15,9 +15,9 @@ use crate::stage::make_dirs;
 use crate::sys;
 use crate::{ENV_COUNTERS, HCA_DIR};
 
-/// What the programs are called.
+/// The name of the programs.
 const NAME: &str = "rdma";
-/// Where they are found besides the search path.
+/// The directories that are searched in addition to the search path.
 const USUAL_DIRS: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -26,10 +26,10 @@ const USUAL_DIRS: [&str; 6] = [
     "/sbin",
     "/bin",
 ];
-/// The programs themselves, each in a directory of its own, beside its script.
+/// The original programs, each with its script in a directory of its own.
 const PLACE: &str = "/sys/devices/rocade/programs";
 
-/// The programs that the view shows in place of those of the system.
+/// The programs of the system that the view replaces.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     files: BTreeSet<PathBuf>,
@@ -37,7 +37,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Looks for the programs in `dirs` and the usual places; `started` is the program of the run,
+    /// Finds the programs in `dirs` and the usual directories. `started` is the program of the run,
     /// which may be one of them. `preload` is the library.
     pub fn look(dirs: impl IntoIterator<Item = PathBuf>, started: &Path, preload: PathBuf) -> Self {
         let usual = USUAL_DIRS.map(PathBuf::from);
@@ -52,11 +52,11 @@ impl Programs {
     }
 }
 
-/// Mounts a script over each program. `around` is what a view around this one has in
-/// `/sys/devices/rocade`, with the programs behind its scripts.
+/// Mounts a script over each program. `around` is the directory `/sys/devices/rocade` of an outer
+/// view, with the programs behind its scripts.
 ///
 /// # Errors
-/// What the system says; then some of the programs may be as they were.
+/// The error of the system call. Some programs may be without a script then.
 pub(crate) fn show(programs: &Programs, around: Option<&Covered>) -> io::Result<()> {
     if programs.files.is_empty() {
         return Ok(());
@@ -79,7 +79,7 @@ pub(crate) fn show(programs: &Programs, around: Option<&Covered>) -> io::Result<
     Ok(())
 }
 
-/// The program at `file` behind the script of a view whose programs are in `place`.
+/// Returns the original program of a script at `file`, for a view with its programs in `place`.
 fn behind(place: &Path, file: &Path) -> Option<PathBuf> {
     let dirs = fs::read_dir(place).ok()?.flatten();
     let mut dirs = dirs.map(|entry| entry.path());
@@ -89,7 +89,7 @@ fn behind(place: &Path, file: &Path) -> Option<PathBuf> {
     Some(dirs.find(is_its)?.join(NAME))
 }
 
-/// The script that starts `program` with `preload`.
+/// Returns the script that starts `program` with `preload`.
 fn start(program: &Path, preload: &Path) -> String {
     let (program, preload) = (program.display(), quoted(preload));
     format!(
@@ -101,7 +101,7 @@ fn start(program: &Path, preload: &Path) -> String {
     )
 }
 
-/// A word of a shell.
+/// Quotes a path for the shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }

@@ -1,5 +1,5 @@
-//! The tree on disk: below `/` where mounts have made room, else in a directory that the preload
-//! library leads to.
+//! Writes the tree to disk: below `/` in a mount namespace, and otherwise to the staging directory
+//! of the preload library.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use crate::tree::{Node, Tree};
 use crate::{CHAR_DEVICE, ENV_STAGE};
 
-/// Where the host's own are seen.
+/// The directories in which the host's own devices are visible.
 const HOST_CLASSES: [&str; 3] = [
     "sys/class/infiniband",
     "sys/class/infiniband_verbs",
     "sys/class/infiniband_mad",
 ];
 
-/// Makes directories down to `dir`, open to everybody whatever the umask.
+/// Creates directories down to `dir`, accessible to all users regardless of the umask.
 pub(crate) fn make_dirs(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(dir) {
         Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o755)),
@@ -35,7 +35,7 @@ fn write_file(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Writes the tree below `root`; `char_device` makes a character device at a path.
+/// Writes the tree below `root`. `char_device` creates a character device at a path.
 pub(crate) fn write(
     tree: &Tree,
     root: &Path,
@@ -51,7 +51,7 @@ pub(crate) fn write(
         match &entry.node {
             Node::Dir => {}
             Node::File(text) => write_file(&path, text, 0o444)?,
-            // The engine writes it, in a process of the same user.
+            // An engine in a process of the same user updates the counter.
             Node::Counter => write_file(&path, "0\n", 0o644)?,
             Node::Link(target) => symlink(target, &path)?,
             Node::Char => char_device(&path)?,
@@ -60,24 +60,25 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// A directory with the whole tree, for the preload library.
+/// The staging directory with the whole tree, for the preload library.
 #[derive(Debug)]
 pub struct Stage {
     dir: PathBuf,
 }
 
 impl Stage {
-    /// Makes one below `runtime_dir`, which has to be a directory of this user alone, and removes
-    /// those that nobody uses any more. With `show_host` the host's own devices are in it too.
+    /// Creates a staging directory below `runtime_dir`, which must be accessible to this user only.
+    /// Removes unused staging directories. With `show_host` it contains the host's own devices,
+    /// too.
     ///
     /// # Errors
-    /// What making the files says.
+    /// The error of creating the files.
     pub fn new(runtime_dir: &Path, tree: &Tree, show_host: bool) -> io::Result<Self> {
         let views = runtime_dir.join("views");
         make_dirs(&views)?;
         sweep(&views);
         let dir = views.join(own_name()?);
-        // Left by a process of the same number: what it made is not ours.
+        // A directory of this name was left by an earlier process with the same PID.
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -88,7 +89,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The directory, absolute where `runtime_dir` was.
+    /// Returns the directory, which is absolute if `runtime_dir` is.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -113,12 +114,12 @@ impl Stage {
                 self.link_host(dir)?;
             }
         }
-        // For those who list the classes.
+        // For programs that list the classes.
         self.link_host("sys/class")
     }
 
-    /// Links to what the host has in `dir` and we do not. The kernel follows them: it knows nothing of
-    /// what the preload library does.
+    /// Links to the host's entries of `dir` that the view does not have. The kernel follows these
+    /// links, and the preload library does not redirect them.
     fn link_host(&self, dir: &str) -> io::Result<()> {
         let host = Path::new("/").join(dir);
         for entry in fs::read_dir(&host).into_iter().flatten().flatten() {
@@ -132,7 +133,8 @@ impl Stage {
     }
 }
 
-/// PID namespace, process and its start: the program that this process is going to be.
+/// Returns the name of this process's directory: PID namespace, PID and start time. The program
+/// keeps them after `exec`.
 fn own_name() -> io::Result<String> {
     Ok(format!(
         "{}-{}-{}",
@@ -148,10 +150,11 @@ fn pid_namespace() -> io::Result<String> {
     Ok(digits.chars().filter(char::is_ascii_digit).collect())
 }
 
-/// When a process started, in ticks since boot.
+/// Returns the start time of a process, in ticks since boot.
 fn start_of(process: &str) -> io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // Behind the name, which may contain anything: state is field 3, starttime 22.
+    // The fields behind the process name, which can contain any character. The state is field 3,
+    // the start time field 22.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let start = fields.split_whitespace().nth(22 - 3);
     start.map(str::to_owned).ok_or_else(|| {
@@ -162,7 +165,7 @@ fn start_of(process: &str) -> io::Result<String> {
     })
 }
 
-/// Removes the directories whose program has ended and left no children that use them.
+/// Removes the directories of ended programs that no child uses.
 fn sweep(views: &Path) {
     let Ok(here) = pid_namespace() else { return };
     let mut stale = Vec::new();
@@ -195,7 +198,7 @@ fn sweep(views: &Path) {
     }
 }
 
-/// What the environments of all processes that we may look at name as their stage.
+/// Returns the staging directories in the environments of all processes that this user may read.
 fn stages_in_use() -> Vec<PathBuf> {
     let mut used = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -223,7 +226,8 @@ mod tests {
         let namespace = pid_namespace().expect("/proc is there");
         let me = std::process::id();
         let start = start_of("self").expect("/proc is there");
-        // Of this process, of an earlier one with its number, of another PID namespace.
+        // Directories of this process, of an earlier one with its PID, and of another PID
+        // namespace.
         let live = views.join(format!("{namespace}-{me}-{start}"));
         let old = views.join(format!("{namespace}-{me}-1{start}"));
         let foreign = views.join(format!("1{namespace}-{me}-1{start}"));
@@ -237,7 +241,7 @@ mod tests {
             .env(ENV_STAGE, &inherited)
             .spawn()
             .expect("sh is there");
-        // Between fork and exec its environment is ours.
+        // Between fork and exec, the child has the environment of this process.
         while !stages_in_use().contains(&inherited) {
             std::thread::yield_now();
         }

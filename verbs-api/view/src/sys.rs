@@ -1,4 +1,4 @@
-//! System calls that std does not have: namespaces, mounts, and a trial in a child.
+//! System calls that std lacks: namespaces, mounts, and a trial in a child.
 
 use std::ffi::CString;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
 
-/// The highest capability number that is asked for; there are 41 now.
+/// The highest capability number that is tried. Linux has 41 capabilities now.
 const MAX_CAPABILITY: libc::c_ulong = 63;
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -21,23 +21,23 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The effective user and group.
+/// Returns the effective user and group.
 pub(crate) fn effective_ids() -> (u32, u32) {
     // SAFETY: neither call can fail or touches memory.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Leaves the namespaces named by `flags` (`CLONE_NEW*`) for new ones.
+/// Replaces the namespaces in `flags` (`CLONE_NEW*`) with new ones.
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: the call touches no memory of ours.
+    // SAFETY: the call accesses no memory of this process.
     check(unsafe { libc::unshare(flags) })
 }
 
-/// `mount` of `source` at `target` by flags only.
+/// Mounts `source` at `target` with MS_BIND and MS_REC.
 pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     let (source, target) = (c_path(source)?, c_path(target)?);
-    // SAFETY: both are terminated strings that live across the call; type and data may be NULL for
-    // a bind mount.
+    // SAFETY: both are terminated strings that outlive the call. Type and data may be NULL for a
+    // bind mount.
     check(unsafe {
         libc::mount(
             source.as_ptr(),
@@ -49,9 +49,9 @@ pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     })
 }
 
-/// Keeps mounts made from here on out of other namespaces. Mounts made outside still come in.
+/// Keeps new mounts out of other namespaces. Mounts made outside still appear here.
 pub(crate) fn stop_propagation() -> io::Result<()> {
-    // SAFETY: terminated strings; source, type and data are not used with these flags.
+    // SAFETY: terminated strings. Source, type and data are not used with these flags.
     check(unsafe {
         libc::mount(
             ptr::null(),
@@ -63,12 +63,12 @@ pub(crate) fn stop_propagation() -> io::Result<()> {
     })
 }
 
-/// An empty file system in memory at `target`.
+/// Mounts an empty tmpfs at `target`.
 pub(crate) fn mount_tmpfs(target: &Path) -> io::Result<()> {
     mount_tmpfs_as(target, libc::MS_NOSUID | libc::MS_NOEXEC)
 }
 
-/// An empty file system in memory at `target`, for files that can be executed.
+/// Mounts an empty tmpfs at `target`, for files that can be executed.
 pub(crate) fn mount_tmpfs_with_programs(target: &Path) -> io::Result<()> {
     mount_tmpfs_as(target, libc::MS_NOSUID)
 }
@@ -87,16 +87,16 @@ fn mount_tmpfs_as(target: &Path, flags: libc::c_ulong) -> io::Result<()> {
     })
 }
 
-/// Takes away the mount at `target`, with those on top of it.
+/// Removes the mount at `target`, with those on top of it.
 pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: a terminated string that lives across the call.
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) })
 }
 
-/// Gives up every capability for the programs that this process executes.
+/// Drops every capability for the programs that this process executes.
 pub(crate) fn drop_capabilities_at_exec() -> io::Result<()> {
-    // SAFETY: the call touches no memory of ours.
+    // SAFETY: the call accesses no memory of this process.
     check(unsafe {
         libc::prctl(
             libc::PR_CAP_AMBIENT,
@@ -107,7 +107,7 @@ pub(crate) fn drop_capabilities_at_exec() -> io::Result<()> {
         )
     })?;
     for capability in 0..=MAX_CAPABILITY {
-        // SAFETY: as above. The numbers end somewhere, with EINVAL.
+        // SAFETY: as above. EINVAL marks the end of the numbers.
         if let Err(error) = check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability) }) {
             return if error.raw_os_error() == Some(libc::EINVAL) {
                 Ok(())
@@ -119,11 +119,11 @@ pub(crate) fn drop_capabilities_at_exec() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `trial` succeeds in a child, whose namespaces are its own. Only for processes with a
-/// single thread: the child of any other may not even allocate.
+/// Returns true if `trial` succeeds in a child with its own namespaces. The process must have a
+/// single thread, because the child of any other must not even allocate.
 pub(crate) fn succeeds_in_a_child(trial: impl FnOnce() -> bool) -> io::Result<bool> {
-    // SAFETY: the process has one thread, so the child is a complete copy of it; it ends with
-    // `_exit`, without running what the parent registered.
+    // SAFETY: the process has one thread, so the child is a complete copy. The child ends with
+    // `_exit`, which runs no exit handlers of the parent.
     let child = unsafe { libc::fork() };
     match child {
         -1 => Err(io::Error::last_os_error()),
@@ -135,7 +135,8 @@ pub(crate) fn succeeds_in_a_child(trial: impl FnOnce() -> bool) -> io::Result<bo
         }
         child => loop {
             let mut status = 0;
-            // SAFETY: `child` is ours and has not been waited for; `status` is writable.
+            // SAFETY: `child` is a child of this process that was not waited for, and `status` is
+            // writable.
             if unsafe { libc::waitpid(child, &raw mut status, 0) } == child {
                 return Ok(status == 0);
             }

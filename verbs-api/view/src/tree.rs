@@ -17,16 +17,16 @@ use rocade_emulator::{DeviceFacts, Guid, PortFacts};
 
 use crate::host::{HostFiles, Locality};
 
-/// Version of the interface of `uverbsN` as rdma-core knows it.
+/// The ABI version of `uverbsN` in rdma-core.
 const VERBS_ABI: u32 = 6;
-/// The same for `umadN`.
+/// The ABI version of `umadN` in rdma-core.
 const MAD_ABI: u32 = 5;
-/// Class of a PCI function that is an Ethernet controller.
+/// The PCI class of an Ethernet controller.
 const PCI_CLASS: &str = "0x020000";
 /// `CM_SUP | IP_BASED_GIDS` of `ibv_port_cap_flags`.
 const CAP_MASK: u32 = 1 << 16 | 1 << 26;
 
-/// Counters that an Ethernet port of a driver has, in `ports/N/counters`.
+/// The counters that a driver has for an Ethernet port, in `ports/N/counters`.
 pub const COUNTERS: [&str; 21] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -51,7 +51,7 @@ pub const COUNTERS: [&str; 21] = [
     "unicast_xmit_packets",
 ];
 
-/// Counters of what a device of ours can tell beyond these, in `ports/N/hw_counters`.
+/// The additional counters of a Rocade device, in `ports/N/hw_counters`.
 pub const HW_COUNTERS: [&str; 4] = [
     "rx_icrc_encapsulated",
     "rcvd_pkts",
@@ -59,14 +59,14 @@ pub const HW_COUNTERS: [&str; 4] = [
     "shared_memory_pkts",
 ];
 
-/// What is at a path.
+/// The kind and content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A directory that may be empty.
     Dir,
     /// A file with this text.
     File(String),
-    /// A file with a number that changes, 0 at first.
+    /// A file with a number that changes, initially 0.
     Counter,
     /// A symbolic link.
     Link(String),
@@ -74,16 +74,16 @@ pub enum Node {
     Char,
 }
 
-/// A path without the leading `/`, and what is there.
+/// A path and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Relative to the root of the file system.
+    /// The path relative to the root of the file system, without the leading `/`.
     pub path: String,
-    /// What is there.
+    /// The file at the path.
     pub node: Node,
 }
 
-/// The character devices of a device.
+/// The names of a device's character devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharDevices {
     /// `uverbsN`.
@@ -93,7 +93,8 @@ pub struct CharDevices {
 }
 
 impl CharDevices {
-    /// Of the device at `index` of the list, where the first device has the number `first`.
+    /// Returns the names for the device at `index` of the list, if the first device has the number
+    /// `first`.
     #[must_use]
     pub fn numbered(first: u32, index: u32) -> Self {
         let number = first.saturating_add(index);
@@ -104,16 +105,16 @@ impl CharDevices {
     }
 }
 
-/// All files of all devices.
+/// The files of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     entries: Vec<Entry>,
-    /// Interfaces with the device that is theirs.
+    /// Network interfaces, each with the name of its first device.
     interfaces: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// The tree of these devices on this host; `first` is the number of the first `uverbsN`.
+    /// Builds the tree of these devices on this host. `first` is the number of the first `uverbsN`.
     #[must_use]
     pub fn new(devices: &[DeviceFacts], host: &HostFiles, first: u32) -> Self {
         let mut tree = Self::default();
@@ -124,7 +125,8 @@ impl Tree {
         tree
     }
 
-    /// What is the same on every host, as files only: enough to answer for an attribute.
+    /// Builds the part of the tree that is equal on every host, and suffices for queries of
+    /// attributes.
     #[must_use]
     pub fn of_attributes(devices: &[DeviceFacts], first: u32) -> Self {
         let unknown = Locality::anywhere(1);
@@ -143,26 +145,26 @@ impl Tree {
         tree
     }
 
-    /// The entries; a directory that has some need not be among them.
+    /// Returns the entries. The parent directories of entries may be missing.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Network interfaces that carry devices, each with the name of the first of them.
+    /// Returns the network interfaces that carry devices, each with the name of its first device.
     #[must_use]
     pub const fn interfaces(&self) -> &BTreeMap<String, String> {
         &self.interfaces
     }
 
-    /// The entry at an absolute path without `.`, `..` or double slashes, after following the links
-    /// on the way; `None` if there is none, or it is a directory or outside the tree.
+    /// Returns the entry at an absolute path without `.`, `..` or double slashes, and follows links
+    /// on the way. Returns `None` for directories, missing files and paths outside of the tree.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<&Node> {
         let mut parts: Vec<&str> = Vec::new();
         let mut left: Vec<&str> = path.split('/').rev().collect();
-        // Each link leads to a place without links but the last part: no loop is possible, but a
-        // bound costs nothing.
+        // The target of each link has no links but the last component, so no loop is possible. The
+        // bound is a safeguard.
         for _ in 0..256 {
             match left.pop() {
                 None => break,
@@ -202,7 +204,7 @@ impl Tree {
         self.add(path, Node::Link(target.into()));
     }
 
-    /// What is there once.
+    /// Adds the files that exist only once.
     fn classes(&mut self) {
         self.add("dev/infiniband/rdma_cm".to_owned(), Node::Char);
         self.add("sys/class/infiniband".to_owned(), Node::Dir);
@@ -223,7 +225,8 @@ impl Tree {
         self.character_devices(&info.name, &chars, &host.char_device);
         let Some(ifname) = &info.ifname else { return };
         if let Some(owner) = self.interfaces.get(ifname) {
-            // Who goes from the interface to its devices finds all of them at the first one.
+            // Programs that go from the interface to its devices find all of them at the first
+            // device.
             let path = format!("sys/devices/rocade/hca/{owner}/infiniband/{}", info.name);
             self.link(path, format!("../../{0}/infiniband/{0}", info.name));
         } else {
@@ -231,7 +234,7 @@ impl Tree {
         }
     }
 
-    /// The directory in the place of the PCI function.
+    /// Adds the directory that stands for the PCI function.
     fn parent(&mut self, device: &DeviceFacts, host: &HostFiles) {
         let name = &device.info.name;
         let base = format!("sys/devices/rocade/hca/{name}");
@@ -275,7 +278,7 @@ impl Tree {
         self.link(format!("sys/class/infiniband/{name}"), target);
     }
 
-    /// From a class device three levels below `hca` to its parent and its class.
+    /// Links a class device three levels below `hca` to its parent and its class.
     fn links_up(&mut self, base: &str, name: &str, class: &str) {
         self.link(format!("{base}/device"), format!("../../../{name}"));
         let subsystem = format!("../../../../../../class/{class}");
@@ -297,7 +300,7 @@ impl Tree {
         ] {
             self.file(format!("{base}/{file}"), text);
         }
-        // The engine writes these again when the network interface changes.
+        // The engine writes these files again when the network interface changes.
         for (file, text) in port.changing_files() {
             self.add(format!("{base}/{file}"), Node::File(text));
         }
@@ -339,7 +342,7 @@ impl Tree {
     }
 }
 
-/// The files right in the directory of a device.
+/// Returns the files in the directory of a device itself.
 fn attributes(device: &DeviceFacts) -> Vec<(&'static str, String)> {
     let like = device.info.like;
     let mut files = vec![
@@ -359,7 +362,7 @@ fn attributes(device: &DeviceFacts) -> Vec<(&'static str, String)> {
     files
 }
 
-/// Four groups of four digits.
+/// Formats a GUID as four groups of four digits.
 fn guid_text(guid: Guid) -> String {
     let bytes = guid.get().to_be_bytes();
     let pairs = bytes.chunks(2);

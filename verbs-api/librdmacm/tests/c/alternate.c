@@ -1,6 +1,7 @@
-/* A connection of two processes that goes on on another path, as a program does it that is driven by the events of the
- * connection manager: when it is established, each end loads the alternate path and is ready (REARM); the client migrates;
- * both hear of it from their devices (PATH_MIG). Which address the other path leads to they tell each other when they connect. */
+/* A connection of two processes that migrates to an alternate path, as an event-driven program does
+ * it. Each end loads the alternate path after ESTABLISHED, and is ready (REARM). The client
+ * migrates, and both devices report PATH_MIG. The private data of the connection contain the
+ * addresses of the alternate path. */
 #include "cm_rig.h"
 
 #include <sys/wait.h>
@@ -10,20 +11,20 @@ enum { SERVER, CLIENT };
 /* Addresses of the ports of each end. */
 static char ip_of[2][2][48];
 
-/* What an end knows of its connection. */
+/* The state of one end of the connection. */
 struct talk {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
 	char buffer[2][256];
-	/* Of the peer's second port. */
+	/* The GID of the peer's second port. */
 	union ibv_gid alternate;
 	int is_up, is_over, migrations;
 	int sent, received, heard;
 };
 
-/* Two ports, whose addresses are not those of the other end. */
+/* Gives this end two ports with addresses that differ from those of the other end. */
 static void choose_addresses(void)
 {
 	unsigned byte[4];
@@ -43,7 +44,7 @@ static void be(int end)
 	CHECK_INT(setenv("ROCADE_DEVICES", devices, 1), 0);
 }
 
-/* What a device has to say: it must be that the connection has changed its path. */
+/* Reads an event of the device, which must report the path migration. */
 static void hear_device(struct talk *talk)
 {
 	struct ibv_async_event event;
@@ -93,7 +94,7 @@ static struct ibv_qp_attr attributes_of(struct talk *talk)
 	return attr;
 }
 
-/* Does what an event asks for. */
+/* Handles an event. */
 static void on_event(struct talk *talk, struct rdma_cm_event *event)
 {
 	union ibv_gid own;
@@ -146,7 +147,8 @@ static void post(struct talk *talk)
 		  0);
 }
 
-/* Waits for so many messages sent and received; an answer may be there before what it answers is acknowledged. */
+/* Waits for this number of sent and received messages. A reply may arrive before the request is
+ * acknowledged. */
 static void await(struct talk *talk, int sent, int received)
 {
 	while (talk->sent < sent || talk->received < received) {
@@ -206,13 +208,13 @@ static void serve(int to_client)
 	while (!talk.is_up)
 		handle_event(&talk);
 	post(&talk);
-	/* That this end is ready the client learns from its answers. */
+	/* The reply tells the client that this end is ready. */
 	say(&talk, 1);
 	hear(&talk, 2);
 	CHECK_INT(attributes_of(&talk).path_mig_state, IBV_MIG_ARMED);
 	post(&talk);
 	say(&talk, 3);
-	/* What comes over the other path takes this end along. */
+	/* A message on the alternate path makes this end migrate, too. */
 	hear(&talk, 4);
 	hear_device(&talk);
 	say(&talk, 5);
@@ -249,7 +251,7 @@ static void ask(int from_server)
 	hear_device(&talk);
 	say(&talk, 4);
 	hear(&talk, 5);
-	/* The connection manager has not noticed anything. */
+	/* The connection manager reports no event of the migration. */
 	no_event(talk.channel);
 	leave(&talk);
 	rdma_destroy_event_channel(talk.channel);

@@ -1,9 +1,10 @@
-/* Calls of the connection manager, one process on both sides. */
+/* Calls of the connection manager, with both sides in one process. */
 #include "cm_rig.h"
 
 #include <fcntl.h>
 
-/* Without a queue pair of the manager's, both sides say what they offer, in request and answer. */
+/* If the program creates the queue pair itself, both sides exchange their vendor options in REQ and
+ * REP. */
 static void enhanced_establishment(void)
 {
 	struct ends ends = routed(RDMA_PS_TCP);
@@ -42,7 +43,7 @@ static void enhanced_establishment(void)
 	pass(ends.server, RDMA_CM_EVENT_ESTABLISHED);
 	finish(&ends);
 
-	/* The peer may not like what is offered. */
+	/* The peer may reject the options. */
 	ends = routed(RDMA_PS_TCP);
 	param.qp_num = 0x79;
 	CHECK_INT(rdma_connect(ends.active, &param), 0);
@@ -56,7 +57,7 @@ static void enhanced_establishment(void)
 	rdma_ack_cm_event(event);
 	finish(&ends);
 
-	/* With a queue pair of the manager's there is nothing for the program to do. */
+	/* If the manager creates the queue pair, the program cannot set options. */
 	ends = routed(RDMA_PS_TCP);
 	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
 	CHECK_INT(rdma_create_qp(ends.active, NULL, &attr), 0);
@@ -77,7 +78,8 @@ static struct sockaddr_ib ib_at(uint64_t sid, uint64_t mask)
 	return addr;
 }
 
-/* A port by its GID, a service by its ID; private data are 92 bytes, as nothing precedes them. */
+/* A GID addresses the port, and a service ID the service. Without a header in front, private data
+ * have 92 bytes. */
 static void addresses_of_infiniband(void)
 {
 	struct ends ends = channels(RDMA_PS_IB);
@@ -121,7 +123,7 @@ static void addresses_of_infiniband(void)
 	rdma_ack_cm_event(event);
 	finish(&ends);
 
-	/* A service that nobody has; a port space within that of InfiniBand. */
+	/* A service without a listener, and a port space within that of InfiniBand. */
 	ends = channels(RDMA_PS_IB);
 	addr = ib_at(RDMA_IB_IP_PS_TCP | 4243, ~0ull);
 	resolve(&ends, (struct sockaddr *)&addr);
@@ -135,7 +137,7 @@ static void addresses_of_infiniband(void)
 	CHECK(ntohs(rdma_get_src_port(ends.listener)) != 0);
 	finish(&ends);
 
-	/* With addresses of IP the port space of InfiniBand is one like the others. */
+	/* With IP addresses, the port space of InfiniBand is like the others. */
 	ends = routed(RDMA_PS_IB);
 	CHECK_INT(ends.active->qp_type, IBV_QPT_RC);
 	CHECK_INT(rdma_connect(ends.active, &param), 0);
@@ -146,7 +148,7 @@ static void addresses_of_infiniband(void)
 	finish(&ends);
 }
 
-/* The path may come from somebody else than the manager. */
+/* The program may set the path instead of resolving it. */
 static void a_path_from_elsewhere(void)
 {
 	struct ends ends = channels(RDMA_PS_TCP);
@@ -189,7 +191,7 @@ static void a_path_from_elsewhere(void)
 	CHECK_INT(attr.ah_attr.grh.flow_label, 0x12345);
 	finish(&ends);
 
-	/* Endpoints take it from the route of their address. */
+	/* Endpoints use the route of their address. */
 	ends = routed(RDMA_PS_TCP);
 	struct rdma_addrinfo info = {
 		.ai_qp_type = IBV_QPT_RC, .ai_port_space = RDMA_PS_TCP,
@@ -230,7 +232,8 @@ static void options_are_checked(void)
 	CHECK_FAILS(rdma_set_option(ud, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1), EINVAL);
 	CHECK_INT(rdma_destroy_id(ud), 0);
 
-	/* Two share a port if both say so; none of them may listen before the other is gone, and then it is late to say so. */
+	/* Two IDs share a port if both set the option. Neither can listen before the other one is
+	 * destroyed, and the option comes too late then. */
 	struct sockaddr_in addr = at_port(0);
 	CHECK_INT(rdma_set_option(ends.listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &flag, 4), 0);
 	CHECK_INT(rdma_bind_addr(ends.listener, (struct sockaddr *)&addr), 0);
@@ -248,7 +251,7 @@ static void options_are_checked(void)
 		    EINVAL);
 	finish(&ends);
 
-	/* What the path has of it. */
+	/* The options that are visible in the path. */
 	ends = channels(RDMA_PS_TCP);
 	byte = 0x60;
 	CHECK_INT(rdma_set_option(ends.active, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, 1), 0);
@@ -280,7 +283,7 @@ static void addresses_by_hints(void)
 	CHECK(info->ai_qp_type == IBV_QPT_UD && info->ai_port_space == RDMA_PS_UDP);
 	rdma_freeaddrinfo(info);
 
-	/* What is given is kept, even where it makes no sense. */
+	/* Given hints are kept, even if they make no sense. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_NOROUTE,
 					.ai_qp_type = IBV_QPT_UC, .ai_port_space = RDMA_PS_IB };
 	CHECK_INT(rdma_getaddrinfo(own_ip, NULL, &hints, &info), 0);
@@ -296,7 +299,7 @@ static void addresses_by_hints(void)
 	CHECK(rdma_getaddrinfo(own_ip, "1", &hints, &info) > 0 ||
 	      rdma_getaddrinfo(own_ip, "1", &hints, &info) < -1);
 
-	/* Nothing to look up. */
+	/* There is nothing to look up. */
 	struct sockaddr_in src = at_port(1), dst = at_port(2);
 	hints = (struct rdma_addrinfo){
 		.ai_family = AF_INET, .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC,
@@ -309,7 +312,7 @@ static void addresses_by_hints(void)
 	CHECK(info->ai_family == AF_INET && info->ai_port_space == RDMA_PS_TCP);
 	rdma_freeaddrinfo(info);
 
-	/* A GID looks like an address of IPv6; the service is a port of the port space. */
+	/* A GID looks like an IPv6 address. The service is a port of the port space. */
 	struct rdma_addrinfo by_gid = { .ai_flags = RAI_NUMERICHOST | RAI_FAMILY,
 					.ai_family = AF_IB, .ai_port_space = RDMA_PS_TCP };
 	CHECK_INT(rdma_getaddrinfo("::ffff:192.0.2.7", "7471", &by_gid, &info), 0);
@@ -331,7 +334,7 @@ static void addresses_by_hints(void)
 	rdma_freeaddrinfo(info);
 	CHECK_INT(rdma_getaddrinfo("localhost", NULL, &by_gid, &info), EAI_NONAME);
 
-	/* The source of the hints, beside the destination of the node. */
+	/* The source comes from the hints, and the destination from the node. */
 	CHECK_INT(rdma_getaddrinfo(own_ip, "3", &hints, &info), 0);
 	CHECK(!memcmp(info->ai_src_addr, &src, sizeof(src)));
 	CHECK_INT(((struct sockaddr_in *)info->ai_dst_addr)->sin_port, htons(3));
@@ -339,7 +342,7 @@ static void addresses_by_hints(void)
 	rdma_freeaddrinfo(NULL);
 }
 
-/* The attributes of a queue pair that the program has made itself, on both sides and in every state. */
+/* The attributes of a queue pair that the program creates, on both sides and in every state. */
 static void attributes_for_each_state(void)
 {
 	struct ends ends = routed(RDMA_PS_TCP);
@@ -370,7 +373,8 @@ static void attributes_for_each_state(void)
 		CHECK_INT(mask, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 				IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 		CHECK_INT(attr.dest_qp_num, side ? 0x66 : 0x55);
-		/* READs at the passive side are those that the active one starts, and the other way round. */
+		/* The passive side's responder depth is the active side's initiator depth, and vice
+		 * versa. */
 		CHECK_INT(attr.max_dest_rd_atomic, side ? 3 : 2);
 		CHECK_INT(attr.min_rnr_timer, 0);
 		CHECK_INT(attr.ah_attr.is_global, 1);
@@ -383,7 +387,7 @@ static void attributes_for_each_state(void)
 		CHECK_INT(attr.retry_cnt, 5);
 		CHECK_INT(attr.rnr_retry, side ? 6 : 4);
 		CHECK_INT(attr.max_rd_atomic, side ? 2 : 3);
-		/* What one sends with, the other expects. */
+		/* The initial send PSN of one side is the receive PSN of the other. */
 		static uint32_t first_sq_psn, first_rq_psn;
 		if (!side) {
 			first_sq_psn = attr.sq_psn;
@@ -411,7 +415,7 @@ static void attributes_for_each_state(void)
 	pass(ends.client, RDMA_CM_EVENT_DISCONNECTED);
 	finish(&ends);
 
-	/* Datagrams: the key of the service, and no peer. */
+	/* Datagrams have the Q_Key of the service, and no peer. */
 	ends = routed(RDMA_PS_UDP);
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT };
 	CHECK_INT(rdma_init_qp_attr(ends.active, &attr, &mask), 0);
@@ -423,7 +427,7 @@ static void attributes_for_each_state(void)
 /* The thread that is expected to wait. */
 static volatile pid_t waits_as;
 
-/* Says that this thread is the one. */
+/* Stores the ID of this thread. */
 static void waits_from_here(void)
 {
 	waits_as = (pid_t)syscall(SYS_gettid);
@@ -453,7 +457,7 @@ static void *migrate(void *argument)
 	return NULL;
 }
 
-/* Events that wait move along; one that was taken has to be acknowledged before. */
+/* Pending events move to the new channel. An event that was read has to be acknowledged before. */
 static void channels_are_changed(void)
 {
 	struct ends ends = channels(RDMA_PS_TCP);
@@ -480,7 +484,7 @@ static void channels_are_changed(void)
 	CHECK_INT(pthread_join(thread, NULL), 0);
 	CHECK(job.done && ends.active->channel == ends.client);
 
-	/* To synchronous mode, and back. */
+	/* Changes to synchronous mode and back. */
 	CHECK_INT(rdma_migrate_id(ends.active, NULL), 0);
 	CHECK(ends.active->channel && ends.active->channel != ends.client);
 	CHECK_FAILS(rdma_migrate_id(ends.active, NULL), EINVAL);
@@ -497,7 +501,7 @@ static void channels_are_changed(void)
 	rdma_destroy_event_channel(third);
 }
 
-/* A listener in a thread of its own that does with each request what its turn says. */
+/* A listening thread that rejects the first request and accepts the next ones. */
 static void *rejects_then_accepts(void *argument)
 {
 	struct rdma_cm_id *listener = argument, *id;
@@ -512,7 +516,8 @@ static void *rejects_then_accepts(void *argument)
 	CHECK(!strcmp(id->event->param.conn.private_data, "two"));
 	CHECK_INT(rdma_accept(id, NULL), 0);
 	CHECK_INT(id->event->event, RDMA_CM_EVENT_ESTABLISHED);
-	/* The peer disconnects; this side answers, and its own call finds the event that has come. */
+	/* The peer disconnects. This side also disconnects, and its call returns the event that has
+	 * arrived. */
 	CHECK_INT(rdma_disconnect(id), 0);
 	CHECK_INT(id->event->event, RDMA_CM_EVENT_DISCONNECTED);
 	rdma_destroy_ep(id);
@@ -548,7 +553,7 @@ static void synchronous_calls_fail_as_events_say(void)
 	CHECK_FAILS(rdma_connect(id, &param), EINVAL);
 	rdma_destroy_ep(id);
 
-	/* ai_connect goes before what the program says, once. */
+	/* The data of `ai_connect` precede the private data of the next connection only. */
 	info->ai_connect = strdup("tw");
 	info->ai_connect_len = 2;
 	CHECK_INT(rdma_create_ep(&id, info, NULL, &attr), 0);
@@ -563,7 +568,7 @@ static void synchronous_calls_fail_as_events_say(void)
 	rdma_freeaddrinfo(info);
 	rdma_destroy_ep(listener);
 
-	/* Nobody listens: the reason is in the event. Nobody there at all: no address leads there. */
+	/* Without a listener, the event has the reason. Without a host, no route is found. */
 	CHECK_INT(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), 0);
 	struct sockaddr_in addr = at_port(9);
 	CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000), 0);
@@ -591,7 +596,8 @@ static void *end_id(void *argument)
 	return NULL;
 }
 
-/* Who ends an identifier waits for the events of it that were taken; a request counts for the listener. */
+/* Destroying an ID waits for the acknowledgement of its events. A request counts as an event of the
+ * listener. */
 static void identifiers_outlive_no_event(void)
 {
 	struct ends ends = routed(RDMA_PS_TCP);
@@ -615,7 +621,7 @@ static void identifiers_outlive_no_event(void)
 	rdma_destroy_event_channel(ends.server);
 }
 
-/* The devices stay open when the list is gone: identifiers have the same ones. */
+/* The devices stay open after the list is freed, and IDs use the same ones. */
 static void devices_stay_open(void)
 {
 	int count = -1, same;
@@ -636,7 +642,7 @@ static void devices_stay_open(void)
 	finish(&ends);
 }
 
-/* A program may go by the number alone. */
+/* A program may use the count alone. */
 static void there_are_no_devices_where_asking_fails(void)
 {
 	setenv("ROCADE_LINK", "no such link", 1);
@@ -664,7 +670,8 @@ static void do_nothing(int number)
 	(void)number;
 }
 
-/* rping ends its channel while its thread waits there: that thread goes on waiting, whatever becomes of the memory. */
+/* rping destroys its channel while its thread waits in it. The thread continues to wait, even if
+ * the memory is reused. */
 static void a_channel_ends_under_a_waiter(void)
 {
 	struct sigaction action = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
@@ -677,7 +684,7 @@ static void a_channel_ends_under_a_waiter(void)
 		sched_yield();
 	wait_until_asleep(waits_as);
 	rdma_destroy_event_channel(channel);
-	/* Somebody else has the memory now. */
+	/* Other allocations reuse the memory. */
 	for (int i = 0; i < 4096; i++) {
 		size_t length = 8 + i % 512;
 		memset(malloc(length), 0xff, length);
@@ -688,7 +695,8 @@ static void a_channel_ends_under_a_waiter(void)
 	}
 }
 
-/* Its thread may also come too late: it sleeps as well, or fails where it does not want to sleep. */
+/* A call may start after the end of its channel. It sleeps as well, or fails on a non-blocking
+ * channel. */
 static void a_call_comes_too_late_for_its_channel(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -712,7 +720,7 @@ static void a_call_comes_too_late_for_its_channel(void)
 	CHECK_INT(errno, EBADF);
 }
 
-/* Or at the same moment. */
+/* A call may start at the same moment. */
 static void a_channel_ends_while_a_call_begins(void)
 {
 	for (int round = 0; round < 200; round++) {

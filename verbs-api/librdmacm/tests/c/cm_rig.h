@@ -1,4 +1,5 @@
-/* What the programs of the connection manager share: addresses, events, and two identifiers on their way to each other. */
+/* Shared code of the connection manager's test programs: addresses, events, and two connecting IDs.
+ */
 #ifndef ROCADE_TESTS_CM_RIG_H
 #define ROCADE_TESTS_CM_RIG_H
 
@@ -11,7 +12,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* The address of this program, which no other program has. */
+/* The address of this program, which no other program uses. */
 static const char *own_ip;
 
 static inline int run_cm_case(const struct test_case *cases, int argc, char **argv)
@@ -27,7 +28,7 @@ static inline struct sockaddr_in at_port(int port)
 	return addr;
 }
 
-/* The next event of a channel, which has to be this one. */
+/* Returns the next event of a channel, which must be of this kind. */
 static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, int kind)
 {
 	struct rdma_cm_event *event;
@@ -40,7 +41,7 @@ static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, i
 	return event;
 }
 
-/* The same, acknowledged. */
+/* Acknowledges the next event of a channel, which must be of this kind. */
 static inline void pass(struct rdma_event_channel *channel, int kind)
 {
 	CHECK_INT(rdma_ack_cm_event(expect(channel, kind)), 0);
@@ -52,7 +53,7 @@ static inline void no_event(struct rdma_event_channel *channel)
 	CHECK_INT(poll(&fd, 1, 0), 0);
 }
 
-/* A failing call, and why it fails. */
+/* Checks that a call fails with this errno. */
 #define CHECK_FAILS(call, code)                                                                     \
 	do {                                                                                        \
 		errno = 0;                                                                          \
@@ -60,7 +61,7 @@ static inline void no_event(struct rdma_event_channel *channel)
 		CHECK_INT(errno, code);                                                             \
 	} while (0)
 
-/* A listener and who asks it, each with a channel of its own. */
+/* A listener and an ID that connects to it, each with its own channel. */
 struct ends {
 	struct rdma_event_channel *server, *client;
 	struct rdma_cm_id *listener, *active, *passive;
@@ -84,7 +85,7 @@ static inline struct ends channels(enum rdma_port_space ps)
 	return ends;
 }
 
-/* Listens at a free port, to which the route of the other one is resolved. */
+/* Listens on a free port, and resolves the route to it. */
 static inline struct ends routed(enum rdma_port_space ps)
 {
 	struct ends ends = channels(ps);
@@ -95,7 +96,7 @@ static inline struct ends routed(enum rdma_port_space ps)
 	return ends;
 }
 
-/* The request has come; the program acknowledges it. */
+/* Returns the event of the connection request, which the caller acknowledges. */
 static inline struct rdma_cm_event *request(struct ends *ends)
 {
 	struct rdma_cm_event *event = expect(ends->server, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -114,7 +115,7 @@ static inline void finish(struct ends *ends)
 	rdma_destroy_event_channel(ends->client);
 }
 
-/* Attributes of a small queue pair, whose completion queues are made along with it. */
+/* Returns the attributes of a small queue pair. Its CQs are created along with it. */
 static inline struct ibv_qp_init_attr small_attr(enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr attr = {

@@ -1,4 +1,5 @@
-/* Requests that nobody ever confirms, as raw datagrams: clients get through, and a server does not grow. */
+/* Floods a listener with REQs as raw datagrams that are never confirmed. Clients can still connect,
+ * and the server's memory stays bounded. */
 #include "cm_rig.h"
 
 #include <dirent.h>
@@ -8,7 +9,7 @@
 enum { MAD_AT = 20, DATA_AT = MAD_AT + 24, LEN = MAD_AT + 256 };
 enum { PRIVATE_AT = DATA_AT + 140, IP_CM_HEADER = 36 };
 
-/* Who floods: a socket at an address of its own, or at that of the clients. */
+/* The sender of the flood: a socket at its own address, or at that of the clients. */
 struct flooder {
 	int fd;
 	struct sockaddr_in from, to;
@@ -33,7 +34,8 @@ static uint32_t crc32(uint32_t crc, const uint8_t *bytes, size_t len)
 	return crc;
 }
 
-/* The ICRC, over the headers of IP and UDP as they will be; what changes on the way counts as ones. */
+/* Computes the ICRC over the IP and UDP headers as they will be sent. Variant fields count as ones.
+ */
 static uint32_t icrc(const struct flooder *flooder, const uint8_t *packet)
 {
 	uint8_t head[8 + 20 + 8 + 12];
@@ -52,7 +54,7 @@ static uint32_t icrc(const struct flooder *flooder, const uint8_t *packet)
 	return ~crc32(crc32(0xffffffff, head, sizeof(head)), packet + 12, LEN - 12);
 }
 
-/* One more REQ, with the longest times that a peer can ask for. */
+/* Sends one more REQ, with the longest timeouts that are possible. */
 static void flood_once(struct flooder *flooder)
 {
 	uint8_t packet[LEN + 4] = { 0x64, 0x40, 0xff, 0xff, 0, 0, 0, 1 };
@@ -78,7 +80,7 @@ static void flood_once(struct flooder *flooder)
 	put(user + 2, 2, 4791);
 	memcpy(user + 16, &flooder->from.sin_addr, 4);
 	memcpy(user + 32, &flooder->to.sin_addr, 4);
-	/* What rsockets say: version, credits, and where they can be written to. */
+	/* The private data of rsockets: version, credits, and the lists. */
 	user[IP_CM_HEADER] = 1;
 	put(user + IP_CM_HEADER + 2, 2, 100);
 	put(user + IP_CM_HEADER + 20, 4, 2);
@@ -91,7 +93,7 @@ static void flood_once(struct flooder *flooder)
 		  sizeof(packet));
 }
 
-/* Beside the address of the clients, or at it. */
+/* Opens the socket, next to the address of the clients or at it. */
 static void prepare(struct flooder *flooder, int service_port, int beside)
 {
 	socklen_t len = sizeof(flooder->from);
@@ -109,7 +111,7 @@ static void prepare(struct flooder *flooder, int service_port, int beside)
 	CHECK_INT(getsockname(flooder->fd, (struct sockaddr *)&flooder->from, &len), 0);
 }
 
-/* Some thousand a second, until told to stop. */
+/* Sends some thousand REQs per second until it is stopped. */
 static void *flood_on(void *argument)
 {
 	struct flooder *flooder = argument;
@@ -143,7 +145,7 @@ static int listening(struct sockaddr_in *addr)
 	return fd;
 }
 
-/* A connection is made and used, in so many milliseconds at most. */
+/* Establishes and uses a connection within this number of milliseconds. */
 static void connect_within(int listener, struct sockaddr_in *addr, int ms)
 {
 	int active = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), error = 0;
@@ -162,7 +164,7 @@ static void connect_within(int listener, struct sockaddr_in *addr, int ms)
 	CHECK_INT(rclose(passive), 0);
 }
 
-/* More than the backlog has room for, and each asks for hours. */
+/* More requests than the backlog has room for, each with a timeout of hours. */
 static void forty_requests_block_nobody(void)
 {
 	struct flooder flooder;
@@ -177,7 +179,7 @@ static void forty_requests_block_nobody(void)
 	CHECK_INT(rclose(listener), 0);
 }
 
-/* Clients of another address go on as if nothing were; those of the same one have to ask twice. */
+/* Clients at another address are not affected. Clients at the same address have to retry. */
 static void sockets_during_a_flood(void)
 {
 	for (int beside = 0; beside < 2; beside++) {
@@ -191,7 +193,7 @@ static void sockets_during_a_flood(void)
 			usleep(1000);
 		for (int i = 0; i < (beside ? 20 : 1); i++) {
 			connect_within(listener, &addr, 30000);
-			/* 256 at most that are half open. */
+			/* At most 256 connections are half open. */
 			CHECK(descriptors() < before + 1000);
 		}
 		atomic_store(&flooder.stop, 1);
@@ -202,7 +204,8 @@ static void sockets_during_a_flood(void)
 	}
 }
 
-/* A server that makes a queue pair for each request, and destroys it when told that nobody is there. */
+/* A server that creates a queue pair for each request, and destroys it when the connection fails.
+ */
 struct server {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *listener;
@@ -253,7 +256,7 @@ static void a_server_during_a_flood(void)
 	prepare(&flooder, ntohs(rdma_get_src_port(server.listener)), 1);
 	int before = descriptors();
 	CHECK_INT(pthread_create(&flooding, NULL, flood_on, &flooder), 0);
-	/* Until the first places were taken away again. */
+	/* Waits until the manager has dropped the first requests. */
 	while (flooder.sent < 20000)
 		usleep(1000);
 	CHECK(descriptors() < before + 1000);

@@ -1,10 +1,10 @@
-/* Processes that die, and those that they were connected to. Each forks before it uses the library. */
+/* Processes that die, and their connected peers. Each process forks before it uses the library. */
 #include "cm_rig.h"
 
 #include <sys/wait.h>
 #include <time.h>
 
-/* A child, and pipes that what both say to each other goes through. */
+/* A child, and the pipes to it and from it. */
 struct child {
 	pid_t pid;
 	int tell, hear;
@@ -59,13 +59,13 @@ static double seconds(void)
 	return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* Long before retries of anybody would be over. */
+/* Seconds, far less than any sequence of retries takes. */
 #define PROMPTLY 4
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *listener;
 
-/* Listens, and says where. */
+/* Listens, and returns the port. */
 static int serve(int port)
 {
 	struct sockaddr_in addr = at_port(port);
@@ -76,7 +76,7 @@ static int serve(int port)
 	return ntohs(rdma_get_src_port(listener));
 }
 
-/* Asks for a connection. */
+/* Requests a connection. */
 static struct rdma_cm_id *ask(int port)
 {
 	struct sockaddr_in addr = at_port(port);
@@ -113,7 +113,7 @@ static void leave(struct rdma_cm_id *id)
 	CHECK_INT(rdma_destroy_id(id), 0);
 }
 
-/* The connection has ended, and it did not take long. */
+/* Checks that the connection ended promptly. */
 static void ended(struct rdma_cm_id *id, double since)
 {
 	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_DISCONNECTED);
@@ -162,7 +162,7 @@ static void a_client_that_is_killed_is_missed(void)
 		leave(ids[i]);
 }
 
-/* The same by _exit, which runs nothing of the library. */
+/* A client that ends with _exit, which runs no code of the library. */
 static void a_client_that_leaves_without_a_word(void)
 {
 	struct child child = spawn(client);
@@ -186,7 +186,7 @@ static void server(void)
 	tell(to_parent, serve(hear(from_parent)));
 	accept_one();
 	tell(to_parent, 1);
-	/* The next one is not answered. */
+	/* The second request is not answered. */
 	expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 	tell(to_parent, 2);
 	hear(from_parent);
@@ -203,7 +203,7 @@ static void a_server_that_is_killed_is_missed(void)
 	struct rdma_cm_id *waiting = ask(port);
 	hear(child.hear);
 	murder(&child);
-	/* The connection ends, the request is rejected; in which order is nobody's business. */
+	/* The connection ends and the request is rejected, in any order. */
 	double since = seconds();
 	int seen = 0;
 	while (seen != 3) {
@@ -221,7 +221,7 @@ static void a_server_that_is_killed_is_missed(void)
 	leave(id);
 	leave(waiting);
 
-	/* Its port is free, and who asks there now is told so. */
+	/* The port is free, and a new request to it is rejected. */
 	id = ask(port);
 	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_REJECTED);
 	CHECK_INT(event->status, 8);
@@ -242,7 +242,7 @@ static void late_server(void)
 	hear(from_parent);
 }
 
-/* A server that comes back takes the port of the one that was killed, and the same client comes again. */
+/* A new server takes the port of the killed one, and the same client connects again. */
 static void a_server_comes_back(void)
 {
 	struct child first = spawn(server), second = spawn(late_server);
@@ -262,10 +262,10 @@ static void a_server_comes_back(void)
 }
 
 #define MANY 1000
-/* Nothing takes that long; who waits longer waits for ever. */
+/* Seconds. A wait of this length never ends. */
 #define TOO_LONG 240
 
-/* What is to happen to a connection, and how much of it has. */
+/* The expected events of a connection, and the number of those seen. */
 struct story {
 	const int *events;
 	int number, seen;
@@ -277,10 +277,10 @@ static const int of_active[] = { RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUT
 static const int of_passive[] = { RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_ESTABLISHED,
 				  RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT, -1 };
 static struct story stories[MANY];
-/* Whose is an identifier that two threads know. */
+/* Protects the IDs that two threads use. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A tenth of what this process says to managers is lost. */
+/* Drops a tenth of the packets that this process sends to connection managers. */
 static void lose_a_tenth(int seed)
 {
 	char rule[64];
@@ -299,7 +299,7 @@ static void make_queue_pair(struct rdma_cm_id *id)
 	CHECK_INT(rdma_create_qp(id, NULL, &attr), 0);
 }
 
-/* The next event of the process has to be the next one of its connection. */
+/* Returns the next event of the process, which must be the next one of its connection. */
 static struct story *take(struct rdma_cm_event **event)
 {
 	CHECK_INT(rdma_get_cm_event(channel, event), 0);
@@ -320,8 +320,9 @@ static struct story *take(struct rdma_cm_event **event)
 	return story;
 }
 
-/* All connections, from the first event to the last. Those with an odd number are ended by who accepted. Of the others who asked
- * hears when they are made on both sides: an RTU may be lost, and a connection that ends before is never established. */
+/* Handles all events of all connections. The acceptor ends the connections with odd numbers. The
+ * requester ends the others when both sides are established. An RTU may be lost, and a connection
+ * that ends before is never established. */
 static void live_through(const int *events)
 {
 	int left = MANY;
@@ -396,7 +397,8 @@ static void *end_the_even(void *argument)
 	return NULL;
 }
 
-/* A tenth of the messages of both processes is lost: every connection is made once and ends once, with no event too many. */
+/* A tenth of the messages of both processes is lost. Every connection is established and ended
+ * once, without additional events. */
 static void a_thousand_connections_though_a_tenth_is_lost(void)
 {
 	struct child child = spawn(server_of_many);
@@ -414,7 +416,7 @@ static void a_thousand_connections_though_a_tenth_is_lost(void)
 	live_through(of_active);
 	CHECK_INT(pthread_join(thread, NULL), 0);
 	CHECK_INT(hear(child.hear), 1);
-	/* What was lost has cost a wait. */
+	/* Lost messages cause delays. */
 	CHECK(seconds() - since > PROMPTLY);
 	tell(child.tell, 1);
 	int status;

@@ -1,4 +1,4 @@
-/* Sockets over RDMA, as a program that knows TCP expects them. */
+/* RDMA sockets, with the behaviour that TCP programs expect. */
 #include "cm_rig.h"
 
 #include <dirent.h>
@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <rdma/rsocket.h>
 
-/* A connection: what listens, and the two ends. */
+/* A connection: the listener and the two ends. */
 struct pair {
 	int listener, active, passive;
 	struct sockaddr_in addr;
@@ -41,7 +41,7 @@ static int connected_to(struct sockaddr_in *addr)
 	return fd;
 }
 
-/* Both in one thread: a connection is made before anybody accepts it. */
+/* Connects in one thread, because a connection is established before it is accepted. */
 static struct pair make_pair(void)
 {
 	struct pair pair = { .listener = -1 };
@@ -124,7 +124,8 @@ static void *send_and_close(void *argument)
 	return NULL;
 }
 
-/* What was written before closing arrives, then the end; also in pieces that fill all buffers. */
+/* Data written before closing arrive, followed by the end of the stream. Large data arrive in
+ * pieces that fill all buffers. */
 static void what_was_written_arrives(void)
 {
 	for (size_t len = 1; len < 4000000; len = len * 13 + 1) {
@@ -133,7 +134,7 @@ static void what_was_written_arrives(void)
 		pthread_t thread = begin(send_and_close, &stream);
 		receive_all(pair.passive, len);
 		char byte;
-		/* The end is no error, and leaves errno alone. */
+		/* The end of the stream is no error, and keeps errno. */
 		errno = 0;
 		CHECK_INT(rrecv(pair.passive, &byte, 1, 0), 0);
 		CHECK_INT(rrecv(pair.passive, &byte, 1, 0), 0);
@@ -145,7 +146,7 @@ static void what_was_written_arrives(void)
 	}
 }
 
-/* One side has nothing more to say, and listens on. */
+/* One side shuts down sending and continues to receive. */
 static void half_of_it_is_closed(void)
 {
 	struct pair pair = make_pair();
@@ -164,7 +165,7 @@ static void half_of_it_is_closed(void)
 	CHECK_INT(rclose(pair.listener), 0);
 }
 
-/* Two threads send and two receive, on the two ends of one connection. */
+/* Two threads send and two receive, on both ends of one connection. */
 static void threads_share_a_socket(void)
 {
 	struct pair pair = make_pair();
@@ -205,7 +206,7 @@ static void errors_are_those_of_tcp(void)
 	addr = at_port(1);
 	CHECK_FAILS(rconnect(fd, (struct sockaddr *)&addr, 4), EINVAL);
 
-	/* Nobody is there; it can be tried again. */
+	/* The port has no listener. The socket can connect again. */
 	int listener = listening(&addr, 1);
 	other = addr;
 	other.sin_port = htons(1);
@@ -230,7 +231,8 @@ static void errors_are_those_of_tcp(void)
 	CHECK_INT(rclose(listener), 0);
 }
 
-/* A socket of InfiniBand's own addresses: on RoCE a GID is an IP address, and who knows that one meets it there. */
+/* A socket with AF_IB addresses. On RoCE a GID is an IP address, so that both kinds of sockets can
+ * connect. */
 static void gids_are_addresses(void)
 {
 	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_NUMERICHOST | RAI_FAMILY | RAI_PASSIVE,
@@ -315,10 +317,10 @@ static void nobody_has_to_wait(void)
 	int passive = raccept(listener, (struct sockaddr *)&from, &len);
 	CHECK(passive >= 0);
 	CHECK_INT(from.sin_addr.s_addr, addr.sin_addr.s_addr);
-	/* As Linux has it, it does not inherit that. */
+	/* As on Linux, the accepted socket does not inherit the flag. */
 	CHECK_INT(rfcntl(passive, F_GETFL) & O_NONBLOCK, 0);
 
-	/* As much as there is room for, and on when there is room again. */
+	/* Sends until the buffers are full, and continues when there is room again. */
 	static char bytes[100000];
 	ssize_t sent, total = 0;
 	while ((sent = rsend(fd, bytes, sizeof(bytes), 0)) > 0)
@@ -339,7 +341,7 @@ static void nobody_has_to_wait(void)
 	CHECK_INT(polled(fd, 0, 10000), POLLHUP);
 	CHECK_INT(rclose(fd), 0);
 
-	/* Nobody listens any more. */
+	/* There is no listener any more. */
 	CHECK_INT(rclose(listener), 0);
 	fd = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	CHECK_FAILS(rconnect(fd, (struct sockaddr *)&addr, sizeof(addr)), EINPROGRESS);
@@ -353,7 +355,7 @@ struct later {
 	int fd, is_rsocket;
 };
 
-/* Wakes the first thread, once that sleeps. */
+/* Wakes the main thread once it sleeps. */
 static void *write_later(void *argument)
 {
 	struct later *later = argument;
@@ -365,7 +367,7 @@ static void *write_later(void *argument)
 	return NULL;
 }
 
-/* Sockets of both kinds, others and none in one list. */
+/* RDMA sockets of both kinds, other descriptors and an invalid one in one list. */
 static void all_kinds_are_polled_together(void)
 {
 	struct pair pair = make_pair();
@@ -423,7 +425,7 @@ static void all_kinds_are_polled_together(void)
 
 static volatile pid_t waits_as;
 
-/* A thread that waits is told when another closes its socket. */
+/* A waiting thread returns if another thread closes its socket. */
 static void *wait_in_vain(void *argument)
 {
 	char byte;
@@ -442,7 +444,8 @@ static void who_waits_hears_of_the_end(void)
 		sched_yield();
 	wait_until_asleep(waits_as);
 	int passive = pair.passive;
-	/* The end may also be what it hears first: both are right, and neither is to wait for ever. */
+	/* The thread may also see the end of the stream. Both results are right, but it must not
+	 * wait for ever. */
 	CHECK_INT(rclose(passive), 0);
 	CHECK_INT(pthread_join(thread, NULL), 0);
 	CHECK_INT(rclose(pair.active), 0);
@@ -509,7 +512,7 @@ static void options_are_kept(void)
 	CHECK_FAILS(rsetsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, 1), EINVAL);
 	CHECK_FAILS(rsetsockopt(fd, 77, 0, &one, sizeof(one)), ENOPROTOOPT);
 
-	/* Small queues, buffers and nothing inline: all the same, it arrives. */
+	/* Data arrive with small queues and buffers and without inline data, too. */
 	struct sockaddr_in addr;
 	int listener = listening(&addr, 1);
 	set_option(listener, SOL_RDMA, RDMA_RQSIZE, 1);
@@ -525,7 +528,7 @@ static void options_are_kept(void)
 	CHECK_INT(rgetsockopt(fd, SOL_RDMA, RDMA_ROUTE, path, &len), 0);
 	CHECK_INT(len, 72);
 
-	/* Who waits long enough is told so. */
+	/* The call fails after the time limit. */
 	struct timeval limit = { .tv_usec = 20000 };
 	CHECK_INT(rsetsockopt(passive, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
 	CHECK_FAILS(rrecv(passive, path, 1, 0), EAGAIN);
@@ -553,7 +556,7 @@ static long resident_kb(void)
 	return resident * 4;
 }
 
-/* Thousands of connections, one after the other, leave nothing behind. */
+/* Thousands of successive connections leave no resources behind. */
 static void connections_leave_nothing(void)
 {
 	struct sockaddr_in addr;
@@ -574,12 +577,12 @@ static void connections_leave_nothing(void)
 		}
 	}
 	CHECK_INT(descriptors(), before);
-	/* Less than a kilobyte for each. */
+	/* Less than a kilobyte per connection. */
 	CHECK(resident_kb() - resident < 2000);
 	CHECK_INT(rclose(listener), 0);
 }
 
-/* More at a time than there is backlog: all get through in the end. */
+/* More simultaneous connections than the backlog: all of them are established in the end. */
 static void a_backlog_is_no_limit(void)
 {
 	enum { COUNT = 20 };
@@ -602,7 +605,7 @@ static void a_backlog_is_no_limit(void)
 		CHECK_INT(rclose(active[at]), 0);
 	}
 
-	/* Those that nobody has accepted end with the listener. */
+	/* Connections that were not accepted end with the listener. */
 	int lonely = connected_to(&addr);
 	CHECK_INT(rclose(listener), 0);
 	char byte;
@@ -617,7 +620,8 @@ static void *accept_one(void *listener)
 	return NULL;
 }
 
-/* A thread that waits for connections is cancelled, as in accept(2), and leaves nothing behind. */
+/* A thread that waits for connections can be cancelled, as in accept(2), and leaves no resources
+ * behind. */
 static void who_accepts_is_cancelled(void)
 {
 	struct sockaddr_in addr;
@@ -625,7 +629,7 @@ static void who_accepts_is_cancelled(void)
 	void *ended;
 	for (int round = 0; round < 50; round++) {
 		pthread_t thread = begin(accept_one, &listener);
-		/* Some are cancelled before they wait, most while they do. */
+		/* Some threads are cancelled before they wait, most while they wait. */
 		if (round % 5)
 			usleep(2000);
 		CHECK_INT(pthread_cancel(thread), 0);
@@ -635,7 +639,7 @@ static void who_accepts_is_cancelled(void)
 			before = descriptors();
 	}
 	CHECK_INT(descriptors(), before);
-	/* The listener goes on. */
+	/* The listener still works. */
 	int active = connected_to(&addr), passive = raccept(listener, NULL, NULL);
 	CHECK(passive >= 0);
 	pthread_t thread = begin(accept_one, &listener);
@@ -658,7 +662,8 @@ static void memory_is_written_directly(void)
 	int passive = raccept(listener, NULL, NULL);
 	static char target[200000], bytes[100000];
 	memset(bytes, 7, sizeof(bytes));
-	/* The list of the one that connects has two entries, that of the other none. */
+	/* The iomap list of the connecting side has two entries, and that of the other side has
+	 * none. */
 	CHECK_FAILS(riomap(active, target, 100, PROT_WRITE, 0, 0), ENOMEM);
 	CHECK_FAILS(riomap(passive, target, 100, PROT_READ, 0, 0), EINVAL);
 	CHECK_INT(riomap(passive, target, 150000, PROT_WRITE, 0, 4096), 4096);
@@ -670,7 +675,7 @@ static void memory_is_written_directly(void)
 	memset(bytes, 7, sizeof(bytes));
 	CHECK_INT(riowrite(active, bytes, sizeof(bytes), 4096 + 10, 0), sizeof(bytes));
 	CHECK_INT(riowrite(active, bytes, 10, 0, 0), 0);
-	/* The end of the range is the end of the write. */
+	/* A write ends at the end of the range. */
 	CHECK_INT(riowrite(active, bytes, 100, 4096 + 150000 - 40, 0), 40);
 	CHECK_INT(riowrite(active, bytes, 50, (long)(target + 150000), 0), 50);
 	CHECK_INT(rsend(active, "done", 4, 0), 4);
@@ -687,7 +692,7 @@ static void memory_is_written_directly(void)
 	CHECK_INT(rclose(listener), 0);
 }
 
-/* Somebody who knows the connection manager, but not the protocol. */
+/* A peer that uses the connection manager, but not the protocol. */
 static struct rdma_cm_id *stranger(struct sockaddr_in *addr, const void *data, int len, int expected)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -724,7 +729,7 @@ static void private_data(unsigned char *data)
 	data[24 + 13] = 1;
 }
 
-/* Strangers are refused, or end their own connection; all others go on. */
+/* Invalid peers are rejected or end their own connection. Other connections are not affected. */
 static void strangers_do_no_harm(void)
 {
 	struct pair pair = make_pair();
@@ -737,7 +742,8 @@ static void strangers_do_no_harm(void)
 	data[0] = 2;
 	end_stranger(stranger(&pair.addr, data, 40, RDMA_CM_EVENT_REJECTED));
 
-	/* More data than lent; more credits than there are receives; an entry of a list that there is not. */
+	/* More data than granted, more credits than receives, and a list entry that does not exist.
+	 */
 	uint32_t wrong[] = { 0x1fffffff, 0x80004000, 0xc0000005 };
 	for (int at = 0; at < 3; at++) {
 		private_data(data);
@@ -768,7 +774,8 @@ static int bound_datagrams(struct sockaddr_in *addr)
 	return fd;
 }
 
-/* Datagrams stay whole, and say where they come from; the first over UDP, the others by queue pairs. */
+/* Datagrams arrive whole, with the address of their sender. The first ones go over UDP, and the
+ * others over queue pairs. */
 static void datagrams_arrive_whole(void)
 {
 	struct sockaddr_in a, b, from;
@@ -792,7 +799,7 @@ static void datagrams_arrive_whole(void)
 		CHECK_INT(rsendto(other, out, size, 0, (struct sockaddr *)&from, len), size);
 		CHECK_INT(rrecv(one, in, sizeof(in), 0), size);
 	}
-	/* What there is no room for is gone. */
+	/* Bytes beyond the buffer are lost. */
 	CHECK_INT(rconnect(one, (struct sockaddr *)&b, sizeof(b)), 0);
 	CHECK_INT(rsend(one, "abcdef", 6, 0), 6);
 	CHECK_INT(rrecv(other, in, 3, MSG_PEEK), 3);
@@ -802,7 +809,7 @@ static void datagrams_arrive_whole(void)
 	CHECK_INT(rclose(other), 0);
 }
 
-/* Whatever comes over the UDP socket is no reason to stop. */
+/* Invalid packets on the UDP socket are ignored. */
 static void datagrams_of_others_are_ignored(void)
 {
 	struct sockaddr_in a, b;
@@ -818,7 +825,7 @@ static void datagrams_of_others_are_ignored(void)
 			bytes[5] = 7;
 		CHECK(sendto(plain, bytes, round % 64, 0, (struct sockaddr *)&b, sizeof(b)) >= 0);
 	}
-	/* The flood may have filled the socket: what is lost is sent again. */
+	/* The flood may have filled the socket, so the datagram is sent again if it is lost. */
 	char in[4096];
 	struct sockaddr_in from = { .sin_port = 0 };
 	while (from.sin_port != a.sin_port) {

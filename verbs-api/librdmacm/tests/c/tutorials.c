@@ -1,10 +1,10 @@
-/* Programs as tutorials have them: each a server and a client that know nothing of each other but an address. */
+/* Programs like those of tutorials: a server and a client that share only an address. */
 #include "cm_rig.h"
 
 #define PORT_FIRST 20000
 #define MESSAGE "over ethernet"
 
-/* A thread for the server; the client is the main one. */
+/* Runs the server in a thread, and the client in the main thread. */
 static void beside(void *(*server)(void *), void *argument, void (*client)(void *))
 {
 	pthread_t thread;
@@ -24,7 +24,8 @@ static struct ibv_wc completed(struct ibv_cq *cq)
 	return wc;
 }
 
-/* What a tutorial makes of an identifier: domain, completion queue, region and queue pair of its own. */
+/* The objects that a tutorial creates for an ID: protection domain, CQ, memory region and queue
+ * pair. */
 struct connection {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
@@ -84,7 +85,7 @@ struct meeting {
 	char port[16];
 };
 
-/* Posts the receive before it accepts: the first message may come with the end of the handshake. */
+/* Posts the receive before accepting, because the first message may arrive with the RTU. */
 static void *serve_one(void *argument)
 {
 	struct meeting *meeting = argument;
@@ -150,7 +151,8 @@ static void a_receive_before_accepting(void)
 	rdma_destroy_event_channel(meeting.channel);
 }
 
-/* A member of a group: bound by name or by address, joined, its queue pair attached by the manager. */
+/* A member of a multicast group. It is bound by name or by address and joined, and the manager
+ * attaches its queue pair. */
 struct member {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
@@ -183,7 +185,7 @@ static struct member *join(const char *group, int by_info)
 		CHECK_INT(inet_pton(AF_INET, group, &plain.sin_addr), 1);
 		member->group = (struct sockaddr *)&plain;
 	}
-	/* With an address there is a device, and its domain. */
+	/* A bound ID has a device and a protection domain. */
 	CHECK(member->id->verbs && member->id->pd);
 	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_UD);
 	CHECK_INT(rdma_create_qp(member->id, member->id->pd, &attr), 0);
@@ -191,7 +193,7 @@ static struct member *join(const char *group, int by_info)
 	CHECK_INT(rdma_post_recv(member->id, NULL, member->buffer, 256, member->mr), 0);
 
 	if (!by_info) {
-		/* As mckey does it: the address is resolved first. */
+		/* Resolves the address first, as mckey does. */
 		CHECK_INT(rdma_resolve_addr(member->id, NULL, member->group, 2000), 0);
 		pass(member->channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	}
@@ -226,7 +228,7 @@ static void groups_by_name_and_by_address(void)
 		CHECK_INT(rdma_post_ud_send(from->id, NULL, text, 100, from->mr, 0, from->ah,
 					    from->qpn), 0);
 		CHECK_INT(completed(from->id->send_cq).opcode, IBV_WC_SEND);
-		/* All members get it, the sender too, with the network header in front. */
+		/* All members receive the message, including the sender, with the GRH in front. */
 		for (int j = 0; j < 2; j++) {
 			struct member *to = members[j];
 			struct ibv_wc wc = completed(to->id->recv_cq);
@@ -249,7 +251,7 @@ static void groups_by_name_and_by_address(void)
 
 #define CONNECTIONS 5
 
-/* One receive queue for all connections of a listener. */
+/* One shared receive queue for all connections of a listener. */
 struct shared {
 	struct rdma_cm_id *listener;
 	struct rdma_addrinfo *info;
@@ -267,7 +269,7 @@ static void *serve_shared(void *argument)
 	CHECK_FAILS(rdma_create_srq(listener, NULL, &srq_attr), EINVAL);
 	struct ibv_mr *mr = rdma_reg_msgs(listener, buffer, CONNECTIONS * 64);
 	CHECK(mr);
-	/* With a shared queue the receives go there. */
+	/* With a shared receive queue, the receives are posted there. */
 	for (int i = 0; i < CONNECTIONS; i++)
 		CHECK_INT(rdma_post_recv(listener, buffer + 64 * i, buffer + 64 * i, 64, mr), 0);
 	for (int i = 0; i < CONNECTIONS; i++) {
@@ -366,7 +368,7 @@ static struct rdma_addrinfo *xrc_info(const char *port, enum ibv_qp_type type, i
 	return info;
 }
 
-/* A queue that belongs to the domain of the device's targets; its number goes to who connects. */
+/* Creates an SRQ in the XRC domain of the device. The client gets its number. */
 static void make_xrc_queue(struct rdma_cm_id *id, int is_extended, uint32_t *number)
 {
 	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 64, .max_sge = 1 } };
@@ -380,7 +382,7 @@ static void make_xrc_queue(struct rdma_cm_id *id, int is_extended, uint32_t *num
 	} else {
 		CHECK_INT(rdma_create_srq(id, NULL, &attr), 0);
 	}
-	/* All that it can take has room in the completion queue. */
+	/* The CQ has room for all receives of the SRQ. */
 	CHECK(id->recv_cq && id->recv_cq->cqe >= 64);
 	CHECK_INT(ibv_get_srq_num(id->srq, number), 0);
 }
@@ -432,7 +434,7 @@ static void post_xrc(struct rdma_cm_id *id, struct ibv_send_wr wr, char *text, s
 static void ask_xrc(void *argument)
 {
 	struct shared *shared = argument;
-	/* A queue pair of another type is none for this service. */
+	/* The service accepts no queue pair of another type. */
 	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
 	struct rdma_cm_id *id;
 	struct rdma_addrinfo *info = xrc_info(shared->port, IBV_QPT_RC, 0);
@@ -482,7 +484,7 @@ static void targets_are_connected_by_address(void)
 	rdma_destroy_ep(shared.listener);
 }
 
-/* Two ports: the second one's address is that of the first one but for its second byte. */
+/* Configures two ports, whose addresses differ in the second byte. */
 static void have_two_ports(void)
 {
 	unsigned byte[4];
@@ -494,7 +496,7 @@ static void have_two_ports(void)
 	setenv("ROCADE_DEVICES", devices, 1);
 }
 
-/* Connected: now the other port is to be the way out. Both ends are on this device. */
+/* Loads the second port as alternate path of a connection. Both ends are on this device. */
 static void load_alternate_path(struct rdma_cm_id *id)
 {
 	struct ibv_qp_attr attr = {
@@ -523,11 +525,12 @@ static void wait_for_migration(struct rdma_cm_id *id, enum ibv_mig_state state)
 
 struct crossing {
 	struct meeting meeting;
-	/* Both have loaded their paths; the client has migrated; the server has. */
+	/* Barriers: both ends have loaded their paths, the client has migrated, the server has
+	 * migrated. */
 	pthread_barrier_t loaded, asked, moved;
 };
 
-/* Each end hears of it as an event of the device, by name of its queue pair. */
+/* Each end gets a device event that names its queue pair. */
 static void hear_of_migration(struct rdma_cm_id *one, struct rdma_cm_id *other)
 {
 	int seen = 0;
@@ -561,7 +564,7 @@ static void *serve_over_two_paths(void *argument)
 	pthread_barrier_wait(&crossing->loaded);
 	completed(conn->cq);
 	pthread_barrier_wait(&crossing->asked);
-	/* The next message comes over the other path, and takes this end along. */
+	/* The next message arrives on the alternate path, and this end migrates, too. */
 	completed(conn->cq);
 	wait_for_migration(id, IBV_MIG_MIGRATED);
 	CHECK_INT(attributes_of(id).port_num, 2);
@@ -611,7 +614,7 @@ static void ask_over_two_paths(void *argument)
 	}
 	CHECK(!strcmp(conn->buffer, "over there"));
 	hear_of_migration(id, server_id);
-	/* The connection manager has not noticed anything. */
+	/* The connection manager reports no event of the migration. */
 	no_event(channel);
 	CHECK_INT(rdma_disconnect(id), 0);
 	pass(channel, RDMA_CM_EVENT_DISCONNECTED);

@@ -1,6 +1,6 @@
-//! Numbers of `linux/netlink.h` and `rdma/rdma_netlink.h`.
+//! Constants of `linux/netlink.h` and `rdma/rdma_netlink.h`.
 
-/// `NETLINK_RDMA`, the protocol that programs ask for.
+/// The protocol of the kernel's RDMA subsystem.
 pub(super) const NETLINK_RDMA: i32 = 20;
 
 pub(super) const NLM_F_REQUEST: u16 = 0x1;
@@ -8,14 +8,14 @@ pub(super) const NLM_F_MULTI: u16 = 0x2;
 pub(super) const NLM_F_ACK: u16 = 0x4;
 /// `NLM_F_ROOT | NLM_F_MATCH`.
 pub(super) const NLM_F_DUMP: u16 = 0x300;
-/// The error holds only the header of the request.
+/// The error contains only the header of the request.
 pub(super) const NLM_F_CAPPED: u16 = 0x100;
 /// The error has attributes.
 pub(super) const NLM_F_ACK_TLVS: u16 = 0x200;
 
 pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;
-/// Smaller types control netlink itself.
+/// The first message type that is not a control message of netlink.
 pub(super) const NLMSG_MIN_TYPE: u16 = 16;
 
 /// The text of an error.
@@ -24,7 +24,7 @@ pub(super) const NLMSGERR_ATTR_MSG: u16 = 1;
 /// `RDMA_NL_NLDEV`, in the upper six bits of a type.
 const NLDEV: u16 = 5;
 
-/// The command of a type, where the type is one of `RDMA_NL_NLDEV`.
+/// Returns the command of a message type, if the type is one of `RDMA_NL_NLDEV`.
 pub(super) const fn command(kind: u16) -> Option<u16> {
     if kind >> 10 == NLDEV {
         Some(kind & 0x3ff)
@@ -33,7 +33,7 @@ pub(super) const fn command(kind: u16) -> Option<u16> {
     }
 }
 
-/// The type of a command.
+/// Returns the message type of a command.
 pub(super) const fn kind(command: u16) -> u16 {
     (NLDEV << 10) + command
 }
@@ -75,7 +75,7 @@ pub(super) mod attr {
     pub(crate) const RES_SUMMARY_ENTRY: u16 = 16;
     pub(crate) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
     pub(crate) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
-    /// The entry of each table has the number behind that of the table.
+    /// The number of a table's entry attribute is that of the table plus one.
     pub(crate) const RES_QP: u16 = 19;
     pub(crate) const RES_LQPN: u16 = 21;
     pub(crate) const RES_RQPN: u16 = 22;

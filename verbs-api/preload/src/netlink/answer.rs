@@ -1,4 +1,4 @@
-//! Answers of the kernel's RDMA subsystem, about Rocade's devices.
+//! Replies of the kernel's RDMA subsystem, for Rocade's devices.
 
 use super::abi::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLM_F_REQUEST, NLMSG_MIN_TYPE, attr, cmd, command, kind,
@@ -8,33 +8,34 @@ use super::entries::{self, KINDS, Table};
 use super::message::{Message, Request, requests};
 use super::resources::Resource;
 
-/// A reader has room for so many bytes at least: `MNL_SOCKET_BUFFER_SIZE` with pages of 4096 bytes.
+/// The datagram size that every reader has room for: `MNL_SOCKET_BUFFER_SIZE` with pages of 4096
+/// bytes.
 const DATAGRAM_LEN: usize = 3600;
-/// A table that is as long has no room for another entry.
+/// The table size from which on further entries go to the next message.
 const TABLE_LEN: usize = 2800;
-/// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: every network namespace sees all devices.
+/// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: every network namespace has access to all devices.
 const NETNS_SHARED: u8 = 1;
 
-/// Where the facts come from.
+/// The source of the data in replies.
 pub(super) trait Source {
-    /// The devices of the view, by their index.
+    /// Returns the devices of the view, by their index.
     fn devices(&self) -> Vec<Device>;
-    /// The objects of all processes.
+    /// Returns the objects of all processes.
     fn resources(&self) -> Vec<Resource>;
-    /// The counters of a port, with their names.
+    /// Returns the counters of a port, with their names.
     fn counters(&self, device: &Device, port: &Port) -> Vec<(String, u64)>;
 }
 
 /// The program's socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// Its netlink port.
+    /// The netlink port of the socket.
     pub(super) port_id: u32,
-    /// Errors may have a text (`NETLINK_EXT_ACK`).
+    /// Set if the socket accepts error texts (`NETLINK_EXT_ACK`).
     pub(super) takes_words: bool,
 }
 
-/// A request that is not done.
+/// The error of a request that fails.
 struct Refusal {
     errno: i32,
     word: &'static str,
@@ -48,7 +49,7 @@ impl Refusal {
 
 type Answered = Result<Vec<Message>, Refusal>;
 
-/// The datagrams that answer one of a program.
+/// Returns the datagrams that answer a datagram of a program.
 pub(super) fn answer(bytes: &[u8], caller: Caller, source: &impl Source) -> Vec<Vec<u8>> {
     let mut datagrams: Vec<Vec<u8>> = Vec::new();
     for request in requests(bytes) {
@@ -91,7 +92,7 @@ fn replies(request: &Request<'_>, caller: Caller, source: &impl Source) -> Vec<M
     }
 }
 
-/// One request being answered.
+/// A request in progress.
 struct Work<'a, S> {
     request: &'a Request<'a>,
     caller: Caller,
@@ -142,7 +143,7 @@ impl<S: Source> Work<'_, S> {
         Message::reply(self.request, self.caller.port_id, kind(command), flags)
     }
 
-    /// A message about a device, with its index and name.
+    /// Returns a message about a device, with its index and name.
     fn about(&self, device: &Device) -> Message {
         let mut message = self.message();
         message.put_u32(attr::DEV_INDEX, device.index);
@@ -150,7 +151,7 @@ impl<S: Source> Work<'_, S> {
         message
     }
 
-    /// The device that the request names.
+    /// Returns the device that the request names.
     fn chosen(&self) -> Result<Device, Refusal> {
         let index = self.request.number(attr::DEV_INDEX);
         let index = index.ok_or(Refusal::new(libc::EINVAL, "the request names no device"))?;
@@ -202,14 +203,14 @@ impl<S: Source> Work<'_, S> {
         message
     }
 
-    /// The objects of a device.
+    /// Returns the objects of a device.
     fn resources_of(&self, device: &Device) -> Vec<Resource> {
         let mut all = self.source.resources();
         all.retain(|resource| resource.guid() == Some(device.node_guid));
         all
     }
 
-    /// How many objects there are of each kind.
+    /// Returns the number of objects of each kind.
     fn summary(&self, device: &Device) -> Message {
         let all = self.resources_of(device);
         let mut message = self.about(device);
@@ -225,7 +226,7 @@ impl<S: Source> Work<'_, S> {
         message
     }
 
-    /// The objects of one kind: all, those of a port, or the one that the request names.
+    /// Returns the objects of one kind: all, those of a port, or the one that the request names.
     fn resources(&self, table: &Table) -> Answered {
         let device = self.chosen()?;
         let mut all = self.resources_of(&device);
@@ -247,7 +248,7 @@ impl<S: Source> Work<'_, S> {
         Ok(self.in_tables(&device, table, &all))
     }
 
-    /// As many messages as it takes for all entries.
+    /// Returns the messages with all entries of a table.
     fn in_tables(&self, device: &Device, table: &Table, all: &[Resource]) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut left = all.iter().peekable();
@@ -265,7 +266,7 @@ impl<S: Source> Work<'_, S> {
         messages
     }
 
-    /// The counters of a port. No counter is bound to single queue pairs or memory regions.
+    /// Returns the counters of a port. No counter is bound to single queue pairs or memory regions.
     fn statistics(&self) -> Answered {
         if self.is_dump {
             return Ok(Vec::new());
@@ -275,7 +276,7 @@ impl<S: Source> Work<'_, S> {
         let mut message = self.about(&device);
         message.put_u32(attr::PORT_INDEX, port.number);
         if self.request.number(attr::STAT_RES) == Some(u32::from(attr::RES_QP)) {
-            // Asked for how queue pairs are bound to counters: not at all.
+            // The request asks for the binding mode of queue pairs to counters, which is none.
             message.put_u32(attr::STAT_MODE, 0);
             return Ok(vec![message]);
         }
@@ -291,7 +292,7 @@ impl<S: Source> Work<'_, S> {
     }
 }
 
-/// The port that the request names.
+/// Returns the port that the request names.
 fn chosen_port<'a>(request: &Request<'_>, device: &'a Device) -> Result<&'a Port, Refusal> {
     let number = request.number(attr::PORT_INDEX);
     let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no port"))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::answer::Source;
 use super::resources::{self, Resource};
 
-/// What `rdma dev` tells of a device.
+/// The properties of a device in `rdma dev`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device {
     pub(super) index: u32,
@@ -18,19 +18,20 @@ pub(super) struct Device {
     pub(super) ports: Vec<Port>,
 }
 
-/// What `rdma link` tells of a port.
+/// The properties of a port in `rdma link`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Port {
     pub(super) number: u32,
     pub(super) state: u8,
     pub(super) phys_state: u8,
-    /// Index and name.
+    /// The index and name of the network interface.
     pub(super) interface: Option<(u32, String)>,
-    /// Its directory.
+    /// The directory of the port.
     pub(super) dir: PathBuf,
 }
 
-/// The directory of the devices: `/sys/devices/rocade/hca`, or its twin on a stage.
+/// The directory of the devices: `/sys/devices/rocade/hca`, or its shadow path in a staging
+/// directory.
 pub(super) struct Files<'a> {
     pub(super) dir: &'a Path,
 }
@@ -39,7 +40,7 @@ impl Source for Files<'_> {
     fn devices(&self) -> Vec<Device> {
         let mut devices: Vec<Device> = names(self.dir)
             .iter()
-            // The engine writes new files beside the devices.
+            // The engine writes temporary files next to the devices.
             .filter(|name| !name.starts_with('.'))
             .filter_map(|name| device(&self.dir.join(name), name))
             .collect();
@@ -90,7 +91,7 @@ fn port(device: &Path, dir: &Path, number: &str) -> Option<Port> {
     let of_gids = dir.join("gid_attrs/ndevs");
     let entries = names(&of_gids);
     let of_gid = entries.iter().find_map(|entry| text(&of_gids.join(entry)));
-    // Without an address there is no GID.
+    // A port without an address has no GID.
     let interface = of_gid.or_else(|| names(&device.join("net")).into_iter().next());
     Some(Port {
         number: number.parse().ok()?,
@@ -112,14 +113,14 @@ fn text(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The number before the colon of `4: ACTIVE`; 0 where there is none.
+/// Returns the number before the colon of `4: ACTIVE`, or 0 if there is none.
 fn leading_number(path: &Path) -> u8 {
     let text = text(path).unwrap_or_default();
     let number = text.split(':').next();
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Four groups of four digits; 0 where they are not there.
+/// Returns the GUID of four groups of four digits, or 0 if there is none.
 fn guid(path: &Path) -> u64 {
     let digits = text(path).unwrap_or_default().replace(':', "");
     u64::from_str_radix(&digits, 16).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Objects as attributes.
+//! Attributes of RDMA resources.
 
 use std::net::SocketAddr;
 
@@ -6,23 +6,23 @@ use super::abi::{attr, cmd};
 use super::message::Message;
 use super::resources::Resource;
 
-/// The kinds in the order in which the kernel sums them up.
+/// The resource kinds in the order of the kernel's summary.
 pub(super) const KINDS: [&str; 7] = ["pd", "cq", "qp", "cm_id", "mr", "ctx", "srq"];
-/// `struct __kernel_sockaddr_storage`.
+/// The size of `struct __kernel_sockaddr_storage`.
 const ADDRESS_LEN: usize = 128;
 
-/// What a command asks for.
+/// The objects that a command requests.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) kind: &'static str,
-    /// The attribute with all entries, and that of each.
+    /// The attribute with all entries, and the attribute of each entry.
     pub(super) table: u16,
     pub(super) entry: u16,
-    /// By which a request names one, and the field with it.
+    /// The attribute with which a request names one object, and the field of the object.
     pub(super) id: (u16, &'static str),
 }
 
-/// The table of a command; `None` where it has none.
+/// Returns the table of a command, or `None` if the command has none.
 pub(super) const fn table(command: u16) -> Option<Table> {
     let (kind, table, id) = match command {
         cmd::RES_QP_GET => ("qp", attr::RES_QP, (attr::RES_LQPN, "lqpn")),
@@ -42,7 +42,7 @@ pub(super) const fn table(command: u16) -> Option<Table> {
     })
 }
 
-/// Fields that are attributes of 32 bits, of 64 and of 8.
+/// Fields that become attributes of 32, 64 and 8 bits.
 const NUMBERS: [(&str, u16); 13] = [
     ("port", attr::PORT_INDEX),
     ("lqpn", attr::RES_LQPN),
@@ -69,7 +69,7 @@ const SHORT_NUMBERS: [(&str, u16); 3] = [
     ("state", attr::RES_STATE),
 ];
 
-/// Adds what is known of an object.
+/// Adds the attributes of an object.
 pub(super) fn put(message: &mut Message, resource: &Resource) {
     for (name, kind) in NUMBERS {
         if let Some(value) = resource.number(name) {
@@ -94,7 +94,7 @@ pub(super) fn put(message: &mut Message, resource: &Resource) {
     message.put_u32(attr::RES_PID, resource.pid);
 }
 
-/// `struct sockaddr_in` or `sockaddr_in6`, with `AF_INET` or `AF_INET6` in front.
+/// Returns a `struct sockaddr_in` or `sockaddr_in6`.
 fn socket_address(address: SocketAddr) -> [u8; ADDRESS_LEN] {
     let mut bytes = [0; ADDRESS_LEN];
     let mut write = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);

@@ -1,4 +1,4 @@
-//! Netlink messages: requests taken apart, replies put together.
+//! Netlink messages: parses requests and builds replies.
 
 use super::abi::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_MULTI, NLMSG_DONE, NLMSG_ERROR, NLMSGERR_ATTR_MSG,
@@ -8,10 +8,10 @@ use super::abi::{
 pub(super) const HEADER_LEN: usize = 16;
 /// `struct nlattr`: length and type.
 const ATTR_HEADER_LEN: usize = 4;
-/// The flags in an attribute's type.
+/// The bits of an attribute's type without its flags.
 const ATTR_TYPE_MASK: u16 = 0x3fff;
 
-/// A length with the padding behind it.
+/// Returns a length with its padding.
 const fn aligned(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
@@ -26,7 +26,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes))
 }
 
-/// A message that a program has sent.
+/// A message from a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) kind: u16,
@@ -37,7 +37,8 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The first message in `bytes`, and what follows it; `None` where there is no complete one.
+    /// Returns the first message in `bytes`, and the bytes behind it. Returns `None` if there is no
+    /// complete message.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let header: &[u8; HEADER_LEN] = bytes.first_chunk()?;
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
@@ -53,7 +54,7 @@ impl<'a> Request<'a> {
         Some((request, rest))
     }
 
-    /// The payload of the last attribute of this type, as the kernel takes it.
+    /// Returns the payload of the last attribute of this type. The kernel also takes the last one.
     pub(super) fn attribute(&self, kind: u16) -> Option<&'a [u8]> {
         let mut left = self.attributes;
         let mut found = None;
@@ -70,7 +71,7 @@ impl<'a> Request<'a> {
         found
     }
 
-    /// An attribute that is a number of 32 bits; `None` where it is missing or too short.
+    /// Returns a 32-bit attribute, or `None` if it is missing or too short.
     pub(super) fn number(&self, kind: u16) -> Option<u32> {
         u32_at(self.attribute(kind)?, 0)
     }
@@ -81,7 +82,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The messages in a datagram, up to the first that is not complete.
+/// Returns the messages in a datagram, up to the first incomplete one.
 pub(super) fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
     let mut left = bytes;
     std::iter::from_fn(move || {
@@ -96,7 +97,7 @@ pub(super) fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// A message without a payload, in reply to `request`.
+    /// Creates a message without a payload, in reply to `request`.
     pub(super) fn reply(request: &Request<'_>, port_id: u32, kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
@@ -106,7 +107,7 @@ impl Message {
         Self(bytes)
     }
 
-    /// An acknowledgement, or an error where `errno` is not 0.
+    /// Creates an acknowledgement, or an error if `errno` is not 0.
     pub(super) fn acknowledgement(
         request: &Request<'_>,
         port_id: u32,
@@ -123,14 +124,14 @@ impl Message {
         message
     }
 
-    /// The end of a dump.
+    /// Creates the message at the end of a dump.
     pub(super) fn done(request: &Request<'_>, port_id: u32) -> Self {
         let mut message = Self::reply(request, port_id, NLMSG_DONE, NLM_F_MULTI);
         message.0.extend(0_i32.to_ne_bytes());
         message
     }
 
-    /// Adds an attribute. One that is longer than an attribute can be is left out.
+    /// Adds an attribute. A payload that is too long for an attribute is skipped.
     pub(super) fn put(&mut self, kind: u16, payload: &[u8]) {
         let Ok(len) = u16::try_from(ATTR_HEADER_LEN + payload.len()) else {
             return;
@@ -158,7 +159,7 @@ impl Message {
         self.put(kind, format!("{text}\0").as_bytes());
     }
 
-    /// Adds an attribute that holds those that `fill` adds.
+    /// Adds an attribute that contains those that `fill` adds.
     pub(super) fn put_nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let mut inner = Self(Vec::new());
         fill(&mut inner);
@@ -169,7 +170,7 @@ impl Message {
         self.0.len()
     }
 
-    /// The message with its length.
+    /// Sets the length, and returns the message.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         if let Some(place) = self.0.first_chunk_mut() {
@@ -183,7 +184,7 @@ impl Message {
 pub(super) mod tests {
     use super::*;
 
-    /// A request as a program makes it.
+    /// Builds a request like a program.
     pub(in crate::netlink) fn request(
         kind: u16,
         flags: u16,

@@ -1,10 +1,9 @@
-//! `NETLINK_RDMA`: what iproute2's `rdma` asks the kernel.
+//! `NETLINK_RDMA`: the requests that iproute2's `rdma` sends to the kernel.
 //!
-//! A socket for `NETLINK_RDMA` is in fact one for `NETLINK_USERSOCK`, over which processes of the
-//! system talk: the kernel binds it, names it and delivers to it as a netlink socket. What the
-//! program sends to the kernel is answered here, within the call, from the files of the view. Only
-//! these answers allocate. Where the program has no such socket, a call that sends costs one look
-//! at a flag.
+//! A socket for `NETLINK_RDMA` is in fact one for `NETLINK_USERSOCK`, which connects processes. The
+//! kernel binds and names it, and delivers to it, as to any netlink socket. Messages of the program
+//! to the kernel are answered within the call, from the files of the view. Only these answers
+//! allocate. In a program without such a socket, a send call only checks a flag.
 
 mod abi;
 mod answer;
@@ -26,21 +25,21 @@ use libc::{msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 use crate::paths::PATH_MAX;
 use answer::{Caller, answer};
 
-/// How long the rest of a long answer waits for a program that does not read.
+/// The time limit for a program to read the rest of a long answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A request of the program is at most this long.
+/// The maximum length of a program's request.
 const REQUEST_MAX: usize = 1 << 16;
 const ADDRESS_LEN: socklen_t = 12;
 const _: () = assert!(size_of::<sockaddr_nl>() == ADDRESS_LEN as usize);
 
-/// The directory of the devices: set once before `main`, then only read.
+/// The directory of the devices, which is set once before `main`.
 struct Devices {
     bytes: UnsafeCell<[u8; PATH_MAX]>,
     len: AtomicUsize,
 }
 
-// SAFETY: the bytes are written before `len` is set, by the one thread that there is when libraries
-// are initialised, and never again.
+// SAFETY: the bytes are written before `len` is set, by the only thread during the initialisation
+// of libraries, and never again.
 unsafe impl Sync for Devices {}
 
 static DEVICES: Devices = Devices {
@@ -50,9 +49,9 @@ static DEVICES: Devices = Devices {
 /// Returns true if this process has made a socket that is answered here.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Remembers the directory: the program may change its environment later.
+/// Stores the directory, because the program may change its environment later.
 extern "C" fn initialise() {
-    // SAFETY: the name is terminated; no other thread changes the environment now.
+    // SAFETY: the name is terminated, and no other thread changes the environment now.
     let value = unsafe { libc::getenv(c"ROCADE_VIEW_COUNTERS".as_ptr()) };
     if value.is_null() {
         return;
@@ -60,7 +59,7 @@ extern "C" fn initialise() {
     // SAFETY: not NULL, so a terminated string.
     let value = unsafe { CStr::from_ptr(value) }.to_bytes();
     if value.first() == Some(&b'/') && value.len() < PATH_MAX {
-        // SAFETY: `len` is 0 still, so nobody reads; the value fits.
+        // SAFETY: `len` is still 0, so that no thread reads the bytes. The value fits.
         unsafe {
             std::ptr::copy_nonoverlapping(value.as_ptr(), DEVICES.bytes.get().cast(), value.len());
         }
@@ -72,7 +71,7 @@ extern "C" fn initialise() {
 #[unsafe(link_section = ".init_array")]
 static INITIALISE: extern "C" fn() = initialise;
 
-/// The directory of the devices; empty without a view.
+/// Returns the directory of the devices, or an empty path without a view.
 fn devices_dir() -> &'static Path {
     let len = DEVICES.len.load(Ordering::Acquire);
     // SAFETY: the first `len` bytes were written before `len`, and do not change.
@@ -80,7 +79,8 @@ fn devices_dir() -> &'static Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// The index of a network interface; `None` if this network namespace has none of this name.
+/// Returns the index of a network interface, or `None` if this network namespace has none of this
+/// name.
 fn interface_index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: a terminated string.
@@ -169,12 +169,12 @@ fn part(bytes: *const c_void, len: usize) -> libc::iovec {
     }
 }
 
-/// The length of an option's value.
+/// Returns the length of an option's value.
 fn length_of<T>(value: &T) -> socklen_t {
     socklen_t::try_from(size_of_val(value)).unwrap_or(0)
 }
 
-/// An option of a socket that is a number.
+/// Returns a numeric option of a socket.
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut len = length_of(&value);
@@ -184,7 +184,7 @@ fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
-/// Is it a socket that `socket` has made for `NETLINK_RDMA`? Keeps `errno`.
+/// Returns true if `socket` created the socket for `NETLINK_RDMA`. Keeps `errno`.
 #[cold]
 fn is_answered(fd: c_int) -> bool {
     let errno = errno();
@@ -194,7 +194,8 @@ fn is_answered(fd: c_int) -> bool {
     is
 }
 
-/// Is the message for the kernel? Without an address it is, as nothing connects these sockets.
+/// Returns true if the message is addressed to the kernel. A message without an address is, because
+/// these sockets are not connected.
 ///
 /// # Safety
 /// `address` must be NULL or point to `len` bytes.
@@ -217,7 +218,7 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Answers a message to the kernel: how many bytes were sent, or -1 and `errno`.
+/// Answers a message to the kernel. Returns the number of bytes sent, or -1 with errno set.
 ///
 /// # Safety
 /// `parts` must point to memory that can be read.
@@ -234,7 +235,7 @@ unsafe fn take(fd: c_int, parts: &[libc::iovec]) -> ssize_t {
             return -1;
         }
         if part.iov_len > 0 {
-            // SAFETY: by contract; neither NULL nor empty.
+            // SAFETY: by contract readable, and neither NULL nor empty.
             let bytes = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
             request.extend_from_slice(bytes);
         }
@@ -252,7 +253,7 @@ unsafe fn take(fd: c_int, parts: &[libc::iovec]) -> ssize_t {
     }
 }
 
-/// Delivers the answers to the socket itself.
+/// Delivers the answers to the program's socket.
 fn reply(fd: c_int, request: &[u8]) -> Result<(), c_int> {
     let port_id = port_id(fd)?;
     let caller = Caller {
@@ -268,7 +269,7 @@ fn reply(fd: c_int, request: &[u8]) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Sends the datagrams in order, those for which there is no room yet behind the caller's back.
+/// Sends the datagrams in order. A thread sends those for which there is no room yet.
 fn hand_over(sender: OwnedFd, port_id: u32, answers: Vec<Vec<u8>>) {
     let mut left = answers;
     let sent = left
@@ -281,7 +282,7 @@ fn hand_over(sender: OwnedFd, port_id: u32, answers: Vec<Vec<u8>>) {
     }
 }
 
-/// The netlink port of a socket, which is bound to one if it is not yet.
+/// Returns the netlink port of a socket, and binds the socket if necessary.
 fn port_id(fd: c_int) -> Result<u32, c_int> {
     let mut address = address(0);
     for _ in 0..2 {
@@ -311,16 +312,16 @@ fn address(port_id: u32) -> sockaddr_nl {
     address
 }
 
-/// A socket of the same kind, from which the answers come.
+/// Creates a socket of the same kind, which sends the answers.
 fn sender() -> Option<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: numbers only.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_USERSOCK) };
-    // SAFETY: a new descriptor, which nobody else knows.
+    // SAFETY: a new descriptor with no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends one datagram; false where it could not be.
+/// Sends one datagram, and returns false if that failed.
 fn deliver(sender: &OwnedFd, port_id: u32, datagram: &[u8], flags: c_int) -> bool {
     let to = address(port_id);
     crate::next!(sendto: fn(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> ssize_t, next, false);
@@ -338,7 +339,8 @@ fn deliver(sender: &OwnedFd, port_id: u32, datagram: &[u8], flags: c_int) -> boo
     sent >= 0
 }
 
-/// What does not fit into the program's receive buffer is sent while it reads.
+/// Starts a thread that sends the datagrams without room in the program's receive buffer while the
+/// program reads.
 fn send_later(sender: OwnedFd, port_id: u32, rest: Vec<Vec<u8>>) {
     let patience = libc::timeval {
         tv_sec: PATIENCE.as_secs().cast_signed(),
@@ -355,7 +357,7 @@ fn send_later(sender: OwnedFd, port_id: u32, rest: Vec<Vec<u8>>) {
             len,
         );
     }
-    // Without the thread the program gets no end, as from a kernel that has lost a message.
+    // Without the thread the dump has no end, as if the kernel had lost a message.
     let _ = std::thread::Builder::new().spawn(move || {
         rest.iter()
             .all(|datagram| deliver(&sender, port_id, datagram, 0))
@@ -366,7 +368,7 @@ fn send_later(sender: OwnedFd, port_id: u32, rest: Vec<Vec<u8>>) {
 mod tests {
     use super::*;
 
-    /// Far more than the reader's buffer holds.
+    /// The answer is much larger than the reader's buffer.
     #[test]
     fn a_long_answer_arrives_in_order() {
         let reader = sender().expect("a netlink socket");

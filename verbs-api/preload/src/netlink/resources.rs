@@ -1,7 +1,7 @@
-//! The objects of processes on their devices, as their engines report them.
+//! The objects that processes have on their devices, as reported by their engines.
 //!
-//! An engine listens at `rocade/resources/UID/PID-CHANCE` in the abstract namespace. Who connects
-//! gets a file in memory with a line for each object: `KIND NAME=VALUE ...`.
+//! An engine listens at `rocade/resources/UID/PID-CHANCE` in the abstract namespace. It sends a
+//! memory file with a line for each object: `KIND NAME=VALUE ...`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,9 +12,9 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 
-/// How long all processes together may take to answer. One that is stopped does not.
+/// The time limit for the answers of all processes. A stopped process does not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A report is not longer: that of a million objects.
+/// The maximum length of a report, which suffices for a million objects.
 const REPORT_MAX: u64 = 1 << 28;
 
 /// An object of a process.
@@ -30,29 +30,29 @@ impl Resource {
         Self { pid, line }
     }
 
-    /// `qp`, `mr` and so on.
+    /// Returns the kind: `qp`, `mr` and so on.
     pub(super) fn kind(&self) -> &str {
         self.line.split(' ').next().unwrap_or_default()
     }
 
-    /// The text of a field.
+    /// Returns the text of a field.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let mut fields = self.line.split(' ').skip(1);
         fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// A field that is a number in this type's range.
+    /// Returns a numeric field, if it is in the range of the type.
     pub(super) fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
         self.text(name)?.parse().ok()
     }
 
-    /// The GUID of its device.
+    /// Returns the GUID of the object's device.
     pub(super) fn guid(&self) -> Option<u64> {
         u64::from_str_radix(self.text("guid")?, 16).ok()
     }
 }
 
-/// The objects of all processes of this user in this network namespace, by process.
+/// Returns the objects of all processes of this user in this network namespace, by process.
 pub(super) fn all() -> Vec<Resource> {
     // SAFETY: cannot fail, and touches no memory.
     let uid = unsafe { libc::geteuid() };
@@ -66,7 +66,7 @@ pub(super) fn all() -> Vec<Resource> {
     for (pid, connection) in connections {
         match report(&connection, deadline) {
             Ok(text) => found.extend(text.lines().map(|line| Resource::new(pid, line))),
-            // It is ending, or stopped.
+            // The process is ending or stopped.
             Err(_) => continue,
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn all() -> Vec<Resource> {
     found
 }
 
-/// The names at which engines of this user listen, in the kernel's table of unix sockets.
+/// Returns the names at which engines of this user listen, from the kernel's table of Unix sockets.
 fn names(table: &str, uid: u32) -> BTreeSet<&str> {
     let prefix = format!("rocade/resources/{uid}/");
     let last_words = table.lines().filter_map(|line| line.rsplit(' ').next());
@@ -84,8 +84,8 @@ fn names(table: &str, uid: u32) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Connects to an engine; `None` where somebody else has its name, or it has ended and only a child
-/// is left with the socket.
+/// Connects to an engine. Returns `None` if another user's process listens at the name, or if the
+/// engine has ended and only a child has the socket.
 fn connect(name: &str, uid: u32) -> io::Result<Option<(u32, UnixStream)>> {
     let connection = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
     // SAFETY: all zeros are a value of this structure of numbers.
@@ -109,7 +109,7 @@ fn connect(name: &str, uid: u32) -> io::Result<Option<(u32, UnixStream)>> {
     Ok((peer.uid == uid && lives).then_some((pid, connection)))
 }
 
-/// The text that an engine reports.
+/// Returns the report of an engine.
 fn report(connection: &UnixStream, deadline: Instant) -> io::Result<String> {
     let left = deadline.saturating_duration_since(Instant::now());
     connection.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
@@ -123,11 +123,11 @@ fn report(connection: &UnixStream, deadline: Instant) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Room for the control message of one descriptor.
+/// A buffer for the control message of one descriptor.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// The descriptor that comes with a byte.
+/// Receives the descriptor that comes with a byte.
 fn receive_file(connection: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = 0_u8;
     let mut part = libc::iovec {
@@ -164,9 +164,9 @@ fn receive_file(connection: &UnixStream) -> io::Result<OwnedFd> {
     if !is_file || header.cmsg_len < least {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // SAFETY: the data of the header is at least one descriptor; it may not be aligned.
+    // SAFETY: the data of the header are at least one descriptor, which may be unaligned.
     let fd = unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() };
-    // SAFETY: the kernel has just made it for this process.
+    // SAFETY: a new descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -11,119 +11,120 @@ use std::collections::VecDeque;
 
 use crate::{ConnData, Control, IOMAP_LEN, Iomap, SGE_LEN, Sge};
 
-/// Entries of our list of targets: the peer has two halves of a buffer.
+/// The number of entries of the local target list: the receive buffer has two halves.
 pub const SGL_SLOTS: usize = 2;
-/// The same number, as peers are told.
+/// The number of entries as it is encoded for peers.
 const LIST_ENTRIES: u32 = 2;
 const _: () = assert!(SGL_SLOTS == LIST_ENTRIES as usize);
-/// Most bytes of one message.
+/// The maximum number of bytes per message.
 pub const MAX_TRANSFER: u32 = 65536;
-/// Room in the send buffer that makes a stream writable.
+/// The space in the send buffer from which on a stream is writable.
 pub const SEND_LOW_WATER: u32 = 2048;
-/// Control messages that may be on their way.
+/// The maximum number of control messages in flight.
 const CONTROLS: u16 = 4;
-/// The first message of a long send: the peer shall have something to do soon.
+/// The maximum size of the first message of a long send. It is small so that the peer can start
+/// early.
 const FIRST_TRANSFER: u32 = 8192;
 
-/// What a side has.
+/// The queues and buffers of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Entries of the send queue; more than 4.
+    /// The number of entries of the send queue, more than 4.
     pub send_slots: u16,
-    /// Messages that the peer may send before it has to wait for credits.
+    /// The number of messages that the peer may send before it has to wait for credits.
     pub recv_slots: u16,
-    /// Bytes of the send buffer.
+    /// The size of the send buffer in bytes.
     pub send_buffer: u32,
-    /// Bytes of the receive buffer; even.
+    /// The size of the receive buffer in bytes, an even number.
     pub recv_buffer: u32,
-    /// Address of the receive buffer.
+    /// The address of the receive buffer.
     pub recv_addr: u64,
-    /// Its rkey.
+    /// The rkey of the receive buffer.
     pub recv_key: u32,
-    /// Bytes that a work request may carry itself.
+    /// The maximum size of inline data in bytes.
     pub inline: u32,
-    /// Entries of the list of iomaps.
+    /// The number of entries of the iomap list.
     pub iomaps: u16,
-    /// This host is big-endian.
+    /// Set on a big-endian host.
     pub big_endian: bool,
 }
 
-/// Our memory that the peer writes into.
+/// The local lists that the peer writes to.
 pub trait Peers {
-    /// An entry of the list of targets.
+    /// Returns an entry of the target list.
     fn target(&self, slot: usize) -> Sge;
-    /// An entry of the list of iomaps.
+    /// Returns an entry of the iomap list.
     fn iomap(&self, index: u16) -> Iomap;
 }
 
-/// The peer has broken the protocol; the stream has ended.
+/// A protocol violation of the peer, which has ended the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
-    /// More data than there is room for.
+    /// More data than the receive buffer has room for.
     Overrun,
-    /// More messages than credits, or credits for more than it has receives.
+    /// More messages than credits, or more credits than the peer has receives.
     Credits,
-    /// Data after its end.
+    /// Data after the end of the stream.
     AfterEnd,
-    /// No such entry in the list of iomaps.
+    /// No such entry in the iomap list.
     Iomap,
 }
 
-/// How a stream has ended.
+/// The way in which a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// We have said so.
+    /// This side has disconnected.
     Ours,
-    /// The peer has said so.
+    /// The peer has disconnected.
     Peers,
-    /// The connection broke, or the peer broke the protocol.
+    /// The connection broke, or the peer violated the protocol.
     Failure,
 }
 
-/// What is to be shut down.
+/// The directions to shut down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Nothing more is read.
+    /// Stop reading.
     Read,
-    /// Nothing more is sent.
+    /// Stop sending.
     Write,
-    /// Both.
+    /// Stop both.
     Both,
 }
 
-/// Where the bytes of a write are.
+/// The location of the bytes of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// There are none.
+    /// There are no bytes.
     Nothing,
-    /// Here, so many, for a work request that carries them.
+    /// Bytes of the stream and their number, sent as inline data.
     Here([u8; IOMAP_LEN], usize),
-    /// The next so many of the caller's, for a work request that carries them.
+    /// The next bytes of the caller, sent as inline data.
     Callers(u32),
-    /// The next so many of the caller's, to be copied to this place of the send buffer first.
+    /// The next bytes of the caller, to be copied to the send buffer first.
     Staged {
-        /// Place in the send buffer.
+        /// The offset in the send buffer.
         at: u32,
-        /// Bytes.
+        /// The number of bytes.
         len: u32,
     },
 }
 
-/// An RDMA WRITE. They have to be posted in the order in which they are given, each signalled.
+/// An RDMA WRITE. Writes have to be posted in order, each of them signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write {
-    /// What is written.
+    /// The bytes to write.
     pub source: Source,
-    /// To where.
+    /// The remote address.
     pub remote_addr: u64,
-    /// Key of that.
+    /// The rkey of the remote address.
     pub rkey: u32,
-    /// With this immediate data, in host byte order.
+    /// The immediate data in host byte order.
     pub imm: Option<u32>,
 }
 
 impl Write {
-    /// How many of the caller's bytes it takes.
+    /// Returns the number of the caller's bytes in this write.
     #[must_use]
     pub const fn taken(&self) -> u32 {
         match self.source {
@@ -133,17 +134,17 @@ impl Write {
     }
 }
 
-/// There is no iomap at that offset.
+/// The error that no iomap has this offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoIomap;
 
-/// What is on its way.
+/// A write in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
-    /// Bytes of the send buffer that are free again afterwards.
+    /// Data, which occupy this number of bytes in the send buffer.
     Data(u32),
     Control,
-    /// The last message.
+    /// The disconnect message.
     Disconnect,
 }
 
@@ -154,50 +155,50 @@ pub struct Stream {
     peer: ConnData,
 
     // Receiving.
-    /// Bytes of messages that have not been read to their end.
+    /// The number of unread bytes of each message that is not read completely.
     queue: VecDeque<u32>,
-    /// Bytes that can be read.
+    /// The number of bytes that can be read.
     unread: u32,
-    /// Place of the first of them.
+    /// The offset of the next byte to read in the receive buffer.
     read_at: u32,
-    /// Bytes that the peer may still write into what it has.
+    /// The number of bytes that the peer may still write to the halves granted to it.
     granted: u32,
-    /// Bytes that were read and not lent again.
+    /// The number of bytes that were read and not granted again.
     freed: u32,
-    /// The half that is lent next.
+    /// The offset of the half to grant next.
     lend_at: u32,
-    /// Messages that were read to their end.
+    /// The number of messages that were read completely.
     consumed: u16,
-    /// When so many are, the peer is told.
+    /// The value of `consumed` that triggers a credit message.
     tell_at: u16,
 
     // Sending.
     targets: [Sge; SGL_SLOTS],
-    /// The one that is written into.
+    /// The index of the target being written to.
     target: usize,
-    /// The one that the peer fills next.
+    /// The index of the target that the peer grants next.
     filling: usize,
-    /// Entries that it has written, and we have not looked at.
+    /// The number of list entries that the peer has written and this side has not read.
     lent: usize,
-    /// Messages that count.
+    /// The number of messages sent that require a credit.
     sent: u16,
-    /// May be so many.
+    /// The limit of `sent` that the peer's credits allow.
     limit: u16,
     slots: u16,
     controls: u16,
-    /// Place behind the last byte in the send buffer.
+    /// The offset behind the last byte in the send buffer.
     stage_at: u32,
     staged: u32,
     outstanding: VecDeque<Sent>,
-    /// Entry of the peer's list of targets that we fill next.
+    /// The entry of the peer's target list to write next.
     peers_slot: u32,
     /// The peer's iomaps.
     iomaps: Vec<Iomap>,
 
     // Ending.
-    /// The peer has not said that it sends nothing more.
+    /// Cleared when the peer announces that it sends no more data.
     peer_sends: bool,
-    /// The program reads.
+    /// Set while the program reads.
     reads: bool,
     writes: bool,
     to_say: Option<Control>,
@@ -206,7 +207,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that has just been established. The first half of the receive buffer is the peer's already.
+    /// Creates a newly established stream. The peer can write to the first half of the receive
+    /// buffer.
     #[must_use]
     pub fn new(config: Config, peer: ConnData) -> Self {
         let half = config.recv_buffer / 2;
@@ -245,7 +247,7 @@ impl Stream {
         }
     }
 
-    /// What the peer is told when the connection is made. `targets` is the address of our lists.
+    /// Returns the private data for the peer. `targets` is the address of the local lists.
     #[must_use]
     pub const fn conn_data(config: &Config, targets: u64, targets_key: u32) -> ConnData {
         ConnData {
@@ -265,31 +267,31 @@ impl Stream {
         }
     }
 
-    /// Bytes of the lists for that.
+    /// Returns the size of the lists in bytes.
     #[must_use]
     pub fn lists_len(iomaps: u16) -> usize {
         SGL_SLOTS * SGE_LEN + usize::from(iomaps) * IOMAP_LEN
     }
 
-    /// How the stream has ended, if it has. What has arrived can still be read.
+    /// Returns the way in which the stream ended, if it did. Received data can still be read.
     #[must_use]
     pub const fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// The program may send.
+    /// Returns true if the program may send.
     #[must_use]
     pub const fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Entries of the peer's list of iomaps.
+    /// Returns the number of entries of the peer's iomap list.
     #[must_use]
     pub const fn peers_iomaps(&self) -> u16 {
         self.peer.iomaps
     }
 
-    /// Shuts down. A message about it is the next of [`Self::next_control`].
+    /// Shuts down the stream. [`Self::next_control`] then returns the message for the peer.
     pub fn shutdown(&mut self, how: How) {
         if self.end.is_some() {
             self.reads &= how == How::Write;
@@ -302,7 +304,8 @@ impl Stream {
         if how != How::Read {
             self.writes = false;
         }
-        // The peer has to be told that nothing is sent, or else that all is over. That we only do not read is our business.
+        // The peer gets a message if this side stops sending, or stops both directions. It gets
+        // none if this side only stops reading.
         if !self.writes {
             let all = !self.reads || !self.peer_sends;
             let word = if all {
@@ -316,26 +319,27 @@ impl Stream {
         }
     }
 
-    /// All that was to be sent has arrived, or never will.
+    /// Returns true if all messages are completed, or the stream has ended.
     #[must_use]
     pub fn all_sent(&self) -> bool {
         self.end.is_some() || (self.outstanding.is_empty() && self.to_say.is_none())
     }
 
-    /// All data have arrived, or never will; messages that are none need not have.
+    /// Returns true if all data are completed, or the stream has ended. Control messages may be in
+    /// flight.
     #[must_use]
     pub fn all_data_sent(&self) -> bool {
         let is_data = |sent: &Sent| matches!(sent, Sent::Data(_));
         self.end.is_some() || !self.outstanding.iter().any(is_data)
     }
 
-    /// Nothing is on its way.
+    /// Returns true if no write is in flight.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.outstanding.is_empty()
     }
 
-    /// The connection has ended without a word: broken, or the peer has gone.
+    /// Ends the stream after the end of the connection, unless the stream has ended already.
     pub fn ended(&mut self, end: End) {
         if self.end.is_none() {
             self.end = Some(end);

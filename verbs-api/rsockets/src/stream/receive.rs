@@ -1,13 +1,14 @@
-//! What arrives, and how it is read.
+//! The receiving half of a stream.
 
 use super::{End, Peers, SGL_SLOTS, Stream, Violation};
 use crate::{Control, Message, SGE_LEN};
 
 impl Stream {
-    /// Immediate data have arrived, in host byte order, with a write of `len` bytes, which are in place.
+    /// Handles immediate data in host byte order. They came with a write of `len` bytes, which are
+    /// in place.
     ///
     /// # Errors
-    /// The peer has broken the protocol, and the stream has ended.
+    /// The peer has violated the protocol, and the stream has ended.
     pub fn received(&mut self, imm: u32, len: u32, peers: &impl Peers) -> Result<(), Violation> {
         let outcome = match Message::parse(imm) {
             Message::Data(len) => self.received_data(len),
@@ -35,7 +36,7 @@ impl Stream {
 
     fn received_data(&mut self, len: u32) -> Result<(), Violation> {
         if self.end.is_some() {
-            // It had not heard of that.
+            // The peer sent the data before it received the shutdown.
             return Ok(());
         }
         if !self.peer_sends {
@@ -70,7 +71,8 @@ impl Stream {
             return Err(Violation::Credits);
         }
         self.limit = limit;
-        // No entry before its own message: until that is here, the peer may be writing it.
+        // An entry is read only after the message that announces it. Before that message the peer
+        // may still be writing the entry.
         self.lent = SGL_SLOTS.min(self.lent + len as usize / SGE_LEN);
         while self.lent > 0 && self.targets[self.filling].length == 0 {
             self.targets[self.filling] = peers.target(self.filling);
@@ -85,30 +87,31 @@ impl Stream {
             return Err(Violation::Iomap);
         };
         *entry = peers.iomap(index);
-        // It has cost the peer a credit.
+        // The message used one of the peer's credits.
         self.consumed = self.consumed.wrapping_add(1);
         Ok(())
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of bytes that can be read.
     #[must_use]
     pub const fn unread(&self) -> u32 {
         self.unread
     }
 
-    /// There are none, and there will be none.
+    /// Returns true if there are no bytes to read, and no more can arrive.
     #[must_use]
     pub const fn at_end(&self) -> bool {
         self.unread == 0 && (!self.peer_sends || !self.reads || self.end.is_some())
     }
 
-    /// The peer sends nothing more, or we do not want to know.
+    /// Returns true if the peer sends no more data, or this side has stopped reading.
     #[must_use]
     pub const fn reading_is_over(&self) -> bool {
         !self.peer_sends || !self.reads || self.end.is_some()
     }
 
-    /// Place and length of bytes in the receive buffer: up to `most` after the first `skip`, as far as they are in one piece.
+    /// Returns offset and length of up to `most` contiguous bytes in the receive buffer, after the
+    /// first `skip` unread bytes.
     #[must_use]
     pub fn readable(&self, skip: u32, most: usize) -> (u32, u32) {
         let left = self.unread.saturating_sub(skip);
@@ -117,7 +120,7 @@ impl Stream {
         (at, piece.min(u32::try_from(most).unwrap_or(u32::MAX)))
     }
 
-    /// The first so many bytes have been read.
+    /// Marks the first `len` unread bytes as read.
     pub fn consume(&mut self, len: u32) {
         let len = len.min(self.unread);
         self.unread -= len;

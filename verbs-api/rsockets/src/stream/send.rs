@@ -1,4 +1,4 @@
-//! What is sent.
+//! The sending half of a stream.
 
 use super::{
     CONTROLS, End, FIRST_TRANSFER, MAX_TRANSFER, NoIomap, SEND_LOW_WATER, SGL_SLOTS, Sent, Source,
@@ -7,7 +7,7 @@ use super::{
 use crate::{Control, IOMAP_LEN, Iomap, Message, SGE_LEN, Sge};
 
 impl Stream {
-    /// Data can be sent.
+    /// Returns true if data can be sent.
     #[must_use]
     pub fn can_send(&self) -> bool {
         self.can_stage()
@@ -16,20 +16,21 @@ impl Stream {
             && self.targets[self.target].length > 0
     }
 
-    /// A work request with data can be posted.
+    /// Returns true if a work request with data can be posted.
     fn can_stage(&self) -> bool {
         let enough = SEND_LOW_WATER.min(self.config.send_buffer);
         self.end.is_none() && self.slots > 0 && self.config.send_buffer - self.staged >= enough
     }
 
-    /// How long the next message of a long send is: `before` bytes of it have been sent.
+    /// Returns the length of the next message of a send, after `before` bytes of the same call.
     fn step(before: usize, left: usize) -> u32 {
         let before = u32::try_from(before).unwrap_or(u32::MAX);
         let most = before.clamp(FIRST_TRANSFER, MAX_TRANSFER);
         u32::try_from(left).unwrap_or(u32::MAX).min(most)
     }
 
-    /// Where so many bytes wait until they are sent; fewer where the buffer ends.
+    /// Returns the location of the next message's bytes: inline data, or space in the send buffer.
+    /// The message is shortened at the end of the buffer.
     fn stage(&mut self, len: u32) -> Source {
         if len <= self.config.inline {
             return Source::Callers(len);
@@ -49,7 +50,8 @@ impl Stream {
         }
     }
 
-    /// Sends some of the `left` bytes that the caller has, after `before` of the same call. `None` while it cannot.
+    /// Sends some of the caller's `left` bytes, after `before` bytes of the same call. Returns
+    /// `None` if it cannot send now.
     pub fn send(&mut self, before: usize, left: usize) -> Option<Write> {
         if left == 0 || !self.can_send() {
             return None;
@@ -82,10 +84,10 @@ impl Stream {
         self.outstanding.push_back(Sent::Data(staged));
     }
 
-    /// Writes into the peer's iomaps: some of the `left` bytes, to this offset.
+    /// Writes some of the `left` bytes to the peer's iomaps, at this offset.
     ///
     /// # Errors
-    /// The peer has mapped nothing there.
+    /// The peer has no iomap at this offset.
     pub fn send_direct(
         &mut self,
         before: usize,
@@ -113,7 +115,7 @@ impl Stream {
         }))
     }
 
-    /// Tells the peer of an iomap. `None` while it cannot.
+    /// Sends an iomap entry to the peer. Returns `None` if it cannot send now.
     pub fn send_iomap(&mut self, index: u16, map: Iomap) -> Option<Write> {
         if index >= self.peer.iomaps || !self.can_send() {
             return None;
@@ -131,7 +133,8 @@ impl Stream {
         })
     }
 
-    /// The next message that is not data: to be asked for after everything that changes the stream.
+    /// Returns the next control message. The caller has to ask for it after everything that changes
+    /// the stream.
     pub fn next_control(&mut self) -> Option<Write> {
         if self.end.is_some() || self.controls == CONTROLS {
             return None;
@@ -166,7 +169,7 @@ impl Stream {
         }
     }
 
-    /// Lends half of the receive buffer.
+    /// Grants half of the receive buffer to the peer.
     fn lend(&mut self, half: u32) -> Write {
         let sge = Sge {
             addr: self.config.recv_addr + u64::from(self.lend_at),
@@ -197,7 +200,7 @@ impl Stream {
         }
     }
 
-    /// A message that only shows whether the peer is there; none while others do.
+    /// Returns a keepalive message, unless other messages are in flight.
     pub fn keep_alive(&mut self) -> Option<Write> {
         if self.end.is_some() || !self.outstanding.is_empty() {
             return None;
@@ -205,7 +208,7 @@ impl Stream {
         Some(self.say(Control::KeepAlive))
     }
 
-    /// The oldest work request is complete.
+    /// Handles the completion of the oldest work request.
     pub fn completed(&mut self) {
         match self.outstanding.pop_front() {
             Some(Sent::Data(staged)) => {

@@ -1,4 +1,5 @@
-//! Two streams on a connection that delivers in order, but when it likes; bytes are compared.
+//! Two streams on a connection that delivers in order, with random delays. The tests compare the
+//! bytes.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use super::{Config, How, Peers, SGL_SLOTS, Source, Stream, Write};
 use crate::{IOMAP_LEN, Iomap, SGE_LEN, Sge};
 
-/// Addresses of what a side has.
+/// Addresses of a side's memory.
 pub(super) const RECV: u64 = 0x1000_0000;
 pub(super) const LISTS: u64 = 0x2000_0000;
 pub(super) const MAPPED: u64 = 0x3000_0000;
@@ -53,7 +54,7 @@ impl Peers for Memory {
     }
 }
 
-/// One side with its memory, and what it has posted.
+/// One side with its memory and its posted writes.
 pub(super) struct Side {
     pub(super) stream: Stream,
     pub(super) memory: Memory,
@@ -64,7 +65,7 @@ pub(super) struct Side {
     read: u64,
 }
 
-/// Byte number so many of a stream.
+/// Returns the byte at a position of a stream.
 fn pattern(number: u64) -> u8 {
     number.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]
 }
@@ -78,7 +79,7 @@ impl Side {
             Source::Staged { at, len } => {
                 let (at, len) = (at as usize, len as usize);
                 self.send[at..at + len].copy_from_slice(&callers[..len]);
-                // Sent later: the place in the buffer must not be used again until then.
+                // The bytes are read later: the space in the buffer must not be reused until then.
                 Vec::new()
             }
         };
@@ -148,7 +149,7 @@ impl Side {
         done
     }
 
-    /// What a write that was posted writes.
+    /// Returns the bytes of a posted write.
     fn bytes_of<'a>(&'a self, (write, bytes): &'a (Write, Vec<u8>)) -> &'a [u8] {
         match write.source {
             Source::Staged { at, len } => &self.send[at as usize..(at + len) as usize],
@@ -156,7 +157,8 @@ impl Side {
         }
     }
 
-    /// Bytes may be in place before their message is there, and only some of them: the second half of each write.
+    /// Writes the second half of each undelivered write. Bytes may be in place before their message
+    /// arrives, and only some of them.
     fn get_ahead(&self, to: &mut Self) {
         for posted in self.posted.iter().skip(self.arrived) {
             let bytes = self.bytes_of(posted);
@@ -168,7 +170,7 @@ impl Side {
         }
     }
 
-    /// The oldest write that has not arrived yet does.
+    /// Delivers the oldest undelivered write.
     fn deliver(&mut self, to: &mut Self) -> bool {
         let Some(posted) = self.posted.get(self.arrived) else {
             return false;
@@ -188,7 +190,7 @@ impl Side {
         true
     }
 
-    /// The oldest write that has arrived is complete.
+    /// Completes the oldest delivered write.
     fn complete(&mut self) -> bool {
         if self.arrived == 0 {
             return false;
@@ -238,7 +240,7 @@ pub(super) fn pair(configs: [Config; 2]) -> [Side; 2] {
     })
 }
 
-/// Lets everything arrive.
+/// Delivers and completes all writes.
 pub(super) fn settle(sides: &mut [Side; 2]) {
     let [a, b] = sides;
     while a.deliver(b) || b.deliver(a) || a.complete() || b.complete() {}
@@ -265,7 +267,7 @@ fn run(configs: [Config; 2], steps: &[(u8, bool, usize)]) {
             }
         }
     }
-    // What was taken arrives, however slowly.
+    // Everything that was accepted arrives, however slow the delivery is.
     for _ in 0..10_000 {
         settle(&mut sides);
         let [a, b] = &mut sides;
@@ -276,7 +278,7 @@ fn run(configs: [Config; 2], steps: &[(u8, bool, usize)]) {
     settle(&mut sides);
     let [a, b] = &mut sides;
     assert_eq!((a.written, b.written), (b.read, a.read));
-    // And nothing is stuck: both can send again.
+    // Both sides can send again.
     assert!(a.stream.can_send() && b.stream.can_send());
     assert!(a.stream.all_sent() && b.stream.all_sent());
     a.stream.shutdown(How::Both);

@@ -1,4 +1,4 @@
-//! Single rules of a stream.
+//! Tests of single rules of a stream.
 
 use super::{
     CONTROLS, Config, End, How, NoIomap, Peers, Source, Stream, Violation, Write,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Control, Iomap, Message, Sge};
 
-/// A peer that never writes into our lists.
+/// A peer that never writes to the local lists.
 struct Nobody;
 
 impl Peers for Nobody {
@@ -52,7 +52,7 @@ fn private_data_lend_the_first_half() {
     assert_eq!((data.data_buf.addr, data.data_buf.length), (RECV, 4096));
 }
 
-/// The second half is lent at once, into the second entry of the peer's list.
+/// The second half is granted at once, in the second entry of the peer's target list.
 #[test]
 fn the_second_half_follows() {
     let mut stream = stream();
@@ -77,12 +77,13 @@ fn data_go_into_what_was_lent() {
     let large = stream.send(0, 5000).expect("room");
     assert_eq!(large.source, Source::Staged { at: 0, len: 4086 });
     assert_eq!(large.remote_addr, RECV + 10);
-    // The half is full, and the other was not lent.
+    // One half is full, and the other one is not granted.
     assert_eq!(stream.send(0, 1), None);
     assert!(!stream.can_send());
 }
 
-/// The peer's next lending may lie in our list in part, when a message that lends nothing is looked at.
+/// The list may hold a partly written entry of the peer's next grant when another message is
+/// handled.
 #[test]
 fn an_entry_counts_when_its_message_is_there() {
     struct Half(Sge);
@@ -115,7 +116,7 @@ fn an_entry_counts_when_its_message_is_there() {
     assert_eq!(write.remote_addr, RECV + 4096);
 }
 
-/// Messages are numbered; those beyond the credits wait.
+/// Messages are numbered, and those beyond the credits wait.
 #[test]
 fn credits_limit_messages() {
     let mut stream = stream();
@@ -142,7 +143,8 @@ fn the_send_queue_limits_messages() {
     assert!(stream.send(0, 1).is_some());
 }
 
-/// Credits are given back in good time, by messages of their own where no half is free.
+/// Half of the credits suffices for a credit message, which is sent also if no half of the buffer
+/// is free.
 #[test]
 fn credits_are_given_when_half_are_gone() {
     let mut stream = stream();
@@ -161,7 +163,7 @@ fn credits_are_given_when_half_are_gone() {
     assert_eq!(write.source, Source::Nothing);
 }
 
-/// At most four messages that are not data are on their way.
+/// At most four control messages are in flight.
 #[test]
 fn control_messages_wait_for_each_other() {
     let mut stream = stream();
@@ -216,7 +218,7 @@ fn unknown_messages_and_signs_of_life_change_nothing() {
     assert!(!stream.at_end() && stream.can_send());
 }
 
-/// An empty message is none for who reads, and gives its credit back.
+/// An empty message gives the reader no bytes, and its credit is returned.
 #[test]
 fn empty_messages_are_not_the_end() {
     let mut stream = stream();
@@ -260,13 +262,13 @@ fn who_has_nothing_more_to_send_says_so_behind_the_data() {
     stream.completed();
     assert!(stream.all_sent());
     assert_eq!(stream.end(), None);
-    // It still reads, and gives credits.
+    // The receiver still reads, and returns credits.
     for _ in 0..8 {
         receive(&mut stream, Message::Data(512)).expect("valid");
         stream.consume(512);
     }
     assert!(stream.next_control().is_some());
-    // Said twice is said once; closing is another word.
+    // A repeated shutdown sends no message, but closing sends another one.
     stream.shutdown(How::Write);
     assert_eq!(stream.next_control(), None);
     stream.shutdown(How::Both);
@@ -277,7 +279,7 @@ fn who_has_nothing_more_to_send_says_so_behind_the_data() {
     assert_eq!(stream.end(), Some(End::Ours));
 }
 
-/// Both have said that they send nothing more: that is the end.
+/// The stream ends if both sides announce that they send no more data.
 #[test]
 fn two_half_closes_are_a_close() {
     let mut sides = pair([config(16, 4096, 64, false); 2]);
@@ -291,7 +293,7 @@ fn two_half_closes_are_a_close() {
     assert_eq!(sides[1].stream.end(), Some(End::Ours));
 }
 
-/// Who does not read any more throws away, and the peer can go on.
+/// A side that stopped reading discards data, and the peer can continue.
 #[test]
 fn what_nobody_reads_is_thrown_away() {
     let mut sides = pair([config(16, 4096, 64, false); 2]);
@@ -310,7 +312,7 @@ fn what_nobody_reads_is_thrown_away() {
     assert_eq!(sides[1].stream.end(), Some(End::Peers));
 }
 
-/// Data that cross our last word are no offence.
+/// Data that arrive after the local disconnect are no violation.
 #[test]
 fn data_after_our_end_are_ignored() {
     let mut stream = stream();
@@ -373,7 +375,7 @@ fn mapped_memory_is_written_directly() {
     }
 }
 
-/// An iomap costs a credit, which comes back.
+/// An iomap uses a credit, which is returned.
 #[test]
 fn iomaps_cost_credits() {
     let mut sides = pair([config(16, 4096, 64, false); 2]);

@@ -75,7 +75,7 @@ fn attributes_by_way_of_the_class_directories() {
     ] {
         assert_file(&tree, &format!("{dev}/{file}"), text);
     }
-    // As Mooncake looks for the NUMA node.
+    // Mooncake looks up the NUMA node with this path.
     assert_file(&tree, &format!("{dev}/../../numa_node"), "1");
     assert_file(&tree, "/sys/class/infiniband_verbs/uverbs0/ibdev", "a");
     assert_file(&tree, "/sys/class/infiniband_verbs/uverbs0/dev", "1:7");
@@ -195,7 +195,7 @@ fn no_path_is_there_twice() {
     assert_eq!(paths.len(), tree.entries().len());
 }
 
-/// Devices that are like others have the files of their drivers.
+/// Devices that imitate an adapter have the files of its driver.
 #[test]
 fn the_files_of_a_device_are_those_of_its_kind() {
     use rocade_emulator::config::Likeness;

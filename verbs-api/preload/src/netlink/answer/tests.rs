@@ -54,7 +54,7 @@ const CALLER: Caller = Caller {
 const DUMP: u16 = NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP;
 const DO: u16 = NLM_F_REQUEST | NLM_F_ACK;
 
-/// The messages of the answer, as a reader takes them apart.
+/// Returns the messages of a reply, parsed as by a reader.
 fn ask(command: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<(u16, Vec<u8>)> {
     let bytes = request(kind(command), flags, attributes);
     let datagrams = answer(&bytes, CALLER, &Two);
@@ -102,7 +102,7 @@ fn one_device_or_port_is_answered_and_acknowledged() {
     assert_eq!(found.attribute(numbers::NDEV_NAME), Some(&b"eth0\0"[..]));
 }
 
-/// The attributes in a nested one.
+/// Returns the attributes in a nested attribute.
 fn nested(bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut left = bytes;
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ fn one_object_is_found_by_its_number() {
     let all = answer(&bytes, CALLER, &Two).concat();
     let found = requests(&all).next().expect("an answer");
     assert_eq!(found.number(numbers::RES_PDN), Some(1));
-    // That of another device.
+    // An object of another device.
     let other = 6_u32.to_ne_bytes();
     let attributes = [
         (numbers::DEV_INDEX, &index[..]),
@@ -180,7 +180,7 @@ fn objects_are_counted_by_kind() {
     assert_eq!(counts, [0, 0, 200, 1, 1, 0, 0]);
 }
 
-/// The error and the text of a refusal.
+/// Returns the errno of a failed request, and whether it has a text.
 fn refused(command: u16, attributes: &[(u16, &[u8])], caller: Caller) -> (i32, bool) {
     let bytes = request(kind(command), DO, attributes);
     let all = answer(&bytes, caller, &Two).concat();
@@ -228,7 +228,7 @@ fn what_is_not_there_is_refused() {
     assert_eq!(refused(999, &[], CALLER).0, libc::EOPNOTSUPP);
 }
 
-/// Every single byte changed to several values, and every length, in any request.
+/// Any request survives a change of every single byte to several values, and every truncation.
 #[test]
 fn no_request_is_too_hostile() {
     let index = 1_u32.to_ne_bytes();
