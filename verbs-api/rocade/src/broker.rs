@@ -1,4 +1,4 @@
-//! `rocade broker`: the process that lets others share an address.
+//! `rocade broker`: the process that lets programs share an address.
 
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// The status for programs; without one no broker answers.
+/// Returns the status as JSON. Without a status, no broker is running.
 fn view(status: Option<&BrokerStatus>) -> Value {
     let Some(status) = status else {
         return json!({ "running": false });

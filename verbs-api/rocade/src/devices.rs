@@ -1,4 +1,4 @@
-//! `rocade devices`: what a program will see.
+//! `rocade devices`: the devices that a program will see.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -14,13 +14,13 @@ use crate::output;
 use crate::run::with_flags;
 use crate::table;
 
-/// A device as `--json` shows it.
+/// A device in the output of `--json`.
 #[derive(Serialize)]
 struct DeviceView<'a> {
     name: &'a str,
     interface: Option<&'a str>,
     state: &'static str,
-    /// Active MTU of the first port; none where it is down.
+    /// The active MTU of the first port, or `None` if the port is down.
     mtu_bytes: Option<u32>,
     guid: String,
     gids: Vec<GidView>,
@@ -89,7 +89,7 @@ fn rows(devices: &[DeviceConfig]) -> Table {
     ]);
     for device in devices {
         for (number, port) in (1u8..).zip(device.ports()) {
-            // A second port is told from the first by its number.
+            // A number distinguishes the second port from the first.
             let name = match number {
                 1 => device.name.clone(),
                 _ => format!("{}/{number}", device.name),
@@ -98,7 +98,7 @@ fn rows(devices: &[DeviceConfig]) -> Table {
             let bytes = mtu.map_or_else(|| "-".to_owned(), |mtu| mtu.bytes().to_string());
             let ifname = port.ifname.as_deref().unwrap_or("-");
             for (index, &addr) in port.addrs.iter().enumerate() {
-                // The port's own columns stand on its first line only.
+                // Only the first line of a port has the columns of the port.
                 let [name, ifname, state, bytes] = if index == 0 {
                     [&name, ifname, state(mtu), &bytes]
                 } else {
@@ -114,7 +114,7 @@ fn rows(devices: &[DeviceConfig]) -> Table {
     table
 }
 
-/// A link-local address with the interface that it belongs to.
+/// Returns the text of an address. A link-local address includes its interface.
 fn shown(addr: IpAddr, port: &PortConfig) -> String {
     match (addr, &port.ifname) {
         (IpAddr::V6(v6), Some(ifname)) if v6.is_unicast_link_local() => format!("{v6}%{ifname}"),

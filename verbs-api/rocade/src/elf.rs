@@ -1,11 +1,11 @@
-//! What the header of a program says about how it is loaded.
+//! Reads the ELF header of a program, and how the program is loaded.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Most bytes that are read of any one table: a program may be anything.
+/// The maximum size of a table in bytes, which protects against invalid files.
 const TABLE_LIMIT: u64 = 4 << 20;
 
 const PT_LOAD: u64 = 1;
@@ -18,25 +18,25 @@ const DT_STRSZ: u64 = 10;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// A program as its header describes it.
+/// The properties of a program in its ELF header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// 32 or 64 bits.
+    /// The word size, 32 or 64 bits.
     pub(crate) bits: u8,
     /// `e_machine`.
     pub(crate) machine: u64,
-    /// The dynamic linker; a static program has none.
+    /// The dynamic linker. A static program has none.
     pub(crate) interpreter: Option<String>,
-    /// Libraries that it is linked with.
+    /// The libraries that the program is linked with.
     pub(crate) needed: Vec<String>,
-    /// Directories that are searched before `LD_LIBRARY_PATH`; without effect beside a run path.
+    /// The directories that are searched before `LD_LIBRARY_PATH`. A run path overrides them.
     pub(crate) rpath: Option<String>,
-    /// Directories that are searched after it.
+    /// The directories that are searched after `LD_LIBRARY_PATH`.
     pub(crate) runpath: Option<String>,
 }
 
 impl Elf {
-    /// Reads the header of the file; `None` if it is no ELF file, or a damaged one.
+    /// Reads the header of a file. Returns `None` if it is no ELF file or damaged.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         Reader::open(path).ok()??.describe().ok()
     }
@@ -185,7 +185,7 @@ fn add(a: u64, b: u64) -> io::Result<u64> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The text at `offset`, up to its NUL.
+/// Returns the text at `offset`, up to its NUL.
 fn string_at(table: &[u8], offset: u64) -> String {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let tail = table.get(start..).unwrap_or(&[]);
@@ -220,7 +220,7 @@ mod tests {
             fs::write(&file, &whole[..len]).unwrap();
             assert_eq!(Elf::read(&file), None, "{len} bytes");
         }
-        // Every byte of header and program headers, at its extremes.
+        // Sets every byte of the header and the program headers to its extremes.
         let head = &whole[..0x400];
         for index in 4..head.len() {
             for byte in [0, 0x7f, 0xff] {

@@ -1,15 +1,15 @@
-//! Errors of the command: what went wrong, and what to do about it.
+//! Errors of the command: the cause and the remedy.
 
 use std::fmt;
 
 use rocade_emulator::config::ConfigError;
 
-/// Exit code of `rocade` for its own errors. Below it are the codes that programs started by
-/// `rocade run` use themselves; env(1) and docker(1) make the same choice.
+/// The exit code of `rocade` for its own errors. Programs that `rocade run` starts normally use
+/// smaller codes. env(1) and docker(1) use the same code.
 pub(crate) const EXIT_ROCADE: u8 = 125;
-/// Exit code of `rocade run` if the program exists but cannot be executed.
+/// The exit code of `rocade run` if the program exists but cannot be executed.
 pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// Exit code of `rocade run` if there is no such program.
+/// The exit code of `rocade run` if there is no such program.
 pub(crate) const EXIT_NOT_FOUND: u8 = 127;
 
 /// An error that ends the command.
@@ -21,7 +21,7 @@ pub(crate) struct CliError {
 }
 
 impl CliError {
-    /// An error of Rocade itself; `message` says what went wrong.
+    /// Creates an error of Rocade itself. `message` states the cause.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -30,12 +30,12 @@ impl CliError {
         }
     }
 
-    /// An end without a message.
+    /// Creates an error without a message.
     pub(crate) fn silent(exit_code: u8) -> Self {
         Self::new("").exit(exit_code)
     }
 
-    /// Adds a line that says what the user can do.
+    /// Adds a line that tells the user a remedy.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
@@ -51,7 +51,7 @@ impl CliError {
         self.exit_code
     }
 
-    /// Whether there is nothing to say.
+    /// Returns true if there is no message.
     pub(crate) fn is_silent(&self) -> bool {
         self.message.is_empty()
     }

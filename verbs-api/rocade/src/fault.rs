@@ -1,4 +1,4 @@
-//! `rocade fault`: what happens to packets of programs that run already.
+//! `rocade fault`: fault rules for running programs.
 
 use std::process::ExitCode;
 use std::thread;
@@ -13,7 +13,8 @@ use crate::cli::FaultCommand;
 use crate::error::CliError;
 use crate::{output, table};
 
-/// How long the processes may take to go by a rule. They do within milliseconds, unless they are stopped.
+/// The time limit for all processes to install a rule. They take milliseconds, unless they are
+/// stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -50,7 +51,7 @@ fn add(config: &BrokerConfig, text: &str) -> Result<(), CliError> {
     say_where(&settled(config)?)
 }
 
-/// The processes, when all of them go by the rules, or when they have had time enough.
+/// Returns the processes once all of them have installed the rules, or at the time limit.
 fn settled(config: &BrokerConfig) -> Result<Vec<FaultyProcess>, CliError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -149,7 +150,7 @@ fn name(process: &FaultyProcess) -> String {
     format!("{} ({})", process.name, process.pid)
 }
 
-/// The list for programs.
+/// Returns the list as JSON.
 fn view(list: &FaultList) -> Value {
     let rules: Vec<_> = list
         .rules

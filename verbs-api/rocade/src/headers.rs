@@ -1,13 +1,13 @@
-//! The headers that programs are compiled with which use more than the plain verbs.
+//! The headers for programs that use more than the standard verbs.
 
-/// A header of `verbs-api/include`, by its path there.
+/// Embeds headers of `verbs-api/include`, by their paths there.
 macro_rules! headers {
     ($( $path:literal ),+ $(,)?) => {
         &[$( ($path, include_str!(concat!("../../include/", $path))) ),+]
     };
 }
 
-/// Path below a directory of headers, and text.
+/// The path of each header below an include directory, and its text.
 pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "infiniband/verbs_exp.h",
     "infiniband/verbs_exp/base.h",

@@ -1,16 +1,17 @@
-//! `rocade install` and `rocade uninstall`: the command, its libraries and headers, manual pages and
+//! `rocade install` and `rocade uninstall`: the command, its libraries, headers, manual pages and
 //! completions below a prefix.
 //!
 //! ```text
 //! PREFIX/bin/rocade                    unless the running command is that file
 //! PREFIX/lib/rocade/lib*.so*           where `libdir` looks for them
 //! PREFIX/lib/rocade/installed          what was put where, so that all of it can be removed
-//! PREFIX/include/infiniband/...       our own headers
+//! PREFIX/include/infiniband/...        Rocade's own headers
 //! PREFIX/share/...                     manual pages, completions
 //! ```
 //!
-//! The libraries come from beside the executable (a build directory), else they are built from the
-//! sources that the command itself was built from: `cargo install` installs executables only.
+//! The libraries next to the executable are installed (in a build directory). If there are none,
+//! they are built from the sources of the command, because `cargo install` installs only
+//! executables.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -25,13 +26,13 @@ use crate::headers::HEADERS;
 use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY};
 use crate::{manual, output};
 
-/// The list of what was installed, below the prefix.
+/// The list of installed files, below the prefix.
 const LIST: &str = "lib/rocade/installed";
 
-/// The prefix in the list of directories: it sorts before all that is in it.
+/// The prefix in the list of directories. It sorts before everything below the prefix.
 const PREFIX_ITSELF: &str = "./";
 
-/// A file to install, by its path below the prefix.
+/// A file to install, and its path below the prefix.
 struct Item {
     path: String,
     content: Content,
@@ -60,7 +61,7 @@ pub(crate) fn install(args: &PrefixArgs) -> Result<ExitCode, CliError> {
         ))
         .hint("choose a place that you can write to: rocade install --prefix ~/.local")
     };
-    // First of all, so that what is left behind by an accident can be removed.
+    // The list is written first, so that the files of an interrupted installation can be removed.
     let mut list: BTreeSet<String> = old.clone();
     list.extend(paths.iter().map(|path| (*path).to_owned()));
     let missing = missing_directories(&prefix, paths.iter().chain([&LIST]).copied());
@@ -69,7 +70,7 @@ pub(crate) fn install(args: &PrefixArgs) -> Result<ExitCode, CliError> {
     for item in &items {
         put(&prefix, item)?;
     }
-    // What an older version had and this one has not.
+    // Files of an older version that this version does not have.
     for path in old.iter().filter(|path| !path.ends_with('/')) {
         if !paths.contains(path.as_str()) {
             remove(&prefix.join(path))?;
@@ -100,7 +101,8 @@ pub(crate) fn uninstall(args: &PrefixArgs) -> Result<ExitCode, CliError> {
         remove(&prefix.join(file))?;
     }
     remove(&prefix.join(LIST))?;
-    // Longest first: what is inside before what it is in. Others may have put files there.
+    // Longest paths first, so that directories are empty. A directory with files of other programs
+    // stays.
     for dir in dirs.into_iter().rev() {
         let dir = if dir == PREFIX_ITSELF {
             prefix.clone()
@@ -128,7 +130,8 @@ fn own_executable() -> Result<PathBuf, CliError> {
         .map_err(|error| CliError::new(format!("cannot find my own executable: {error}")))
 }
 
-/// Where to: what the user says, else where the command is, else the usual place of this user.
+/// Returns the prefix: the option, else that of the running command, else the default for this
+/// user.
 fn prefix(args: &PrefixArgs, exe: &Path) -> Result<PathBuf, CliError> {
     if let Some(prefix) = &args.prefix {
         return std::path::absolute(prefix)
@@ -192,7 +195,7 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
     Ok(items)
 }
 
-/// The directory with the libraries as Cargo builds them.
+/// Returns the directory with the libraries as Cargo builds them.
 fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     let dir = exe.parent().unwrap_or_else(|| Path::new("/"));
     let complete = |dir: &Path| {
@@ -203,7 +206,8 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     if complete(dir) {
         return Ok(dir.to_owned());
     }
-    // A second `rocade install`, from the installed command: nothing newer to be had without sources.
+    // A second `rocade install`, run by the installed command, finds no newer libraries without
+    // sources.
     let sources = sources().ok_or_else(|| {
         CliError::new("the sources to build the drop-in libraries from are not there any more")
             .hint("in a clone of Rocade: cargo build --release --workspace && target/release/rocade install")
@@ -219,7 +223,8 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     )))
 }
 
-/// The sources that this command was built from, else those that the current directory is in.
+/// Returns the sources that this command was built from, or else the sources around the current
+/// directory.
 fn sources() -> Option<PathBuf> {
     let origin = Path::new(env!("CARGO_MANIFEST_DIR"));
     let is_source = |dir: &&Path| dir.join("verbs-api/libibverbs/Cargo.toml").is_file();
@@ -240,7 +245,7 @@ fn build(sources: &Path) -> Result<(), CliError> {
     command
         .current_dir(sources)
         .args(["build", "--release", "--locked"]);
-    // Wherever the user's configuration would put it.
+    // Overrides the target directory of the user's configuration.
     command.arg("--target-dir").arg(sources.join("target"));
     for library in LIBRARIES.into_iter().chain(["preload"]) {
         command.args(["--package", &format!("rocade-{library}")]);
@@ -256,7 +261,7 @@ fn build(sources: &Path) -> Result<(), CliError> {
     }
 }
 
-/// A file that somebody else has put in our place stays, and is named.
+/// Returns an error that names the file if a file of another program is in place of one to install.
 fn refuse_foreign(
     prefix: &Path,
     paths: &BTreeSet<&str>,
@@ -278,7 +283,7 @@ fn refuse_foreign(
     }
 }
 
-/// Directories at and below the prefix that the paths need and that do not exist yet.
+/// Returns the missing directories that the paths need, at and below the prefix.
 fn missing_directories<'a>(
     prefix: &Path,
     paths: impl Iterator<Item = &'a str>,
@@ -298,7 +303,7 @@ fn put(prefix: &Path, item: &Item) -> Result<(), CliError> {
     let failed = |error: io::Error| CliError::new(format!("{}: {error}", target.display()));
     let dir = target.parent().unwrap_or(prefix);
     fs::create_dir_all(dir).map_err(failed)?;
-    // Programs may have the old file mapped, so it is replaced, not written to.
+    // Programs may have mapped the old file, so it is replaced instead of written.
     let new = dir.join(format!(".rocade-install.{}", std::process::id()));
     let written = match &item.content {
         Content::Text(text) => fs::write(&new, text).map_err(failed),
@@ -310,12 +315,12 @@ fn put(prefix: &Path, item: &Item) -> Result<(), CliError> {
         .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(item.mode)).map_err(failed))
         .and_then(|()| fs::rename(&new, &target).map_err(failed));
     done.inspect_err(|_| {
-        // The first error is the one to report.
+        // The first error is reported, not that of the removal.
         let _ = fs::remove_file(&new);
     })
 }
 
-/// Removes symbols and line tables: nine tenths of the file. Without binutils they stay.
+/// Removes symbols and line tables, nine tenths of the file. Without binutils they stay.
 fn strip(file: &Path, target: &Path) -> Result<(), CliError> {
     match Command::new("strip")
         .arg("--strip-unneeded")
@@ -332,7 +337,7 @@ fn strip(file: &Path, target: &Path) -> Result<(), CliError> {
     }
 }
 
-/// The paths that were installed below the prefix, directories with a slash at the end.
+/// Returns the installed paths below the prefix. Directories have a slash at the end.
 fn read_list(prefix: &Path) -> Result<Option<BTreeSet<String>>, CliError> {
     let file = prefix.join(LIST);
     let text = match fs::read_to_string(&file) {

@@ -1,9 +1,9 @@
-//! The directory that holds the drop-in libraries under the names that programs look for.
+//! The directory that holds the drop-in libraries under the names that programs load.
 //!
-//! Cargo builds `libibverbs.so`; programs want `libibverbs.so.1`. So a directory of symbolic
-//! links is kept beside the executable (`target/release/rocade-libs`), or below the runtime
-//! directory if that place is not writable. An installation has the real files in
-//! `../lib/rocade` and needs no links.
+//! Cargo builds `libibverbs.so`, but programs load `libibverbs.so.1`. So the command keeps a
+//! directory of symbolic links next to the executable (`target/release/rocade-libs`). If that place
+//! is not writable, the directory is below the runtime directory. An installation has the real
+//! files in `../lib/rocade` and needs no links.
 
 use std::fs;
 use std::io;
@@ -17,11 +17,11 @@ use rocade_emulator::config::Settings;
 use crate::error::CliError;
 use crate::output;
 
-/// The drop-in libraries without their `.so.1`. The first one holds the emulator, the others
-/// reach it through that one, so none of them is of use without it.
+/// The drop-in libraries without their `.so.1`. The first one contains the emulator, and the others
+/// require it.
 pub(crate) const LIBRARIES: [&str; 5] = ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"];
 
-/// Directory of links beside the executable.
+/// The directory of links next to the executable.
 const LINK_DIR: &str = "rocade-libs";
 
 /// `rocade libdir`.
@@ -30,10 +30,10 @@ pub(crate) fn print() -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The library that leads a program's file functions to a view: a file name, here and in an installation.
+/// The file name of the library that redirects a program's file functions to a view.
 pub(crate) const PRELOAD_LIBRARY: &str = "librocade_preload.so";
 
-/// The directory to put into `LD_LIBRARY_PATH`; made if necessary.
+/// Returns the directory for `LD_LIBRARY_PATH`, and creates it if necessary.
 pub(crate) fn find() -> Result<PathBuf, CliError> {
     let exe = std::env::current_exe()
         .map_err(|error| CliError::new(format!("cannot find my own executable: {error}")))?;
@@ -41,7 +41,7 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
     find_from(exe_dir, fallback_dir)
 }
 
-/// Where [`PRELOAD_LIBRARY`] is; `None` if it is not there.
+/// Returns the path of [`PRELOAD_LIBRARY`], or `None` if there is no such file.
 pub(crate) fn preload_library() -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let exe_dir = exe.parent()?;
@@ -50,8 +50,8 @@ pub(crate) fn preload_library() -> Option<PathBuf> {
     fs::canonicalize(files.iter().find(|file| file.is_file())?).ok()
 }
 
-/// As [`find`], for an executable in `exe_dir`; `fallback` makes the directory to use when there
-/// is no writing in `exe_dir`.
+/// Implements [`find`] for an executable in `exe_dir`. `fallback` creates the directory if
+/// `exe_dir` is not writable.
 fn find_from(
     exe_dir: &Path,
     fallback: impl FnOnce(&Path) -> Result<PathBuf, CliError>,
@@ -75,7 +75,7 @@ fn find_from(
 
 fn not_there(exe_dir: &Path, missing: &[PathBuf], installed: &Path) -> CliError {
     let by_hand = "in the source directory: cargo build --release --workspace";
-    // The command alone, as `cargo install` puts it there.
+    // `cargo install` installs the command alone.
     if let Some(prefix) = exe_dir.parent().filter(|_| exe_dir.ends_with("bin")) {
         let dir = prefix.join("lib/rocade");
         return CliError::new(format!(
@@ -122,10 +122,10 @@ fn make_links(
     }
 }
 
-/// A directory below the runtime directory that is used for this `exe_dir` only.
+/// Creates a directory below the runtime directory for this `exe_dir` only.
 fn fallback_dir(exe_dir: &Path) -> Result<PathBuf, CliError> {
     let runtime = runtime_dir(&crate::run::load_settings()?)?;
-    // The path itself makes the name, so that two builds do not overwrite each other's links.
+    // The name contains the path, so that the links of two builds do not conflict.
     let name: String = exe_dir
         .to_string_lossy()
         .chars()
@@ -140,8 +140,9 @@ fn fallback_dir(exe_dir: &Path) -> Result<PathBuf, CliError> {
     Ok(runtime.join("libs").join(name.trim_matches('-')))
 }
 
-/// The directory of the broker's files, made if it is not there. Programs load libraries through
-/// it, so it must be ours alone: in `/tmp` somebody else may have been first.
+/// Returns the directory of the broker's files, and creates it if necessary. Programs load
+/// libraries from it, so it must belong to this user alone. In `/tmp`, another user may have
+/// created it first.
 pub(crate) fn runtime_dir(settings: &Settings) -> Result<PathBuf, CliError> {
     let failed = |dir: &Path, reason: String| {
         CliError::new(format!(
@@ -180,9 +181,8 @@ fn default_runtime_dir(uid: u32) -> PathBuf {
         )
 }
 
-/// Makes `dir` with one link `NAME.so.1 -> target_dir/NAME.so` per library. Any number of
-/// processes may do so at once: what is there and right is left alone, what is not is replaced in
-/// one step.
+/// Creates `dir` with one link `NAME.so.1 -> target_dir/NAME.so` per library. Several processes may
+/// do so at the same time: correct links stay, and others are replaced atomically.
 fn link_all(dir: &Path, target_dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     for library in LIBRARIES {
@@ -200,7 +200,7 @@ fn link(name: &Path, target: &Path) -> io::Result<()> {
     let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
     let new = name.with_extension(format!("new.{}.{unique}", std::process::id()));
     match std::os::unix::fs::symlink(target, &new) {
-        // Left behind by a process with our id that was killed between the two steps.
+        // A process with the same PID was killed between the two steps, and left this link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::remove_file(&new)?;
             std::os::unix::fs::symlink(target, &new)?;
@@ -208,7 +208,7 @@ fn link(name: &Path, target: &Path) -> io::Result<()> {
         other => other?,
     }
     fs::rename(&new, name).inspect_err(|_| {
-        // The rename's own error is the one to report.
+        // The error of the rename is reported, not that of the removal.
         let _ = fs::remove_file(&new);
     })
 }
@@ -224,7 +224,7 @@ mod tests {
         Err(CliError::new("fallback used"))
     }
 
-    /// A directory as cargo leaves it, with the content of each library being its name.
+    /// Returns a directory like Cargo's. The content of each library is its name.
     fn built() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for library in LIBRARIES {
@@ -272,7 +272,7 @@ mod tests {
                 scope.spawn(|| {
                     start.wait();
                     let dir = find_from(exe.path(), no_fallback).unwrap();
-                    // Complete as soon as any of them says so.
+                    // The directory must be complete as soon as any thread returns it.
                     for library in LIBRARIES {
                         assert!(dir.join(format!("{library}.so.1")).is_file());
                     }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn another_place_is_used_when_there_is_no_writing() {
         let exe = built();
-        // A file where the directory would be stops root as well.
+        // A file in place of the directory also stops root.
         fs::write(exe.path().join(LINK_DIR), "").unwrap();
         let other = tempfile::tempdir().unwrap();
         let dir = find_from(exe.path(), |_| Ok(other.path().join("libs/x"))).unwrap();

@@ -1,8 +1,8 @@
 //! The `rocade` command: runs unmodified RDMA programs on an emulated RDMA NIC.
 //!
-//! It carries no data itself. `rocade run` points the dynamic linker at Rocade's drop-in
-//! libraries and becomes the program; the NIC lives in that process. The other subcommands show
-//! what a program will see (`devices`), where the libraries are (`libdir`), and look after the
+//! The command carries no data. `rocade run` sets the library path to Rocade's drop-in libraries
+//! and executes the program, whose process then contains the NIC. Other subcommands show what a
+//! program will see (`devices`), and the directory of the libraries (`libdir`). Others control the
 //! broker, the only process of Rocade that outlives a program.
 #![forbid(unsafe_code)]
 
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
     let Some(command) = cli.command else {
-        // `rocade` alone asks what it can do; that is no mistake.
+        // `rocade` without arguments prints the help, and is not an error.
         let help = Cli::command().print_help();
         return help
             .map(|()| ExitCode::SUCCESS)
@@ -71,7 +71,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Environment and configuration file; what is misspelt there is named. Tracing follows them.
+/// Reads the environment and the configuration file, warns about misspelt variables, and starts
+/// tracing.
 fn settings() -> Result<Settings, CliError> {
     for unknown in unknown_variables(std::env::vars_os()) {
         eprintln!("rocade: warning: {}", unknown.text);
@@ -96,13 +97,14 @@ fn start_tracing(settings: &Settings) -> Result<(), CliError> {
         .with_env_filter(filter)
         .with_timer(Pid)
         .with_writer(std::io::stderr)
-        // It would say so on standard error, and panic where that fails: the log of a broker may not grow (ulimit -f).
+        // Reporting an internal error on standard error can fail and panic, because the size of a
+        // broker's log may be limited (ulimit -f).
         .log_internal_errors(false)
         .init();
     Ok(())
 }
 
-/// The process and the time in front of each line, as the libraries write them.
+/// Writes process and time at the start of each line, as the libraries do.
 struct Pid;
 
 impl FormatTime for Pid {

@@ -1,4 +1,4 @@
-//! Manual pages and shell completions, made from the command line's own description.
+//! Manual pages and shell completions, generated from the definition of the command line.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::cli::{Cli, Shell};
 use crate::error::CliError;
 use crate::output;
 
-/// `rocade man`: the page of the command, or of a subcommand.
+/// `rocade man`: prints the page of the command or of a subcommand.
 pub(crate) fn print_page(words: &[String]) -> Result<ExitCode, CliError> {
     let wanted = format!(
         "rocade{}.1",
@@ -33,13 +33,13 @@ pub(crate) fn print_page(words: &[String]) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `rocade completions`.
+/// `rocade completions`: prints the completion script of a shell.
 pub(crate) fn print_completions(shell: Shell) -> Result<ExitCode, CliError> {
     output::print(completions(shell))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The script that completes the command in a shell.
+/// Returns the completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> String {
     let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -51,7 +51,7 @@ pub(crate) fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// File names and texts of all pages, the one of the command first.
+/// Returns file names and texts of all pages, that of the command first.
 pub(crate) fn pages() -> Vec<(String, String)> {
     let mut top = Cli::command().disable_help_subcommand(true);
     top.build();
@@ -71,7 +71,7 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, String)>) {
 }
 
 fn page(command: &Command, name: &str) -> String {
-    // The name is kept for as long as the process runs; there are about ten.
+    // The name is leaked. There are about ten names.
     let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
     let man = Man::new(command.clone().name(name))
         .title(name.to_uppercase())
@@ -94,7 +94,7 @@ fn page(command: &Command, name: &str) -> String {
     text
 }
 
-/// The text below a help message, with its lines kept as they are: tables and examples.
+/// Converts the text below a help message, and keeps the lines of tables and examples.
 fn sections(help: &str) -> String {
     let mut text = String::new();
     for block in help.split("\n\n") {

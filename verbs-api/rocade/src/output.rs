@@ -1,14 +1,14 @@
-//! Standard output, which may be a pipe that somebody closes (`rocade devices | head -1`).
+//! Standard output, which may be a pipe that is closed early (`rocade devices | head -1`).
 
 use std::fmt;
 use std::io::{self, Write as _};
 
 use crate::error::CliError;
 
-/// Exit code of a command whose output nobody reads any more, as if SIGPIPE had ended it.
+/// The exit code of a command whose output pipe was closed, as if SIGPIPE had ended it.
 const EXIT_PIPE_CLOSED: u8 = 128 + 13;
 
-/// Prints `text` as it is, at once.
+/// Prints `text` and flushes it.
 pub(crate) fn print(text: impl fmt::Display) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = write!(stdout, "{text}").and_then(|()| stdout.flush());
@@ -18,7 +18,7 @@ pub(crate) fn print(text: impl fmt::Display) -> Result<(), CliError> {
     })
 }
 
-/// Prints `text` and the end of the line.
+/// Prints `text` and a newline.
 pub(crate) fn line(text: impl fmt::Display) -> Result<(), CliError> {
     print(format_args!("{text}\n"))
 }

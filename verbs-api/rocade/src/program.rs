@@ -1,4 +1,5 @@
-//! Whether a program will see Rocade: `LD_LIBRARY_PATH` does not reach every program.
+//! Checks whether a program will load Rocade, because `LD_LIBRARY_PATH` does not affect every
+//! program.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -9,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::Elf;
 
-/// Mode bits set-user-ID and set-group-ID.
+/// The mode bits set-user-ID and set-group-ID.
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
-/// A script's interpreter may be a script; the kernel follows as many.
+/// The number of nested scripts that the kernel follows: a script's interpreter may be a script.
 const MAX_SCRIPTS: usize = 4;
 
-/// The library whose place Rocade's takes.
+/// The library that Rocade replaces.
 const VERBS: &str = "libibverbs.so.1";
 
-/// Why a program will not see Rocade, and what to do.
+/// The reason why a program will not load Rocade, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     reason: String,
@@ -35,8 +36,8 @@ impl Obstacle {
     }
 }
 
-/// Prints a warning if the program will not see Rocade. True where that is because it gets rights that
-/// this process does not have.
+/// Prints a warning if the program will not load Rocade. Returns true if the cause is that the
+/// program gains privileges.
 pub(crate) fn warn(program: &Path) -> bool {
     let Some(loaded) = loaded_file(program) else {
         return false;
@@ -51,7 +52,7 @@ pub(crate) fn warn(program: &Path) -> bool {
     privileged(&loaded).is_some()
 }
 
-/// The file that the kernel loads: the program itself, or the interpreter of a script.
+/// Returns the file that the kernel loads: the program itself, or the interpreter of a script.
 fn loaded_file(program: &Path) -> Option<PathBuf> {
     let mut file = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
@@ -63,7 +64,8 @@ fn loaded_file(program: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The interpreter that the first line of a script names. What `env` would run stands for `env`.
+/// Returns the interpreter in the first line of a script. In place of `env`, returns the program
+/// that `env` would run.
 fn interpreter_of(file: &Path) -> Option<PathBuf> {
     let mut head = [0; 256];
     let len = File::open(file).ok()?.read(&mut head).ok()?;
@@ -87,7 +89,7 @@ fn interpreter_of(file: &Path) -> Option<PathBuf> {
     found.into_iter().find(|path| path.is_file())
 }
 
-/// What keeps Rocade's libraries out of a program that the kernel loads.
+/// Returns the reasons why a loaded program would not use Rocade's libraries.
 fn obstacles(file: &Path) -> Vec<Obstacle> {
     let mut found = Vec::new();
     if let Some(elf) = Elf::read(file) {
@@ -101,7 +103,7 @@ fn obstacles(file: &Path) -> Vec<Obstacle> {
     found
 }
 
-/// A program that cannot load libraries of our kind at all.
+/// Returns an obstacle if the program cannot load libraries like Rocade's at all.
 fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     let ours = format!("{} ({} bits)", machine_name(own.machine), own.bits);
     if (elf.bits, elf.machine) != (own.bits, own.machine) {
@@ -123,7 +125,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
             "link it dynamically; programs that it starts will see Rocade",
         ));
     };
-    // A program in a directory of its own (Nix, Guix) has the same dynamic linker elsewhere.
+    // A program in a directory of its own (Nix, Guix) has the same dynamic linker in another place.
     let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
     let own_interpreter = own.interpreter.as_deref()?;
     (name(interpreter) != name(own_interpreter)).then(|| {
@@ -145,7 +147,8 @@ fn machine_name(machine: u64) -> String {
     }
 }
 
-/// Another libibverbs in a place that is searched before `LD_LIBRARY_PATH`.
+/// Returns an obstacle if the program has another libibverbs in a directory that is searched before
+/// `LD_LIBRARY_PATH`.
 fn own_directory(elf: &Elf, file: &Path) -> Option<Obstacle> {
     let advice = "put Rocade's first: rocade run -- env LD_PRELOAD=$(rocade libdir)/libibverbs.so.1 \
                   CMD...";
@@ -170,7 +173,8 @@ fn own_directory(elf: &Elf, file: &Path) -> Option<Obstacle> {
     ))
 }
 
-/// A program with more rights than its caller: the dynamic linker ignores the caller's variables.
+/// Returns an obstacle if the program gains privileges: the dynamic linker ignores the caller's
+/// variables then.
 fn privileged(file: &Path) -> Option<Obstacle> {
     let meta = fs::metadata(file).ok()?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());

@@ -1,4 +1,4 @@
-//! `rocade run`: becomes the program, with Rocade's libraries in front of the system's.
+//! `rocade run`: executes the program, with Rocade's libraries in front of the system's.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +20,8 @@ use crate::libdir;
 use crate::program;
 use crate::view;
 
-/// The environment, over the configuration file (`./rocade.toml` among others).
+/// Returns the settings of the environment, which override the configuration file (`./rocade.toml`
+/// among others).
 pub(crate) fn load_settings() -> Result<Settings, CliError> {
     let env = |name: &str| std::env::var_os(name);
     let from_env = Settings::from_env(env)?;
@@ -35,13 +36,13 @@ fn found_config_file() -> Option<PathBuf> {
     config_file(|name| std::env::var_os(name), here.as_deref())
 }
 
-/// `settings` below the flags.
+/// Returns the settings, overridden by the flags.
 pub(crate) fn with_flags(args: &DeviceArgs, settings: Settings) -> Result<Settings, CliError> {
     let flags = Settings::from_flags(&args.dev, args.ip.as_deref())?;
     Ok(flags.with_like(args.like.as_deref())?.or(settings))
 }
 
-/// Replaces this process by the program; returns only if that fails.
+/// Replaces this process with the program. Returns only if that fails.
 pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliError> {
     let Some((program, program_args)) = args.command.split_first() else {
         return Err(CliError::new("no program given").hint("rocade run -- CMD..."));
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     let flags = flags.with_like(args.devices.like.as_deref())?;
     let flags = flags.with_links(capture_file(args)?, &args.fault)?;
     let merged = flags.clone().or(settings);
-    // The library would find the same mistakes, but the program would only say "no devices".
+    // The library would find the same errors, but the program would only report that there are no
+    // devices.
     let config = merged.resolve_here()?;
     if config.devices.is_empty() {
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
@@ -93,7 +95,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     {
         command.env(ENV_BROKER, exe);
     }
-    // Such a program gets its rights only where user namespaces do not take them away.
+    // A privileged program gains its privileges only outside of user namespaces.
     if !is_privileged || args.view.is_some() {
         view::show(args, &merged, &config.devices, &mut command)?;
     }
@@ -101,7 +103,8 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     Err(exec_error(program, &command.exec()))
 }
 
-/// The file to capture into: absolute, because the program may change its directory, and ready.
+/// Returns the absolute path of the capture file, because the program may change its directory.
+/// Creates the file.
 fn capture_file(args: &RunArgs) -> Result<Option<PathBuf>, CliError> {
     let Some(file) = &args.capture else {
         return Ok(None);
@@ -112,8 +115,8 @@ fn capture_file(args: &RunArgs) -> Result<Option<PathBuf>, CliError> {
     Ok(Some(path))
 }
 
-/// `dir` in front of the directories in `old`. An empty list has no separator: an empty entry
-/// would mean the current directory.
+/// Puts `dir` in front of the directories in `old`. An empty `old` adds no separator, because an
+/// empty entry would mean the current directory.
 pub(crate) fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     let mut list = dir.as_os_str().to_owned();
     if let Some(old) = old.filter(|old| !old.is_empty()) {
@@ -123,7 +126,7 @@ pub(crate) fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     list
 }
 
-/// Looks up `program` as a shell does.
+/// Finds `program` like a shell.
 fn find_program(program: &OsStr) -> Result<PathBuf, CliError> {
     find_program_in(program, std::env::var_os("PATH"))
 }
@@ -171,7 +174,7 @@ fn not_executable(program: &OsStr) -> CliError {
         .exit(EXIT_NOT_EXECUTABLE)
 }
 
-/// Where the programs come from that people try first.
+/// Returns the Debian package of a well-known program.
 fn debian_package(program: &OsStr) -> Option<&'static str> {
     let name = program.to_str()?;
     if name.starts_with("ibv_") {
@@ -191,7 +194,7 @@ fn debian_package(program: &OsStr) -> Option<&'static str> {
 fn exec_error(program: &OsStr, error: &io::Error) -> CliError {
     let shown = program.display();
     match error.kind() {
-        // The file is there, that was checked; so its interpreter is not.
+        // The file exists, which was checked, so its interpreter is missing.
         io::ErrorKind::NotFound => CliError::new(format!(
             "cannot execute {shown}: its interpreter is missing"
         ))

@@ -1,8 +1,8 @@
-//! How tables look.
+//! The style of tables.
 
 use comfy_table::{Table, TableComponent, presets};
 
-/// An empty table with lines above, below, and under its header.
+/// Returns an empty table with lines above, below, and under its header.
 pub(crate) fn plain() -> Table {
     let mut table = Table::new();
     table

@@ -1,4 +1,4 @@
-//! `rocade run --view`: what the program sees in `/dev` and `/sys`.
+//! `rocade run --view`: the files that the program sees in `/dev` and `/sys`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,15 +15,15 @@ use crate::error::CliError;
 use crate::libdir;
 use crate::run;
 
-/// Shows the devices to the program that `command` is going to be, in the way that was asked for or
-/// else the first that works. What nobody asked for by name may fail: then the program is told less.
+/// Shows the devices to the program of `command`, with the requested kind of view or else the first
+/// one that works. Without a request, a failure is no error: the program then has no view.
 pub(crate) fn show(
     args: &RunArgs,
     settings: &Settings,
     devices: &[DeviceConfig],
     command: &mut Command,
 ) -> Result<(), CliError> {
-    // Those of a view around this one.
+    // Variables of an outer view.
     for name in [ENV_STAGE, ENV_COUNTERS, ENV_FIRST_NUMBER] {
         command.env_remove(name);
     }
@@ -79,7 +79,7 @@ fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<()
     Ok(())
 }
 
-/// The preload library, at a path that `LD_PRELOAD` can name.
+/// Returns the path of the preload library. It must be one that `LD_PRELOAD` can contain.
 fn preload_library() -> Result<PathBuf, CliError> {
     let library = libdir::preload_library().ok_or_else(|| {
         CliError::new("librocade_preload.so is not there")

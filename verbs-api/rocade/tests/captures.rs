@@ -1,4 +1,4 @@
-//! Captures, faults and ladders as a user meets them.
+//! Tests of captures, faults and ladders from a user's view.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod build;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use build::{Build, assert_refused, text};
 use serde_json::{Value, json};
 
-/// Ends the broker, also when a test fails.
+/// Ends the broker, also if a test fails.
 struct StopBroker<'a>(&'a Build);
 
 impl Drop for StopBroker<'_> {
@@ -95,7 +95,7 @@ fn what_cannot_be_is_said_before_the_program_starts() {
     assert_refused(&none, 125, &["text: ", "rocade run --capture"]);
 }
 
-/// Two processes, one file, a ladder that tells of the fault, and data that is right all the same.
+/// Two processes write one capture. The ladder shows the fault, and the data are correct.
 #[test]
 fn the_demo_survives_a_fault_and_its_ladder_tells() {
     let _alone = ONE_DEMO.lock();
@@ -140,7 +140,7 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
     assert_refused(&none, 125, &["QP 0xabcdef"]);
 }
 
-/// One demo at a time: a ladder takes for lost what comes much later than it left.
+/// Allows one demo at a time, because a ladder counts a late packet as lost.
 static ONE_DEMO: Mutex<()> = Mutex::new(());
 
 /// A process that ends with the test.
@@ -148,17 +148,17 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail where it has ended.
+        // Both calls fail if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Rules for programs that run: what a user types, and what there is to see.
+/// Fault rules for running programs.
 #[test]
 fn rules_at_run_time() {
     let build = Build::new();
-    // A broker of its own: other tests have rules too.
+    // A separate broker, because other tests have rules, too.
     let rocade = |args: &[&str]| {
         let mut command = build.rocade(args);
         command.env("ROCADE_RUNTIME_DIR", build.path("broker"));
@@ -209,7 +209,7 @@ fn rules_at_run_time() {
     assert!(lines[2].contains("no process runs now"), "{added}");
     let shown = run(&["fault", "list"]);
     assert!(shown.contains("drop opcode=READ_RESPONSE nth=2"), "{shown}");
-    // Two processes that are bothered by it, and get their data.
+    // Two processes that are affected by the rule, and still get their data.
     let _alone = ONE_DEMO.lock();
     let mut demo = Server(rocade(&["demo", "--ip", "127.0.21.3"]).spawn().unwrap());
     let is_hit = |list: &Value| {

@@ -1,5 +1,5 @@
-//! The command as a user meets it. Libraries are stand-ins here: what matters is which directory
-//! and which variables the program gets.
+//! Tests of the command from a user's view. The libraries are empty files here: the tests check
+//! which directory and which variables the program gets.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod build;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use build::{Build, LIBRARIES, assert_refused, text};
 
-/// What env(1) printed.
+/// Returns the variables that env(1) printed.
 fn variables(output: &Output) -> BTreeMap<String, String> {
     assert!(output.status.success(), "{output:?}");
     let lines = text(&output.stdout);
@@ -231,7 +231,7 @@ fn misspelt_variables_are_named_once() {
         error.contains("ROCADE_LGO") && error.contains("did you mean ROCADE_LOG?"),
         "{error}"
     );
-    // The libraries in the program do not say it again.
+    // The libraries in the program do not repeat the warning.
     assert_eq!(variables(&output)["ROCADE_WARNED"], "ROCADE_LGO");
 
     let output = build
@@ -271,7 +271,7 @@ fn devices_lists_the_gids_in_order() {
     );
 }
 
-/// Stops the broker that a test has started, also when the test fails.
+/// Stops the broker that a test has started, also if the test fails.
 struct StopBroker<'a>(&'a Build);
 
 impl Drop for StopBroker<'_> {
@@ -309,7 +309,8 @@ fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
         }
     }
 
-    // The broker stays for a while; the address is free as soon as it has noticed that nobody uses it.
+    // The broker stays for a while. The address is free as soon as the broker has noticed that no
+    // process uses it.
     let status = || text(&build.rocade(&["broker", "status"]).output().unwrap().stdout);
     let deadline = Instant::now() + Duration::from_secs(20);
     while status().contains("127.0.21.1") {
@@ -339,7 +340,7 @@ fn a_closed_pipe_is_no_accident() {
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
-/// Builds a C program with the compiler that links Rust programs too.
+/// Builds a C program with the compiler that links Rust programs, too.
 fn compile(build: &Build, name: &str, options: &[&str]) -> PathBuf {
     let source = build.path("program.c");
     fs::write(&source, "int main(void) { return 0; }").unwrap();
@@ -383,7 +384,7 @@ fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
         &["which runs", "script", "statically linked"],
     );
 
-    // A directory of its own that is searched first; with a run path it would be searched last.
+    // A directory that is searched first. With a run path it would be searched last.
     let own = build.path("own");
     fs::create_dir(&own).unwrap();
     let rpath = |option: &str| format!("-Wl,{option},-rpath,$ORIGIN/own");
@@ -399,14 +400,14 @@ fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
 fn programs_of_other_machines_are_named_as_such() {
     let build = Build::with_libraries();
     let program = compile(&build, "program", &[]);
-    // EI_CLASS says how wide the machine is, e_machine which one.
+    // EI_CLASS is the word size, and e_machine the processor.
     for (class, machine, part) in [(1, 40, "for ARM (32 bits)"), (2, 22, "processor type 22")] {
         let mut bytes = fs::read(&program).unwrap();
         (bytes[4], bytes[18]) = (class, machine);
         let other = build.path(&format!("other{machine}"));
         fs::write(&other, bytes).unwrap();
         fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
-        // What becomes of it is the kernel's affair.
+        // Only the warning matters here, not the execution.
         let output = build
             .rocade(&["run", "--", other.to_str().unwrap()])
             .output()
@@ -421,7 +422,7 @@ fn programs_of_other_machines_are_named_as_such() {
 
 #[test]
 fn programs_get_the_usual_signals() {
-    // SIGPIPE is ignored in Rust programs; what they execute must not inherit that.
+    // Rust programs ignore SIGPIPE, and the programs that they execute must not inherit that.
     let build = Build::with_libraries();
     let status = build
         .rocade(&["run", "--", "sh", "-c", "kill -PIPE $$"])
@@ -430,7 +431,7 @@ fn programs_get_the_usual_signals() {
     assert_eq!(status.signal(), Some(13));
 }
 
-/// What a command printed as JSON.
+/// Parses the JSON output of a command.
 fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
@@ -506,7 +507,7 @@ fn shells_can_read_the_completions() {
             assert!(script.contains(word), "no {word} for {shell}");
         }
     }
-    // The shell that is surely there completes with it.
+    // bash is always installed, and tests its completion script.
     let script = "source /dev/stdin; COMP_WORDS=(rocade dev); COMP_CWORD=1; \
                   _rocade rocade dev rocade; echo \"${COMPREPLY[@]}\"";
     let generated = build.rocade(&["completions", "bash"]).output().unwrap();
@@ -527,7 +528,7 @@ fn shells_can_read_the_completions() {
 #[test]
 fn manual_pages_say_what_help_says() {
     let build = Build::new();
-    // A broken configuration is no reason to withhold the manual.
+    // The manual is available despite an invalid configuration.
     let page = build
         .rocade(&["man"])
         .env("ROCADE_LINK", "x")

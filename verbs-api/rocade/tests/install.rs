@@ -11,7 +11,7 @@ use std::process::Command;
 
 use build::{Build, LIBRARIES, assert_refused, text};
 
-/// A build with libraries that have symbols, as Cargo leaves them.
+/// Returns a build with libraries that have symbols, as Cargo creates them.
 fn with_symbols() -> Build {
     let build = Build::new();
     let source = build.path("library.c");
@@ -33,7 +33,7 @@ fn with_symbols() -> Build {
     build
 }
 
-/// Everything below a directory, directories with a slash at the end.
+/// Returns everything below a directory. Directories have a slash at the end.
 fn tree(root: &Path) -> BTreeSet<String> {
     fn walk(dir: &Path, root: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -57,7 +57,7 @@ fn an_installation_works_and_goes_without_a_trace() {
     let build = with_symbols();
     let prefix = build.path("prefix");
     let args = ["install", "--prefix", prefix.to_str().unwrap()];
-    // A second time over the first one.
+    // The second run installs over the first.
     for _ in 0..2 {
         let output = build.rocade(&args).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -86,7 +86,8 @@ fn an_installation_works_and_goes_without_a_trace() {
             .any(|path| path.contains(".rocade-install") || path.ends_with(".new"))
     );
 
-    // Stripped: the local symbol and the line tables are gone, the exported function is there.
+    // Stripped: the local symbol and the line tables are removed, and the exported function is
+    // there.
     let has = |path: &Path, word: &[u8]| {
         fs::read(path)
             .unwrap()
@@ -111,7 +112,7 @@ fn an_installation_works_and_goes_without_a_trace() {
     let libdir = fs::canonicalize(prefix.join("lib/rocade")).unwrap();
     assert_eq!(text(&output.stdout).trim_end(), libdir.to_str().unwrap());
 
-    // By itself it knows where it is installed.
+    // The command finds its own installation.
     let output = Command::new(&command)
         .arg("uninstall")
         .env_clear()
@@ -143,7 +144,7 @@ fn what_others_have_put_there_stays() {
     }
     assert_eq!(tree(&prefix), before);
 
-    // A command that somebody else has installed is not replaced, and nothing is begun.
+    // A foreign command is not replaced, and no file is changed.
     fs::write(prefix.join("bin/rocade"), "theirs").unwrap();
     let before = tree(&prefix);
     let refused = build
@@ -165,7 +166,8 @@ fn what_others_have_put_there_stays() {
 #[test]
 fn beside_the_command_only_the_rest_is_installed() {
     let build = with_symbols();
-    // As `cargo install` leaves it: the executable in DIR/bin, which is not ours to remove.
+    // `cargo install` puts the executable into DIR/bin. It does not belong to this installation and
+    // must not be removed.
     let bin = build.path("home/bin");
     fs::create_dir_all(&bin).unwrap();
     fs::rename(build.path("rocade"), bin.join("rocade")).unwrap();

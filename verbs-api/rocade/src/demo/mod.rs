@@ -1,8 +1,8 @@
 //! `rocade demo`: two processes exchange data over RoCEv2 and check every byte.
 //!
-//! The command starts itself once more. The first process is the requester of everything; the
-//! second one receives, checks what arrived, and tells over a pipe. Both reach their NIC through
-//! the safe Rust API; the broker lets them share one address.
+//! The command starts a second process of itself. The first process is the requester of all
+//! operations. The second process receives, checks what arrived, and reports over a pipe. Both use
+//! the safe Rust API for their NIC, and the broker lets them share one address.
 
 mod pattern;
 mod peer;
@@ -24,39 +24,40 @@ use rocade_verbs::{
 use crate::cli::DemoArgs;
 use crate::error::CliError;
 
-/// Bytes of a bulk message.
+/// The size of a bulk message in bytes.
 const BULK_LEN: usize = 64 << 10;
-/// Bulk messages of one round; each has its own place in memory, so that all can be checked.
+/// The number of bulk messages per round. Each message has its own memory, so that all can be
+/// checked.
 const BULK_COUNT: usize = 256;
-/// Bulk rounds of each operation.
+/// The number of bulk rounds of each operation.
 const ROUNDS: u64 = 8;
-/// Bulk requests outstanding.
+/// The maximum number of outstanding bulk requests.
 const WINDOW: usize = 16;
-/// Bytes of a ping-pong message.
+/// The size of a ping-pong message in bytes.
 const PING_LEN: usize = 64;
-/// Receive buffers of the ping-pong, one after the other at the start of the small memory.
+/// The number of receive buffers of the ping-pong, which lie at the start of the small memory.
 const PING_BUFFERS: usize = 4;
-/// Immediate data of the last ping.
+/// The immediate data of the last ping.
 const LAST_PING: [u8; 4] = *b"last";
-/// Offset in the peer's small memory of the counter that atomics work on.
+/// The offset of the atomic counter in the peer's small memory.
 const COUNTER: usize = 1024;
-/// Ping-pong round trips.
+/// The number of ping-pong round trips.
 const PINGS: u64 = 20_000;
-/// Atomic operations of each kind.
+/// The number of atomic operations of each kind.
 const ATOMICS: u64 = 10_000;
-/// No part takes much longer: on a slow machine it ends early.
+/// The time limit of a part. On a slow machine, a part ends early.
 const PART_LIMIT: Duration = Duration::from_millis(1200);
-/// How long to wait for one completion before giving up.
+/// The time limit for one completion.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Either process, ready to be connected.
+/// The NIC objects of one process, before the connection.
 struct Side {
     devices: DeviceList,
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    /// Room for the bulk messages of a round.
+    /// Memory for the bulk messages of a round.
     bulk: MemoryRegion,
-    /// Room for small messages and for the results of atomics.
+    /// Memory for small messages and for the results of atomics.
     small: MemoryRegion,
 }
 
@@ -102,7 +103,8 @@ impl Side {
         self.pd.queue_pair(&self.cq).depth(depth, depth).build()
     }
 
-    /// Posts the receives of the ping-pong. They stay: nothing but pings can be sent after that.
+    /// Posts the receives of the ping-pong. They stay posted, so that only pings can be sent
+    /// afterwards.
     fn post_ping_receives(&self, qp: &QueuePair) -> Result<(), CliError> {
         for buffer in 0..PING_BUFFERS {
             qp.post_recv(buffer as u64, &[self.small.sge(ping_place(buffer))?])?;
@@ -110,8 +112,8 @@ impl Side {
         Ok(())
     }
 
-    /// Takes the next ping: its completion and its bytes. The receive is posted again. Completions
-    /// of sends are passed over.
+    /// Waits for the next ping, and returns its completion and bytes. Posts the receive again, and
+    /// skips completions of sends.
     fn take_ping(&self, qp: &QueuePair) -> Result<(Completion, [u8; PING_LEN]), CliError> {
         loop {
             let completion = self.cq.wait(PATIENCE)?;
@@ -126,7 +128,7 @@ impl Side {
         }
     }
 
-    /// Takes the completions of `count` receives; those of sends are passed over.
+    /// Waits for the completions of `count` receives, and skips those of sends.
     fn take_receives(&self, count: usize) -> Result<(), CliError> {
         let mut received = 0;
         while received < count {
@@ -145,7 +147,7 @@ impl Side {
         Ok(())
     }
 
-    /// What is wrong with the bulk memory, if it is not the series `seed`.
+    /// Returns an error text if the bulk memory does not contain the series `seed`.
     fn check_bulk(&self, seed: u64) -> Result<Option<String>, CliError> {
         let mut expected = vec![0; BULK_LEN];
         let mut found = vec![0; BULK_LEN];
@@ -159,7 +161,7 @@ impl Side {
         Ok(None)
     }
 
-    /// Where bulk message `index` is.
+    /// Returns the range of bulk message `index`.
     const fn place(index: usize) -> std::ops::Range<usize> {
         index * BULK_LEN..(index + 1) * BULK_LEN
     }
@@ -175,7 +177,7 @@ pub(crate) fn run(args: &DemoArgs, settings: &Settings) -> Result<ExitCode, CliE
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Where a receive buffer of the ping-pong is in the small memory.
+/// Returns the range of a ping-pong receive buffer in the small memory.
 const fn ping_place(buffer: usize) -> std::ops::Range<usize> {
     buffer * PING_LEN..(buffer + 1) * PING_LEN
 }

@@ -1,8 +1,8 @@
-//! Bytes that say where they come from.
+//! Test patterns that depend on series and message.
 
-/// Fills `data` with the bytes that belong to message `index` of the series `seed`.
+/// Fills `data` with the pattern of message `index` of the series `seed`.
 pub(super) fn fill(data: &mut [u8], seed: u64, index: u64) {
-    // xorshift64*; the start value must not be 0.
+    // xorshift64*, whose initial state must not be 0.
     let mut state = (seed << 32 ^ index)
         .wrapping_add(1)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)

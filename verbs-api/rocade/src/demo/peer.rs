@@ -1,4 +1,4 @@
-//! The second process: it receives, and checks what was done to its memory.
+//! The second process, which receives and checks its memory.
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::talk::{Ask, Talk};
 use super::{BULK_COUNT, COUNTER, LAST_PING, PING_LEN, Side, pattern};
 use crate::error::CliError;
 
-/// Runs until the requester has no more to ask.
+/// Serves the requester until it asks to end.
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let side = Side::new(addr, settings)?;
     let mut talk = Talk::new(io::stdin().lock(), io::stdout().lock());

@@ -1,4 +1,4 @@
-//! Progress, the table, and what to do next.
+//! The progress, the table of results, and the suggestions.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ What next:
   sudo tcpdump -i lo udp port 4791                       the packets; Wireshark shows them as RRoCE
   target/release/rocade --help                           everything else";
 
-/// What one part of the demo found.
+/// The result of one part of the demo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     size: String,
@@ -30,7 +30,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// `count` operations of `size` bytes, one after the other, took `took` altogether.
+    /// Returns the row of `count` sequential operations of `size` bytes, which took `took` in
+    /// total.
     pub(super) fn latency(size: usize, count: u64, took: Duration, checked: &'static str) -> Self {
         let each = took.as_secs_f64() / precise(count.max(1));
         Self {
@@ -41,7 +42,7 @@ impl Row {
         }
     }
 
-    /// `count` messages of `size` bytes, many at a time, took `took` altogether.
+    /// Returns the row of `count` concurrent messages of `size` bytes, which took `took` in total.
     pub(super) fn bulk(size: usize, count: u64, took: Duration, checked: &'static str) -> Self {
         let bits = precise(count) * precise(size as u64) * 8.0;
         let result = format!("{:.1} Gbit/s", bits / took.as_secs_f64().max(1e-9) / 1e9);
@@ -61,7 +62,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Runs one part and tells so while it runs.
+    /// Runs one part, and shows its name during the run.
     pub(super) fn part(
         &mut self,
         name: &'static str,
@@ -109,7 +110,7 @@ impl Report {
     }
 }
 
-/// Which way the packets went.
+/// Returns the transport of the packets.
 fn way(counters: &EngineCounters) -> String {
     let (sent, shared) = (counters.tx_packets, counters.tx_shared);
     match shared {
@@ -126,7 +127,7 @@ fn bytes(count: usize) -> String {
     }
 }
 
-/// Counts here are far below 2^53.
+/// Converts a count, which is far below 2^53 here.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
 fn precise(count: u64) -> f64 {
     count as f64

@@ -1,4 +1,4 @@
-//! The first process: starts the second one, and asks for everything.
+//! The first process, which starts the second one and requests all operations.
 
 use std::io::Read as _;
 use std::net::IpAddr;
@@ -17,40 +17,40 @@ use super::{
 use crate::error::CliError;
 use crate::output;
 
-/// Offset in the small memory of the place for what atomics return.
+/// The offset of the results of atomics in the small memory.
 const RESULT: usize = 2048;
 
-/// The second process. It is ended with us, whatever happens.
+/// The second process, which is killed when this value is dropped.
 struct Peer {
     child: Child,
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // After an orderly end there is nothing left to kill; then these fail, as they should.
+        // After an orderly end the process has exited, and these calls fail without harm.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The connection, and what is at its other end.
+/// The connection and the memory of the peer.
 struct Demo {
     side: Side,
     qp: QueuePair,
     talk: Talk<ChildStdout, ChildStdin>,
     peer_bulk: RemoteMemory,
     peer_small: RemoteMemory,
-    /// Of the last bulk messages.
+    /// The series of the last bulk messages.
     seed: u64,
 }
 
-/// Runs the demo and prints what came out.
+/// Runs the demo and prints the results.
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let begin = Instant::now();
     output::line(format_args!(
         "Rocade demo: two processes on {addr} talk RoCEv2\n"
     ))?;
-    // First, so that a mistake is reported once.
+    // First, so that a configuration error is reported only once.
     let side = Side::new(addr, settings)?;
     let (mut peer, talk) = start_peer(addr)?;
     let mut demo = connect(side, talk)?;
@@ -120,7 +120,7 @@ fn connect(side: Side, mut talk: Talk<ChildStdout, ChildStdin>) -> Result<Demo, 
 }
 
 impl Demo {
-    /// Small messages one after the other; half of the round trip is the latency.
+    /// Sends small messages one after the other. Half of the round trip is the latency.
     fn ping_pong(&mut self) -> Result<Row, CliError> {
         self.side.post_ping_receives(&self.qp)?;
         self.talk.ask(Ask::Pong)?;
@@ -153,7 +153,7 @@ impl Demo {
         ))
     }
 
-    /// The completion of the last ping may come after its answer.
+    /// Waits for the completion of the last ping, which may follow the answer.
     fn drain_sends(&self) -> Result<(), CliError> {
         self.qp
             .post_send(&SendRequest::read(&[], self.peer_small).wr_id(u64::MAX))?;
@@ -191,8 +191,8 @@ impl Demo {
         })
     }
 
-    /// Up to [`ROUNDS`] rounds of bulk messages. `round` gets a seed that was never used before,
-    /// and tells how long the messages took, without making and checking their bytes.
+    /// Runs up to [`ROUNDS`] rounds of bulk messages. `round` gets an unused seed, and returns the
+    /// duration of the messages without the creation and the check of their bytes.
     fn rounds(
         &mut self,
         mut round: impl FnMut(&mut Self, u64) -> Result<Duration, CliError>,
@@ -213,7 +213,8 @@ impl Demo {
         ))
     }
 
-    /// One round of bulk messages, [`WINDOW`] of them outstanding; how long it took.
+    /// Runs one round of bulk messages with [`WINDOW`] outstanding requests, and returns its
+    /// duration.
     fn bulk(
         &self,
         request: impl for<'a> Fn(&'a [Sge], RemoteMemory) -> SendRequest<'a>,
@@ -232,8 +233,8 @@ impl Demo {
         Ok(begin.elapsed())
     }
 
-    /// Counts up by compare and swap; every other one compares with the wrong value and must
-    /// change nothing.
+    /// Increments the counter by compare-and-swap. Every other operation compares with a wrong
+    /// value and must change nothing.
     fn compare_swaps(&mut self) -> Result<Row, CliError> {
         let mut value = 0u64;
         let (count, took) = self.atomics(|demo, number| {
@@ -254,7 +255,7 @@ impl Demo {
     }
 
     fn fetch_adds(&mut self) -> Result<Row, CliError> {
-        /// Large, so that the sum goes beyond 64 bits.
+        /// A large value, so that the sum exceeds 64 bits.
         const ADD: u64 = 0x0123_4567_89ab_cdef;
         let mut sum = 0u64;
         let (count, took) = self.atomics(|demo, _| {
@@ -271,7 +272,7 @@ impl Demo {
         Ok(Row::latency(8, count, took, "old values, and the sum"))
     }
 
-    /// Repeats `one`; how often, and how long it took.
+    /// Repeats `one`, and returns the number of repetitions and the duration.
     fn atomics(
         &self,
         mut one: impl FnMut(&Self, u64) -> Result<(), CliError>,
@@ -285,7 +286,7 @@ impl Demo {
         Ok((count, begin.elapsed()))
     }
 
-    /// One atomic operation on the peer's counter; what it returned.
+    /// Executes one atomic operation on the peer's counter, and returns the result.
     fn atomic(
         &self,
         request: impl for<'a> Fn(&'a [Sge], RemoteMemory) -> SendRequest<'a>,

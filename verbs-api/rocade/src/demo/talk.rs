@@ -1,4 +1,4 @@
-//! What the two processes say to each other beside RDMA: lines of text over pipes.
+//! The text lines that the two processes exchange over pipes.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,19 +6,19 @@ use std::str::FromStr;
 
 use crate::error::CliError;
 
-/// What the requester asks of the peer. The peer answers each with a line: `ok`, or what is wrong.
+/// The requester's commands to the peer. The peer answers each with a line: `ok`, or an error text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Say `ok`, then answer pings until one says that it is the last; check each; say `ok` again.
+    /// Answer `ok`, then answer and check pings up to the last one. Answer `ok` again.
     Pong,
-    /// Make room for a round of SENDs; say `ok`, then receive them and check them against this
-    /// seed; say `ok` again.
+    /// Prepare for a round of SENDs and answer `ok`. Receive them, check them against this seed,
+    /// and answer `ok` again.
     Receive(u64),
-    /// Check what was written into the bulk memory against this seed.
+    /// Check the bulk memory against this seed.
     Check(u64),
     /// Fill the bulk memory for this seed.
     Fill(u64),
-    /// Check that the counter has this value, and set it to 0.
+    /// Check that the counter has this value, and reset it to 0.
     Counter(u64),
     /// End.
     Quit,
@@ -70,7 +70,7 @@ impl<R: Read, W: Write> Talk<R, W> {
         }
     }
 
-    /// Both directions as byte streams.
+    /// Returns both directions as byte streams.
     pub(super) fn streams(&mut self) -> (&mut impl Read, &mut impl Write) {
         (&mut self.from, &mut self.to)
     }
@@ -92,7 +92,7 @@ impl<R: Read, W: Write> Talk<R, W> {
         }
     }
 
-    /// Fails unless the peer says `ok`.
+    /// Fails unless the peer answers `ok`.
     pub(super) fn expect_ok(&mut self) -> Result<(), CliError> {
         match self.hear()?.as_str() {
             "ok" => Ok(()),

@@ -1,4 +1,4 @@
-//! Datagrams, and the messages of the connection manager among them.
+//! Tests with datagrams, and with messages of the connection manager.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -26,13 +26,13 @@ use super::pair::{Conversation, conversations};
 use super::read::read;
 use super::{Facts, html};
 
-/// Both processes share this address.
+/// The address that both processes share.
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
 const PORT: u16 = 0xC000;
 const CLIENT: &str = "client (pid 1)";
 const SERVER: &str = "server (pid 2)";
 
-/// A datagram of service UD, or of UC without a DETH.
+/// Returns a UD datagram, or a UC packet without a DETH.
 fn packet(service: Service, psn: u32, from: u32, to: u32, payload: &[u8]) -> Vec<u8> {
     let opcode = Opcode::of(service, Operation::SendOnly).unwrap();
     let mut bytes = vec![opcode.get(), 0, 0xff, 0xff];
@@ -63,7 +63,7 @@ fn packet(service: Service, psn: u32, from: u32, to: u32, payload: &[u8]) -> Vec
     ip
 }
 
-/// Writes packets as two processes capture them: a section for what the sender and one for what the receiver saw.
+/// Writes packets like a capture of two processes: one section of sent and one of received packets.
 fn write(path: &Path, packets: &[(&str, &str, Vec<u8>)]) {
     let mut file = File::create(path).unwrap();
     let mut time = Duration::from_secs(1);
@@ -104,7 +104,7 @@ fn mad(tid: u64, message: CmMessage) -> Vec<u8> {
         .to_vec()
 }
 
-/// A message of a kind, all else zero.
+/// Returns a message of a kind, with all other fields zero.
 fn blank(attribute: u16) -> CmMessage {
     let mut bytes = [0; Mad::LEN];
     bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -136,7 +136,8 @@ fn labels(conversation: &Conversation) -> Vec<String> {
     conversation.arrows.iter().map(of).collect()
 }
 
-/// Several programs number the datagrams of one QP 1, each as it likes. None of them is sent again.
+/// Several programs number the datagrams of one QP 1 independently. None of them is a
+/// retransmission.
 #[test]
 fn messages_of_the_connection_manager_have_names_and_ends() {
     let (id, none) = (CommId::new(7), CommId::new(0));
@@ -205,13 +206,13 @@ fn messages_of_the_connection_manager_have_names_and_ends() {
             } else {
                 (SERVER, CLIENT)
             };
-            // Each counts from a number of its own, and the client's goes down.
+            // Each program has its own first number, and the client's numbers decrease.
             let psn = if is_client { 9000 - n } else { n };
             let ip = packet(Service::Ud, psn, 1, 1, &mad(n.into(), message));
             (ends.0, ends.1, ip)
         })
         .collect();
-    // Data of the connection, which nothing answers.
+    // Data of the connection, which have no response.
     packets.push((CLIENT, SERVER, packet(Service::Uc, 5, 0, 0x22, &[1; 8])));
     packets.push((CLIENT, SERVER, packet(Service::Uc, 5, 0, 0x22, &[2; 8])));
     let dir = tempfile::tempdir().unwrap();
@@ -294,7 +295,7 @@ fn sidr_rep(status: SidrStatus) -> CmMessage {
     CmMessage::SidrRep(rep)
 }
 
-/// A capture that names no processes, and datagrams whose numbers go down.
+/// A capture without process names, and datagrams whose numbers decrease.
 #[test]
 fn datagrams_name_the_queue_pair_that_sends_them() {
     let dir = tempfile::tempdir().unwrap();

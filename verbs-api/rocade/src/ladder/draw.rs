@@ -1,4 +1,5 @@
-//! A conversation as a ladder: two lines for the ends, time goes down, arrows are packets.
+//! Draws a conversation as a ladder: two lines for the ends, time downwards, and arrows for
+//! packets.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,42 +10,42 @@ use super::ends::End;
 use super::label::{label, name};
 use super::pair::{Arrow, Conversation, Marks};
 
-/// All lengths are in pixels.
+/// The width of a drawing. All lengths are in pixels.
 pub(super) const WIDTH: u32 = 1280;
 const LEFT: u32 = 480;
 const RIGHT: u32 = 780;
-/// From one packet that leaves to the next.
+/// The distance between two packets.
 const ROW: u32 = 19;
-/// From an event to an arrival.
+/// The distance between an event and an arrival.
 const ARRIVAL: u32 = 7;
 const GAP: u32 = 30;
 const HEAD: u32 = 78;
-/// So long a silence is said, where it is also long beside the others.
+/// The minimum length of a silence to show. It must also be long compared with the others.
 const SILENCE: Duration = Duration::from_micros(200);
-/// A conversation with more packets is shown where something happens.
+/// The number of packets from which on only incidents are shown.
 const MANY: usize = 300;
-/// Around what happens so many packets are shown.
+/// The number of packets to show around an incident.
 const AROUND: usize = 8;
-/// The same of its beginning.
+/// The number of packets to show at the beginning.
 const BEGINNING: usize = 30;
-/// So many packets alike in a row become one arrow.
+/// The number of similar packets in a row from which on they become one arrow.
 const ALIKE: usize = 5;
-/// Most characters below the name of an end.
+/// The maximum number of characters below the name of an end.
 const MAX_UNDER: usize = 37;
-/// Most incidents that are told in words.
+/// The maximum number of incidents in the text.
 const MAX_TOLD: usize = 40;
 
-/// What the ladder has a line for.
+/// A line of the ladder.
 enum Item<'a> {
     Packet(&'a Arrow),
-    /// Packets alike, the first and the last of which are given.
+    /// A number of similar packets, with the first and the last one.
     Many(usize, &'a Arrow, &'a Arrow),
-    /// Packets that are left out.
+    /// A number of omitted packets.
     Skipped(usize),
 }
 
 impl Item<'_> {
-    /// Is its arrival an event of its own?
+    /// Returns true if the arrival is an event of its own.
     fn arrives_later(&self) -> bool {
         let (left, arrived) = match self {
             Self::Packet(arrow) => (arrow.left, arrow.arrived),
@@ -55,7 +56,7 @@ impl Item<'_> {
     }
 }
 
-/// Text inside XML.
+/// Escapes text for XML.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -82,7 +83,7 @@ text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,monospace;fill:#24292f}
 .hq{fill:#0969da}.hr{fill:#1a7f37}.hk{fill:#6e7781}.hn{fill:#cf222e}.hw{fill:#bc4c00}
 .x{stroke:#cf222e;stroke-width:2.6}";
 
-/// The class of a packet's colour.
+/// Returns the class of a packet's colour.
 fn colour(arrow: &Arrow) -> char {
     let Marks {
         nak,
@@ -101,7 +102,7 @@ fn colour(arrow: &Arrow) -> char {
     }
 }
 
-/// What became of it.
+/// Returns the remarks about a packet.
 fn fate(marks: Marks) -> Vec<&'static str> {
     let Marks {
         lost,
@@ -122,7 +123,7 @@ fn fate(marks: Marks) -> Vec<&'static str> {
         .collect()
 }
 
-/// A time that people can read.
+/// Formats a time for people.
 pub(super) fn human(time: Duration) -> String {
     let ns = time.as_nanos();
     match ns {
@@ -134,7 +135,7 @@ pub(super) fn human(time: Duration) -> String {
 }
 
 impl End {
-    /// Address and QP, in words.
+    /// Returns address and QP as text.
     pub(super) fn name(&self) -> String {
         match self.qpn {
             Some(qpn) => format!("{}  QP {}", self.address, Qpn::new(qpn)),
@@ -142,7 +143,7 @@ impl End {
         }
     }
 
-    /// Like [`name`](Self::name), and the process where the capture names it.
+    /// Returns [`name`](Self::name) with the process, if the capture names it.
     pub(super) fn full_name(&self) -> String {
         match &self.process {
             Some(process) => format!("{}  {process}", self.name()),
@@ -152,7 +153,7 @@ impl End {
 }
 
 impl Conversation {
-    /// What happened, a line each.
+    /// Returns the incidents, one per line.
     pub(super) fn told(&self) -> Vec<String> {
         let Some(begin) = self.arrows.first().map(Arrow::time) else {
             return Vec::new();
@@ -203,7 +204,7 @@ impl Conversation {
         lines
     }
 
-    /// The lines of the ladder.
+    /// Returns the lines of the ladder.
     fn items(&self, all: bool) -> Vec<Item<'_>> {
         let shown = self.shown(all);
         let mut items: Vec<Item<'_>> = Vec::new();
@@ -241,7 +242,7 @@ impl Conversation {
         items
     }
 
-    /// Which packets are shown.
+    /// Returns the packets to show.
     fn shown(&self, all: bool) -> Vec<bool> {
         let count = self.arrows.len();
         let mut shown = vec![all || count <= MANY; count];
@@ -258,7 +259,7 @@ impl Conversation {
         shown
     }
 
-    /// The drawing of a conversation, from `top` on, and its height.
+    /// Draws a conversation from `top` on. Returns the drawing and its height.
     pub(super) fn draw(&self, top: u32, all: bool) -> (String, u32) {
         let items = self.items(all);
         let mut events: Vec<(Duration, bool, usize)> = Vec::new();
@@ -280,7 +281,7 @@ impl Conversation {
                 events.push((arrived, true, index));
             }
         }
-        // What arrives may be why something leaves at the same time.
+        // Arrivals come first, because they may cause a packet that leaves at the same time.
         events.sort_by_key(|(time, arrives, index)| (*time, !*arrives, *index));
         let usual = usual_gap(&events);
         let mut places: Vec<[Option<u32>; 2]> = vec![[None; 2]; items.len()];
@@ -291,7 +292,7 @@ impl Conversation {
         for (time, arrives, index) in events {
             let silence = time.saturating_sub(before);
             before = time;
-            // Said where no arrow is in the way.
+            // A silence is shown only where no arrow is in flight.
             if silence >= SILENCE && silence > usual * 20 && flying == 0 {
                 silences.push((y + ROW, silence));
                 y += GAP;
@@ -351,7 +352,7 @@ impl Conversation {
         (behind, end + ROW - top)
     }
 
-    /// The part that each end has. Datagrams have neither a requester nor a responder.
+    /// Returns the roles of the ends. Datagrams have neither a requester nor a responder.
     fn roles(&self) -> [&'static str; 2] {
         let is_datagram = |arrow: &Arrow| arrow.seen.headers.deth.is_some();
         if !self.arrows.iter().all(is_datagram) {
@@ -364,7 +365,7 @@ impl Conversation {
         [role(&self.ends[0]), role(&self.ends[1])]
     }
 
-    /// The ends and their lines.
+    /// Draws the ends and their lines.
     fn frame(&self, top: u32, end: u32) -> String {
         let mut out = String::new();
         let boxes = [LEFT, RIGHT].into_iter().zip(self.roles());
@@ -393,7 +394,7 @@ impl Conversation {
     }
 }
 
-/// The text as far as it fits below a name.
+/// Shortens a text so that it fits below a name.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(MAX_UNDER) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -401,7 +402,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// The median of the times between events: what is much more is a silence.
+/// Returns the median of the times between events. A silence is much longer.
 fn usual_gap(events: &[(Duration, bool, usize)]) -> Duration {
     let mut gaps: Vec<Duration> = events
         .windows(2)
@@ -411,7 +412,7 @@ fn usual_gap(events: &[(Duration, bool, usize)]) -> Duration {
     gaps.get(gaps.len() / 2).copied().unwrap_or_default()
 }
 
-/// An arrow and its label, beside the line of who sends. `many` stands for several packets.
+/// Draws an arrow, and its label at the sender's line. `many` stands for several packets.
 fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Option<String>) {
     let colour = colour(arrow);
     let (from, to) = if arrow.forward {
@@ -422,7 +423,8 @@ fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Op
     let y1 = place[0].unwrap_or_else(|| place[1].map_or(0, |y| y - ARRIVAL));
     let y2 = place[1].unwrap_or(y1 + ARRIVAL);
     let lost = arrow.marks.lost;
-    // What is lost gets half of the way; what was not seen to leave starts there.
+    // The arrow of a lost packet ends half-way. The arrow of a packet without a recorded departure
+    // starts half-way.
     let middle = (u32::midpoint(from, to), u32::midpoint(y1, y2));
     let begin = if place[0].is_none() {
         middle
@@ -460,7 +462,7 @@ fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Op
             y - 6
         );
     } else {
-        // The head: a triangle that points to the other line.
+        // The head is a triangle that points to the other line.
         let back = if arrow.forward { end.0 - 9 } else { end.0 + 9 };
         let _ = write!(
             out,

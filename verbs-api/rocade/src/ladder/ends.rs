@@ -1,4 +1,4 @@
-//! The sender and the receiver of a packet: addresses, QPs and processes.
+//! Finds the sender and the receiver of a packet: addresses, QPs and processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,23 +9,23 @@ use rocade_wire::mad::{CmMessage, TransportType};
 
 use super::read::{Seen, Way};
 
-/// One end: an address, and the number of its QP and its process where they are known.
+/// One end: an address, and QP number and process if they are known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct End {
     pub(super) address: IpAddr,
     pub(super) qpn: Option<u32>,
-    /// Name and PID.
+    /// The name and the PID.
     pub(super) process: Option<Arc<str>>,
 }
 
-/// A direction: from an address to an address, and a QP there.
+/// A direction: source address, destination address and destination QP.
 type Flow = (IpAddr, IpAddr, u32);
 
-/// What a capture as a whole says of the ends of its packets.
+/// The knowledge about the ends of packets from the whole capture.
 pub(super) struct Directory {
     /// The QP that sends a flow.
     senders: HashMap<Flow, u32>,
-    /// The processes that have a QP. QP 1 of an address is of all processes there.
+    /// The processes that have a QP. All processes at an address share its QP 1.
     processes: HashMap<(IpAddr, u32), BTreeSet<Arc<str>>>,
 }
 
@@ -54,7 +54,7 @@ impl Directory {
         directory
     }
 
-    /// The QP that a packet comes from: datagrams and requests of DC name it.
+    /// Returns the QP that sends a packet. Datagrams and DC requests name it.
     fn sender(&self, seen: &Seen) -> Option<u32> {
         let headers = &seen.headers;
         let named = headers.deth.map(|deth| deth.src_qp);
@@ -65,8 +65,9 @@ impl Directory {
             .or_else(|| self.senders.get(&flow).copied())
     }
 
-    /// The end that sends a packet, and the one that receives it; each end's process where it has been seen there. Only
-    /// those of QP 1 have a process, which tells them apart; [`name_process`](Self::name_process) is for the others.
+    /// Returns the sending and the receiving end of a packet. `sender` and `receiver` are the
+    /// processes that captured it. Only ends with QP 1 get a process here, because all processes
+    /// share QP 1. [`name_process`](Self::name_process) sets the others.
     pub(super) fn ends(
         &self,
         seen: &Seen,
@@ -96,7 +97,7 @@ impl Directory {
         (from, to)
     }
 
-    /// The only process that an end can be of, apart from one.
+    /// Returns the process of an end if only one is possible, without the process `but`.
     fn only(&self, end: &End, but: Option<Arc<str>>) -> Option<Arc<str>> {
         let known = self.processes.get(&(end.address, end.qpn?))?;
         let mut others = known
@@ -106,7 +107,7 @@ impl Directory {
         others.next().is_none().then(|| Arc::clone(first))
     }
 
-    /// Fills in the process of an end, or the processes that have shared its number.
+    /// Sets the process of an end, or the processes that have used the same QP number.
     pub(super) fn name_process(&self, end: &mut End) {
         let Some(qpn) = end.qpn.filter(|qpn| *qpn != Qpn::GSI.get()) else {
             return;
@@ -118,7 +119,8 @@ impl Directory {
     }
 }
 
-/// The QPs of connections that the connection manager has made: REQ and REP each name the one of their sender.
+/// Returns the QPs of connections that the connection manager established. REQ and REP each name
+/// the QP of their sender.
 fn connections(packets: &[Seen]) -> HashMap<Flow, u32> {
     let mut asked = HashMap::new();
     let mut flows = HashMap::new();
@@ -141,8 +143,8 @@ fn connections(packets: &[Seen]) -> HashMap<Flow, u32> {
     flows
 }
 
-/// For each flow the QP that sends it. A packet names only its destination; but a response has the PSN of a
-/// request, so who gets responses to the requests of a flow is who sends it.
+/// Returns the QP that sends each flow. A packet names only its destination QP, but a response has
+/// the PSN of its request. So the QP that gets the responses sends the requests.
 fn peers(packets: &[Seen]) -> HashMap<Flow, u32> {
     let mut asked: HashMap<Flow, Vec<u32>> = HashMap::new();
     let mut votes: HashMap<Flow, HashMap<u32, u64>> = HashMap::new();
@@ -160,7 +162,7 @@ fn peers(packets: &[Seen]) -> HashMap<Flow, u32> {
                 flows.push(qpn);
             }
         } else if let Some(flows) = asked.get(&(seen.destination, seen.source, psn)) {
-            // The fewer might be meant, the more it says.
+            // The fewer flows match, the more weight a response has.
             let weight = 64 / flows.len() as u64;
             for &asked in flows {
                 if seen.source == seen.destination && asked == qpn {

@@ -1,4 +1,4 @@
-//! Words for a packet: its operation, or the message of the connection manager that it carries.
+//! Labels of packets: the operation, or the message of the connection manager.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use rocade_wire::{Headers, NakCode, Operation, Syndrome};
 
 use super::read::Seen;
 
-/// The words beside the arrow of a packet.
+/// Returns the label at the arrow of a packet.
 pub(super) fn label(seen: &Seen) -> String {
     match &seen.message {
         Some(message) => message_label(message),
@@ -15,7 +15,7 @@ pub(super) fn label(seen: &Seen) -> String {
     }
 }
 
-/// The first word or words of a label: two packets with the same ones may share an arrow.
+/// Returns the first words of a label. Packets with equal names may share an arrow.
 pub(super) fn name(seen: &Seen) -> String {
     match &seen.message {
         Some(message) => message_name(message).to_owned(),
@@ -23,7 +23,7 @@ pub(super) fn name(seen: &Seen) -> String {
     }
 }
 
-/// Returns true if a message of the connection manager answers another one.
+/// Returns true if a message of the connection manager is a reply.
 pub(super) const fn is_answer(message: &CmMessage) -> bool {
     !matches!(
         message,
@@ -35,7 +35,7 @@ pub(super) const fn is_answer(message: &CmMessage) -> bool {
     )
 }
 
-/// Returns true if a message of the connection manager says no.
+/// Returns true if a message of the connection manager is a rejection.
 pub(super) fn is_refusal(message: &CmMessage) -> bool {
     match message {
         CmMessage::Rej(_) => true,
@@ -143,7 +143,7 @@ const fn subject(message: Rejected, third: &'static str) -> &'static str {
     }
 }
 
-/// A port where `rdma_cm` has made the service ID of one.
+/// Returns the port, if `rdma_cm` derived the service ID from one.
 fn service_words(service: ServiceId) -> String {
     let port = service.get() & 0xffff;
     match service.get() >> 16 {

@@ -1,4 +1,4 @@
-//! `rocade ladder`: a capture as a drawing that anybody understands.
+//! `rocade ladder`: draws a capture as a packet ladder.
 
 #[cfg(test)]
 mod datagram_tests;
@@ -22,9 +22,9 @@ use draw::{STYLE, WIDTH, escape};
 use pair::{Conversation, Marks};
 use read::Capture;
 
-/// Most conversations that are drawn unless the user says which.
+/// The maximum number of conversations to draw if the user selects none.
 const MAX_DRAWN: usize = 16;
-/// Bytes of the legend's height in a drawing.
+/// The height of the legend in a drawing.
 const LEGEND: u32 = 44;
 
 pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
@@ -83,7 +83,7 @@ fn write(out: &Path, text: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::new(format!("cannot write {}: {error}", out.display())))
 }
 
-/// What there is to say of the file.
+/// The properties of the capture file.
 struct Facts {
     file: PathBuf,
     others: u64,
@@ -122,7 +122,7 @@ impl Facts {
     }
 }
 
-/// How often what has happened.
+/// Counts the incidents of each kind.
 fn summary<'a>(conversations: impl Iterator<Item = &'a Conversation> + Clone) -> String {
     let count =
         |is_so: fn(Marks) -> bool| -> usize { conversations.clone().map(|c| c.count(is_so)).sum() };

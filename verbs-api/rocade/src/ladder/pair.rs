@@ -1,4 +1,4 @@
-//! From packets to conversations: which QP talks to which, and what became of each packet.
+//! Groups packets into conversations, and determines what happened to each packet.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -11,42 +11,43 @@ use super::ends::{Directory, End};
 use super::label::{is_answer, is_refusal};
 use super::read::{Seen, Way};
 
-/// The same packet is seen leaving and arriving within this time, or it is not the same.
+/// The maximum time between departure and arrival of a packet.
 const FLIGHT: Duration = Duration::from_secs(2);
-/// So much may the clocks of two captures differ.
+/// The maximum difference between the clocks of two captures.
 const SKEW: Duration = Duration::from_millis(2);
 
-/// What is special about a packet.
+/// The special properties of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// The capture says so, or nobody has seen it arrive.
+    /// The capture says that it was lost, or no capture has its arrival.
     pub(super) lost: bool,
-    /// The same request, or a response with the same number, went before. Only reliable services send again.
+    /// A copy of the request, or a response with the same PSN, was sent before. Only reliable services
+    /// retransmit.
     pub(super) again: bool,
     pub(super) nak: bool,
     pub(super) rnr: bool,
-    /// A message of the connection manager that says no.
+    /// A rejection of the connection manager.
     pub(super) refused: bool,
-    /// Wrong ICRC, or the comment says that it is damaged.
+    /// The ICRC is wrong, or the comment says that the packet is damaged.
     pub(super) damaged: bool,
-    /// Any other comment.
+    /// The packet has any other comment.
     pub(super) noted: bool,
     pub(super) marked: bool,
 }
 
 impl Marks {
-    /// Is it worth a look?
+    /// Returns true if the packet is an incident.
     pub(super) const fn is_incident(self) -> bool {
         let is_refused = self.nak || self.rnr || self.refused;
         self.lost || self.again || is_refused || self.damaged || self.noted
     }
 }
 
-/// A packet that travels.
+/// A packet of a conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Arrow {
     pub(super) seen: Seen,
-    /// From the first end to the second.
+    /// The direction from the first end to the second.
     pub(super) forward: bool,
     pub(super) left: Option<Duration>,
     pub(super) arrived: Option<Duration>,
@@ -54,13 +55,13 @@ pub(super) struct Arrow {
 }
 
 impl Arrow {
-    /// When it was seen first.
+    /// Returns the time of the first record of the packet.
     pub(super) fn time(&self) -> Duration {
         self.left.or(self.arrived).unwrap_or(self.seen.time)
     }
 }
 
-/// Two ends and what goes between them.
+/// Two ends and the packets between them.
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
     pub(super) ends: [End; 2],
@@ -73,19 +74,19 @@ struct Flight {
     seen: Seen,
     left: Option<Duration>,
     arrived: Option<Duration>,
-    /// The processes that have seen it leave and arrive.
+    /// The processes that recorded its departure and its arrival.
     sender: Option<Arc<str>>,
     receiver: Option<Arc<str>>,
 }
 
-/// Sorts packets into conversations; those with the most packets first. Only where the capture `is_whole` is a packet
-/// lost that nobody has seen arrive.
+/// Groups packets into conversations, the largest first. A packet without a recorded arrival counts
+/// as lost only if the capture `is_whole`.
 pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversation> {
     let directory = Directory::new(&packets);
     let mut all: BTreeMap<[End; 2], Vec<Arrow>> = BTreeMap::new();
     for flight in flights(packets, is_whole) {
         let (from, to) = directory.ends(&flight.seen, flight.sender, flight.receiver);
-        // The end that is known as an initiator of requests is on the left: decided below.
+        // `turn` below puts the requester on the left.
         let is_answer = flight.seen.message.as_deref().is_some_and(is_answer);
         let forward = if from == to { !is_answer } else { from <= to };
         let ends = if forward { [from, to] } else { [to, from] };
@@ -112,9 +113,9 @@ pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversat
     conversations
 }
 
-/// Joins what left with what came. Who captures at one end only sees each packet once.
+/// Merges the records of departures and arrivals. A capture at one end has each packet only once.
 fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
-    // Addresses whose arrivals are in the capture.
+    // Destinations whose arrivals are in the capture.
     let captured: HashSet<(IpAddr, u32)> = packets
         .iter()
         .filter(|seen| seen.way == Way::Came)
@@ -137,7 +138,7 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                 receiver: None,
             }),
             Way::Went => {
-                // Clocks differ: it may have come before it left.
+                // Clocks differ, so an arrival may be recorded before the departure.
                 let early = early.get_mut(&key).and_then(VecDeque::pop_front);
                 if let Some(index) = early
                     && time.saturating_sub(flights[index].seen.time) <= SKEW
@@ -197,8 +198,8 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
     flights
 }
 
-/// Returns true if requesters of the service send again what is lost, with the same PSN. The PSNs of datagrams need
-/// not follow each other, least of all those to a QP 1 that several programs send through.
+/// Returns true if requesters of the service retransmit lost packets with the same PSN. The PSNs of
+/// datagrams need not be consecutive, in particular if several programs send from one QP 1.
 const fn is_reliable(service: Service) -> bool {
     !matches!(service, Service::Uc | Service::Ud | Service::Cnp)
 }
@@ -208,7 +209,7 @@ fn is_lost_by_note(note: &str) -> bool {
 }
 
 impl Conversation {
-    /// Puts the end that asks on the left: the one that sends more requests.
+    /// Puts the end that sends more requests on the left.
     fn turn(&mut self) {
         let requests = |forward| {
             let is_request = |arrow: &&Arrow| {
@@ -217,7 +218,7 @@ impl Conversation {
             };
             self.arrows.iter().filter(is_request).count()
         };
-        // Datagrams are all requests: who begins is on the left.
+        // With datagrams only, the end that starts is on the left.
         let is_datagram = |arrow: &Arrow| arrow.seen.headers.deth.is_some();
         let is_turned = match self.arrows.first() {
             Some(first) if self.arrows.iter().all(is_datagram) => !first.forward,
@@ -242,15 +243,16 @@ impl Conversation {
             let operation = bth.opcode.operation();
             let is_ack = operation == Some(Operation::Acknowledge);
             let is_request = operation.is_some_and(Operation::is_request);
-            // Requests leave in the order of their numbers, and a number is answered once with data; which packet of
-            // a message it is may change. Numbers start again after 2^24 packets: only the newest count.
+            // Requests leave in the order of their PSNs, and each PSN gets one data response. The
+            // position within the message may change. PSNs wrap after 2^24 packets, so only the
+            // newest ones count.
             let lane = (arrow.forward, is_request);
             let newest = newest_of.entry(lane).or_insert_with(|| bth.psn.sub(1));
             let ahead = bth.psn.diff(*newest);
             if ahead > 0 {
                 *newest = bth.psn;
             }
-            // A READ takes as many numbers as it has responses.
+            // A READ uses as many PSNs as it has responses.
             if !is_request
                 && let Some(asked) = newest_of.get_mut(&(!arrow.forward, true))
                 && bth.psn.diff(*asked) > 0
@@ -276,7 +278,7 @@ impl Conversation {
         }
     }
 
-    /// How many packets are so.
+    /// Returns the number of packets for which `is_so` returns true.
     pub(super) fn count(&self, is_so: impl Fn(Marks) -> bool) -> usize {
         self.arrows
             .iter()

@@ -1,4 +1,4 @@
-//! RoCEv2 packets out of a capture: ours, tcpdump's, Wireshark's.
+//! Reads RoCEv2 packets from captures of Rocade, tcpdump and Wireshark.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -22,12 +22,12 @@ use rocade_wire::{Headers, ICRC_LEN, Packet, Qpn, icrc};
 
 use crate::error::CliError;
 
-/// Files from this size on show how far reading is.
+/// The file size from which on reading shows its progress.
 const LARGE: u64 = 16 << 20;
-/// How a pcapng file begins.
+/// The first bytes of a pcapng file.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// Which way a packet went, as far as the capture says so.
+/// The direction of a packet, if the capture has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
     #[default]
@@ -39,22 +39,22 @@ pub(super) enum Way {
 /// A packet in a capture.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// Since 1970.
+    /// The time since 1970.
     pub(super) time: Duration,
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) way: Way,
-    /// The process that has captured it, in Rocade's captures.
+    /// The process that captured the packet, in Rocade's captures.
     pub(super) process: Option<Arc<str>>,
     pub(super) headers: Headers,
     pub(super) payload_len: usize,
-    /// The text of a datagram to QP 1.
+    /// The connection manager's message, if the packet is a datagram to QP 1.
     pub(super) message: Option<Box<CmMessage>>,
-    /// From BTH to ICRC: packets that are the same have the same.
+    /// A hash from BTH to ICRC, which is equal for copies of a packet.
     pub(super) fingerprint: u64,
     pub(super) bad_icrc: bool,
     pub(super) marked: bool,
-    /// Comment of the capture.
+    /// The comment in the capture.
     pub(super) note: String,
 }
 
@@ -62,15 +62,15 @@ pub(super) struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Capture {
     pub(super) packets: Vec<Seen>,
-    /// Packets that are no RoCEv2.
+    /// The number of packets that are not RoCEv2.
     pub(super) others: u64,
-    /// Left out by who captured.
+    /// The number of packets that the capturing program dropped.
     pub(super) left_out: u64,
-    /// Why the rest of the file could not be read.
+    /// The reason why the rest of the file could not be read.
     pub(super) cut: Option<String>,
 }
 
-/// Reads a capture; the packets are in the order of time.
+/// Reads a capture. The packets are in the order of time.
 pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
     let explain = |reason: &dyn std::fmt::Display| {
         CliError::new(format!("{}: {reason}", path.display())).hint(
@@ -101,7 +101,7 @@ pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
     progress.finish_and_clear();
     match result {
         Ok(()) => {}
-        // What was read until then is good: somebody may be writing still.
+        // The packets so far are valid, because a program may still be writing the file.
         Err(error) if !capture.packets.is_empty() => capture.cut = Some(error.to_string()),
         Err(error) => return Err(explain(&error)),
     }
@@ -160,7 +160,7 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
                         _ => {}
                     }
                 }
-                // The reader takes ticks for nanoseconds.
+                // The reader reports ticks as nanoseconds.
                 let time = ticks(packet.timestamp, interface.tick_ns);
                 capture.add(interface.link, time, &packet.data, about);
             }
@@ -168,7 +168,7 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
                 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption as Option;
                 for option in &statistics.options {
                     if let Option::IsbIfDrop(count) = option {
-                        // Counts go on from section to section of one process.
+                        // The counts of a process accumulate from section to section.
                         if *count < before {
                             left_out += before;
                         }
@@ -183,7 +183,7 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
     Ok(())
 }
 
-/// Returns true if Rocade has written the section: its interfaces then name the process.
+/// Returns true if Rocade wrote the section. Its interfaces then name the process.
 fn is_of_rocade(section: &SectionHeaderBlock<'_>) -> bool {
     section.options.iter().any(|option| match option {
         SectionHeaderOption::UserApplication(name) => name.starts_with("Rocade "),
@@ -194,7 +194,7 @@ fn is_of_rocade(section: &SectionHeaderBlock<'_>) -> bool {
 /// An interface of a section.
 struct Interface {
     link: DataLink,
-    /// Nanoseconds of a tick of its clock.
+    /// The length of a clock tick in nanoseconds.
     tick_ns: f64,
     process: Option<Arc<str>>,
 }
@@ -217,7 +217,7 @@ impl Interface {
     }
 }
 
-/// What a capture says of a packet, beside its bytes.
+/// The metadata of a packet in a capture.
 #[derive(Default)]
 struct About<'a> {
     way: Way,
@@ -242,7 +242,7 @@ fn ticks(timestamp: Duration, tick_ns: f64) -> Duration {
     Duration::from_secs_f64(timestamp.as_secs_f64() * tick_ns)
 }
 
-/// Nanoseconds of a tick, after `if_tsresol`.
+/// Converts `if_tsresol` to the length of a tick in nanoseconds.
 fn tick_ns(resolution: u8) -> f64 {
     let exponent = i32::from(resolution & 0x7f);
     let base: f64 = if resolution & 0x80 == 0 { 10.0 } else { 2.0 };
@@ -290,13 +290,13 @@ fn seen(time: Duration, ip: &[u8], about: About<'_>) -> Option<Seen> {
     })
 }
 
-/// The IP datagram in a frame.
+/// Returns the IP datagram in a frame.
 fn ip_of(link: DataLink, frame: &[u8]) -> Option<&[u8]> {
     const IPV4: [u8; 2] = [0x08, 0x00];
     const IPV6: [u8; 2] = [0x86, 0xdd];
     const VLAN: [u8; 2] = [0x81, 0x00];
     let is_ip = |kind: &[u8]| kind == IPV4 || kind == IPV6;
-    // Link types without a name in the crate are those of its registry.
+    // Link types without a name in the crate have their number in the registry of pcap.
     match u32::from(link) {
         // Ethernet
         1 => match frame.get(12..14)? {

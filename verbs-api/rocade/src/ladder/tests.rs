@@ -19,12 +19,12 @@ use super::*;
 
 const A: [u8; 4] = [10, 0, 0, 1];
 const B: [u8; 4] = [10, 0, 0, 2];
-/// QP numbers of the two.
+/// The QP numbers of the two ends.
 const QP_A: u32 = 0x11;
 const QP_B: u32 = 0x22;
 const PORT: u16 = 0xC000;
 
-/// An IPv4 datagram with a packet of RC; `more` comes behind the BTH.
+/// Returns an IPv4 datagram with an RC packet. `more` follows the BTH.
 fn packet(from_a: bool, operation: Operation, psn: u32, more: &[u8]) -> Vec<u8> {
     let (source, destination, qpn) = if from_a { (A, B, QP_B) } else { (B, A, QP_A) };
     let (src, dst): (IpAddr, IpAddr) = (source.into(), destination.into());
@@ -57,13 +57,13 @@ fn packet(from_a: bool, operation: Operation, psn: u32, more: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// A RETH that asks for so many bytes.
+/// Returns a RETH with this length.
 fn reth(len: u32) -> Vec<u8> {
     [&[0; 12][..], &len.to_be_bytes()].concat()
 }
 
-/// A READ of five packets, the third of which is lost; the requester asks for the rest. Time in µs, and whether the
-/// packet is lost.
+/// Returns a READ of five packets, the third of which is lost, and the READ for the rest. Each
+/// packet has a time in µs, and whether it is lost.
 fn story() -> Vec<(u64, Vec<u8>, bool)> {
     let aeth = [0x1f, 0, 0, 1];
     let with_aeth = |len: usize| [&aeth[..], &vec![7; len]].concat();
@@ -116,7 +116,7 @@ fn story() -> Vec<(u64, Vec<u8>, bool)> {
     ]
 }
 
-/// The story as both ends have captured it, or as tcpdump has.
+/// Writes the story like a capture at both ends, or like tcpdump.
 fn write_story(path: &Path, both_ends: bool) {
     let file = File::create(path).unwrap();
     if !both_ends {
@@ -207,7 +207,7 @@ fn both_ends_make_one_conversation() {
     );
 }
 
-/// What the capture itself has left out was not lost on the way.
+/// Packets that the capture dropped do not count as lost.
 #[test]
 fn gaps_of_the_capture_are_no_losses() {
     let dir = tempfile::tempdir().unwrap();
@@ -235,7 +235,7 @@ fn a_capture_of_tcpdump_has_no_arrivals_and_is_understood() {
         3,
         "102 was never seen before"
     );
-    // A file that is being written still.
+    // A file that is still being written.
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     let capture = read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The command in a build directory of its own.
+//! Runs the command in a separate build directory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 pub(crate) const LIBRARIES: [&str; 5] = ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"];
 
-/// The command in a build directory of its own, with an empty home directory.
+/// A build directory with the command, and an empty home directory.
 pub(crate) struct Build {
     dir: tempfile::TempDir,
 }
@@ -14,8 +14,8 @@ pub(crate) struct Build {
 impl Build {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        // A link, not a copy: a file that was just written may still be open in a child that
-        // another test forks, and then it cannot be executed.
+        // A link instead of a copy. A newly written file may still be open in a child that another
+        // test forks, and then cannot be executed.
         fs::hard_link(env!("CARGO_BIN_EXE_rocade"), dir.path().join("rocade")).unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         Self { dir }
@@ -34,7 +34,7 @@ impl Build {
         self.dir.path().join(name)
     }
 
-    /// `rocade ARGS`, in the directory `work`, without settings of the machine.
+    /// Returns the command `rocade ARGS` in the directory `work`, without settings of the machine.
     pub(crate) fn rocade(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.path("rocade"));
         command
@@ -52,7 +52,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Fails unless the command ended with `code` and an error text that has all `parts`.
+/// Fails unless the command ended with `code` and an error text that contains all `parts`.
 pub(crate) fn assert_refused(output: &Output, code: i32, parts: &[&str]) {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{error}");
