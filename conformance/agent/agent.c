@@ -1,18 +1,20 @@
 /*
- * The far end of the conformance suite on a device with verbs: makes queue pairs, posts work and tells what it saw, as
- * the suite orders. Nothing but libibverbs of any rdma-core is needed:
+ * The far end of the conformance suite on a device with verbs. It creates queue pairs, posts work requests and
+ * reports the results, as ordered by the suite. It needs only libibverbs of any rdma-core:
  *
  *	cc -O2 -o agent agent.c -libverbs
  *	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT [-a ADDRESS]]
  *
- * Orders come by standard input and are answered on standard output; with -l, on the first connection to that TCP
- * port of 127.0.0.1, or of the address that -a names (:: is all of them). Anybody who reaches the port can give
- * orders: name an address of a network that is trusted. Without -g the GID is that of the address which the suite
- * tests. -f says that the device has what it does not report: flush, atomic-write, own (the operations that only
- * Rocade has), or rxe-flush (it takes a FLUSH only with the ICRC of Linux's rxe).
+ * It reads orders from standard input and writes the answers to standard output. With -l, it uses the first
+ * connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all). Every host that reaches the
+ * port can send orders, so use an address of a trusted network. Without -g it uses the GID of the address under
+ * test.
  *
- * An order is a line of words, numbers among them in C's notation; so is the answer: "ok ...", "none", or
- * "unable WHY". docs/conformance.md lists them.
+ * -f adds a feature that the device does not report: flush, atomic-write, own or rxe-flush. A device with own
+ * has the operations of Rocade. A device with rxe-flush accepts a FLUSH only with the ICRC of Linux's rxe.
+ *
+ * An order is a line of words, with numbers in C notation. So is the answer: "ok ...", "none", or "unable WHY".
+ * docs/conformance.md lists them.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,9 +31,9 @@
 
 enum { FEATURES = 4, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
 enum { WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
-/* Rights as the suite writes them. */
+/* Access rights in the suite's notation. */
 enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
-/* What headers of older rdma-cores do not name. */
+/* Constants that headers of older rdma-cores lack. */
 enum { ACCESS_FLUSH_GLOBAL = 1 << 8, CAP_FLUSH_GLOBAL = 38, CAP_ATOMIC_WRITE = 40 };
 
 #define RECEIVE (1ull << 63)
@@ -42,7 +44,8 @@ struct region {
 	size_t len;
 };
 
-/* A queue pair and all that it needs, in a context of its own: asynchronous events are a context's. */
+/* A queue pair with its resources. It has its own context, because asynchronous events belong to a
+ * context. */
 struct end {
 	struct ibv_context *context;
 	struct ibv_pd *pd, *foreign;
@@ -62,7 +65,7 @@ static int port = 1, told_gid_index = -1, gid_index = -1, told_feature_count, ca
 static struct ibv_device *device;
 static struct end *ends[ENDS];
 static FILE *in, *out;
-/* The order's words that are still to be read. */
+/* The unread words of the order. */
 static char *rest;
 
 static int answer(const char *format, ...)
@@ -117,7 +120,7 @@ static struct ibv_ah_attr path_to(const char *address)
 	return attr;
 }
 
-/* Whether an entry of the GID table is of RoCEv2, as far as the kernel tells. */
+/* Returns true if an entry of the GID table is of type RoCEv2, according to the kernel. */
 static int is_v2(int index)
 {
 	char path[256], type[32] = "v2";
@@ -137,7 +140,7 @@ static void name_feature(const char *name)
 	fprintf(out, " %s", name);
 }
 
-/* hello ADDRESS: the device's name and what it can do beyond the ordinary. */
+/* hello ADDRESS: answers with the name and the optional features of the device. */
 static int hello(void)
 {
 	struct ibv_device_attr_ex attr = {0};
@@ -170,7 +173,7 @@ static int hello(void)
 
 static void destroy(struct end *end)
 {
-	/* rxe holds a queue pair until the windows that are bound to it are gone. */
+	/* rxe keeps a queue pair until the windows bound to it are deallocated. */
 	for (int i = 0; i < end->window_count; i++)
 		ibv_dealloc_mw(end->windows[i]);
 	if (end->qp)
@@ -236,7 +239,8 @@ static int make_region(struct end *end, struct region *region)
 	return region->mr ? 0 : -1;
 }
 
-/* The shared receive queue, of another protection domain than the queue pair's; of an XRC domain, perhaps. */
+/* Creates the shared receive queue in another protection domain than the queue pair's, and
+ * optionally in an XRC domain. */
 static int make_srq(struct end *end, int is_xrc)
 {
 	struct ibv_xrcd_init_attr domain = {
@@ -313,7 +317,7 @@ static int to_rts(struct end *end, struct ibv_qp_attr *attr)
 	return change(end, IBV_QPS_RTS, attr, mask);
 }
 
-/* What the queue pair is called, and where its memory is. */
+/* Answers with the number of the queue pair and the addresses of its memory. */
 static int describe(int handle, struct end *end, int regions)
 {
 	uint32_t srqn = 0;
@@ -411,7 +415,7 @@ static int memory(struct end *end, int is_write)
 	len = is_write ? strlen(text) / 2 : strtoull(text, NULL, 0);
 	if (region >= REGIONS || offset > end->regions[region].len || len > end->regions[region].len - offset)
 		return answer("unable not inside the region");
-	/* The device writes it too. */
+	/* Volatile, because the device writes the memory, too. */
 	volatile uint8_t *bytes = end->regions[region].bytes + offset;
 	for (size_t i = 0; is_write && i < len; i++) {
 		char digits[3] = {text[2 * i], text[2 * i + 1]};
@@ -445,7 +449,8 @@ static int window(struct end *end)
 	return answer("ok %u", window->rkey);
 }
 
-/* bind RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: the window is the one whose key differs in the low byte at most. */
+/* bind RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: binds the window whose key differs at most in the
+ * low byte. */
 static int bind_window(struct end *end, struct ibv_send_wr *wr)
 {
 	uint32_t rkey = wr->bind_mw.rkey = number();
@@ -520,7 +525,8 @@ static int post_send(struct end *end)
 	return answer("ok");
 }
 
-/* ok ID STATUS IS_RECEIVE BYTE_LEN WITH VALUE; WITH is 1 for immediate data, 2 for a key made invalid. */
+/* ok ID STATUS IS_RECEIVE BYTE_LEN WITH VALUE. WITH is 1 for immediate data, and 2 for an
+ * invalidated key. */
 static int poll_one(struct end *end)
 {
 	struct ibv_wc wc = {0};
@@ -556,7 +562,7 @@ static int to_error(struct end *end)
 	return !end->qp || change(end, IBV_QPS_ERR, &attr, 0) ? unable("ibv_modify_qp to ERR") : answer("ok");
 }
 
-/* rearm HANDLE ADDRESS: the alternate path leads there. */
+/* rearm HANDLE ADDRESS: loads the alternate path to the address. */
 static int rearm(struct end *end)
 {
 	struct ibv_qp_attr attr = {.alt_ah_attr = path_to(word()), .alt_port_num = port, .path_mig_state = IBV_MIG_REARM};
@@ -614,7 +620,7 @@ static int fail(const char *what)
 	return 2;
 }
 
-/* The first connection to a TCP port of an address becomes where orders come from. */
+/* Accepts one connection at a TCP port of an address, and reads the orders from it. */
 static int serve(const char *address, int tcp_port)
 {
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(tcp_port)};

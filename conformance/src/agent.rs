@@ -1,6 +1,7 @@
-//! A device with verbs: the program `agent/agent.c` drives it, on its machine, and is told here what to do.
+//! A device with verbs, driven by the program `agent/agent.c` on its machine.
 //!
-//! An order is a line of words, and so is the answer: `ok …`, `none`, or `unable WHY`. docs/conformance.md lists them.
+//! An order is a line of words, and so is the answer: `ok …`, `none`, or `unable WHY`.
+//! docs/conformance.md lists them.
 
 use std::{
     cell::RefCell,
@@ -25,15 +26,15 @@ use crate::{
     },
 };
 
-/// How long an answer may take; the device may have to wait for hardware.
+/// The time limit for an answer. The device may have to wait for hardware.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where orders go and answers come from.
+/// The connection to an agent.
 struct Link {
     orders: Box<dyn Write>,
     answers: Receiver<String>,
     child: Option<Child>,
-    /// Why nothing is asked any more.
+    /// The reason why the agent is no longer used.
     is_lost: Option<Unable>,
 }
 
@@ -74,7 +75,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // It ends with its input.
+        // The agent ends when its input ends.
         self.orders = Box::new(io::sink());
         if let Some(child) = &mut self.child {
             if self.is_lost.is_some() {
@@ -85,7 +86,7 @@ impl Drop for Link {
     }
 }
 
-/// A device whose agent obeys.
+/// A device with a running agent.
 pub struct Agent {
     link: Rc<RefCell<Link>>,
     name: String,
@@ -104,10 +105,11 @@ impl fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// Starts the agent by a shell command line; it obeys on its standard input. The device has `address`.
+    /// Starts the agent by a shell command line, and sends the orders to its standard input. The
+    /// device has `address`.
     ///
     /// # Errors
-    /// It cannot be started, or has no such device.
+    /// The agent cannot be started, or has no such device.
     pub fn start(command: &str, address: IpAddr) -> Result<Self, Unable> {
         let child = Command::new("sh")
             .args(["-c", command])
@@ -123,10 +125,10 @@ impl Agent {
         Self::greet(link, address)
     }
 
-    /// An agent that listens at a TCP port.
+    /// Connects to an agent that listens at a TCP port.
     ///
     /// # Errors
-    /// It does not, or has no such device.
+    /// The connection fails, or the agent has no such device.
     pub fn connect(to: SocketAddr, address: IpAddr) -> Result<Self, Unable> {
         let connect = || {
             let stream = TcpStream::connect(to)?;
@@ -138,7 +140,7 @@ impl Agent {
         Self::greet(Link::new(Box::new(orders), answers), address)
     }
 
-    /// Why the agent is asked nothing any more, if it was lost.
+    /// Returns the reason why the agent is no longer used, if it was lost.
     #[must_use]
     pub fn lost(&self) -> Option<Unable> {
         self.link.borrow().is_lost.clone()
@@ -192,7 +194,7 @@ impl Peer for Agent {
     }
 }
 
-/// What comes after `ok`.
+/// Returns the text after `ok`.
 fn accepted(answer: String) -> Result<String, Unable> {
     let (word, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
     match word {
@@ -272,7 +274,7 @@ fn open_order(spec: &QpSpec) -> String {
     order
 }
 
-/// A request as words; `None` where plain verbs have none.
+/// Returns the words of a request, or `None` if standard verbs lack the operation.
 fn operation(op: &WorkOp) -> Option<String> {
     let imm = |imm: [u8; 4]| u32::from_be_bytes(imm);
     Some(match *op {
@@ -335,7 +337,7 @@ impl AgentQp {
         accepted(self.ask(order, rest)?)
     }
 
-    /// The answer to an order that cannot be refused.
+    /// Returns the answer to an order that must not fail.
     fn must(&self, order: &str, rest: &str) -> String {
         match self.order(order, rest) {
             Ok(answer) => answer,
@@ -506,7 +508,7 @@ mod tests {
         assert!(completion("7 0 1 12").is_err());
     }
 
-    /// An agent of `sh` that knows one answer.
+    /// An agent in `sh` that has one fixed answer.
     #[test]
     fn an_agent_says_what_the_device_has() {
         let address = IpAddr::from([192, 0, 2, 2]);

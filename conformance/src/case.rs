@@ -1,4 +1,4 @@
-//! What a case is, and how one ends.
+//! Cases and their outcomes.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::Bench;
 
-/// How binding a rule is.
+/// The level of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The specification demands it.
+    /// The specification requires the rule.
     Must,
-    /// Recommended, or settled practice where the specification is silent or unclear.
+    /// The rule is recommended, or common practice where the specification is silent or unclear.
     Should,
 }
 
@@ -25,34 +25,35 @@ impl fmt::Display for Level {
     }
 }
 
-/// Which half of the peer a case tests.
+/// The half of the peer that a case tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The rig requests, the peer responds.
+    /// The rig sends requests, and the peer responds.
     Responder,
-    /// The peer requests, the rig responds.
+    /// The peer sends requests, and the rig responds.
     Requester,
 }
 
-/// What a device need not have, and a case may need.
+/// An optional feature of a device, which a case may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// It answers FLUSH.
+    /// The device implements FLUSH.
     Flush,
-    /// It answers ATOMIC WRITE.
+    /// The device implements ATOMIC WRITE.
     AtomicWrite,
-    /// It knows the operations that only Rocade has. Others may take their codes badly.
+    /// The device implements the operations that only Rocade has. Other devices may react badly to
+    /// their opcodes.
     Own,
-    /// It takes a FLUSH only with the ICRC of Linux's rxe, which covers the packet twice.
+    /// The device accepts a FLUSH only with the ICRC of Linux's rxe, which covers the packet twice.
     RxeFlush,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 4] = [Self::Flush, Self::AtomicWrite, Self::Own, Self::RxeFlush];
 
-    /// Its name.
+    /// Returns the name of the feature.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,25 +65,25 @@ impl Feature {
     }
 }
 
-/// One check: a fresh queue pair, a few packets, an expectation.
+/// One check: a new queue pair, a few packets and an expectation.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Id of the rule in the specification, e.g. `RC-RSP-20`.
+    /// The ID of the rule in the specification.
     pub rule: &'static str,
-    /// Distinguishes the cases of a rule: lower case, words joined by hyphens.
+    /// The name of the case among those of the rule: lower case, words joined by hyphens.
     pub slug: &'static str,
-    /// How binding the rule is.
+    /// The level of the rule.
     pub level: Level,
-    /// Which half of the peer it tests.
+    /// The half of the peer that the case tests.
     pub role: Role,
-    /// What the peer must have; else nothing is sent to it.
+    /// The feature that the peer must have. Otherwise no packet is sent to it.
     pub needs: Option<Feature>,
-    /// Does it.
+    /// The function that runs the case.
     pub run: fn(&Bench<'_>) -> CaseResult,
 }
 
 impl Case {
-    /// A case for the peer's responder that has to pass.
+    /// Creates a mandatory case for the peer's responder.
     pub const fn responder(
         rule: &'static str,
         slug: &'static str,
@@ -98,7 +99,7 @@ impl Case {
         }
     }
 
-    /// A case for the peer's requester that has to pass.
+    /// Creates a mandatory case for the peer's requester.
     pub const fn requester(
         rule: &'static str,
         slug: &'static str,
@@ -110,7 +111,7 @@ impl Case {
         }
     }
 
-    /// The same case as a recommendation.
+    /// Makes the case a recommendation.
     #[must_use]
     pub const fn should(self) -> Self {
         Self {
@@ -119,7 +120,7 @@ impl Case {
         }
     }
 
-    /// The same case, only for a peer that has this.
+    /// Restricts the case to peers with this feature.
     #[must_use]
     pub const fn needing(self, feature: Feature) -> Self {
         Self {
@@ -128,7 +129,7 @@ impl Case {
         }
     }
 
-    /// Its unique name: `RULE/slug`.
+    /// Returns the unique name: `RULE/slug`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.rule, self.slug)
@@ -141,10 +142,10 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Why a case ended early.
+/// The reason why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CaseError {
-    /// The peer broke the rule.
+    /// The peer violated the rule.
     Failed(String),
     /// The peer or the machine cannot do what the case needs.
     Skipped(String),
@@ -161,7 +162,7 @@ impl fmt::Display for CaseError {
 
 impl Error for CaseError {}
 
-/// What the functions of a case return.
+/// The return type of the functions of a case.
 pub type CaseResult<T = ()> = Result<T, CaseError>;
 
 /// Ends a case with a failure.
@@ -175,7 +176,7 @@ pub fn fail<T>(reason: impl Into<String>) -> CaseResult<T> {
 /// Fails unless `actual` equals `expected`.
 ///
 /// # Errors
-/// [`CaseError::Failed`] with both values, and `what` they are.
+/// [`CaseError::Failed`] with both values, and their meaning `what`.
 pub fn equal<T: PartialEq + fmt::Debug>(actual: T, expected: T, what: &str) -> CaseResult {
     if actual == expected {
         return Ok(());
@@ -183,29 +184,29 @@ pub fn equal<T: PartialEq + fmt::Debug>(actual: T, expected: T, what: &str) -> C
     fail(format!("{what}: {actual:?} instead of {expected:?}"))
 }
 
-/// How a case ended.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The peer follows the rule.
     Passed,
-    /// It does not.
+    /// The peer violates the rule.
     Failed {
-        /// What was wrong.
+        /// The reason of the failure.
         reason: String,
         /// All packets of the case.
         transcript: String,
     },
-    /// Not tried.
+    /// The case was not run, for this reason.
     Skipped(String),
 }
 
 /// A case that was run.
 #[derive(Clone, Debug)]
 pub struct CaseRun {
-    /// Which.
+    /// The case.
     pub case: Case,
-    /// How it ended.
+    /// The outcome of the case.
     pub outcome: Outcome,
-    /// How long it took.
+    /// The duration of the case.
     pub duration: Duration,
 }

@@ -1,4 +1,4 @@
-//! What is known about a peer: which cases fail, or must not be run, and why.
+//! Known deviations of a peer: the cases that fail or must not be run, and the reasons.
 
 use std::{error::Error, fmt};
 
@@ -6,16 +6,16 @@ use serde::Deserialize;
 
 use crate::Case;
 
-/// What is expected of a case.
+/// The expected outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It passes.
+    /// The case passes.
     Pass,
-    /// It passes, or the peer cannot be asked for it: nothing is known of the peer.
+    /// The case passes or is skipped, because the features of the peer are unknown.
     PassOrSkip,
-    /// It fails, for this reason.
+    /// The case fails, for this reason.
     Fail(String),
-    /// It must not be run, for this reason.
+    /// The case must not be run, for this reason.
     Skip(String),
 }
 
@@ -30,7 +30,7 @@ enum Kind {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Deviation {
-    /// `RULE/slug`, a rule id for all its cases, or with `*` at the end the beginning of names.
+    /// `RULE/slug`, a rule ID for all its cases, or a prefix of names that ends with `*`.
     case: String,
     expect: Kind,
     reason: String,
@@ -56,12 +56,12 @@ pub struct Expectations {
     deviation: Vec<Deviation>,
     #[serde(skip)]
     is_unknown: bool,
-    /// Expectations of cases that no entry concerns.
+    /// The expectations for cases without an entry here.
     #[serde(skip)]
     base: Option<Box<Self>>,
 }
 
-/// A file of expectations is wrong.
+/// An error in a file of expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectationsError(String);
 
@@ -74,7 +74,7 @@ impl fmt::Display for ExpectationsError {
 impl Error for ExpectationsError {}
 
 impl Expectations {
-    /// Of a peer that nothing is known of: what it cannot be asked for is no surprise.
+    /// Returns expectations for an unknown peer, which may skip any case.
     #[must_use]
     pub const fn unknown() -> Self {
         Self {
@@ -84,17 +84,18 @@ impl Expectations {
         }
     }
 
-    /// These expectations, and those of `base` for the cases that no entry of these concerns.
+    /// Uses the expectations of `base` for the cases that have no entry here.
     #[must_use]
     pub fn over(mut self, base: Self) -> Self {
         self.base = Some(Box::new(base));
         self
     }
 
-    /// Reads the text of a file. Every deviation has a reason and concerns one of `cases`.
+    /// Parses the text of a file. Every deviation must have a reason and match at least one of
+    /// `cases`.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error in the text.
     pub fn parse(text: &str, cases: &[Case]) -> Result<Self, ExpectationsError> {
         let parsed: Self =
             toml::from_str(text).map_err(|error| ExpectationsError(error.to_string()))?;
@@ -111,7 +112,8 @@ impl Expectations {
         Ok(parsed)
     }
 
-    /// What is expected of a case; the entry for the case itself wins over others, of which the first counts.
+    /// Returns the expected outcome of a case. An entry with the name of the case overrides the
+    /// others, of which the first one counts.
     #[must_use]
     pub fn of(&self, case: &Case) -> Expected {
         let name = case.name();

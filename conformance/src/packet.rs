@@ -1,4 +1,4 @@
-//! Packets to send: right unless told otherwise.
+//! Builds packets to send. They are valid unless a method makes them invalid.
 
 use rocade_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Headers, ImmDt, MAX_HEADERS_LEN, Msn, Opcode, Psn, Qpn,
@@ -7,7 +7,7 @@ use rocade_wire::{
 
 use crate::rig::Via;
 
-/// A packet to send. Pad and ICRC are right unless a method says that they are not.
+/// A packet to send. Pad and ICRC are valid unless a method changes them.
 #[derive(Clone, Debug)]
 pub struct PacketBuilder {
     headers: Headers,
@@ -20,7 +20,7 @@ pub struct PacketBuilder {
 }
 
 impl PacketBuilder {
-    /// A packet without extension headers and payload.
+    /// Creates a packet without extension headers and payload.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl PacketBuilder {
         self
     }
 
-    /// The payload, with a pad of zeros as long as it has to be.
+    /// Sets the payload, and a pad of zeros as required.
     #[must_use]
     pub fn payload(mut self, payload: &[u8]) -> Self {
         payload.clone_into(&mut self.payload);
@@ -56,7 +56,7 @@ impl PacketBuilder {
         self.pad(&vec![0; usize::from(pad)])
     }
 
-    /// The pad, up to 3 bytes; PadCnt says so.
+    /// Sets the pad of up to 3 bytes, and PadCnt.
     #[must_use]
     pub fn pad(mut self, pad: &[u8]) -> Self {
         pad.clone_into(&mut self.pad);
@@ -104,49 +104,49 @@ impl PacketBuilder {
         self
     }
 
-    /// Changes any header.
+    /// Edits any header.
     #[must_use]
     pub fn edit(mut self, edit: impl FnOnce(&mut Headers)) -> Self {
         edit(&mut self.headers);
         self
     }
 
-    /// Makes the ICRC wrong by these bits.
+    /// Flips these bits of the ICRC.
     #[must_use]
     pub const fn wrong_icrc(mut self, error: u32) -> Self {
         self.icrc_error = error;
         self
     }
 
-    /// Gives the packet the ICRC of Linux's rxe for a FLUSH.
+    /// Uses the ICRC of Linux's rxe for a FLUSH.
     ///
-    /// rxe takes the payload of a FLUSH to begin at the BTH. Its ICRC therefore covers the packet, and then the
-    /// packet again, with the byte behind the P_Key as it is.
+    /// rxe lets the payload of a FLUSH begin at the BTH. Its ICRC therefore covers the packet
+    /// twice, and the second time with the byte behind the P_Key as it is.
     #[must_use]
     pub const fn covered_twice(mut self) -> Self {
         self.is_covered_twice = true;
         self
     }
 
-    /// Ends the packet after `len` bytes, ICRC included; the ICRC is that of the short packet.
+    /// Truncates the packet to `len` bytes with a valid ICRC.
     #[must_use]
     pub const fn cut(mut self, len: usize) -> Self {
         self.cut = Some(len);
         self
     }
 
-    /// Sends it in another way than usual.
+    /// Selects the sending socket.
     #[must_use]
     pub const fn via(mut self, via: Via) -> Self {
         self.via = via;
         self
     }
 
-    /// The bytes from the BTH to the ICRC.
+    /// Returns the bytes from the BTH to the ICRC.
     #[must_use]
     pub fn emit(&self, flow: &IcrcFlow) -> Vec<u8> {
         let mut bytes = vec![0; MAX_HEADERS_LEN];
-        // No operation has more headers than fit.
+        // The buffer has room for the headers of every operation.
         let headers_len = self.headers.emit(&mut bytes).unwrap_or(MAX_HEADERS_LEN);
         bytes.truncate(headers_len);
         bytes.extend_from_slice(&self.payload);
@@ -154,7 +154,7 @@ impl PacketBuilder {
         if let Some(len) = self.cut {
             bytes.truncate(len.saturating_sub(4));
         }
-        // What is shorter than a BTH cannot have an ICRC.
+        // A packet shorter than a BTH has no ICRC.
         let icrc = if bytes.len() < Bth::LEN {
             0
         } else if self.is_covered_twice {
@@ -166,7 +166,7 @@ impl PacketBuilder {
         bytes
     }
 
-    /// What the printer does not show.
+    /// Returns the properties that the printed packet does not show.
     pub(crate) fn remark(&self) -> Option<String> {
         let mut remarks = Vec::new();
         if self.icrc_error != 0 {
@@ -185,7 +185,7 @@ impl PacketBuilder {
     }
 }
 
-/// The CRC-32 of Ethernet of some data with this CRC, and more bytes behind it.
+/// Continues the Ethernet CRC-32 `crc` of some data with more bytes.
 fn crc32_continued(crc: u32, bytes: &[u8]) -> u32 {
     let shift = |register: u32| (register >> 1) ^ if register & 1 != 0 { 0xedb8_8320 } else { 0 };
     let register = bytes.iter().fold(!crc, |register, &byte| {

@@ -1,8 +1,8 @@
-//! The device under test, as the suite sees it.
+//! The device under test, as used by the suite.
 //!
-//! A [`Peer`] makes connected RC queue pairs on demand and tells afterwards what it saw:
-//! completions, asynchronous events, the contents of its memory. All values are those of the verbs
-//! API; nothing says how the device is driven.
+//! A [`Peer`] creates connected RC queue pairs on demand. It then reports completions, asynchronous
+//! events and the contents of its memory. All values are those of the verbs API, and the interface
+//! does not depend on how the device is driven.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use std::{
 use crate::case::Feature;
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer, Service};
 
-/// The RNR timer with this code.
+/// Returns the RNR timer with this code.
 #[must_use]
 pub const fn rnr_timer(code: u8) -> RnrTimer {
     match RnrTimer::new(code & 31) {
@@ -21,7 +21,7 @@ pub const fn rnr_timer(code: u8) -> RnrTimer {
     }
 }
 
-/// The ACK timeout with this code.
+/// Returns the ACK timeout with this code.
 #[must_use]
 pub const fn ack_timeout(code: u8) -> AckTimeout {
     match AckTimeout::new(code & 31) {
@@ -30,7 +30,7 @@ pub const fn ack_timeout(code: u8) -> AckTimeout {
     }
 }
 
-/// Access that a peer may have, from a queue pair or to a memory region.
+/// Access rights of a queue pair or a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// RDMA WRITE.
@@ -44,14 +44,14 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// All of them.
+    /// All rights.
     pub const ALL: Self = Self {
         write: true,
         read: true,
         atomic: true,
         flush: true,
     };
-    /// None.
+    /// No rights.
     pub const NONE: Self = Self {
         write: false,
         read: false,
@@ -60,22 +60,22 @@ impl Rights {
     };
 }
 
-/// A memory region to register, zeroed, writable by its owner.
+/// A memory region to register. It is zeroed and writable by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
-    /// Size in bytes.
+    /// The size in bytes.
     pub len: usize,
-    /// What the rig may do with it.
+    /// The rights of the rig.
     pub rights: Rights,
-    /// Register it in a protection domain other than the queue pair's: that of the shared receive queue, where
-    /// there is one.
+    /// Register the region in a protection domain other than the queue pair's. With a shared
+    /// receive queue, this is the domain of that queue.
     pub foreign_pd: bool,
-    /// Memory windows may be bound to it.
+    /// Allow memory windows on the region.
     pub bindable: bool,
 }
 
 impl RegionSpec {
-    /// A region with all rights in the queue pair's protection domain.
+    /// Returns a region with all rights in the queue pair's protection domain.
     #[must_use]
     pub const fn new(len: usize) -> Self {
         Self {
@@ -87,32 +87,32 @@ impl RegionSpec {
     }
 }
 
-/// Where a registered region is.
+/// The location of a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Remote address of its first byte, a multiple of 8.
+    /// The remote address of the first byte, a multiple of 8.
     pub va: u64,
-    /// Its remote key.
+    /// The remote key.
     pub rkey: Rkey,
-    /// Size in bytes.
+    /// The size in bytes.
     pub len: usize,
 }
 
-/// A piece of a region, as local buffer of a work request.
+/// A part of a region, as local buffer of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Index of the region in [`QpSpec::regions`].
+    /// The index of the region in [`QpSpec::regions`].
     pub region: usize,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
-    /// Name it by a local key that does not exist.
+    /// Use a local key that does not exist.
     pub bad_key: bool,
 }
 
 impl Buffer {
-    /// `len` bytes from `offset` of region 0.
+    /// Returns `len` bytes from `offset` of region 0.
     #[must_use]
     pub const fn new(offset: usize, len: u32) -> Self {
         Self {
@@ -124,70 +124,71 @@ impl Buffer {
     }
 }
 
-/// The Q_Key of datagram queue pairs, the peer's and the rig's.
+/// The Q_Key of datagram queue pairs of the peer and the rig.
 pub const QKEY: u32 = 0x1bad_cafe;
 
-/// The number of the rig's shared receive queue, which XRC initiators name.
+/// The number of the rig's shared receive queue, for XRC initiators.
 pub const RIG_SRQN: u32 = 0x00c0_ffee;
 
 /// The access key of DC targets.
 pub const DC_KEY: u64 = 0xfeed_0123_4567_beef;
 
-/// Where a queue pair takes its receives from.
+/// The receive queue of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceivesFrom {
-    /// A queue of its own.
+    /// The queue pair's own receive queue.
     #[default]
     Own,
-    /// A shared receive queue, which has a protection domain of its own.
+    /// A shared receive queue in another protection domain.
     Shared,
-    /// The same of an XRC domain: the queue pair is an XRC target.
+    /// A shared receive queue in an XRC domain. The queue pair is an XRC target.
     Xrc,
 }
 
-/// A queue pair that the suite asks for. [`Default`] is what most cases want.
+/// The properties of a queue pair. [`Default`] suits most cases.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
-    /// Its transport service: RC, UC or UD; XRC is an initiator, DC a target. A datagram queue pair sends to the rig.
+    /// The transport service: RC, UC, UD, XRC for an initiator, or DC for a target. A datagram
+    /// queue pair sends to the rig.
     pub service: Service,
-    /// A DC initiator instead, which sends to targets of the rig.
+    /// Create a DC initiator that sends to targets of the rig, instead of a target.
     pub initiates: bool,
-    /// The rig's address. Filled in by the bench.
+    /// The rig's address. Set by the bench.
     pub rig_addr: IpAddr,
-    /// The rig's queue pair number. Filled in by the bench.
+    /// The rig's QP number. Set by the bench.
     pub rig_qpn: Qpn,
-    /// PSN of the rig's first request.
+    /// The PSN of the rig's first request.
     pub rq_psn: Psn,
-    /// PSN of the peer's first request.
+    /// The PSN of the peer's first request.
     pub sq_psn: Psn,
-    /// Path MTU.
+    /// The path MTU.
     pub pmtu: Mtu,
-    /// `qp_access_flags`.
+    /// The `qp_access_flags`.
     pub rights: Rights,
-    /// READs and atomics that the peer answers.
+    /// The number of outstanding READs and atomics of the rig that the peer accepts.
     pub max_dest_rd_atomic: u8,
-    /// READs and atomics that the peer may have outstanding.
+    /// The number of READs and atomics that the peer may have outstanding.
     pub max_rd_atomic: u8,
-    /// What the peer puts into RNR NAKs.
+    /// The timer in the peer's RNR NAKs.
     pub min_rnr_timer: RnrTimer,
-    /// Local ACK timeout; 0, the default, is none.
+    /// The local ACK timeout. The default of 0 disables it.
     pub ack_timeout: AckTimeout,
-    /// Retries on timeouts and sequence errors.
+    /// The number of retries after timeouts and sequence errors.
     pub retry_cnt: u8,
-    /// Retries on RNR NAKs.
+    /// The number of retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// Go to RTS, not only to RTR.
+    /// Modify the queue pair to RTS, and not only to RTR.
     pub ready_to_send: bool,
-    /// Memory to register.
+    /// The memory to register.
     pub regions: Vec<RegionSpec>,
-    /// Where receives go.
+    /// The receive queue.
     pub receives_from: ReceivesFrom,
-    /// Receives to post before the first packet comes; their ids are 0, 1, 2, …
+    /// The receives to post before the first packet arrives. Their IDs are 0, 1, 2, …
     pub receives: Vec<Buffer>,
 }
 
 impl QpSpec {
-    /// Of which service its packets are.
+    /// Returns the transport service of the packets.
     #[must_use]
     pub const fn of_service(&self) -> Service {
         match self.receives_from {
@@ -198,8 +199,8 @@ impl QpSpec {
 }
 
 impl Default for QpSpec {
-    /// PSNs that wrap within a few packets, the smallest path MTU, all rights, 4 KiB of memory, no
-    /// receive, no ACK timer.
+    /// Returns PSNs that wrap within a few packets, the smallest path MTU, all rights, 4 KiB of
+    /// memory, no receive and no ACK timer.
     fn default() -> Self {
         Self {
             service: Service::Rc,
@@ -224,52 +225,52 @@ impl Default for QpSpec {
     }
 }
 
-/// A type 2 memory window's new binding.
+/// A bind operation of a type 2 memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBind {
-    /// The key that it has, and will have.
+    /// The key before and after the bind.
     pub rkey: Rkey,
-    /// Index of the region in [`QpSpec::regions`].
+    /// The index of the region in [`QpSpec::regions`].
     pub region: usize,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// What the rig may do through it.
+    /// The rights of the rig.
     pub rights: Rights,
-    /// Remote addresses count from its start.
+    /// Remote addresses are relative to the start of the window.
     pub zero_based: bool,
 }
 
-/// What a masked atomic does. Operands are words of 8 bytes, that of the lowest address first.
+/// A masked atomic operation. Operands are 8-byte words, the one at the lowest address first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskedWork {
-    /// Compares and swaps the bits of masks.
+    /// Compares and swaps the bits in the masks.
     CmpSwap {
-        /// New value.
+        /// The new value.
         swap: [u64; 4],
-        /// Expected value.
+        /// The expected value.
         compare: [u64; 4],
-        /// Bits of the new value that count.
+        /// The bits of the new value that are stored.
         swap_mask: [u64; 4],
-        /// Bits of the expected value that count.
+        /// The bits of the expected value that are compared.
         compare_mask: [u64; 4],
     },
-    /// Adds in fields.
+    /// Adds fields.
     FetchAdd {
-        /// Addend.
+        /// The addend.
         add: [u64; 4],
         /// The highest bit of each field.
         boundary: [u64; 4],
     },
 }
 
-/// What the peer's requester is asked to do.
+/// An operation of the peer's requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkOp {
     /// SEND.
     Send {
-        /// Immediate data.
+        /// The immediate data.
         imm: Option<[u8; 4]>,
     },
     /// SEND with Invalidate.
@@ -277,97 +278,97 @@ pub enum WorkOp {
         /// The rig's key.
         rkey: Rkey,
     },
-    /// Bind a memory window; the buffer does not count.
+    /// Binds a memory window. The buffer is ignored.
     Bind(WindowBind),
-    /// Make a key of the peer invalid, likewise.
+    /// Invalidates a key of the peer. The buffer is ignored.
     Invalidate {
         /// The key.
         rkey: Rkey,
     },
     /// RDMA WRITE.
     Write {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
-        /// Immediate data.
+        /// The immediate data.
         imm: Option<[u8; 4]>,
     },
     /// RDMA READ.
     Read {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
     },
     /// Compare and swap.
     CmpSwap {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
-        /// Value to compare with.
+        /// The value to compare with.
         compare: u64,
-        /// Value to store.
+        /// The value to store.
         swap: u64,
     },
     /// Fetch and add.
     FetchAdd {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
-        /// Value to add.
+        /// The value to add.
         add: u64,
     },
     /// A masked atomic.
     Masked {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
-        /// The operand has 2 to the power of this bytes.
+        /// The binary logarithm of the operand size in bytes.
         log_size: u8,
-        /// What it does.
+        /// The operation.
         op: MaskedWork,
     },
-    /// FLUSH of a range, for visibility; the buffer does not count.
+    /// FLUSH of a range, for visibility. The buffer is ignored.
     Flush {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
-        /// Bytes.
+        /// The length in bytes.
         len: u32,
     },
     /// ATOMIC WRITE.
     AtomicWrite {
-        /// Remote address.
+        /// The remote address.
         va: u64,
-        /// Remote key.
+        /// The remote key.
         rkey: Rkey,
     },
 }
 
-/// A send work request; it asks for a completion.
+/// A send work request, which is signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Comes back in the completion.
+    /// The ID in the completion.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub op: WorkOp,
-    /// Data to send, or where the result goes.
+    /// The data to send, or the buffer of the result.
     pub buffer: Buffer,
-    /// Raise a solicited event at the receiver.
+    /// Set the solicited-event bit.
     pub solicited: bool,
     /// Wait for earlier READs and atomics.
     pub fence: bool,
-    /// The rig's target that a DC initiator sends it to; that of the connection if none is named.
+    /// The rig's target of a DC initiator's request. The default is the target of the connection.
     pub target: Option<Qpn>,
 }
 
 impl Work {
-    /// A work request without flags.
+    /// Creates a work request without flags.
     #[must_use]
     pub const fn new(id: u64, op: WorkOp, buffer: Buffer) -> Self {
         Self {
@@ -392,7 +393,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// From the value that the verbs API defines.
+            /// Converts the value of the verbs API.
             #[must_use]
             pub const fn from_code(code: u32) -> Self {
                 match code {
@@ -405,7 +406,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Status of a completion (`ibv_wc_status`).
+    /// The status of a completion (`ibv_wc_status`).
     Status {
         Success = 0,
         LocLenErr = 1,
@@ -423,7 +424,7 @@ codes! {
 }
 
 codes! {
-    /// Asynchronous event (`ibv_event_type`).
+    /// An asynchronous event (`ibv_event_type`).
     Event {
         CqErr = 0,
         QpFatal = 1,
@@ -437,7 +438,7 @@ codes! {
 }
 
 codes! {
-    /// State of a queue pair (`ibv_qp_state`).
+    /// The state of a queue pair (`ibv_qp_state`).
     State {
         Reset = 0,
         Init = 1,
@@ -451,21 +452,21 @@ codes! {
 /// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Id of the work request.
+    /// The ID of the work request.
     pub id: u64,
-    /// How it ended.
+    /// The status.
     pub status: Status,
-    /// Of the receive queue.
+    /// Set for completions of receives.
     pub receive: bool,
-    /// Bytes received; meaningful for receives that succeeded.
+    /// The number of received bytes, valid for successful receives.
     pub byte_len: u32,
-    /// Immediate data.
+    /// The immediate data.
     pub imm: Option<[u8; 4]>,
-    /// The key that the message has made invalid.
+    /// The key that the message has invalidated.
     pub invalidated: Option<Rkey>,
 }
 
-/// A peer cannot do what it was asked for.
+/// The error that a peer cannot do what was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unable(pub String);
 
@@ -479,103 +480,104 @@ impl std::error::Error for Unable {}
 
 /// A device under test.
 pub trait Peer {
-    /// Its name, that of its file of expectations.
+    /// Returns the name, which is that of the file of expectations.
     fn name(&self) -> &str;
 
-    /// Its address.
+    /// Returns the address.
     fn address(&self) -> IpAddr;
 
-    /// Whether it has this. Otherwise the cases that need it are skipped.
+    /// Returns true if the peer has the feature. Cases that need a missing feature are skipped.
     ///
-    /// Without an implementation, everything but the deviation [`Feature::RxeFlush`].
+    /// The default implementation has every feature but the deviation [`Feature::RxeFlush`].
     fn can(&self, feature: Feature) -> bool {
         feature != Feature::RxeFlush
     }
 
-    /// Makes a queue pair and connects it to the rig.
+    /// Creates a queue pair and connects it to the rig.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable>;
 
-    /// A user of its connection manager.
+    /// Returns a user of the device's connection manager.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn manager(&self) -> Result<Box<dyn PeerManager>, Unable> {
         Err(Unable("no connection manager".to_owned()))
     }
 }
 
-/// What the owner of a connection, or service, hears.
+/// An event for the owner of a connection or service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagerEvent {
-    /// The number of its kind (`rdma_cm_event_type`).
+    /// The event type (`rdma_cm_event_type`).
     pub kind: u32,
     /// 0, a negative errno value, or the reason of a rejection.
     pub status: i32,
-    /// What comes with it of the other side's program.
+    /// The private data of the other side's program.
     pub private_data: Vec<u8>,
 }
 
-/// A user of the connection manager of the device under test, who deals with one connection at a time: that of the last
-/// request, in either direction. Dropping it ends all it has.
+/// A user of the device's connection manager. It handles one connection at a time: that of the last
+/// request in either direction. The drop releases all its resources.
 pub trait PeerManager {
-    /// Listens at a free port, for connections or for datagrams. The port.
+    /// Listens at a free port, for connections or for datagrams. Returns the port.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn listen(&self, datagrams: bool) -> Result<u16, Unable>;
 
-    /// Asks for a connection of a queue pair.
+    /// Requests a connection for a queue pair.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn connect(&self, to: SocketAddr, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable>;
 
-    /// Accepts, with a queue pair.
+    /// Accepts the request, with a queue pair.
     ///
     /// # Errors
-    /// There is nothing to accept.
+    /// There is no request.
     fn accept(&self, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable>;
 
-    /// The peer has accepted, and may send.
+    /// Confirms a connection that the other side has accepted.
     ///
     /// # Errors
-    /// It has not.
+    /// The other side has not accepted.
     fn establish(&self) -> Result<(), Unable>;
 
-    /// Rejects.
+    /// Rejects the request.
     ///
     /// # Errors
-    /// There is nothing to reject.
+    /// There is no request.
     fn reject(&self, private_data: &[u8]) -> Result<(), Unable>;
 
-    /// Disconnects, or answers the peer that does.
+    /// Disconnects, or answers the disconnection of the other side.
     ///
     /// # Errors
     /// There is no connection.
     fn disconnect(&self) -> Result<(), Unable>;
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     fn poll_event(&self) -> Option<ManagerEvent>;
 }
 
-/// A queue pair of the device under test. Dropping it destroys it.
+/// A queue pair of the device under test, which is destroyed on drop.
 pub trait PeerQp {
-    /// Its number.
+    /// Returns the QP number.
     fn qpn(&self) -> Qpn;
 
-    /// The number of the XRC SRQ that its receives come from ([`ReceivesFrom::Xrc`]); 0 of any other.
+    /// Returns the number of the XRC SRQ of a queue pair with [`ReceivesFrom::Xrc`], and 0 for
+    /// others.
     fn srqn(&self) -> u32;
 
-    /// Region `index` of the specification.
+    /// Returns region `index` of the specification.
     ///
     /// # Panics
     /// If there is no such region.
     fn region(&self, index: usize) -> Region;
 
-    /// `len` bytes from `offset` of a region.
+    /// Returns `len` bytes from `offset` of a region.
     ///
     /// # Panics
     /// If the range is not inside the region.
@@ -590,38 +592,40 @@ pub trait PeerQp {
     /// Deregisters a region.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn deregister(&self, region: usize) -> Result<(), Unable>;
 
-    /// A type 2 memory window of the queue pair's protection domain, which lives as long as the queue pair: its key.
+    /// Allocates a type 2 memory window of the queue pair's protection domain, and returns its key.
+    /// The window lives as long as the queue pair.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn window(&self) -> Result<Rkey, Unable>;
 
-    /// An indirect key of these pieces, one behind the other, whose addresses count from 0. It lives as long as the
-    /// queue pair.
+    /// Creates an indirect key of these consecutive pieces, with addresses from 0 on. The key lives
+    /// as long as the queue pair.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn indirect(&self, pieces: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
         let _ = (pieces, rights);
         Err(Unable("no indirect keys".to_owned()))
     }
 
-    /// Loads the path to this address of the rig as the alternate one, and moves to REARM.
+    /// Loads the path to this address of the rig as the alternate path, and sets the migration
+    /// state to REARM.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
         let _ = to;
         Err(Unable("no path migration".to_owned()))
     }
 
-    /// Destroys it; memory and completions stay.
+    /// Destroys the queue pair, but keeps its memory and completions.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn destroy(&self) -> Result<(), Unable> {
         Err(Unable("it cannot be destroyed by itself".to_owned()))
     }
@@ -629,27 +633,27 @@ pub trait PeerQp {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable>;
 
     /// Posts a send work request.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn post_send(&self, work: &Work) -> Result<(), Unable>;
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     fn poll_completion(&self) -> Option<Completion>;
 
-    /// The next asynchronous event of this queue pair, if there is one.
+    /// Returns the next asynchronous event of this queue pair, if there is one.
     fn poll_event(&self) -> Option<Event>;
 
-    /// Its state.
+    /// Returns the state.
     fn state(&self) -> State;
 
-    /// Moves it to ERR.
+    /// Moves the queue pair to ERR.
     ///
     /// # Errors
-    /// [`Unable`] makes the case a skipped one.
+    /// [`Unable`], which skips the case.
     fn to_error(&self) -> Result<(), Unable>;
 }

@@ -1,4 +1,4 @@
-//! Results, as text and as JSON.
+//! Results as text and as JSON.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Level, Outcome, Role, case::CaseRun, expectations::Expected};
 
-/// A result against what was expected.
+/// A result compared with the expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -16,16 +16,16 @@ pub enum Verdict {
     Skip,
     /// Failed, as expected.
     KnownFailure,
-    /// Passed although a failure was expected: the expectation is out of date.
+    /// Passed although a failure was expected: the expectation is outdated.
     UnexpectedPass,
-    /// Not possible, and nobody expected that: the rule is not checked.
+    /// Skipped although that was not expected: the rule is not checked.
     UnexpectedSkip,
     /// Failed.
     Fail,
 }
 
 impl Verdict {
-    /// Whether somebody has to look at it.
+    /// Returns true if the result differs from the expectation.
     #[must_use]
     pub const fn is_unexpected(self) -> bool {
         matches!(
@@ -49,28 +49,28 @@ impl Verdict {
 /// The result of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// Rule id.
+    /// The ID of the rule.
     pub rule: String,
     /// `RULE/slug`.
     pub case: String,
-    /// How binding the rule is.
+    /// The level of the rule.
     pub level: Level,
-    /// Which half of the peer was tested.
+    /// The half of the peer that was tested.
     pub role: Role,
-    /// Result against expectation.
+    /// The result compared with the expectation.
     pub verdict: Verdict,
-    /// Why it failed, was skipped, or was expected to fail.
+    /// The reason of a failure, a skip or an expected failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The packets of a case that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transcript: Option<String>,
-    /// How long it took, in milliseconds.
+    /// The duration in milliseconds.
     pub duration_ms: u128,
 }
 
 impl Entry {
-    /// Judges a run.
+    /// Creates the entry of a run.
     #[must_use]
     pub fn new(run: CaseRun, expected: &Expected) -> Self {
         let (verdict, reason, transcript) = match (run.outcome, expected) {
@@ -114,7 +114,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report without results.
+    /// Creates an empty report.
     #[must_use]
     pub fn new(peer: &str) -> Self {
         Self {
@@ -133,14 +133,14 @@ impl Report {
         self.entries.extend(other.entries);
     }
 
-    /// Results that somebody has to look at.
+    /// Returns the results that differ from the expectations.
     pub fn unexpected(&self) -> impl Iterator<Item = &Entry> {
         self.entries
             .iter()
             .filter(|entry| entry.verdict.is_unexpected())
     }
 
-    /// How many results have this verdict.
+    /// Returns the number of results with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.entries
@@ -149,23 +149,23 @@ impl Report {
             .count()
     }
 
-    /// How many cases were run to their end, whatever it was.
+    /// Returns the number of cases that were not skipped.
     #[must_use]
     pub fn run_count(&self) -> usize {
         let skipped = self.count(Verdict::Skip) + self.count(Verdict::UnexpectedSkip);
         self.entries.len() - skipped
     }
 
-    /// The report as JSON.
+    /// Returns the report as JSON.
     ///
     /// # Errors
-    /// None in practice; those of the serializer.
+    /// Those of the serializer, which do not occur in practice.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
 }
 
-/// One line per rule, then reasons and transcripts of what did not pass.
+/// Prints one line per rule, then the reasons and transcripts of cases that did not pass.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rules: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();

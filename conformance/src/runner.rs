@@ -1,4 +1,4 @@
-//! Selecting and running cases.
+//! Selects and runs cases.
 
 use std::{
     any::Any,
@@ -11,14 +11,15 @@ use crate::{
     report::Entry,
 };
 
-/// Which cases to run: those whose names start with one of the prefixes, or all.
+/// A selection of cases: those whose names start with one of the prefixes, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     prefixes: Vec<String>,
 }
 
 impl Selection {
-    /// Cases whose names (`RULE/slug`) start with one of these; all of them if there are none.
+    /// Selects the cases whose names (`RULE/slug`) start with one of these prefixes. No prefixes
+    /// select all cases.
     #[must_use]
     pub fn new<S: Into<String>>(prefixes: impl IntoIterator<Item = S>) -> Self {
         Self {
@@ -36,7 +37,7 @@ impl Selection {
         )
     }
 
-    /// Whether the case is to be run.
+    /// Returns true if the case is selected.
     #[must_use]
     pub fn matches(&self, case: &Case) -> bool {
         let name = case.name();

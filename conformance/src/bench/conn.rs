@@ -1,4 +1,4 @@
-//! A connection of a case, and what the peer's side of it saw.
+//! A connection of a case, and the events at the peer's end.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use crate::{
     rig::Received,
 };
 
-/// The packet of an RC operation, without anything but a BTH.
+/// Returns the packet of an RC operation, with only a BTH.
 pub(super) fn rc_packet(operation: Operation, dest_qp: Qpn, psn: Psn) -> PacketBuilder {
-    // Every operation that the suite sends exists on RC; CNP would become a reserved opcode.
+    // RC has every operation that the suite sends. CNP would become a reserved opcode.
     let opcode = Opcode::of(Service::Rc, operation).unwrap_or_else(|| Opcode::new(0x1f));
     PacketBuilder::new(opcode, dest_qp, psn)
 }
 
-/// A connection: one end is the rig, the other a queue pair of the peer.
+/// A connection between the rig and a queue pair of the peer.
 ///
-/// Packets are numbered from 0 in each direction; [`Conn::psn`] and [`Conn::peer_psn`] make PSNs
-/// of that.
+/// Packets are numbered from 0 in each direction. [`Conn::psn`] and [`Conn::peer_psn`] convert
+/// these numbers to PSNs.
 pub struct Conn<'b> {
     bench: &'b Bench<'b>,
     link: Link,
@@ -42,7 +42,7 @@ impl<'b> Conn<'b> {
         Self { bench, link }
     }
 
-    /// The device under test.
+    /// Returns the device under test.
     pub(crate) fn peer(&self) -> &'b dyn Peer {
         self.bench.peer()
     }
@@ -51,39 +51,40 @@ impl<'b> Conn<'b> {
         self.link.rig_qpn
     }
 
-    /// PSN of the rig's request packet `index`; negative ones are duplicates from the start.
+    /// Returns the PSN of the rig's request packet `index`. Packets with negative numbers are
+    /// duplicates from the start.
     #[must_use]
     pub fn psn(&self, index: i32) -> Psn {
         offset(self.link.spec.rq_psn, index)
     }
 
-    /// PSN of the peer's request packet `index`.
+    /// Returns the PSN of the peer's request packet `index`.
     #[must_use]
     pub fn peer_psn(&self, index: i32) -> Psn {
         offset(self.link.spec.sq_psn, index)
     }
 
-    /// Path MTU in bytes.
+    /// Returns the path MTU in bytes.
     #[must_use]
     pub fn pmtu(&self) -> usize {
         let pmtu: Mtu = self.link.spec.pmtu;
-        // At most 4096.
+        // The path MTU is at most 4096.
         usize::try_from(pmtu.bytes()).unwrap_or(0)
     }
 
-    /// Of which service its packets are.
+    /// Returns the transport service of the connection.
     #[must_use]
     pub const fn service(&self) -> Service {
         self.link.spec.of_service()
     }
 
-    /// The peer's queue pair.
+    /// Returns the peer's queue pair.
     #[must_use]
     pub fn qp(&self) -> &dyn PeerQp {
         &*self.link.qp
     }
 
-    /// The peer's first region.
+    /// Returns the peer's first region.
     #[must_use]
     pub fn region(&self) -> Region {
         self.link.qp.region(0)
@@ -92,7 +93,7 @@ impl<'b> Conn<'b> {
     /// Fails unless the peer's first region contains `expected` at `offset`.
     ///
     /// # Errors
-    /// It does not.
+    /// The bytes differ.
     pub fn expect_memory(&self, offset: usize, expected: &[u8]) -> CaseResult {
         let actual = self.link.qp.read_memory(0, offset, expected.len());
         match actual.iter().zip(expected).position(|(a, e)| a != e) {
@@ -109,15 +110,15 @@ impl<'b> Conn<'b> {
     /// Sends a packet.
     ///
     /// # Errors
-    /// As [`crate::Rig::send`].
+    /// As for [`crate::Rig::send`].
     pub fn send(&self, packet: &PacketBuilder) -> CaseResult {
         self.bench.rig().send(packet)
     }
 
-    /// The next packet that the peer sends on this connection.
+    /// Returns the next packet that the peer sends on this connection.
     ///
     /// # Errors
-    /// None comes in time.
+    /// No packet arrives in time.
     pub fn receive(&self) -> CaseResult<Received> {
         let deadline = self.bench.patience();
         match self.bench.rig().receive(self.link.rig_qpn, deadline)? {
@@ -126,10 +127,10 @@ impl<'b> Conn<'b> {
         }
     }
 
-    /// The next packet of this connection, if there is one already or very soon.
+    /// Returns the next packet of this connection if it arrives within a millisecond.
     ///
     /// # Errors
-    /// As [`crate::Rig::receive`].
+    /// As for [`crate::Rig::receive`].
     pub fn poll_receive(&self) -> CaseResult<Option<Received>> {
         if self.bench.time_is_up() {
             return fail("the case takes too long");
@@ -138,10 +139,11 @@ impl<'b> Conn<'b> {
         self.bench.rig().receive(self.link.rig_qpn, deadline)
     }
 
-    /// Everything sent has been dealt with, and no packet of this connection is left.
+    /// Waits until the peer has processed everything sent, and fails if a packet of this connection
+    /// is left.
     ///
     /// # Errors
-    /// There is one.
+    /// There is a packet.
     pub fn expect_silence(&self) -> CaseResult {
         self.bench.settle()?;
         match self
@@ -162,7 +164,7 @@ impl<'b> Conn<'b> {
     /// Posts a receive at the peer.
     ///
     /// # Errors
-    /// Skips where it cannot.
+    /// Skips the case if the peer cannot.
     pub fn post_recv(&self, id: u64, buffer: Buffer) -> CaseResult {
         self.note(&format!("peer posts receive {id} of {} bytes", buffer.len));
         self.link.qp.post_recv(id, buffer).map_err(skip)
@@ -171,7 +173,7 @@ impl<'b> Conn<'b> {
     /// Posts a send work request at the peer.
     ///
     /// # Errors
-    /// Skips where it cannot.
+    /// Skips the case if the peer cannot.
     pub fn post_send(&self, work: &Work) -> CaseResult {
         self.note(&format!(
             "peer posts {} {:?}, {} bytes",
@@ -180,30 +182,31 @@ impl<'b> Conn<'b> {
         self.link.qp.post_send(work).map_err(skip)
     }
 
-    /// A memory window of the peer, and its key.
+    /// Allocates a memory window of the peer, and returns its key.
     ///
     /// # Errors
-    /// Skips where it has none.
+    /// Skips the case if the peer cannot.
     pub fn window(&self) -> CaseResult<Rkey> {
         let rkey = self.link.qp.window().map_err(skip)?;
         self.note(&format!("peer has a memory window, key {rkey}"));
         Ok(rkey)
     }
 
-    /// An indirect key of the peer.
+    /// Creates an indirect key of the peer.
     ///
     /// # Errors
-    /// Skips where it has none.
+    /// Skips the case if the peer cannot.
     pub fn indirect(&self, pieces: &[Buffer], rights: Rights) -> CaseResult<Rkey> {
         let rkey = self.link.qp.indirect(pieces, rights).map_err(skip)?;
         self.note(&format!("peer has an indirect key, {rkey}, of {pieces:?}"));
         Ok(rkey)
     }
 
-    /// The peer loads the path to the rig's other address, and says that it is ready to migrate.
+    /// Loads the path to the rig's other address as the peer's alternate path, and sets the
+    /// migration state to REARM.
     ///
     /// # Errors
-    /// Skips where it cannot, or the rig has one address only.
+    /// Skips the case if the peer cannot, or if the rig has only one address.
     pub fn rearm(&self) -> CaseResult {
         let to =
             self.bench.rig().stranger().ok_or_else(|| {
@@ -213,10 +216,10 @@ impl<'b> Conn<'b> {
         self.link.qp.rearm(to).map_err(skip)
     }
 
-    /// Destroys the peer's queue pair, but nothing else of it.
+    /// Destroys the peer's queue pair, but not its other resources.
     ///
     /// # Errors
-    /// Skips where it cannot.
+    /// Skips the case if the peer cannot.
     pub fn destroy(&self) -> CaseResult {
         self.note("peer destroys the queue pair");
         self.link.qp.destroy().map_err(skip)
@@ -225,7 +228,7 @@ impl<'b> Conn<'b> {
     /// Deregisters a region of the peer.
     ///
     /// # Errors
-    /// Skips where it cannot.
+    /// Skips the case if the peer cannot.
     pub fn deregister(&self, region: usize) -> CaseResult {
         self.note(&format!("peer deregisters region {region}"));
         self.link.qp.deregister(region).map_err(skip)
@@ -234,26 +237,26 @@ impl<'b> Conn<'b> {
     /// Moves the peer's queue pair to ERR.
     ///
     /// # Errors
-    /// Skips where it cannot.
+    /// Skips the case if the peer cannot.
     pub fn to_error(&self) -> CaseResult {
         self.note("peer moves the queue pair to ERR");
         self.link.qp.to_error().map_err(skip)
     }
 
-    /// The next completion at the peer.
+    /// Returns the next completion at the peer.
     ///
     /// # Errors
-    /// None comes in time.
+    /// No completion arrives in time.
     pub fn completion(&self) -> CaseResult<Completion> {
         let completion = self.wait("no completion at the peer", |qp| qp.poll_completion())?;
         self.note(&format!("peer completes {completion:?}"));
         Ok(completion)
     }
 
-    /// The next completion at the peer has this id and status.
+    /// Fails unless the next completion at the peer has this ID and status.
     ///
     /// # Errors
-    /// It has not, or does not come.
+    /// Another completion, or none.
     pub fn expect_completion(&self, id: u64, status: Status) -> CaseResult<Completion> {
         let completion = self.completion()?;
         equal(
@@ -264,10 +267,10 @@ impl<'b> Conn<'b> {
         Ok(completion)
     }
 
-    /// Everything sent has been dealt with, and the peer has no completion.
+    /// Waits until the peer has processed everything sent, and fails if it has a completion.
     ///
     /// # Errors
-    /// It has.
+    /// There is a completion.
     pub fn expect_no_completion(&self) -> CaseResult {
         self.bench.settle()?;
         match self.link.qp.poll_completion() {
@@ -276,19 +279,20 @@ impl<'b> Conn<'b> {
         }
     }
 
-    /// The next asynchronous event of the queue pair is this one.
+    /// Fails unless this is the next asynchronous event of the queue pair.
     ///
     /// # Errors
-    /// It is not, or does not come.
+    /// Another event, or none.
     pub fn expect_event(&self, expected: Event) -> CaseResult {
         let event = self.wait("no asynchronous event at the peer", |qp| qp.poll_event())?;
         equal(event, expected, "asynchronous event")
     }
 
-    /// Everything sent has been dealt with, and the queue pair has no asynchronous event.
+    /// Waits until the peer has processed everything sent, and fails if the queue pair has an
+    /// asynchronous event.
     ///
     /// # Errors
-    /// It has.
+    /// There is an event.
     pub fn expect_no_event(&self) -> CaseResult {
         self.bench.settle()?;
         match self.link.qp.poll_event() {
@@ -297,10 +301,10 @@ impl<'b> Conn<'b> {
         }
     }
 
-    /// The queue pair is in this state, soon.
+    /// Waits until the queue pair is in this state.
     ///
     /// # Errors
-    /// It is not.
+    /// The queue pair does not reach the state in time.
     pub fn expect_state(&self, state: State) -> CaseResult {
         self.wait(&format!("the queue pair is not in {state:?}"), |qp| {
             (qp.state() == state).then_some(())

@@ -1,4 +1,4 @@
-//! Rig and peer together: what a case works with.
+//! Rig and peer, with which a case works.
 
 mod conn;
 mod requests;
@@ -20,19 +20,19 @@ use crate::{
 pub use conn::Conn;
 pub(crate) use responses::POSITIVE;
 
-/// How patient the suite is.
+/// The time limits of the suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How long an answer that has to come may take.
+    /// The time limit for a required answer.
     pub patience: Duration,
-    /// How long silence has to last, after the peer has answered something that was sent later.
+    /// The duration of a required silence, after the peer has answered a later request.
     pub silence: Duration,
-    /// How long a case may take.
+    /// The time limit for a case.
     pub case_limit: Duration,
 }
 
 impl Default for Timing {
-    /// For a peer on the same machine, which may be busy.
+    /// Limits for a peer on the same machine, which may be busy.
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(20),
@@ -42,14 +42,14 @@ impl Default for Timing {
     }
 }
 
-/// A queue pair of the peer, connected to a number of the rig.
+/// A queue pair of the peer, and the rig's QP number that it is connected to.
 struct Link {
     qp: Box<dyn PeerQp>,
     rig_qpn: Qpn,
     spec: QpSpec,
 }
 
-/// A connection that only shows that the peer has dealt with all earlier packets.
+/// A separate connection whose answers show that the peer has processed all earlier packets.
 struct Fence {
     link: Link,
     next: Cell<Psn>,
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Bench<'_> {
 }
 
 impl<'p> Bench<'p> {
-    /// A bench for this peer.
+    /// Creates a bench for a peer.
     #[must_use]
     pub fn new(rig: Rig, peer: &'p dyn Peer, timing: Timing) -> Self {
         Self {
@@ -86,13 +86,13 @@ impl<'p> Bench<'p> {
         }
     }
 
-    /// The rig.
+    /// Returns the rig.
     #[must_use]
     pub const fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// The peer.
+    /// Returns the peer.
     #[must_use]
     pub fn peer(&self) -> &'p dyn Peer {
         self.peer
@@ -100,16 +100,16 @@ impl<'p> Bench<'p> {
 
     /// Prepares for the next case.
     pub(crate) fn start_case(&self) {
-        // What an earlier case left in the socket is not for this one.
+        // Packets of an earlier case in the socket do not belong to this one.
         let _stale = self.rig.drain();
         self.rig.clear();
         self.deadline.set(Instant::now() + self.timing.case_limit);
     }
 
-    /// A fresh queue pair of the peer, connected to a fresh number of the rig.
+    /// Creates a queue pair of the peer, connected to an unused QP number of the rig.
     ///
     /// # Errors
-    /// Skips the case where the peer cannot make such a queue pair.
+    /// Skips the case if the peer cannot create such a queue pair.
     pub fn connect(&self, spec: QpSpec) -> CaseResult<Conn<'_>> {
         Ok(Conn::new(self, self.open(spec)?))
     }
@@ -126,7 +126,7 @@ impl<'p> Bench<'p> {
         })
     }
 
-    /// Until when an answer has to come.
+    /// Returns the deadline for an answer.
     pub(crate) fn patience(&self) -> Instant {
         (Instant::now() + self.timing.patience).min(self.deadline.get())
     }
@@ -135,8 +135,8 @@ impl<'p> Bench<'p> {
         Instant::now() >= self.deadline.get()
     }
 
-    /// Returns when the peer has dealt with everything sent so far: it has answered a request on
-    /// another connection, and then some time has passed.
+    /// Waits until the peer has processed everything sent so far: it answers a request on another
+    /// connection, and then some time passes.
     fn settle(&self) -> CaseResult {
         if self.fence.get().is_none() {
             let spec = QpSpec {
@@ -147,7 +147,7 @@ impl<'p> Bench<'p> {
                 next: Cell::new(spec.rq_psn),
                 link: self.open(spec)?,
             };
-            // Empty: nobody else sets it in between.
+            // The cell is empty, because no other code sets it in between.
             let _set = self.fence.set(fence);
         }
         let Some(fence) = self.fence.get() else {

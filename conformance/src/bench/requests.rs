@@ -1,4 +1,4 @@
-//! The rig as requester: its packets, and the answers it expects.
+//! The rig as requester: its packets, and the expected responses.
 
 use rocade_wire::{
     DcEth, Deth, Msn, NakCode, Opcode, Operation, Qkey, RnrTimer, Service, Syndrome, XrcEth,
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl Conn<'_> {
-    /// Request packet `index` of this operation; to an XRC target, for its only shared receive queue; to a DC target, of
-    /// the session that index 0 begins.
+    /// Returns request packet `index` of this operation. Packets to an XRC target name its only
+    /// shared receive queue. Packets to a DC target belong to the session that index 0 starts.
     #[must_use]
     pub fn request(&self, operation: Operation, index: i32) -> PacketBuilder {
         let packet = self.rc_request(operation, index);
@@ -55,22 +55,22 @@ impl Conn<'_> {
         })
     }
 
-    /// The same of service RC, whatever the queue pair is.
+    /// Returns request packet `index` of the service RC, regardless of the queue pair.
     #[must_use]
     pub fn rc_request(&self, operation: Operation, index: i32) -> PacketBuilder {
         rc_packet(operation, self.qp().qpn(), self.psn(index))
     }
 
-    /// Sends request packet `index`, a SEND in one packet that asks for an acknowledgement.
+    /// Sends request packet `index`, a SEND Only with AckReq.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn send_only(&self, index: i32, payload: &[u8]) -> CaseResult {
         let packet = self.request(Operation::SendOnly, index);
         self.send(&packet.payload(payload).ack_req())
     }
 
-    /// A WRITE in one packet, to `offset` of the first region, that asks for an acknowledgement.
+    /// Returns a WRITE Only with AckReq, to `offset` of the first region.
     #[must_use]
     pub fn write(&self, index: i32, offset: u32, payload: &[u8]) -> PacketBuilder {
         let region = self.region();
@@ -84,12 +84,12 @@ impl Conn<'_> {
     /// Sends [`Conn::write`].
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn write_only(&self, index: i32, offset: u32, payload: &[u8]) -> CaseResult {
         self.send(&self.write(index, offset, payload))
     }
 
-    /// A READ request for `len` bytes from `offset` of the first region.
+    /// Returns a READ request for `len` bytes from `offset` of the first region.
     #[must_use]
     pub fn read(&self, index: i32, offset: u32, len: u32) -> PacketBuilder {
         let region = self.region();
@@ -98,7 +98,8 @@ impl Conn<'_> {
             .ack_req()
     }
 
-    /// An atomic at `offset` of the first region; `compare` makes it a CmpSwap.
+    /// Returns an atomic at `offset` of the first region: a CmpSwap if there is `compare`, else a
+    /// FetchAdd.
     #[must_use]
     pub fn atomic(
         &self,
@@ -122,17 +123,18 @@ impl Conn<'_> {
             .ack_req()
     }
 
-    /// A zero-length WRITE as request packet `index`, and its acknowledgement with this MSN: shows
-    /// that `index` was the expected PSN and that nothing else was answered before.
+    /// Sends a zero-length WRITE as request packet `index`, and expects its acknowledgement with
+    /// this MSN. This shows that `index` was the expected PSN, and that no earlier packet was
+    /// answered.
     ///
     /// # Errors
-    /// Another answer, or none.
+    /// Another response, or none.
     pub fn probe(&self, index: i32, msn: u32) -> CaseResult {
         self.write_only(index, 0, &[])?;
         self.expect_ack(index, msn)
     }
 
-    /// The next packet is a positive acknowledgement of request packet `index` with this MSN.
+    /// Expects a positive acknowledgement of request packet `index` with this MSN.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -144,7 +146,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Acknowledgements up to request packet `index`, the last one with this MSN.
+    /// Expects acknowledgements up to request packet `index`, the last one with this MSN.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -164,7 +166,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The next packet is this NAK of request packet `index` with this MSN.
+    /// Expects this NAK of request packet `index` with this MSN.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -173,7 +175,7 @@ impl Conn<'_> {
         equal(syndrome, Syndrome::Nak(code), "syndrome")
     }
 
-    /// The next packet is an RNR NAK of request packet `index` with this MSN.
+    /// Expects an RNR NAK of request packet `index` with this MSN.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -194,8 +196,8 @@ impl Conn<'_> {
         Ok(syndrome)
     }
 
-    /// The next packets are the response to a READ with request packet `index`: this data, in
-    /// packets of the path MTU, with this MSN.
+    /// Expects the response to a READ with request packet `index`: these data, in packets of the
+    /// path MTU, with this MSN.
     ///
     /// # Errors
     /// Other packets, or none.
@@ -243,7 +245,7 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// The next packet is the result of an atomic with request packet `index`.
+    /// Expects the result of an atomic with request packet `index`.
     ///
     /// # Errors
     /// Another packet, or none.

@@ -1,4 +1,4 @@
-//! The rig as responder: the requests it expects, and its answers.
+//! The rig as responder: the expected requests, and its responses.
 
 use rocade_wire::{CreditCode, Msn, NakCode, Opcode, Operation, Reth, RnrTimer, Syndrome};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Conn<'_> {
-    /// The next packet is request `index` of the peer, with this operation.
+    /// Expects request `index` of the peer, with this operation.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -25,7 +25,7 @@ impl Conn<'_> {
         Ok(packet)
     }
 
-    /// The next packets are the requests from index `first`, with these operations.
+    /// Expects requests from index `first` on, with these operations.
     ///
     /// # Errors
     /// Other packets, or none.
@@ -40,7 +40,7 @@ impl Conn<'_> {
             .collect()
     }
 
-    /// The next packet is request `index`, a READ with this RETH.
+    /// Expects request `index`, a READ with this RETH.
     ///
     /// # Errors
     /// Another packet, or none.
@@ -49,7 +49,7 @@ impl Conn<'_> {
         equal(packet.headers.reth, Some(reth), "RETH")
     }
 
-    /// The answer with the PSN of request `index`.
+    /// Returns a response with the PSN of request `index`.
     #[must_use]
     pub fn answer(&self, operation: Operation, index: i32) -> PacketBuilder {
         let packet = rc_packet(operation, self.qp().qpn(), self.peer_psn(index));
@@ -59,43 +59,43 @@ impl Conn<'_> {
         }
     }
 
-    /// Sends an acknowledgement of any kind for request `index`.
+    /// Sends an acknowledgement with this syndrome for request `index`.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn acknowledge(&self, index: i32, syndrome: Syndrome, msn: u32) -> CaseResult {
         let answer = self.answer(Operation::Acknowledge, index);
         self.send(&answer.aeth(syndrome, Msn::new(msn)))
     }
 
-    /// Acknowledges up to request `index`.
+    /// Acknowledges the requests up to `index`.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn ack(&self, index: i32, msn: u32) -> CaseResult {
         self.acknowledge(index, POSITIVE, msn)
     }
 
-    /// Refuses request `index`.
+    /// Sends a NAK for request `index`.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn nak(&self, index: i32, code: NakCode, msn: u32) -> CaseResult {
         self.acknowledge(index, Syndrome::Nak(code), msn)
     }
 
-    /// Is not ready to receive request `index`.
+    /// Sends an RNR NAK for request `index`.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn rnr_nak(&self, index: i32, timer: RnrTimer, msn: u32) -> CaseResult {
         self.acknowledge(index, Syndrome::RnrNak(timer), msn)
     }
 
-    /// Sends one packet of a READ response, with AETH where the operation has one.
+    /// Sends one packet of a READ response, with an AETH if the operation has one.
     ///
     /// # Errors
-    /// As [`Conn::send`].
+    /// As for [`Conn::send`].
     pub fn read_response(
         &self,
         operation: Operation,
@@ -112,5 +112,5 @@ impl Conn<'_> {
     }
 }
 
-/// What Rocade and most devices answer: an ACK without credits.
+/// The syndrome that Rocade and most devices send: an ACK without credits.
 pub(crate) const POSITIVE: Syndrome = Syndrome::Ack(CreditCode::INVALID);

@@ -1,9 +1,9 @@
-//! What holds for every packet that a well-behaved device sends.
+//! Checks that apply to every packet of a conforming device.
 
 use rocade_wire::{Bth, DcHello, Operation, Packet, Pkey, Service};
 
-/// Checks the fields that do not depend on the state of the connection; the error names the
-/// rule. `service` is that of the connection.
+/// Checks the fields that do not depend on the state of the connection. The error names the rule.
+/// `service` is that of the connection.
 pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String> {
     let bth = packet.bth();
     let Some(operation) = bth.opcode.operation() else {
@@ -56,7 +56,7 @@ pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String>
     }
 }
 
-/// Rocade's own operations besides the standard's are of no service.
+/// Returns true for an operation of Rocade's own, which belongs to no service.
 fn is_own(operation: Operation) -> bool {
     matches!(
         operation,
@@ -64,7 +64,7 @@ fn is_own(operation: Operation) -> bool {
     )
 }
 
-/// Rocade asks others by a datagram whether they are Rocade.
+/// Returns true for the datagram that Rocade sends to find out whether the other side is Rocade.
 fn is_hello(packet: &Packet<'_>) -> bool {
     let qkey = packet.headers().deth.map(|deth| deth.qkey.get());
     packet.bth().opcode.operation() == Some(Operation::SendOnly)
@@ -72,7 +72,7 @@ fn is_hello(packet: &Packet<'_>) -> bool {
         && DcHello::from_payload(packet.payload()).is_some()
 }
 
-/// Whether some path MTU allows this length.
+/// Returns true if some path MTU allows this length.
 fn payload_fits(operation: Operation, len: usize) -> bool {
     (8..=12).any(|power| operation.payload_rule().allows(len, 1 << power))
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn verdict(edit: impl FnOnce(&mut [u8])) -> Result<(), String> {
-        // ACKNOWLEDGE, default P_Key, AETH, ICRC.
+        // ACKNOWLEDGE, default P_Key, AETH and ICRC.
         let mut bytes = [0; 20];
         bytes[0] = 0x11;
         bytes[2] = 0xff;

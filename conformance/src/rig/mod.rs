@@ -1,7 +1,7 @@
-//! A raw packet endpoint: what a NIC is on the wire, without being one.
+//! A raw packet endpoint, which acts like a NIC on the wire.
 //!
-//! Everything that the peer sends is recorded and checked for what holds for any packet of a
-//! requester or responder, whatever it is about: ICRC, reserved bits, pad, lengths.
+//! The rig records every packet of the peer. It checks what applies to any packet of a requester or
+//! responder: ICRC, reserved bits, pad and lengths.
 
 mod hygiene;
 mod sys;
@@ -26,33 +26,33 @@ use crate::{
 };
 use transcript::Transcript;
 
-/// Largest UDP payload.
+/// The largest UDP payload.
 const MAX_DATAGRAM: usize = 65_536;
 
 /// A packet of the peer.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Its headers.
+    /// The headers.
     pub headers: Headers,
-    /// Its payload, without pad.
+    /// The payload without pad.
     pub payload: Vec<u8>,
-    /// The UDP port it came from.
+    /// The source UDP port.
     pub source_port: u16,
-    /// When it was taken from the socket.
+    /// The time at which the packet was read from the socket.
     pub at: Instant,
 }
 
-/// How a packet leaves.
+/// The socket that sends a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Via {
-    /// From port 4791, with a UDP checksum.
+    /// Port 4791, with a UDP checksum.
     #[default]
     Main,
-    /// From another port.
+    /// Another port.
     OtherPort,
-    /// From another port, with UDP checksum 0.
+    /// Another port, with UDP checksum 0.
     NoChecksum,
-    /// From another address than that of the connection.
+    /// Another source address than that of the connection.
     Stranger,
 }
 
@@ -72,7 +72,7 @@ impl Sender {
     }
 }
 
-/// One end of connections, at an address of its own.
+/// One end of connections, at its own address.
 #[derive(Debug)]
 pub struct Rig {
     local: IpAddr,
@@ -88,14 +88,14 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// First number of the rig's queue pairs.
+    /// The first QP number of the rig.
     const FIRST_QPN: u32 = 0x00a5_0100;
 
-    /// Takes port 4791 of `local` to talk to `peer`. `stranger` is another local address, for
-    /// packets that come from where they should not.
+    /// Binds port 4791 of `local` to communicate with `peer`. `stranger` is another local address,
+    /// for packets from a wrong source address.
     ///
     /// # Errors
-    /// Those of binding: the address is not ours, the port is taken, the families differ.
+    /// The error of binding: the address is not local, the port is in use, or the families differ.
     pub fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Self> {
         let no_checksum = Sender::bind((local, 0).into(), peer)?;
         sys::omit_checksum(&no_checksum.socket)?;
@@ -115,27 +115,27 @@ impl Rig {
         })
     }
 
-    /// Its address.
+    /// Returns the address.
     #[must_use]
     pub const fn local(&self) -> IpAddr {
         self.local
     }
 
-    /// Its other address, where it has one.
+    /// Returns the other address, if there is one.
     #[must_use]
     pub fn stranger(&self) -> Option<IpAddr> {
         let sender = self.stranger.as_ref()?;
         sender.socket.local_addr().ok().map(|address| address.ip())
     }
 
-    /// A queue pair number that was never used before.
+    /// Returns an unused QP number.
     pub fn new_qpn(&self) -> Qpn {
         let qpn = self.next_qpn.get();
         self.next_qpn.set(qpn + 1);
         Qpn::new(qpn)
     }
 
-    /// Packets for this one are of this service; those for others are of service RC.
+    /// Registers a QP number with its service. Packets for other numbers are of service RC.
     pub(crate) fn expect(&self, qpn: Qpn, service: Service) {
         self.services.borrow_mut().insert(qpn, service);
     }
@@ -143,7 +143,7 @@ impl Rig {
     /// Sends a packet.
     ///
     /// # Errors
-    /// Fails where the system refuses to send, skips where there is no such way to send.
+    /// Fails if the system refuses to send. Skips the case if the rig lacks the socket.
     pub fn send(&self, packet: &PacketBuilder) -> CaseResult {
         let sender = match packet.via {
             Via::Main => &self.main,
@@ -168,10 +168,10 @@ impl Rig {
         }
     }
 
-    /// The next packet for a queue pair of ours; `None` if there is none until the deadline.
+    /// Returns the next packet for a queue pair of the rig, or `None` at the deadline.
     ///
     /// # Errors
-    /// [`CaseError::Failed`] if the peer sent something that no packet may be.
+    /// [`CaseError::Failed`] if the peer sent an invalid packet.
     pub fn receive(&self, qpn: Qpn, deadline: Instant) -> CaseResult<Option<Received>> {
         loop {
             if let Some(packet) = self.take(qpn) {
@@ -183,10 +183,10 @@ impl Rig {
         }
     }
 
-    /// Takes what the socket has already, without waiting.
+    /// Reads the datagrams in the socket, without waiting.
     ///
     /// # Errors
-    /// As [`Rig::receive`].
+    /// As for [`Rig::receive`].
     pub fn drain(&self) -> CaseResult {
         while self.receive_one(Instant::now())? {}
         Ok(())
@@ -196,7 +196,7 @@ impl Rig {
         self.inbox.borrow_mut().get_mut(&qpn.get())?.pop_front()
     }
 
-    /// Receives one datagram; false at the deadline.
+    /// Receives one datagram. Returns false at the deadline.
     fn receive_one(&self, deadline: Instant) -> CaseResult<bool> {
         // A timeout of zero is an error.
         let left = deadline
@@ -244,7 +244,7 @@ impl Rig {
             return fail(what);
         }
         let is_ours = (Self::FIRST_QPN..self.next_qpn.get()).contains(&qpn.get());
-        // QP 1 is there where a case has something to do with it.
+        // QP 1 exists only in cases that use it.
         let is_gsi = qpn == Qpn::GSI && self.services.borrow().contains_key(&qpn);
         if !is_ours && !is_gsi {
             return fail(format!(
@@ -269,13 +269,13 @@ impl Rig {
         self.transcript.borrow_mut().note(text);
     }
 
-    /// Starts a new transcript and forgets packets that nobody took.
+    /// Starts a new transcript and discards unread packets.
     pub fn clear(&self) {
         self.inbox.borrow_mut().clear();
         *self.transcript.borrow_mut() = Transcript::new();
     }
 
-    /// The packets since [`Rig::clear`] as a ladder.
+    /// Returns the packets since [`Rig::clear`] as a ladder.
     #[must_use]
     pub fn transcript(&self) -> String {
         self.transcript.borrow().to_string()

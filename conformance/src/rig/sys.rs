@@ -1,4 +1,4 @@
-//! The socket options that std has no functions for.
+//! Socket options that std lacks.
 
 use std::{
     io,
@@ -10,7 +10,8 @@ use libc::{c_int, socklen_t};
 
 fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is borrowed from an open socket, and the option's value is a c_int that outlives the call.
+    // SAFETY: the socket lends its open descriptor, and the value is a c_int that outlives the
+    // call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -27,8 +28,8 @@ fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Resul
     }
 }
 
-/// Sets DF in what the socket sends, so that IPv4 packets have Identification 0 (the ICRC
-/// covers both), and accepts IPv6 packets without a UDP checksum.
+/// Sets DF, so that sent IPv4 packets have Identification 0, which the ICRC covers. Also accepts
+/// IPv6 packets without a UDP checksum.
 //= ENC-06 ENC-07
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
@@ -43,7 +44,7 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Sends without a UDP checksum from now on.
+/// Disables the UDP checksum of sent packets.
 pub(super) fn omit_checksum(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)

@@ -1,4 +1,4 @@
-//! What was sent and received, printed as a ladder.
+//! The packets of a case, printed as a ladder.
 
 use std::{fmt, time::Instant};
 
@@ -11,7 +11,7 @@ enum Line {
     Note(String),
 }
 
-/// Everything that a case sent and received, in order.
+/// The sent and received packets of a case, in order.
 #[derive(Debug)]
 pub(super) struct Transcript {
     start: Instant,

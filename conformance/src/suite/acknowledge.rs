@@ -174,7 +174,7 @@ fn read_after_write(bench: &Bench<'_>) -> CaseResult {
     conn.send(&conn.write(0, 0, &data).edit(|h| h.bth.ack_req = false))?;
     conn.send(&conn.read(1, 0, 200))?;
     conn.send(&conn.write(2, 0, &later))?;
-    // The later WRITE may be executed before the READ's data leaves only if it does not show.
+    // The device may execute the later WRITE early only if the READ's data do not show it.
     let packet = conn.receive()?;
     if packet.payload != data && packet.payload != later {
         return fail("the READ saw neither the earlier nor the later WRITE");
@@ -188,7 +188,7 @@ fn write_after_read(bench: &Bench<'_>) -> CaseResult {
     conn.qp().write_memory(0, 0, &pattern(1024));
     conn.send(&conn.read(0, 0, 1024))?;
     conn.write_only(4, 2048, b"new data")?;
-    // Four packets, then the acknowledgement.
+    // Four packets of the READ, then the acknowledgement of the WRITE.
     conn.expect_read_response(0, &pattern(1024), 1)?;
     conn.expect_ack(4, 2)
 }

@@ -127,7 +127,7 @@ fn within_message(bench: &Bench<'_>) -> CaseResult {
 fn unchecked(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.probe(0, 1)?;
-    // A Middle without a First, and a key that does not exist.
+    // A Middle without a First, with an invalid key.
     conn.send(
         &conn
             .request(Operation::WriteMiddle, 0)
@@ -160,7 +160,7 @@ fn not_inside_read(bench: &Bench<'_>) -> CaseResult {
     conn.send(&conn.read(1, 0, 1024))?;
     conn.expect_read_response(1, &[0; 1024], 2)?;
     conn.write_only(0, 0, &[])?;
-    // The READ occupies packets 1 to 4; acknowledging some of them would be an implied NAK.
+    // The READ occupies packets 1 to 4. An acknowledgement of some of them would be an implied NAK.
     let answer = conn.receive()?.headers;
     if answer.bth.psn != conn.psn(0) && answer.bth.psn != conn.psn(4) {
         return fail(format!("answered with {answer}"));

@@ -1,4 +1,4 @@
-//! Dynamic connections: the rig is an initiator whose packets are made by hand, in Rocade's own encoding.
+//! Dynamic connections: the rig is an initiator with hand-made packets, in Rocade's own encoding.
 
 use std::time::{Duration, Instant};
 
@@ -55,12 +55,12 @@ fn eth(packet: PacketBuilder, edit: impl FnOnce(&mut DcEth)) -> PacketBuilder {
     })
 }
 
-/// A WRITE that begins the session.
+/// Returns a WRITE that starts the session.
 fn start(conn: &Conn<'_>, data: &[u8]) -> PacketBuilder {
     conn.write(0, 0, data)
 }
 
-/// The answers name the session.
+/// Expects an acknowledgement that names the session.
 fn expect_ack(conn: &Conn<'_>, index: i32, session: u32, msn: u32) -> CaseResult {
     let packet = conn.receive()?;
     let headers = packet.headers;
@@ -94,7 +94,7 @@ fn ask(
             resv: 0,
         });
     }))?;
-    // An answer would be there before this one.
+    // A response would arrive before this one.
     conn.send(&start(conn, &[]))?;
     expect_ack(conn, 0, SESSION, 1)?;
     let deadline = patience.max(Instant::now() + Duration::from_millis(1));
@@ -204,14 +204,14 @@ fn newer(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
     conn.send(&start(&conn, &[1; 8]))?;
     expect_ack(&conn, 0, SESSION, 1)?;
-    // Modulo 2^32, and with a sequence number of its own.
+    // Session numbers wrap modulo 2^32, and each session has its own PSNs.
     conn.send(&eth(conn.write(1000, 0, &[2; 8]), |eth| {
         eth.session = 0;
         eth.start = true;
     }))?;
     expect_ack(&conn, 1000, 0, 1)?;
     conn.expect_memory(0, &[2; 8])?;
-    // The one before is over.
+    // The previous session has ended.
     conn.write_only(1, 0, &[3; 8])?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[2; 8])
@@ -239,7 +239,7 @@ fn no_session(bench: &Bench<'_>) -> CaseResult {
     expect_ack(&conn, 0, SESSION, 1)
 }
 
-/// Every packet has to have it, not only the first.
+/// Every packet must have the access key, not only the first.
 //= DCK-02 DCK-03 type=test
 fn forged(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
@@ -268,12 +268,12 @@ fn disconnected(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
     conn.send(&start(&conn, &[1; 8]))?;
     expect_ack(&conn, 0, SESSION, 1)?;
-    // The end is acknowledged, as often as it is told.
+    // The end of the session is acknowledged each time.
     for _ in 0..2 {
         conn.send(&end(&conn, 1))?;
         expect_ack(&conn, 1, SESSION, 1)?;
     }
-    // What is late is acknowledged and never executed.
+    // Late packets are acknowledged and never executed.
     conn.send(&start(&conn, &[2; 8]))?;
     expect_ack(&conn, 1, SESSION, 1)?;
     conn.write_only(1, 0, &[3; 8])?;
@@ -336,7 +336,8 @@ fn empty(bench: &Bench<'_>) -> CaseResult {
     conn.expect_completion(7, Status::Success).map(drop)
 }
 
-/// In the middle of a message: the receive ends, and nothing more comes of what is sent.
+/// Destroys the target in the middle of a message. The receive ends, and later packets have no
+/// effect.
 //= DCT-11 DCW-16 type=test
 fn destroyed(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(2))?;

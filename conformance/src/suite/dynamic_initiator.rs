@@ -1,4 +1,4 @@
-//! The peer as initiator of dynamic connections, in Rocade's own encoding: the rig is its targets.
+//! The peer as initiator of dynamic connections, in Rocade's own encoding. The rig has the targets.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ fn spec() -> QpSpec {
     }
 }
 
-/// An initiator whose memory holds a pattern.
+/// Connects an initiator whose memory contains a pattern.
 fn connect<'b>(bench: &'b Bench<'_>, spec: QpSpec) -> CaseResult<Conn<'b>> {
     let conn = bench.connect(spec)?;
     conn.qp().write_memory(0, 0, &pattern(2048));
@@ -55,7 +55,7 @@ fn post(conn: &Conn<'_>, id: u64, op: WorkOp, len: u32) -> CaseResult {
     conn.post_send(&Work::new(id, op, Buffer::new(0, len)))
 }
 
-/// The next packet asks whether the rig is Rocade.
+/// Expects the datagram that asks whether the rig is Rocade.
 fn expect_question(conn: &Conn<'_>) -> CaseResult {
     let packet = conn.receive()?;
     if !is_question(conn, &packet) {
@@ -64,7 +64,7 @@ fn expect_question(conn: &Conn<'_>) -> CaseResult {
     Ok(())
 }
 
-/// Does the packet ask whether the rig is Rocade?
+/// Returns true if the packet is the datagram that asks whether the rig is Rocade.
 pub(super) fn is_question(conn: &Conn<'_>, packet: &Received) -> bool {
     let deth = packet
         .headers
@@ -86,12 +86,12 @@ fn datagram(conn: &Conn<'_>, qkey: u32, payload: &[u8]) -> PacketBuilder {
     })
 }
 
-/// Says that the rig is Rocade.
+/// Answers that the rig is Rocade.
 pub(super) fn say_yes(conn: &Conn<'_>) -> CaseResult {
     conn.send(&datagram(conn, DcHello::QKEY, &DcHello::Answer.to_bytes()))
 }
 
-/// What a request says of its session, which is one of this initiator with the suite's key.
+/// Returns the DCETH of a request, which must have a session of this initiator and the suite's key.
 fn session_of(conn: &Conn<'_>, packet: &Received) -> CaseResult<DcEth> {
     let Some(eth) = packet.headers.dceth else {
         return fail(format!("no DCETH in {}", packet.headers));
@@ -103,7 +103,7 @@ fn session_of(conn: &Conn<'_>, packet: &Received) -> CaseResult<DcEth> {
     Ok(eth)
 }
 
-/// The next packet is this request, which starts the session, or does not.
+/// Expects this request. `start` says whether the request starts the session.
 fn expect(
     conn: &Conn<'_>,
     operation: Operation,
@@ -116,7 +116,7 @@ fn expect(
     Ok((packet, eth.session))
 }
 
-/// As [`expect`], where the session is not new.
+/// Expects this request in an existing session, like [`expect`].
 fn expect_in(
     conn: &Conn<'_>,
     operation: Operation,
@@ -144,7 +144,8 @@ fn refuse(conn: &Conn<'_>, index: i32, session: u32, code: u8) -> CaseResult {
     acknowledge(conn, index, session, nak)
 }
 
-/// An initiator that knows the rig: request 0, a SEND of 8 bytes with id 0, has arrived; and its session.
+/// Returns an initiator that has detected the rig and sent request 0, a SEND of 8 bytes with ID 0,
+/// and the session.
 fn begun<'b>(bench: &'b Bench<'_>, spec: QpSpec) -> CaseResult<(Conn<'b>, u32)> {
     let conn = connect(bench, spec)?;
     post(&conn, 0, SEND, 8)?;
@@ -166,7 +167,7 @@ fn asks(bench: &Bench<'_>) -> CaseResult {
     conn.expect_no_completion()?;
     acknowledge(&conn, 0, session, POSITIVE)?;
     conn.expect_completion(0, Status::Success)?;
-    // It does not ask again.
+    // The initiator does not send the datagram again.
     post(&conn, 1, SEND, 8)?;
     expect(&conn, Operation::SendOnly, 1, false)?;
     acknowledge(&conn, 1, session, POSITIVE)?;
@@ -281,7 +282,7 @@ fn fetches(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(3000, &77u64.to_ne_bytes())
 }
 
-/// The next packet ends the session.
+/// Expects the packet that ends the session.
 fn expect_end(conn: &Conn<'_>, index: i32, session: u32) -> CaseResult {
     let packet = conn.receive()?;
     equal(packet.headers.bth.opcode, Opcode::new(0xda), "opcode")?;
@@ -289,7 +290,7 @@ fn expect_end(conn: &Conn<'_>, index: i32, session: u32) -> CaseResult {
     equal(session_of(conn, &packet)?.session, session, "session")
 }
 
-/// Another target of the rig.
+/// Returns another target of the rig.
 fn other_target(bench: &Bench<'_>) -> Qpn {
     let other = bench.rig().new_qpn();
     bench.rig().expect(other, Service::Dc);
@@ -310,7 +311,7 @@ fn turns(bench: &Bench<'_>) -> CaseResult {
     let other = other_target(bench);
     post(&conn, 1, SEND, 8)?;
     post_to(&conn, 2, other)?;
-    // The same target goes on at once.
+    // The same target continues at once.
     expect_in(&conn, Operation::SendOnly, 1, false, session)?;
     conn.expect_silence()?;
     let at_other = || bench.rig().receive(other, bench.patience());
@@ -330,7 +331,7 @@ fn turns(bench: &Bench<'_>) -> CaseResult {
     let eth = session_of(&conn, &packet)?;
     let next = session.wrapping_add(1);
     equal((eth.session, eth.start), (next, true), "session and START")?;
-    // What the old session is told does not count in the new one.
+    // Acknowledgements of the old session have no effect on the new one.
     acknowledge(&conn, 3, session, POSITIVE)?;
     conn.expect_no_completion()?;
     acknowledge(&conn, 3, next, POSITIVE)?;
@@ -381,7 +382,8 @@ fn start_lost(bench: &Bench<'_>) -> CaseResult {
     let (conn, session) = begun(bench, spec())?;
     post(&conn, 1, SEND, 8)?;
     expect_in(&conn, Operation::SendOnly, 1, false, session)?;
-    // The target has seen the second packet, which does not start the session, or neither.
+    // The target received only the second packet, which does not start the session, or neither
+    // packet.
     refuse(&conn, 0, session, DcRespEth::NAK_NO_SESSION)?;
     for index in 0..2 {
         expect_in(&conn, Operation::SendOnly, index, index == 0, session)?;
@@ -391,11 +393,12 @@ fn start_lost(bench: &Bench<'_>) -> CaseResult {
     conn.expect_completion(1, Status::Success).map(drop)
 }
 
-/// What was lost may have been executed: the session is not started again.
+/// Lost requests may have been executed, so the session is not started again.
 //= DCW-10 type=test
 fn forgotten(bench: &Bench<'_>) -> CaseResult {
     let patient = QpSpec {
-        // Which retries are due to a NAK and which to its being the same again, the count does not say.
+        // The count does not distinguish between retries after a NAK and those after a repeated
+        // NAK.
         ack_timeout: ack_timeout(13),
         retry_cnt: 2,
         ..spec()
@@ -436,7 +439,7 @@ fn refused(bench: &Bench<'_>) -> CaseResult {
     conn.expect_state(State::Err)
 }
 
-/// Requests to it are none of its business, and it works as before.
+/// An initiator ignores requests, and continues to work.
 //= DC-05 BTH-15 type=test
 fn receives_nothing(bench: &Bench<'_>) -> CaseResult {
     let (conn, session) = begun(bench, spec())?;

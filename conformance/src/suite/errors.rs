@@ -1,4 +1,4 @@
-//! Requests that have to be refused: rights, keys, lengths, buffers; and what follows.
+//! Requests that must be refused because of rights, keys, lengths or buffers, and the consequences.
 
 use rocade_wire::{NakCode, Operation, Rkey};
 
@@ -180,7 +180,7 @@ fn wrong_write_length(bench: &Bench<'_>) -> CaseResult {
         let region = conn.region();
         let continues = matches!(operation, Operation::WriteMiddle | Operation::WriteLast);
         if continues {
-            // As long as it would have to be for the packet that follows to end it.
+            // A length with which the following packet would end the message.
             let dma_len = 256 + u32::try_from(len).unwrap_or(0);
             let first = conn
                 .request(Operation::WriteFirst, 0)
@@ -239,8 +239,8 @@ fn pad_without_payload(bench: &Bench<'_>) -> CaseResult {
     })
 }
 
-/// A WRITE, a READ and an atomic with an address (relative to the region) and key that allow no
-/// access.
+/// Sends a WRITE, a READ and an atomic with an address (relative to the region) and a key that
+/// allow no access.
 //= RC-RSP-08 MR-13 type=test
 fn no_access(
     bench: &Bench<'_>,
@@ -341,7 +341,7 @@ fn write_too_long(bench: &Bench<'_>) -> CaseResult {
         conn.expect_ack(0, 0)?;
         conn.send(&conn.request(operation, 1).payload(&pattern(len)).ack_req())?;
         conn.expect_nak(1, NakCode::InvalidRequest, 0)?;
-        // Nothing beyond the range that was asked for.
+        // No byte behind the requested range is written.
         conn.expect_memory(300, &[0; 300])?;
     }
     Ok(())
@@ -461,7 +461,7 @@ fn event(bench: &Bench<'_>, rights: Rights, expected: Event) -> CaseResult {
     };
     conn.expect_nak(0, code, 0)?;
     conn.expect_event(expected)?;
-    // No receive is to blame, so it is only flushed.
+    // No receive caused the error, so the receive is only flushed.
     conn.expect_completion(0, Status::WrFlushErr)?;
     conn.expect_no_event()
 }

@@ -1,4 +1,5 @@
-//! What only Rocade has on the wire: masked atomics; and indirect keys, of which a peer sees no more than a key.
+//! Operations that only Rocade has on the wire: masked atomics. Also indirect keys, which look like
+//! any key to the peer.
 
 use rocade_wire::{MaskedEth, Msn, NakCode, Opcode, Operation, Rkey};
 
@@ -63,7 +64,7 @@ pub(super) const CASES: &[Case] = &[
     }),
 ];
 
-/// A case of a responder that is Rocade.
+/// Creates a case for a responder that is Rocade.
 const fn masked_case(
     rule: &'static str,
     slug: &'static str,
@@ -72,7 +73,7 @@ const fn masked_case(
     Case::responder(rule, slug, run).needing(Feature::Own)
 }
 
-/// A masked atomic of 2^`log_size` bytes at `offset`, with these operands.
+/// Returns a masked atomic of 2^`log_size` bytes at `offset`, with these operands.
 fn masked(
     conn: &Conn<'_>,
     index: i32,
@@ -124,7 +125,8 @@ fn masked_swap(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let before = 0x1111_2222_3333_4444_u64;
     conn.qp().write_memory(0, 8, &before.to_ne_bytes());
-    // Swap, compare, swap mask, compare mask: the lowest quarter is compared, the highest swapped.
+    // Swap, compare, swap mask and compare mask: the lowest 16 bits are compared, and the highest
+    // are swapped.
     let operands = words(&[0xaaaa << 48, 0x4444, 0xffff << 48, 0xffff]);
     let swap = |index| masked_of(&conn, Operation::MaskedCmpSwap, index, 8, 3, &operands);
     conn.send(&swap(0))?;
@@ -142,7 +144,7 @@ fn masked_add(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let before = 0x0001_ffff_0002_ffff_u64;
     conn.qp().write_memory(0, 0, &before.to_ne_bytes());
-    // Fields of 16 bits: nothing is carried from one to the next.
+    // Fields of 16 bits, without a carry between them.
     let operands = words(&[0x0001_0001_0001_0001, 0x8000_8000_8000_8000]);
     conn.send(&masked(&conn, 0, 0, 3, &operands))?;
     conn.expect_atomic_ack(0, before, 1)?;
@@ -196,7 +198,7 @@ fn masked_refused(
     conn.expect_state(State::Err)
 }
 
-/// Three pieces of 200 bytes, in another order than in memory.
+/// Three pieces of 200 bytes, not in the order of memory.
 const PIECES: [Buffer; 3] = [
     Buffer::new(2000, 200),
     Buffer::new(0, 200),
@@ -234,7 +236,7 @@ fn crossing(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(2000, &[&[0; 50], &data[..150]].concat())?;
     conn.expect_memory(0, &data[150..350])?;
     conn.expect_memory(1000, &[&data[350..], &[0; 50]].concat())?;
-    // Between the pieces there is nothing.
+    // The memory between the pieces is unchanged.
     conn.expect_memory(200, &[0; 800])?;
     conn.expect_memory(1200, &[0; 800])
 }
@@ -284,7 +286,7 @@ fn freed(bench: &Bench<'_>) -> CaseResult {
 
 const VA: u64 = 0x0123_4567_89ab_cd00;
 const RKEY: Rkey = Rkey::new(0x00fe_d123);
-/// Where results go.
+/// The offset of results.
 const RESULT: usize = 64;
 
 const ADD: MaskedWork = MaskedWork::FetchAdd {
@@ -302,7 +304,8 @@ fn post_masked(conn: &Conn<'_>, id: u64, log_size: u8, op: MaskedWork) -> CaseRe
     conn.post_send(&Work::new(id, op, Buffer::new(RESULT, 1 << log_size)))
 }
 
-/// The next request is this masked atomic. A peer that does not know that the rig understands it asks before.
+/// Expects this masked atomic. Before it, the peer may send the datagram that asks whether the rig
+/// is Rocade.
 fn expect_masked(conn: &Conn<'_>, index: i32, opcode: u8, log_size: u8) -> CaseResult<Received> {
     let mut packet = conn.receive()?;
     if is_question(conn, &packet) {
@@ -329,7 +332,7 @@ fn result(conn: &Conn<'_>, index: i32, original: u64) -> CaseResult {
     conn.send(&packet.atomic_ack(original))
 }
 
-/// The answer to an operand of several words.
+/// Sends the response to an operand of several words.
 fn wide_result(conn: &Conn<'_>, index: i32, original: &[u64]) -> CaseResult {
     let packet = conn.answer(Operation::Acknowledge, index).edit(|headers| {
         headers.bth.opcode = Opcode::new(0xf2);
@@ -367,7 +370,7 @@ fn sends_add(bench: &Bench<'_>) -> CaseResult {
     equal(packet.payload, operands, "operands")?;
     result(&conn, 0, 9)?;
     conn.expect_completion(1, Status::Success)?;
-    // It takes one number.
+    // The operation uses one PSN.
     conn.post_send(&Work::new(2, WorkOp::Send { imm: None }, Buffer::new(0, 8)))?;
     conn.expect_request(Operation::SendOnly, 1)?;
     conn.ack(1, 2)?;
@@ -404,7 +407,7 @@ fn sends_wide(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(RESULT, &original.map(u64::to_ne_bytes).concat())
 }
 
-/// Of one word to an operand of two, or of four.
+/// A response of one word to an operand of two, and a response of four words.
 //= XAW-06 RC-REQ-10 type=test
 fn wrong_answer(bench: &Bench<'_>) -> CaseResult {
     for len in [1, 4] {
@@ -429,7 +432,7 @@ fn repeats(bench: &Bench<'_>) -> CaseResult {
     equal(second.payload, first.payload, "operands")?;
     wide_result(&conn, 0, &[1, 2])?;
     conn.expect_completion(1, Status::Success)?;
-    // A late answer changes nothing.
+    // A late response has no effect.
     wide_result(&conn, 0, &[3, 4])?;
     conn.expect_no_completion()?;
     conn.expect_memory(RESULT, &[1u64, 2].map(u64::to_ne_bytes).concat())

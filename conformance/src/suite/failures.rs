@@ -1,4 +1,4 @@
-//! The peer as requester: work requests that fail, at the responder or before they start.
+//! The peer as requester: work requests that fail at the responder, or before they are sent.
 
 use rocade_wire::{Msn, NakCode, Operation};
 
@@ -67,7 +67,7 @@ fn fatal(bench: &Bench<'_>, code: NakCode, status: Status) -> CaseResult {
         post(&conn, id, WRITE, 8)?;
     }
     conn.expect_requests(0, &[Operation::WriteOnly; 3])?;
-    // Everything before the refused request is acknowledged by its refusal.
+    // A NAK acknowledges all requests before the refused one.
     conn.nak(1, code, 1)?;
     conn.expect_completion(1, Status::Success)?;
     conn.expect_completion(2, status)?;
@@ -152,7 +152,7 @@ fn bad_key(op: WorkOp) -> Work {
 fn read_into_bad_key(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;
     conn.post_send(&bad_key(READ))?;
-    // The key is checked when the request starts or when the data comes.
+    // The device may check the key when the request starts or when the data arrive.
     let status = loop {
         if let Some(completion) = conn.qp().poll_completion() {
             break completion.status;

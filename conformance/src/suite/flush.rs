@@ -73,7 +73,7 @@ pub(super) const CASES: &[Case] = &[
     Case::requester("ETH-12", "atomic-write-as-it-is-sent", asks_to_store),
 ];
 
-/// A case of a responder that knows FLUSH.
+/// Creates a case for a responder that implements FLUSH.
 const fn flushing(
     rule: &'static str,
     slug: &'static str,
@@ -82,7 +82,7 @@ const fn flushing(
     Case::responder(rule, slug, run).needing(Feature::Flush)
 }
 
-/// A case of a responder that knows ATOMIC WRITE.
+/// Creates a case for a responder that implements ATOMIC WRITE.
 const fn storing(
     rule: &'static str,
     slug: &'static str,
@@ -126,7 +126,7 @@ fn flushes(bench: &Bench<'_>) -> CaseResult {
     conn.expect_ack(0, 1)?;
     conn.send(&flush(&conn, 1, 100))?;
     conn.expect_read_response(1, &[], 2)?;
-    // Again: it is answered again, and takes no number.
+    // A duplicate is answered again, and does not increment the MSN.
     conn.send(&flush(&conn, 1, 100))?;
     conn.expect_read_response(1, &[], 2)?;
     conn.expect_memory(0, &pattern(100))?;
@@ -137,7 +137,7 @@ fn flushes(bench: &Bench<'_>) -> CaseResult {
 fn flush_region(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let whole = Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::MemoryRegion);
-    // Neither address nor length count.
+    // The responder ignores address and length.
     conn.send(&flush_with(&conn, 0, u32::MAX, whole))?;
     conn.expect_read_response(0, &[], 1)?;
     conn.send(&flush(&conn, 1, 0))?;

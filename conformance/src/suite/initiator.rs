@@ -1,4 +1,5 @@
-//! The peer as XRC initiator: its requests are those of RC with another opcode, and name the rig's shared receive queue.
+//! The peer as XRC initiator. Its requests are those of RC with other opcodes, and name the rig's
+//! shared receive queue.
 
 use rocade_wire::{Msn, NakCode, Operation, Reth, Rkey, Service};
 
@@ -34,7 +35,7 @@ fn spec() -> QpSpec {
     }
 }
 
-/// The next request, which names the rig's queue.
+/// Expects this request, which names the rig's shared receive queue.
 fn expect(conn: &Conn<'_>, operation: Operation, index: i32) -> CaseResult<Received> {
     let packet = conn.expect_request(operation, index)?;
     let named = packet.headers.xrceth.map(|eth| (eth.srqn, eth.resv));
@@ -203,7 +204,7 @@ fn other_service(bench: &Bench<'_>) -> CaseResult {
     conn.expect_completion(1, Status::Success).map(drop)
 }
 
-/// Requests to it are none of its business.
+/// An initiator ignores requests.
 //= XRC-12 type=test
 fn receives_nothing(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec())?;
@@ -212,7 +213,7 @@ fn receives_nothing(bench: &Bench<'_>) -> CaseResult {
     conn.send(&conn.read(0, 0, 8))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[0; 8])?;
-    // It works as before.
+    // The initiator continues to work.
     post(&conn, 1, WorkOp::Send { imm: None }, 8)?;
     expect(&conn, Operation::SendOnly, 0)?;
     conn.ack(0, 1)?;

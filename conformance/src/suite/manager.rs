@@ -1,7 +1,8 @@
-//! The connection manager: messages crafted by hand, right, wrong, late and again, and what the device's owner hears.
+//! The connection manager: hand-made messages that are valid, invalid, late or repeated, and the
+//! events of the device's owner.
 //!
-//! Every message of the rig has a communication ID that was never used before. What must not be answered is followed
-//! by a question that must be: for a service that nobody has.
+//! Every message of the rig has an unused communication ID. After a message that must not be
+//! answered, the rig sends one that must be answered: a request for a service without a listener.
 
 mod talk;
 
@@ -69,7 +70,7 @@ fn made(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()?;
     talk.send(talk.rtu(rep.local_id))?;
     talk.event(ESTABLISHED)?;
-    // Again: nothing is new.
+    // A repeated RTU causes no event.
     talk.send(talk.rtu(rep.local_id))?;
     talk.no_event()
 }
@@ -91,7 +92,7 @@ fn repeated(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()?;
     talk.accept()?;
     let (_, rep) = talk.hear_rep()?;
-    // The reply is repeated on its own.
+    // The manager repeats the REP by itself, and does not answer a repeated REQ.
     talk.ask(service)?;
     talk.no_event()?;
     talk.send(talk.rtu(rep.local_id))?;
@@ -134,7 +135,7 @@ fn rejected(bench: &Bench<'_>) -> CaseResult {
     talk.done(talk.manager.reject(b"peer"))?;
     let rej = talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
     equal(&rej.private_data[..5], b"peer\0", "private data")?;
-    // Too late.
+    // The RTU comes too late.
     talk.send(talk.rtu(rej.local_id))?;
     talk.no_event()
 }
@@ -142,7 +143,7 @@ fn rejected(bench: &Bench<'_>) -> CaseResult {
 //= CM-ST-06 type=test
 fn unknown_dreq(bench: &Bench<'_>) -> CaseResult {
     let talk = Talk::new(bench)?;
-    // Some connection of the same process, long ago.
+    // The unknown ID resembles that of an earlier connection of the same process.
     let once = talk.connected()?;
     let unknown = CommId::new(once.get() ^ 0x0055_5555);
     talk.send(talk.dreq(unknown, OWN_QPN))?;
@@ -165,7 +166,7 @@ fn dreq(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()?;
     talk.send(talk.dreq(peers, OWN_QPN))?;
     talk.event(DISCONNECTED)?;
-    // The answer is the owner's.
+    // The owner sends the DREP.
     talk.no_event()?;
     talk.done(talk.manager.disconnect())?;
     for again in [true, false] {
@@ -190,7 +191,7 @@ fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
     talk.accept()?;
     let (_, rep) = talk.hear_rep()?;
     let peers = rep.local_id;
-    // Of somebody else, who does not know both IDs.
+    // A REJ of another host, which does not have both IDs.
     let stranger = CmMessage::Rej(Rej {
         local_id: CommId::new(talk.id.get() + 1),
         remote_id: peers,
@@ -226,7 +227,7 @@ fn service(bench: &Bench<'_>) -> CaseResult {
     let event = talk.event(REQUEST)?;
     equal(event.private_data.len(), 180, "length of the private data")?;
     equal(event.private_data[0], 7, "private data")?;
-    // Asked again: the owner is not.
+    // The owner gets no event of a repeated request.
     talk.send(question.clone())?;
     talk.no_event()?;
     talk.accept()?;
@@ -261,7 +262,7 @@ fn other_class(bench: &Bench<'_>) -> CaseResult {
         wrong[at] = value;
         talk.send_bytes(&wrong)?;
     }
-    // Too short, too long.
+    // Messages that are too short or too long.
     talk.send_bytes(&right[..252])?;
     talk.send_bytes(&[&right[..], &[0; 4]].concat())?;
     talk.no_event()?;
@@ -291,7 +292,7 @@ fn unsolicited(bench: &Bench<'_>) -> CaseResult {
             private_data: [0; Mra::PRIVATE_LEN],
         }))?;
     }
-    // The connection that there is does not mind: what comes next is its end.
+    // The existing connection is not affected: its next event is its end.
     talk.send(CmMessage::Drep(Drep {
         local_id: talk.id,
         remote_id: peers,
@@ -302,7 +303,7 @@ fn unsolicited(bench: &Bench<'_>) -> CaseResult {
     talk.event(DISCONNECTED).map(drop)
 }
 
-/// A request whose reply is repeated after a moment.
+/// A request whose reply is repeated after a short time.
 fn impatient(talk: &Talk<'_>, retries: u8) -> CaseResult {
     let service = talk.listen(false)?;
     let req = Req {
@@ -339,7 +340,8 @@ fn gives_up(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()
 }
 
-/// A queue pair cannot have another connection: what the peer knows of the first one is out of date.
+/// A queue pair can have only one connection, so a new one makes the peer's state of the first one
+/// stale.
 //= CM-ST-04 type=test
 fn stale(bench: &Bench<'_>) -> CaseResult {
     let talk = Talk::new(bench)?;
@@ -361,7 +363,7 @@ fn stale(bench: &Bench<'_>) -> CaseResult {
             }
             CmMessage::Dreq(dreq) => {
                 equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
-                // Else it would ask again.
+                // Without a DREP, the peer would repeat its DREQ.
                 talk.send(CmMessage::Drep(Drep {
                     local_id: talk.id,
                     remote_id: peers,
@@ -389,7 +391,7 @@ fn both_disconnect(bench: &Bench<'_>) -> CaseResult {
     talk.done(talk.manager.disconnect())?;
     let (_, dreq) = hear_dreq(&talk)?;
     equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
-    // The two cross, and the answer is the owner's.
+    // The two DREQs cross, and the owner sends the DREP.
     talk.send(talk.dreq(peers, OWN_QPN))?;
     talk.event(DISCONNECTED)?;
     talk.done(talk.manager.disconnect())?;
@@ -485,7 +487,7 @@ fn repeated_reply(bench: &Bench<'_>) -> CaseResult {
     let rep = talk.rep(req.local_id);
     talk.answer(tid, rep.clone())?;
     talk.event(RESPONSE)?;
-    // Before the owner is ready: it takes longer.
+    // The REP is repeated before the owner is ready, so the manager sends an MRA.
     talk.answer(tid, rep.clone())?;
     match talk.hear()?.1 {
         CmMessage::Mra(mra) => equal(mra.received, Rejected::Rep, "what was received")?,
@@ -493,7 +495,7 @@ fn repeated_reply(bench: &Bench<'_>) -> CaseResult {
     }
     talk.done(talk.manager.establish())?;
     talk.hear_rtu(tid, req.local_id)?;
-    // The RTU was lost.
+    // A repeated REP shows that the RTU was lost.
     talk.answer(tid, rep)?;
     talk.hear_rtu(tid, req.local_id)?;
     talk.no_event()

@@ -61,7 +61,7 @@ fn with_receive() -> QpSpec {
     }
 }
 
-/// Sends a message in packets of one path MTU; only the last asks for an acknowledgement.
+/// Sends a message in packets of one path MTU. Only the last packet has AckReq.
 fn send_in_packets(conn: &Conn<'_>, write: bool, data: &[u8]) -> CaseResult {
     let region = conn.region();
     let parts: Vec<_> = data.chunks(conn.pmtu()).collect();
@@ -116,7 +116,7 @@ fn empty_send(bench: &Bench<'_>) -> CaseResult {
     equal(completion.byte_len, 0, "byte_len")
 }
 
-/// A key that no region has.
+/// Returns a key that no region has.
 fn wrong_key(conn: &Conn<'_>) -> Rkey {
     Rkey::new(conn.region().rkey.get() ^ 0x00ff_0001)
 }
@@ -252,7 +252,7 @@ fn immediate(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-WQE-07 type=test
 fn write_immediate(bench: &Bench<'_>) -> CaseResult {
-    // Nobody looks at the receive's buffer, so it need not be one.
+    // The receive's buffer is not used, so it need not be valid.
     let buffer = Buffer {
         bad_key: true,
         ..BUFFER

@@ -1,4 +1,5 @@
-//! Path migration: the bit that says in which state a side is, and what a packet with it set does.
+//! Path migration: the MigReq bit, which shows the migration state of a side, and the effect of a
+//! packet with this bit.
 //!
 //! The alternate path of the peer leads to the rig's other address.
 
@@ -25,13 +26,13 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// A WRITE with the bit, or without.
+/// Returns a WRITE with or without the MigReq bit.
 fn write(conn: &Conn<'_>, index: i32, value: u8, migreq: bool) -> PacketBuilder {
     let packet = conn.write(index, 0, &[value; 8]);
     packet.edit(|headers| headers.bth.migreq = migreq)
 }
 
-/// It is executed, and its acknowledgement has the bit, or not.
+/// Expects that the packet is executed, and that its acknowledgement has this MigReq bit.
 fn expect_done(conn: &Conn<'_>, packet: &PacketBuilder, index: i32, bit: bool) -> CaseResult {
     conn.send(packet)?;
     let answer = conn.receive()?;
@@ -50,7 +51,7 @@ fn says_rearmed(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.rearm()?;
     expect_done(&conn, &write(&conn, 0, 1, false), 0, false)?;
-    // And armed.
+    // The peer is armed now.
     expect_done(&conn, &write(&conn, 1, 2, false), 1, false)
 }
 
@@ -80,7 +81,7 @@ fn takes_either(bench: &Bench<'_>) -> CaseResult {
     conn.expect_no_event()
 }
 
-/// The peer has not heard that the rig is ready: it stays where it is.
+/// The peer has received no packet that shows that the rig is armed, so it does not migrate.
 //= RC-APM-04 type=test
 fn not_armed(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
@@ -113,14 +114,15 @@ fn primary(bench: &Bench<'_>) -> CaseResult {
 //= RC-APM-05 RC-APM-06 RC-APM-08 type=test
 fn migrates(bench: &Bench<'_>) -> CaseResult {
     let conn = arm(bench)?;
-    // Without the bit it is nothing but a packet from elsewhere.
+    // A packet without the bit from another address is dropped.
     conn.send(&write(&conn, 1, 2, false).via(Via::Stranger))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[1; 8])?;
     conn.expect_no_event()?;
     conn.send(&write(&conn, 1, 3, true).via(Via::Stranger))?;
     conn.expect_event(Event::PathMig)?;
-    // It is done, goes on there, and the answers go there too.
+    // The migration has completed: the peer continues on the new path, and also sends its responses
+    // there.
     conn.send(&write(&conn, 2, 4, true).via(Via::Stranger))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[4; 8])

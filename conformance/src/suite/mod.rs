@@ -23,12 +23,12 @@ mod windows;
 
 use crate::Case;
 
-/// Cases that belong together.
+/// A group of cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Its cases.
+    /// The cases.
     pub cases: &'static [Case],
 }
 
@@ -116,13 +116,13 @@ pub const AREAS: &[Area] = &[
     },
 ];
 
-/// All cases.
+/// Returns all cases.
 #[must_use]
 pub fn all() -> Vec<Case> {
     AREAS.iter().flat_map(|area| area.cases).copied().collect()
 }
 
-/// Distinct bytes, so that a piece in the wrong place is noticed.
+/// Returns distinct bytes, so that a misplaced piece is noticed.
 fn pattern(len: usize) -> Vec<u8> {
     (1..=251).cycle().take(len).collect()
 }

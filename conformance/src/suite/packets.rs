@@ -1,4 +1,4 @@
-//! Headers, encapsulation, ICRC: what reaches the responder, and what does not.
+//! Headers, encapsulation and ICRC: the packets that a responder accepts or drops.
 
 use rocade_wire::{NakCode, Opcode, Operation, Pkey, Qpn, Service};
 
@@ -75,20 +75,20 @@ pub(super) const CASES: &[Case] = &[
     .should(),
 ];
 
-/// Eight bytes that a packet which must be dropped would leave.
+/// Eight bytes in packets that must be dropped.
 const BAD: [u8; 8] = [0xbd; 8];
-/// Eight bytes of a good packet.
+/// Eight bytes in packets that must be accepted.
 const GOOD: [u8; 8] = *b"goodgood";
 
-/// A WRITE changed by `spoil` has no effect: the same PSN can be used again.
+/// Checks that a WRITE changed by `spoil` has no effect, so that its PSN can be used again.
 fn dropped(bench: &Bench<'_>, spoil: impl Fn(PacketBuilder) -> PacketBuilder) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.send(&spoil(conn.write(0, 0, &BAD)))?;
     still_at_start(&conn)
 }
 
-/// Nothing has happened so far: a WRITE with the first PSN is executed and answered, and no other
-/// answer comes.
+/// Checks that no packet has had an effect: a WRITE with the first PSN is executed, and there is
+/// only its response.
 fn still_at_start(conn: &Conn<'_>) -> CaseResult {
     conn.write_only(0, 0, &GOOD)?;
     conn.expect_ack(0, 1)?;
@@ -96,7 +96,7 @@ fn still_at_start(conn: &Conn<'_>) -> CaseResult {
     conn.expect_silence()
 }
 
-/// A WRITE changed by `vary` is executed.
+/// Checks that a WRITE changed by `vary` is executed.
 fn accepted(bench: &Bench<'_>, vary: impl Fn(PacketBuilder) -> PacketBuilder) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.send(&vary(conn.write(0, 0, &GOOD)))?;
@@ -104,7 +104,7 @@ fn accepted(bench: &Bench<'_>, vary: impl Fn(PacketBuilder) -> PacketBuilder) ->
     conn.expect_memory(0, &GOOD)
 }
 
-/// A queue pair without an alternate path has nothing to migrate to.
+/// A queue pair without an alternate path cannot migrate.
 //= RC-APM-02 RC-APM-09 type=test
 fn migrated(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
@@ -126,7 +126,7 @@ fn nonzero_pad(bench: &Bench<'_>) -> CaseResult {
 //= BTH-10 type=test
 fn unknown_qp(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
-    // No peer has so many queue pairs that this number is one's.
+    // No peer has enough queue pairs to use this number.
     let unlikely = Qpn::new(conn.qp().qpn().get() ^ 0x00ff_ff00);
     for qpn in [Qpn::SMI, unlikely, Qpn::MULTICAST] {
         conn.send(&conn.write(0, 0, &BAD).edit(|h| h.bth.dest_qp = qpn))?;
@@ -191,7 +191,7 @@ fn source_port(bench: &Bench<'_>) -> CaseResult {
 //= ENC-16 type=test
 fn truncated(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
-    // Inside the ICRC, inside the BTH, without RETH, inside the RETH.
+    // Within the ICRC, within the BTH, without a RETH, and within the RETH.
     for len in [4, 11, 15, 16, 20, 31] {
         conn.send(&conn.write(0, 0, &BAD).cut(len))?;
     }

@@ -1,4 +1,4 @@
-//! The peer as requester: its packets, and what it makes of answers that are in order.
+//! The peer as requester: its packets, and its reaction to valid responses.
 
 use rocade_wire::{Aeth, Msn, NakCode, Operation, Psn, Reth, Rkey, Syndrome};
 
@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// An address and a key; the rig does not have memory.
+/// A remote address and a key, for which the rig has no memory.
 const VA: u64 = 0x0000_7f00_dead_0008;
 const RKEY: u32 = 0x1234_5678;
 
@@ -61,7 +61,7 @@ pub(super) const READ: WorkOp = WorkOp::Read {
     rkey: Rkey::new(RKEY),
 };
 
-/// The RETH of a request for `dma_len` bytes, `offset` bytes into the message.
+/// Returns the RETH of a request for `dma_len` bytes, `offset` bytes into the message.
 pub(super) fn reth(offset: u64, dma_len: u32) -> Reth {
     Reth {
         va: VA + offset,
@@ -70,7 +70,7 @@ pub(super) fn reth(offset: u64, dma_len: u32) -> Reth {
     }
 }
 
-/// A connection whose region 0 holds a pattern.
+/// Returns a connection whose region 0 contains a pattern.
 pub(super) fn connect<'b>(bench: &'b Bench<'b>, spec: QpSpec) -> CaseResult<Conn<'b>> {
     let conn = bench.connect(spec)?;
     conn.qp().write_memory(0, 0, &pattern(2048));
@@ -82,7 +82,7 @@ pub(super) fn post(conn: &Conn<'_>, id: u64, op: WorkOp, len: u32) -> CaseResult
     conn.post_send(&Work::new(id, op, Buffer::new(0, len)))
 }
 
-/// Where READ results go, away from the pattern.
+/// Posts a READ with a buffer behind the pattern.
 pub(super) fn post_read(conn: &Conn<'_>, id: u64, len: u32) -> CaseResult {
     conn.post_send(&Work::new(id, READ, Buffer::new(2048, len)))
 }
@@ -168,7 +168,7 @@ fn empty(bench: &Bench<'_>) -> CaseResult {
 fn reth_once(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;
     post(&conn, 1, WRITE, 600)?;
-    // Which headers there are was compared with the operation code.
+    // The headers were already compared with the opcode.
     let operations = [
         Operation::WriteFirst,
         Operation::WriteMiddle,
@@ -462,7 +462,7 @@ fn msn_ignored(bench: &Bench<'_>) -> CaseResult {
     post(&conn, 1, SEND, 8)?;
     post(&conn, 2, SEND, 8)?;
     conn.expect_requests(0, &[Operation::SendOnly; 2])?;
-    // The MSN counts both, the PSN acknowledges one.
+    // The MSN counts both requests, and the PSN acknowledges one.
     conn.ack(0, 2)?;
     conn.expect_completion(1, Status::Success)?;
     conn.expect_no_completion()?;

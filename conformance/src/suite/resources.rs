@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("ETH-02", "compare-swap", compare_swap),
 ];
 
-/// A connection whose region 0 is full of a pattern.
+/// Returns a connection whose region 0 is filled with a pattern.
 fn with_data<'b>(bench: &'b Bench<'b>, len: usize) -> CaseResult<(Conn<'b>, Vec<u8>)> {
     let regions = vec![RegionSpec::new(len)];
     let conn = bench.connect(QpSpec {
@@ -138,7 +138,7 @@ fn read_again(bench: &Bench<'_>) -> CaseResult {
         conn.expect_read_response(0, &data[..1000], 1)?;
     }
     conn.probe(4, 2)?;
-    // Not only the newest request can be repeated.
+    // The responder repeats older requests than the newest, too.
     conn.send(&conn.read(0, 0, 1000))?;
     conn.expect_read_response(0, &data[..1000], 2)
 }
@@ -166,7 +166,7 @@ fn read_rest(bench: &Bench<'_>) -> CaseResult {
     conn.probe(4, 2)
 }
 
-/// A duplicate of a READ of 1024 bytes that does not repeat it gets no answer.
+/// Checks that a duplicate of a READ of 1024 bytes is ignored if it does not match the READ.
 //= RC-DUP-03 type=test
 fn replay_dropped(bench: &Bench<'_>, packet: impl Fn(&Conn<'_>) -> PacketBuilder) -> CaseResult {
     let (conn, data) = with_data(bench, 4096)?;

@@ -1,4 +1,4 @@
-//! The peer as requester when something goes wrong: gaps, RNR NAKs, silence.
+//! The peer as requester after gaps, RNR NAKs and timeouts.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ fn go_back_n(bench: &Bench<'_>) -> CaseResult {
     conn.expect_silence()
 }
 
-/// A packet and its repetition; AckReq may differ.
+/// Checks that a packet is a retransmission of another one. AckReq may differ.
 //= RC-REQ-16 type=test
 fn same(first: &Received, second: &Received) -> CaseResult {
     let mut headers = second.headers;
@@ -165,7 +165,7 @@ fn retries_shared(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, spec)?;
     post(&conn, 1, SEND, 8)?;
     let first = conn.expect_request(Operation::SendOnly, 0)?;
-    // One retry because of this, one because of the timeout after it.
+    // One retry is due to the NAK, and one to the timeout after it.
     conn.nak(0, NakCode::PsnSequence, 0)?;
     for _ in 0..2 {
         same(&first, &conn.expect_request(Operation::SendOnly, 0)?)?;
@@ -175,7 +175,7 @@ fn retries_shared(bench: &Bench<'_>) -> CaseResult {
     conn.expect_silence()
 }
 
-/// A responder that forgets about its NAK when it answers a duplicate repeats it.
+/// A responder that clears its NAK state when it answers a duplicate repeats the NAK.
 //= RC-REQ-05 RC-DUP-08 type=test
 fn repeated_nak(bench: &Bench<'_>) -> CaseResult {
     // 8.6 s.
@@ -315,7 +315,7 @@ fn rnr_resume(bench: &Bench<'_>) -> CaseResult {
         Operation::WriteLastImm,
     ];
     let sent = conn.expect_requests(0, &operations)?;
-    // The message before is acknowledged, and so is the first packet of this one.
+    // The NAK acknowledges the previous message, and the first packet of this one.
     conn.rnr_nak(2, rnr_timer(1), 1)?;
     conn.expect_completion(1, Status::Success)?;
     same(&sent[2], &conn.expect_request(Operation::WriteLastImm, 2)?)?;
@@ -372,7 +372,7 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
         bench,
         QpSpec {
             rnr_retry: 1,
-            // A sequence NAK during the wait is not even a retry.
+            // A sequence NAK during the wait does not even count as a retry.
             retry_cnt: 0,
             ..QpSpec::default()
         },
@@ -383,7 +383,7 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
     let timer = rnr_timer(24);
     let refused = Instant::now();
     conn.rnr_nak(0, timer, 0)?;
-    // What rxe sends for the second message, and repetitions.
+    // The packets that rxe sends for the second message, and repetitions.
     for _ in 0..3 {
         conn.nak(0, NakCode::PsnSequence, 0)?;
         conn.rnr_nak(0, rnr_timer(1), 0)?;
@@ -469,7 +469,7 @@ fn read_gap(bench: &Bench<'_>) -> CaseResult {
     conn.read_response(Operation::ReadResponseFirst, 0, &data[..256], 1)?;
     conn.read_response(Operation::ReadResponseMiddle, 2, &data[512..768], 1)?;
     conn.expect_read_request(1, reth(256, 744))?;
-    // What was on its way does not count.
+    // Responses that were in flight are ignored.
     conn.read_response(Operation::ReadResponseLast, 3, &data[768..], 1)?;
     conn.expect_no_completion()?;
     conn.read_response(Operation::ReadResponseFirst, 1, &data[256..512], 1)?;
@@ -517,7 +517,7 @@ const TIMEOUT: u8 = 11;
 //= RC-TMR-03 type=test
 fn timeout_resends(bench: &Bench<'_>) -> CaseResult {
     let spec = QpSpec {
-        // 0.27 s: the answer has to come before the retries are over, on a busy machine too.
+        // 0.27 s, so that the answer arrives before the retries end on a busy machine, too.
         ack_timeout: ack_timeout(16),
         retry_cnt: 7,
         ..QpSpec::default()

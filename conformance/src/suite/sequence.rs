@@ -109,7 +109,7 @@ fn nak_does_not_advance(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(0, b"in order")
 }
 
-/// A packet of any request operation, with what the operation has to have.
+/// Returns a packet of any request operation, with the headers that it requires.
 fn any_request(conn: &Conn<'_>, operation: Operation, index: i32) -> PacketBuilder {
     let region = conn.region();
     let full = operation.is_first() || operation.is_middle();
@@ -133,7 +133,7 @@ fn any_request(conn: &Conn<'_>, operation: Operation, index: i32) -> PacketBuild
     packet
 }
 
-/// Room for two receives, away from what the rig writes.
+/// Returns room for two receives, outside of the memory that the rig writes.
 fn with_receives() -> QpSpec {
     QpSpec {
         receives: vec![Buffer::new(2048, 1024), Buffer::new(3072, 1024)],
@@ -183,7 +183,7 @@ fn within_send(bench: &Bench<'_>) -> CaseResult {
         conn.expect_ack(0, 0)?;
         conn.send(&any_request(&conn, operation, 1))?;
         conn.expect_nak(1, NakCode::InvalidRequest, 0)?;
-        // The receive that holds the message reports it.
+        // The receive of the message reports the error.
         conn.expect_completion(0, Status::RemInvReqErr)?;
         conn.expect_state(State::Err)?;
     }

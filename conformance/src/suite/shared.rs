@@ -1,4 +1,4 @@
-//! Receives that several queue pairs share: a shared receive queue, and XRC.
+//! Receives that several queue pairs share: shared receive queues and XRC.
 
 use rocade_wire::{NakCode, Operation};
 
@@ -56,7 +56,8 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("BTH-15", "rc-request-to-an-xrc-target", other_service),
 ];
 
-/// A region of the shared queue's protection domain, or not; and a receive in it.
+/// Returns a queue pair with receives in a region, which is optionally in the shared queue's
+/// protection domain.
 fn spec(receives_from: ReceivesFrom, foreign_pd: bool, receives: usize) -> QpSpec {
     QpSpec {
         receives_from,

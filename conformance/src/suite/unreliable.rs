@@ -1,4 +1,4 @@
-//! UC and UD: what is lost, and what is not answered.
+//! UC and UD: lost packets, and requests without a response.
 
 use rocade_wire::{Operation, Qkey, Qpn, Rkey, Service};
 
@@ -47,7 +47,7 @@ fn ud(receives: Vec<Buffer>) -> QpSpec {
     }
 }
 
-/// A datagram with this Q_Key.
+/// Returns a datagram with this Q_Key.
 fn datagram(conn: &Conn<'_>, index: i32, qkey: u32, payload: &[u8]) -> PacketBuilder {
     let packet = conn.request(Operation::SendOnly, index).payload(payload);
     packet.edit(|headers| {
@@ -67,7 +67,7 @@ fn uc_send(bench: &Bench<'_>) -> CaseResult {
             .request(Operation::SendMiddle, 1)
             .payload(&data[256..512]),
     )?;
-    // Whoever asks for an acknowledgement gets none.
+    // AckReq causes no acknowledgement.
     let last = conn.request(Operation::SendLast, 2).payload(&data[512..]);
     conn.send(&last.ack_req())?;
     let completion = conn.expect_completion(0, Status::Success)?;
@@ -98,7 +98,7 @@ fn uc_gap(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(uc(vec![BUFFER]))?;
     let data = pattern(256);
     conn.send(&conn.request(Operation::SendFirst, 0).payload(&data))?;
-    // One is lost.
+    // One packet is lost.
     conn.send(&conn.request(Operation::SendMiddle, 2).payload(&data))?;
     conn.send(&conn.request(Operation::SendLast, 3).payload(b"end"))?;
     conn.expect_silence()?;
@@ -228,7 +228,7 @@ fn ud_header(bench: &Bench<'_>) -> CaseResult {
         equal(&header[..20], &[0; 20], "the first 20 bytes")?;
         equal(header[20], 0x45, "version and length")?;
         equal(header[29], 17, "protocol")?;
-        // IP, UDP, BTH, DETH, seven bytes and a pad, ICRC.
+        // IP, UDP, BTH, DETH, seven bytes and a pad, and ICRC.
         equal(
             u16::from_be_bytes([header[22], header[23]]),
             60,
@@ -251,7 +251,7 @@ fn ud_no_receive(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(BUFFER.offset + GRH_LEN, b"found")
 }
 
-/// Hardware completes the receive in error, others keep it: both may be.
+/// Hardware completes the receive with an error, and other devices keep it. Both are allowed.
 //= UD-10 type=test
 fn ud_too_long(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(ud(vec![Buffer::new(2048, 44), BUFFER]))?;

@@ -1,4 +1,4 @@
-//! Memory windows of type 2, and keys that either side makes invalid.
+//! Memory windows of type 2, and invalidation of keys by either side.
 
 use rocade_wire::{Ieth, NakCode, Operation, Rkey};
 
@@ -29,7 +29,7 @@ pub(super) const CASES: &[Case] = &[
     Case::requester("INV-01", "a-region-cannot-be-invalidated", plain_region),
 ];
 
-/// Where the window is, and how long.
+/// Offset and length of the window.
 const START: usize = 1024;
 const LEN: usize = 1024;
 
@@ -63,12 +63,13 @@ fn spec() -> QpSpec {
     }
 }
 
-/// Posts what concerns the peer alone.
+/// Posts a local operation at the peer.
 fn local(conn: &Conn<'_>, id: u64, op: WorkOp) -> CaseResult {
     conn.post_send(&Work::new(id, op, Buffer::new(0, 0)))
 }
 
-/// A connection whose peer has bound a window to a region that is closed otherwise; and its key.
+/// Returns a connection whose peer has bound a window to a region without remote rights, and the
+/// key of the window.
 fn bound<'b>(
     bench: &'b Bench<'b>,
     change: impl Fn(WindowBind) -> WindowBind,
@@ -107,7 +108,7 @@ fn opens(bench: &Bench<'_>) -> CaseResult {
     conn.expect_ack(1, 2)?;
     conn.expect_memory(START, &data)?;
     conn.expect_memory(START + LEN - 8, b"last end")?;
-    // The region itself stays closed.
+    // The region itself still has no remote rights.
     let region = conn.region();
     write(&conn, 2, start(&conn), region.rkey, b"too much")?;
     refused(&conn, 2, 2)?;
@@ -174,7 +175,7 @@ fn invalidate(bench: &Bench<'_>) -> CaseResult {
     equal(received.invalidated, Some(rkey), "invalidated key")?;
     equal(received.byte_len, 12, "length")?;
     conn.expect_memory(3072, b"have it back")?;
-    // In the last packet of a long message, after a new bind.
+    // Invalidation by the last packet of a long message, after a new bind.
     local(&conn, 101, WorkOp::Bind(bind(rkey)))?;
     conn.expect_completion(101, Status::Success)?;
     conn.post_recv(7, Buffer::new(2048, 512))?;
@@ -243,7 +244,7 @@ fn no_psn(bench: &Bench<'_>) -> CaseResult {
     local(&conn, 1, WorkOp::Bind(bind(rkey)))?;
     post(&conn, 2, SEND, 8)?;
     conn.expect_request(Operation::SendOnly, 0)?;
-    // In force when the message behind it arrives.
+    // The bind is effective when the next message arrives.
     write(&conn, 0, start(&conn), rkey, b"at once!")?;
     conn.expect_ack(0, 1)?;
     local(&conn, 3, WorkOp::Invalidate { rkey })?;
@@ -297,7 +298,7 @@ fn on_the_wire(bench: &Bench<'_>) -> CaseResult {
     Ok(())
 }
 
-/// A local operation fails, after what was before it and before what was behind it.
+/// Checks that a local operation fails after the earlier request and before the later one.
 fn fails(conn: &Conn<'_>, op: WorkOp, status: Status) -> CaseResult {
     post(conn, 1, WRITE, 8)?;
     local(conn, 2, op)?;

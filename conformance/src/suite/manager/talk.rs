@@ -1,4 +1,4 @@
-//! The rig's manager, which says what a case wants it to, and that of the peer.
+//! The rig's connection manager, which sends the messages of a case, and the manager of the peer.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::{
     peer::{ManagerEvent, PeerManager},
 };
 
-/// Kinds of events, by the numbers of `rdma_cm_event_type`.
+/// Event types, by the numbers of `rdma_cm_event_type`.
 pub(super) const REQUEST: u32 = 4;
 pub(super) const RESPONSE: u32 = 5;
 pub(super) const UNREACHABLE: u32 = 7;
@@ -25,17 +25,17 @@ pub(super) const REJECTED: u32 = 8;
 pub(super) const ESTABLISHED: u32 = 9;
 pub(super) const DISCONNECTED: u32 = 10;
 
-/// Port space TCP.
+/// The port space TCP.
 pub(super) const TCP: u16 = 0x0106;
-/// Nobody listens there: the fence.
+/// A service without a listener, for the fence.
 pub(super) const NOBODY: ServiceId = ServiceId::new(0x7777_7777_0000_0001);
 pub(super) const RIG_GUID: Guid = Guid::new(0x0200_c0ff_ee00_0001);
 
-/// The rig's manager, and that of the peer.
+/// The connection managers of the rig and the peer.
 pub(super) struct Talk<'b> {
     pub(super) bench: &'b Bench<'b>,
     pub(super) manager: Box<dyn PeerManager>,
-    /// The rig's ID and transaction of the case.
+    /// The rig's communication ID and transaction ID of the case.
     pub(super) id: CommId,
     pub(super) tid: TransactionId,
     /// The rig's queue pair.
@@ -88,7 +88,7 @@ impl<'b> Talk<'b> {
         self.send_bytes(&Mad::new(self.tid, message).to_bytes())
     }
 
-    /// The peer's next message, and its transaction.
+    /// Returns the peer's next message, and its transaction ID.
     pub(super) fn hear(&self) -> CaseResult<(TransactionId, CmMessage)> {
         let deadline = self.bench.patience();
         let Some(packet) = self.bench.rig().receive(Qpn::GSI, deadline)? else {
@@ -104,7 +104,7 @@ impl<'b> Talk<'b> {
         }
     }
 
-    /// Nothing but the answer to a question that is asked now.
+    /// Sends a request that must be answered, and fails unless its answer is the next message.
     pub(super) fn fence(&self) -> CaseResult {
         let request_id = CommId::new(0x4300_0000 | self.bench.rig().new_qpn().get());
         self.send(CmMessage::SidrReq(SidrReq {
@@ -123,7 +123,7 @@ impl<'b> Talk<'b> {
         )
     }
 
-    /// The next event of the owner.
+    /// Returns the next event of the owner, which must be of this type.
     pub(super) fn event(&self, kind: u32) -> CaseResult<ManagerEvent> {
         let deadline = self.bench.patience();
         loop {
@@ -287,7 +287,7 @@ impl<'b> Talk<'b> {
         }
     }
 
-    /// A connection that the rig has asked for: the peer's ID.
+    /// Establishes a connection that the rig requests, and returns the peer's communication ID.
     pub(super) fn connected(&self) -> CaseResult<CommId> {
         self.ask(self.listen(false)?)?;
         self.event(REQUEST)?;
@@ -298,7 +298,7 @@ impl<'b> Talk<'b> {
         Ok(rep.local_id)
     }
 
-    /// A request of the peer.
+    /// Returns a connection request of the peer.
     pub(super) fn asked(&self) -> CaseResult<(TransactionId, Req)> {
         let to = (self.bench.rig().local(), 7_471).into();
         let asked = self.manager.connect(to, OWN_QPN, b"peer");
@@ -309,12 +309,12 @@ impl<'b> Talk<'b> {
         }
     }
 
-    /// A message of the rig that answers one of the peer's.
+    /// Sends a message that answers one of the peer's.
     pub(super) fn answer(&self, tid: TransactionId, message: CmMessage) -> CaseResult {
         self.send_bytes(&Mad::new(tid, message).to_bytes())
     }
 
-    /// The peer's RTU, which goes with its request.
+    /// Expects the peer's RTU for its request.
     pub(super) fn hear_rtu(&self, tid: TransactionId, id: CommId) -> CaseResult {
         match self.hear()? {
             (told, CmMessage::Rtu(rtu)) => {
@@ -326,5 +326,5 @@ impl<'b> Talk<'b> {
     }
 }
 
-/// What the peer's owner says its queue pair is.
+/// The QP number that the peer's owner announces.
 pub(super) const OWN_QPN: Qpn = Qpn::new(0x0001_2345);
