@@ -1,4 +1,4 @@
-//! `rocade-conformance`: the suite against any device that has verbs, or Rocade.
+//! `rocade-conformance`: runs the suite against any device that has verbs, or against Rocade.
 
 use std::{
     error::Error,
@@ -18,48 +18,50 @@ use rocade_conformance::{
     suite::{self, Area},
 };
 
-/// Does a RoCEv2 device keep the rules? Sends it packets made by hand from this machine, and looks at the answers; an
-/// agent on the device's machine (conformance/agent/agent.c) posts work there and tells what came of it.
+/// Tests whether a RoCEv2 device follows the rules. Sends hand-made packets from this machine and
+/// checks the responses. An agent on the device's machine (conformance/agent/agent.c) posts work
+/// requests there and reports the results.
 ///
-/// Exits with 0 where all is as expected, with 1 where it is not, with 2 where the suite could not be run.
+/// Exits with 0 if all results are as expected, with 1 if not, and with 2 if the suite could not be
+/// run.
 #[derive(Debug, Parser)]
 #[command(version, group = ArgGroup::new("way").args(["agent", "connect", "list"]).required(true))]
 struct Arguments {
-    /// Address of this machine that the suite takes; its UDP port 4791 must be free
+    /// Address of this machine for the suite, with a free UDP port 4791
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list")]
     local: Option<IpAddr>,
     /// Address of the device
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list")]
     peer: Option<IpAddr>,
-    /// Another address of this machine, for packets that come from where they should not
+    /// Another address of this machine, for packets from a wrong source address
     #[arg(long, value_name = "ADDRESS")]
     stranger: Option<IpAddr>,
-    /// Shell command line that starts the agent, which obeys on its standard input
+    /// Shell command line that starts the agent, which reads orders from its standard input
     #[arg(long, value_name = "COMMAND")]
     agent: Option<String>,
-    /// Where the agent listens, if it was started with -l
+    /// Address and port of the agent, if it was started with -l
     #[arg(long, value_name = "ADDRESS:PORT")]
     connect: Option<SocketAddr>,
-    /// Known deviations of the device; what it cannot be asked for must be among them. Repeated, each file corrects those
-    /// before it
+    /// Known deviations of the device, including features that it lacks. If repeated, each file
+    /// overrides those before it
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
-    /// Only cases whose names start with one of these, joined by commas
+    /// Only cases whose names start with one of these prefixes, joined by commas
     #[arg(long, value_name = "NAMES", default_value = "")]
     select: String,
     /// Only these areas, joined by commas
     #[arg(long, value_name = "AREAS", value_delimiter = ',')]
     area: Vec<String>,
-    /// Write the report there as JSON
+    /// Write the report to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How long an answer may take, in milliseconds
+    /// Time limit for an answer, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     patience: u64,
-    /// How long silence has to last, in milliseconds: longer than an answer is on its way
+    /// Duration of a required silence, in milliseconds: longer than an answer takes
     #[arg(long, value_name = "MS", default_value_t = 20)]
     silence: u64,
-    /// Print the name of each case before it is run: what does not come back is the last one
+    /// Print the name of each case before it is run, which shows the case in which a device hangs
     #[arg(short, long)]
     verbose: bool,
     /// Only print the names of the cases
@@ -88,7 +90,7 @@ fn areas(names: &[String]) -> Result<Vec<&'static Area>, Box<dyn Error>> {
     Ok(suite::AREAS.iter().filter(is_wanted).collect())
 }
 
-/// Whether nothing was unexpected.
+/// Returns true if all results were as expected.
 fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let areas = areas(&arguments.area)?;
     let selection = Selection::parse(&arguments.select);
@@ -135,7 +137,7 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     Ok(report.unexpected().count() == 0)
 }
 
-/// Reads the files of expectations, the last of which counts first.
+/// Reads the files of expectations. Each file overrides those before it.
 fn expectations(files: &[PathBuf]) -> Result<Expectations, Box<dyn Error>> {
     let mut all: Option<Expectations> = None;
     for file in files {
@@ -150,7 +152,7 @@ fn expectations(files: &[PathBuf]) -> Result<Expectations, Box<dyn Error>> {
     Ok(all.unwrap_or_else(Expectations::unknown))
 }
 
-/// Takes the port. Who has it may be about to end.
+/// Binds the port. Retries while another process has it, which may be ending.
 fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Rig> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -172,7 +174,7 @@ fn list(areas: &[&Area], selection: &Selection) {
     }
 }
 
-/// A line for those who wait.
+/// Returns a progress line about an area.
 fn summary(area: &str, part: &Report) -> String {
     let skipped = part.entries.len() - part.run_count();
     let failed = part.count(Verdict::Fail) + part.count(Verdict::KnownFailure);
