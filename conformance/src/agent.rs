@@ -65,9 +65,9 @@ impl Link {
         let answer = match sent {
             Ok(()) => self.answers.recv_timeout(PATIENCE).map_err(|error| {
                 let order = order.split_whitespace().next().unwrap_or_default();
-                Unable(format!("the agent does not answer to {order}: {error}"))
+                Unable(format!("the agent does not answer {order}: {error}"))
             }),
-            Err(error) => Err(Unable(format!("the agent is gone: {error}"))),
+            Err(error) => Err(Unable(format!("lost the connection to the agent: {error}"))),
         };
         answer.inspect_err(|why| self.is_lost = Some(why.clone()))
     }
@@ -200,7 +200,7 @@ fn accepted(answer: String) -> Result<String, Unable> {
     match word {
         "ok" => Ok(rest.to_owned()),
         "unable" => Err(Unable(rest.to_owned())),
-        _ => Err(Unable(format!("the agent says: {answer}"))),
+        _ => Err(Unable(format!("the agent answered: {answer}"))),
     }
 }
 
@@ -210,7 +210,7 @@ impl Words<'_> {
     fn number<T: FromStr>(&mut self) -> Result<T, Unable> {
         let word = self.0.next().unwrap_or_default();
         word.parse()
-            .map_err(|_| Unable(format!("the agent says {word:?} for a number")))
+            .map_err(|_| Unable(format!("the agent answered {word:?} instead of a number")))
     }
 }
 
@@ -437,7 +437,7 @@ impl PeerQp for AgentQp {
 
     fn post_send(&self, work: &Work) -> Result<(), Unable> {
         let operation = operation(&work.op)
-            .ok_or_else(|| Unable(format!("plain verbs cannot post {:?}", work.op)))?;
+            .ok_or_else(|| Unable(format!("standard verbs cannot post {:?}", work.op)))?;
         let [solicited, fence] = [work.solicited, work.fence].map(u32::from);
         let buffer = place(work.buffer);
         let rest = format!("{} {solicited} {fence} {buffer} {operation}", work.id);

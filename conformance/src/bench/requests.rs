@@ -226,7 +226,7 @@ impl Conn<'_> {
             let part = &data[number * pmtu..data.len().min((number + 1) * pmtu)];
             if packet.payload != part {
                 return fail(format!(
-                    "{what}: {} bytes, or wrong ones, instead of {}",
+                    "{what}: {} bytes or wrong data, instead of {} bytes",
                     packet.payload.len(),
                     part.len()
                 ));

@@ -164,7 +164,7 @@ impl Rig {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(CaseError::Skipped(
                 "the packet is longer than the network takes".to_owned(),
             )),
-            Err(error) => fail(format!("cannot send: {error}")),
+            Err(error) => fail(format!("failed to send: {error}")),
         }
     }
 
@@ -215,7 +215,7 @@ impl Rig {
                         Ok(Instant::now() < deadline)
                     }
                     io::ErrorKind::Interrupted => Ok(true),
-                    _ => fail(format!("cannot receive: {error}")),
+                    _ => fail(format!("failed to receive: {error}")),
                 };
             }
         };

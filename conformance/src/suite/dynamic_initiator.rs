@@ -59,7 +59,7 @@ fn post(conn: &Conn<'_>, id: u64, op: WorkOp, len: u32) -> CaseResult {
 fn expect_question(conn: &Conn<'_>) -> CaseResult {
     let packet = conn.receive()?;
     if !is_question(conn, &packet) {
-        return fail(format!("{} instead of a question", packet.headers));
+        return fail(format!("{} instead of a hello datagram", packet.headers));
     }
     Ok(())
 }
@@ -193,7 +193,7 @@ fn unanswered(bench: &Bench<'_>) -> CaseResult {
     conn.expect_state(State::Err)?;
     // Three times 34 ms.
     if began.elapsed().as_millis() < 100 {
-        return fail("it has not waited for the answers");
+        return fail("the peer did not wait for the answers");
     }
     conn.expect_silence()
 }
@@ -318,14 +318,14 @@ fn turns(bench: &Bench<'_>) -> CaseResult {
     equal(
         bench.rig().receive(other, Instant::now())?.is_none(),
         true,
-        "nothing to the other target",
+        "no packet for the other target",
     )?;
     acknowledge(&conn, 1, session, POSITIVE)?;
     conn.expect_completion(0, Status::Success)?;
     conn.expect_completion(1, Status::Success)?;
     expect_end(&conn, 2, session)?;
     let Some(packet) = at_other()? else {
-        return fail("nothing to the other target");
+        return fail("no packet for the other target");
     };
     equal(packet.headers.bth.psn, conn.peer_psn(3), "PSN")?;
     let eth = session_of(&conn, &packet)?;

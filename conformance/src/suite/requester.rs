@@ -124,7 +124,7 @@ fn segments(bench: &Bench<'_>, len: u16) -> CaseResult {
         .flat_map(|packet| packet.payload.clone())
         .collect();
     if data != pattern(len.into()) {
-        return fail("the payload is not the data");
+        return fail("the payload differs from the data");
     }
     for packet in &packets[..packets.len() - 1] {
         equal(

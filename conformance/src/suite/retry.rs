@@ -104,7 +104,7 @@ fn same(first: &Received, second: &Received) -> CaseResult {
     if first.payload == second.payload {
         Ok(())
     } else {
-        fail("a repetition with other data")
+        fail("a retransmission with other data")
     }
 }
 
@@ -199,7 +199,7 @@ fn repeated_nak(bench: &Bench<'_>) -> CaseResult {
     let took = start.elapsed();
     if took.as_nanos() >= u128::from(timeout.as_ns().unwrap_or(0)) {
         return fail(format!(
-            "ignored: the request came after {took:?}, by timeout"
+            "ignored: the request was retransmitted by timeout, after {took:?}"
         ));
     }
     Ok(())
@@ -287,7 +287,7 @@ fn rnr_wait(bench: &Bench<'_>) -> CaseResult {
         let waited = again.at.duration_since(refused);
         if waited < duration(timer) {
             return fail(format!(
-                "resent after {waited:?}, less than {:?}",
+                "retransmitted after {waited:?}, less than {:?}",
                 duration(timer)
             ));
         }
@@ -392,7 +392,7 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
     let waited = again.at.duration_since(refused);
     if waited < duration(timer) {
         return fail(format!(
-            "resent after {waited:?}, less than {:?}",
+            "retransmitted after {waited:?}, less than {:?}",
             duration(timer)
         ));
     }

@@ -173,7 +173,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
 /// Reports that a connection request was dropped because its ID could not be created.
 fn tell_refusal(errno: Errno) {
     let line = format!(
-        "rocade[{}]: a connection request is dropped: errno {}\n",
+        "rocade[{}]: failed to create the ID of a connection request, which is dropped: errno {}\n",
         std::process::id(),
         errno.0
     );

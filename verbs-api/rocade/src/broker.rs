@@ -29,7 +29,7 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
             if stopped.clients > 0 {
                 let clients = stopped.clients;
                 output::line(format_args!(
-                    "its clients ({clients}) keep their traffic; one of them starts another broker"
+                    "its clients ({clients}) keep their connections, and one of them starts another broker"
                 ))?;
             }
         }
@@ -88,8 +88,8 @@ fn explain(error: BrokerError) -> CliError {
     match error {
         BrokerError::NotRunning => explained
             .exit(1)
-            .hint("programs start it when they need it; `rocade broker serve` does so by hand"),
-        BrokerError::AlreadyRunning => explained.hint("`rocade broker status` tells which"),
+            .hint("programs start it on demand, or start it by hand: rocade broker serve"),
+        BrokerError::AlreadyRunning => explained.hint("`rocade broker status` shows it"),
         BrokerError::RuntimeDir { .. } => {
             explained.hint("set ROCADE_RUNTIME_DIR to a directory that only you can write to")
         }

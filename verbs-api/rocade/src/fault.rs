@@ -68,14 +68,14 @@ fn say_where(processes: &[FaultyProcess]) -> Result<(), CliError> {
     let (done, behind): (Vec<_>, Vec<_>) = processes.iter().partition(|p| p.is_up_to_date);
     match done.len() {
         0 if behind.is_empty() => {
-            output::line("no process runs now: it is for those that start while the broker lives")?
+            output::line("no process is running: the rule applies to those that start while the broker is running")?
         }
         1 => output::line(format_args!("in force in {}", name(done[0])))?,
         count => output::line(format_args!("in force in {count} processes"))?,
     }
     for process in behind {
         output::line(format_args!(
-            "not yet in {}, which does not answer: is it stopped?",
+            "not yet active in {}, which does not answer and may be stopped",
             name(process)
         ))?;
     }
@@ -90,9 +90,9 @@ fn clear(config: &BrokerConfig, ids: &[u32]) -> Result<(), CliError> {
     for id in ids {
         let cleared = broker::clear_faults(config, Some(*id)).map_err(explain)?;
         if cleared == 0 {
-            return Err(CliError::new(format!("there is no rule {id}"))
+            return Err(CliError::new(format!("no rule {id}"))
                 .exit(1)
-                .hint("`rocade fault list` shows those that there are"));
+                .hint("`rocade fault list` shows the rules"));
         }
         count += cleared;
     }
@@ -189,8 +189,8 @@ fn explain(error: BrokerError) -> CliError {
     let explained = CliError::new(error.to_string());
     match error {
         BrokerError::NotRunning => explained.exit(1).hint(
-            "rules reach programs through the broker, which the first one starts; for a program's \
-             whole life: rocade run --fault RULE -- CMD",
+            "the broker distributes the rules, and the first program starts it. For a rule from the \
+             start of a program: rocade run --fault RULE -- CMD",
         ),
         _ => explained,
     }

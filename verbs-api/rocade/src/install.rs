@@ -56,10 +56,10 @@ pub(crate) fn install(args: &PrefixArgs) -> Result<ExitCode, CliError> {
 
     let in_prefix = |error: io::Error| {
         CliError::new(format!(
-            "cannot install below {}: {error}",
+            "failed to install below {}: {error}",
             prefix.display()
         ))
-        .hint("choose a place that you can write to: rocade install --prefix ~/.local")
+        .hint("choose a directory that you can write to: rocade install --prefix ~/.local")
     };
     // The list is written first, so that the files of an interrupted installation can be removed.
     let mut list: BTreeSet<String> = old.clone();
@@ -90,7 +90,7 @@ pub(crate) fn uninstall(args: &PrefixArgs) -> Result<ExitCode, CliError> {
         return Err(
             CliError::new(format!("nothing is installed below {}", prefix.display()))
                 .hint(
-                    "rocade uninstall --prefix DIR, with the directory that `rocade install` named",
+                    "rocade uninstall --prefix DIR, with the directory that `rocade install` printed",
                 )
                 .exit(1),
         );
@@ -127,7 +127,7 @@ pub(crate) fn uninstall(args: &PrefixArgs) -> Result<ExitCode, CliError> {
 
 fn own_executable() -> Result<PathBuf, CliError> {
     std::env::current_exe()
-        .map_err(|error| CliError::new(format!("cannot find my own executable: {error}")))
+        .map_err(|error| CliError::new(format!("failed to find the executable of this command: {error}")))
 }
 
 /// Returns the prefix: the option, else that of the running command, else the default for this
@@ -147,7 +147,7 @@ fn prefix(args: &PrefixArgs, exe: &Path) -> Result<PathBuf, CliError> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     home.map(|home| Path::new(&home).join(".local"))
         .ok_or_else(|| {
-            CliError::new("where to? HOME is not set").hint("rocade install --prefix DIR")
+            CliError::new("HOME is not set, and no directory is given").hint("rocade install --prefix DIR")
         })
 }
 
@@ -209,7 +209,7 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     // A second `rocade install`, run by the installed command, finds no newer libraries without
     // sources.
     let sources = sources().ok_or_else(|| {
-        CliError::new("the sources to build the drop-in libraries from are not there any more")
+        CliError::new("the sources of the drop-in libraries are missing")
             .hint("in a clone of Rocade: cargo build --release --workspace && target/release/rocade install")
     })?;
     build(&sources)?;
@@ -218,7 +218,7 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
         return Ok(built);
     }
     Err(CliError::new(format!(
-        "the build left no libraries in {}",
+        "the build created no libraries in {}",
         built.display()
     )))
 }
@@ -253,11 +253,11 @@ fn build(sources: &Path) -> Result<(), CliError> {
     let by_hand = "cargo build --release --workspace && target/release/rocade install";
     let status = command
         .status()
-        .map_err(|error| CliError::new(format!("cannot run cargo: {error}")).hint(by_hand))?;
+        .map_err(|error| CliError::new(format!("failed to run cargo: {error}")).hint(by_hand))?;
     if status.success() {
         Ok(())
     } else {
-        Err(CliError::new("the drop-in libraries could not be built").hint(by_hand))
+        Err(CliError::new("failed to build the drop-in libraries").hint(by_hand))
     }
 }
 
@@ -274,11 +274,11 @@ fn refuse_foreign(
         Some(path) => {
             let file = prefix.join(path);
             Err(CliError::new(format!(
-                "{} is there and was not installed by `rocade install`",
+                "{} exists and was not installed by `rocade install`",
                 file.display()
             ))
             .hint("remove it (after `cargo install`: cargo uninstall rocade), or use that command")
-            .hint("or choose another place: rocade install --prefix DIR"))
+            .hint("or choose another directory: rocade install --prefix DIR"))
         }
     }
 }
@@ -328,10 +328,10 @@ fn strip(file: &Path, target: &Path) -> Result<(), CliError> {
         .status()
     {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(CliError::new(format!("cannot strip {}", target.display()))),
+        Ok(_) => Err(CliError::new(format!("failed to strip {}", target.display()))),
         Err(error) => {
             let name = target.file_name().unwrap_or_default().display();
-            eprintln!("rocade: warning: no strip ({error}): {name} is installed with symbols");
+            eprintln!("rocade: warning: failed to run strip ({error}): {name} is installed with symbols");
             Ok(())
         }
     }
@@ -373,7 +373,7 @@ fn write_list(prefix: &Path, list: &BTreeSet<String>) -> io::Result<()> {
 fn remove(file: &Path) -> Result<(), CliError> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CliError::new(format!(
-            "cannot remove {}: {error}",
+            "failed to remove {}: {error}",
             file.display()
         ))),
         _ => Ok(()),
@@ -386,8 +386,8 @@ fn report(prefix: &Path, paths: &BTreeSet<&str>) -> Result<(), CliError> {
         output::line("  bin/rocade   the command")?;
     }
     output::line("  lib/rocade/  the drop-in libraries")?;
-    output::line("  share/       manual pages; completions for bash, zsh and fish")?;
-    output::line("`rocade uninstall` removes them again")?;
+    output::line("  share/       manual pages, and completions for bash, zsh and fish")?;
+    output::line("`rocade uninstall` removes them")?;
     let bin = prefix.join("bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|dir| dir == bin) {

@@ -36,7 +36,7 @@ pub(crate) const PRELOAD_LIBRARY: &str = "librocade_preload.so";
 /// Returns the directory for `LD_LIBRARY_PATH`, and creates it if necessary.
 pub(crate) fn find() -> Result<PathBuf, CliError> {
     let exe = std::env::current_exe()
-        .map_err(|error| CliError::new(format!("cannot find my own executable: {error}")))?;
+        .map_err(|error| CliError::new(format!("failed to find the executable of this command: {error}")))?;
     let exe_dir = exe.parent().unwrap_or_else(|| Path::new("/"));
     find_from(exe_dir, fallback_dir)
 }
@@ -79,10 +79,10 @@ fn not_there(exe_dir: &Path, missing: &[PathBuf], installed: &Path) -> CliError 
     if let Some(prefix) = exe_dir.parent().filter(|_| exe_dir.ends_with("bin")) {
         let dir = prefix.join("lib/rocade");
         return CliError::new(format!(
-            "the drop-in libraries are not there: {}/libibverbs.so.1 and others",
+            "the drop-in libraries are missing: {}/libibverbs.so.1 and others",
             dir.display()
         ))
-        .hint("rocade install    builds them and puts them there")
+        .hint("rocade install    builds and installs them")
         .hint(format!("or {by_hand}"));
     }
     let names: Vec<String> = missing
@@ -95,7 +95,7 @@ fn not_there(exe_dir: &Path, missing: &[PathBuf], installed: &Path) -> CliError 
     } else {
         by_hand.to_owned()
     };
-    CliError::new(format!("the drop-in libraries are not there: {names}"))
+    CliError::new(format!("the drop-in libraries are missing: {names}"))
         .hint(by_hand)
         .hint(format!(
             "an installation has them as {}/lib{{ibverbs,rdmacm,mlx5,efa,mana}}.so.1",
@@ -111,11 +111,11 @@ fn make_links(
     match link_all(&beside, Path::new("..")) {
         Ok(()) => Ok(beside),
         Err(error) => {
-            tracing::debug!(dir = %beside.display(), %error, "no links beside the executable");
+            tracing::debug!(dir = %beside.display(), %error, "failed to create links next to the executable");
             let dir = fallback(exe_dir)?;
             link_all(&dir, exe_dir).map_err(|error| {
-                CliError::new(format!("cannot make links in {}: {error}", dir.display()))
-                    .hint("set ROCADE_RUNTIME_DIR to a directory of yours")
+                CliError::new(format!("failed to create links in {}: {error}", dir.display()))
+                    .hint("set ROCADE_RUNTIME_DIR to a directory that you can write to")
             })?;
             Ok(dir)
         }

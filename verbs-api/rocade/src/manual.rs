@@ -22,9 +22,9 @@ pub(crate) fn print_page(words: &[String]) -> Result<ExitCode, CliError> {
     let pages = pages();
     let Some((_, text)) = pages.iter().find(|(name, _)| *name == wanted) else {
         let names = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
-        return Err(CliError::new(format!("there is no manual page {wanted}"))
+        return Err(CliError::new(format!("no manual page {wanted}"))
             .hint(format!(
-                "there are {}",
+                "available: {}",
                 names.collect::<Vec<_>>().join(", ")
             ))
             .exit(2));

@@ -14,7 +14,7 @@ pub(crate) fn print(text: impl fmt::Display) -> Result<(), CliError> {
     let written = write!(stdout, "{text}").and_then(|()| stdout.flush());
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => CliError::silent(EXIT_PIPE_CLOSED),
-        _ => CliError::new(format!("cannot write to standard output: {error}")),
+        _ => CliError::new(format!("failed to write to standard output: {error}")),
     })
 }
 

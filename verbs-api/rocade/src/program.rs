@@ -47,7 +47,7 @@ pub(crate) fn warn(program: &Path) -> bool {
         if loaded != program {
             shown = format!("{}, which runs {shown},", loaded.display());
         }
-        eprintln!("rocade: warning: {shown} {reason}, so it will not see Rocade\n  {advice}");
+        eprintln!("rocade: warning: {shown} {reason}, so it will not use Rocade\n  {advice}");
     }
     privileged(&loaded).is_some()
 }
@@ -122,7 +122,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     let Some(interpreter) = &elf.interpreter else {
         return Some(Obstacle::new(
             "is statically linked and loads no libraries",
-            "link it dynamically; programs that it starts will see Rocade",
+            "link it dynamically. Programs that it starts will use Rocade",
         ));
     };
     // A program in a directory of its own (Nix, Guix) has the same dynamic linker in another place.
@@ -130,7 +130,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     let own_interpreter = own.interpreter.as_deref()?;
     (name(interpreter) != name(own_interpreter)).then(|| {
         Obstacle::new(
-            format!("is for another C library ({interpreter}; Rocade's use {own_interpreter})"),
+            format!("is for another C library ({interpreter}, and Rocade uses {own_interpreter})"),
             "use a build of the program for this system's C library",
         )
     })
@@ -168,7 +168,7 @@ fn own_directory(elf: &Elf, file: &Path) -> Option<Obstacle> {
     });
     let dir = dirs.find(|dir| Path::new(dir).join(VERBS).is_file())?;
     Some(Obstacle::new(
-        format!("looks for libraries in {dir} first (DT_RPATH), where another {VERBS} is"),
+        format!("searches {dir} first (DT_RPATH), which contains another {VERBS}"),
         advice,
     ))
 }
@@ -180,7 +180,7 @@ fn privileged(file: &Path) -> Option<Obstacle> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let gains_user = meta.mode() & SET_UID != 0 && meta.uid() != user.as_raw();
     let gains_group = meta.mode() & SET_GID != 0 && meta.gid() != group.as_raw();
-    let advice = "run a copy of it (cp keeps no such rights): Rocade needs none";
+    let advice = "run a copy without these privileges (made by cp), because Rocade needs none";
     if gains_user || gains_group {
         let which = if gains_user { "user" } else { "group" };
         return Some(Obstacle::new(

@@ -153,9 +153,9 @@ fn find_program_in(program: &OsStr, path: Option<OsString>) -> Result<PathBuf, C
     if let Some(found) = not_executable_one {
         return Err(not_executable(found.as_os_str()));
     }
-    let mut error = CliError::new(format!("there is no program {shown} in PATH"));
+    let mut error = CliError::new(format!("program {shown} not found in PATH"));
     if Path::new(program).is_file() {
-        error = error.hint(format!("there is one in this directory: ./{shown}"));
+        error = error.hint(format!("use the one in this directory: ./{shown}"));
     }
     if let Some(package) = debian_package(program) {
         error = error.hint(format!(
@@ -196,11 +196,11 @@ fn exec_error(program: &OsStr, error: &io::Error) -> CliError {
     match error.kind() {
         // The file exists, which was checked, so its interpreter is missing.
         io::ErrorKind::NotFound => CliError::new(format!(
-            "cannot execute {shown}: its interpreter is missing"
+            "failed to execute {shown}: its interpreter is missing"
         ))
-        .hint("for a script see its first line, for a program `file` and `ldd`")
+        .hint("check the first line of a script, or use `file` and `ldd` on a program")
         .exit(EXIT_NOT_FOUND),
-        _ => CliError::new(format!("cannot execute {shown}: {error}")).exit(EXIT_NOT_EXECUTABLE),
+        _ => CliError::new(format!("failed to execute {shown}: {error}")).exit(EXIT_NOT_EXECUTABLE),
     }
 }
 

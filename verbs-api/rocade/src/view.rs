@@ -38,7 +38,7 @@ pub(crate) fn show(
         Some(ViewWay::Preload) => preload(args, settings, &tree, command),
         Some(_) => in_namespace(args, &tree, command),
         None => in_namespace(args, &tree, command).or_else(|reason| {
-            tracing::info!(%reason, "a view by the preload library");
+            tracing::info!(%reason, "failed to create a mount namespace, using the preload library");
             preload(args, settings, &tree, command)
         }),
     };
@@ -62,7 +62,7 @@ pub(crate) fn show(
 fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<(), CliError> {
     let programs = preload_library().map_or_else(
         |reason| {
-            tracing::info!(%reason, "failed to find the preload library: `rdma` sees no device");
+            tracing::info!(%reason, "failed to find the preload library, `rdma` will find no devices");
             Programs::default()
         },
         |library| {
@@ -72,8 +72,8 @@ fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<()
         },
     );
     namespace::enter(tree, args.show_host, &programs).map_err(|error| {
-        CliError::new(format!("no mount namespace for the program: {error}"))
-            .hint("--view preload needs none")
+        CliError::new(format!("failed to create a mount namespace for the program: {error}"))
+            .hint("--view preload does not need one")
     })?;
     command.env(ENV_COUNTERS, HCA_DIR);
     Ok(())
@@ -82,13 +82,13 @@ fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<()
 /// Returns the path of the preload library. It must be one that `LD_PRELOAD` can contain.
 fn preload_library() -> Result<PathBuf, CliError> {
     let library = libdir::preload_library().ok_or_else(|| {
-        CliError::new("librocade_preload.so is not there")
+        CliError::new("librocade_preload.so is missing")
             .hint("in the source directory: cargo build --release --workspace")
     })?;
     if library.to_string_lossy().contains([' ', ':']) {
         let library = library.display();
         return Err(CliError::new(format!(
-            "{library}: LD_PRELOAD cannot name a path with a space or colon"
+            "{library}: LD_PRELOAD does not support paths with a space or colon"
         )));
     }
     Ok(library)
@@ -102,7 +102,7 @@ fn preload(
 ) -> Result<(), CliError> {
     let library = preload_library()?;
     let failed = |error: std::io::Error| {
-        CliError::new(format!("cannot make the files of the view: {error}"))
+        CliError::new(format!("failed to create the files of the view: {error}"))
     };
     let runtime = libdir::runtime_dir(settings)?;
     let runtime = std::path::absolute(&runtime).map_err(failed)?;

@@ -116,7 +116,7 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
         .unwrap();
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
-    assert!(shown.contains("Everything arrived"), "{shown}");
+    assert!(shown.contains("All data arrived correctly"), "{shown}");
 
     let drawn = build.rocade(&["ladder", "demo.pcapng"]).output().unwrap();
     let words = text(&drawn.stdout);
@@ -128,7 +128,7 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
     for part in [
         "lost (drop opcode=READ_RESPONSE nth=2)",
         "late (delay by=1ms",
-        "; sent again ",
+        ", sent again ",
     ] {
         assert!(
             html.contains(part),
@@ -206,7 +206,7 @@ fn rules_at_run_time() {
         lines[..2],
         ["1  drop opcode=READ_RESPONSE nth=2", "2  ecn every=16"]
     );
-    assert!(lines[2].contains("no process runs now"), "{added}");
+    assert!(lines[2].contains("no process is running"), "{added}");
     let shown = run(&["fault", "list"]);
     assert!(shown.contains("drop opcode=READ_RESPONSE nth=2"), "{shown}");
     // Two processes that are affected by the rule, and still get their data.

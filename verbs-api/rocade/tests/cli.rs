@@ -301,7 +301,7 @@ fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
             "READ",
             "CmpSwap",
             "FetchAdd",
-            "Everything arrived",
+            "All data arrived correctly",
             way,
             "What next",
         ] {

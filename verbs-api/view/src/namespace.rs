@@ -132,7 +132,7 @@ impl Drop for Mounts {
     fn drop(&mut self) {
         for dir in self.made.drain(..).rev() {
             if let Err(error) = sys::unmount(&dir) {
-                tracing::debug!(dir = %dir.display(), %error, "cannot undo a mount");
+                tracing::debug!(dir = %dir.display(), %error, "failed to undo a mount");
             }
         }
     }
@@ -186,7 +186,7 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     }
     // The view is complete without the programs.
     if let Err(error) = programs::show(programs, around) {
-        tracing::info!(%error, "failed to mount scripts over the programs named rdma: they see no device");
+        tracing::info!(%error, "failed to mount scripts over the programs named rdma, which will find no devices");
     }
     // All mounts succeeded, so they stay.
     mounts.made.clear();

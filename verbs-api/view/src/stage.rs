@@ -193,7 +193,7 @@ fn sweep(views: &Path) {
     let used = stages_in_use();
     for dir in stale.iter().filter(|dir| !used.contains(dir)) {
         if let Err(error) = fs::remove_dir_all(dir) {
-            tracing::debug!(dir = %dir.display(), %error, "cannot remove an old view");
+            tracing::debug!(dir = %dir.display(), %error, "failed to remove an old view");
         }
     }
 }

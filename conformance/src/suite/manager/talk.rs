@@ -92,7 +92,7 @@ impl<'b> Talk<'b> {
     pub(super) fn hear(&self) -> CaseResult<(TransactionId, CmMessage)> {
         let deadline = self.bench.patience();
         let Some(packet) = self.bench.rig().receive(Qpn::GSI, deadline)? else {
-            return fail("no message of the peer's manager");
+            return fail("no message from the peer's manager");
         };
         let deth = packet.headers.deth;
         //= MAD-01 type=test
@@ -114,7 +114,7 @@ impl<'b> Talk<'b> {
             private_data: [0; SidrReq::PRIVATE_LEN],
         }))?;
         let CmMessage::SidrRep(rep) = self.hear()?.1 else {
-            return fail("an answer to what must not be answered");
+            return fail("an answer to a message that must not be answered");
         };
         equal(
             (rep.request_id, rep.status),

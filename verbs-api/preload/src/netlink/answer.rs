@@ -131,7 +131,7 @@ impl<S: Source> Work<'_, S> {
                 Some(table) => self.resources(&table),
                 None => Err(Refusal::new(
                     libc::EOPNOTSUPP,
-                    "Rocade does not know this request",
+                    "Rocade does not support this request",
                 )),
             },
         }
@@ -158,7 +158,7 @@ impl<S: Source> Work<'_, S> {
         let mut devices = self.source.devices().into_iter();
         devices
             .find(|device| device.index == index)
-            .ok_or(Refusal::new(libc::EINVAL, "there is no such device"))
+            .ok_or(Refusal::new(libc::EINVAL, "no such device"))
     }
 
     fn all_devices(&self) -> Vec<Message> {
@@ -236,7 +236,7 @@ impl<S: Source> Work<'_, S> {
             let number = self.request.number(attribute);
             let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no object"))?;
             let one = all.iter().find(|one| one.number(field) == Some(number));
-            let one = one.ok_or(Refusal::new(libc::ENOENT, "there is no such object"))?;
+            let one = one.ok_or(Refusal::new(libc::ENOENT, "no such object"))?;
             let mut message = self.about(&device);
             entries::put(&mut message, one);
             return Ok(vec![message]);
@@ -299,7 +299,7 @@ fn chosen_port<'a>(request: &Request<'_>, device: &'a Device) -> Result<&'a Port
     let mut ports = device.ports.iter();
     ports
         .find(|port| port.number == number)
-        .ok_or(Refusal::new(libc::EINVAL, "there is no such port"))
+        .ok_or(Refusal::new(libc::EINVAL, "no such port"))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn pong(qp: &QueuePair, side: &Side) -> Result<Option<String>, CliError> {
         qp.post_send(&SendRequest::send_inline(&found))?;
         pattern::fill(&mut expected, 0, number);
         if found != expected {
-            problem = Some(format!("ping {number} arrived damaged"));
+            problem = Some(format!("the data of ping {number} are wrong"));
         }
         if completion.immediate == Some(LAST_PING) {
             break;

@@ -12,12 +12,12 @@ use crate::table;
 const NEXT: &str = "\
 What next:
   cargo build --release --workspace                      the libraries for unmodified programs
-  target/release/rocade devices                          which devices such a program sees
-  target/release/rocade run -- ibv_devinfo               any verbs program; this one and the next
-  target/release/rocade run -- ib_write_bw &             are in the packages ibverbs-utils, perftest
+  target/release/rocade devices                          the devices that a program sees
+  target/release/rocade run -- ibv_devinfo               any verbs program (in package ibverbs-utils)
+  target/release/rocade run -- ib_write_bw &             a benchmark (in package perftest)
   target/release/rocade run -- ib_write_bw 127.0.0.1
-  ROCADE_LINK=udp target/release/rocade demo             over UDP, where tcpdump can see it:
-  sudo tcpdump -i lo udp port 4791                       the packets; Wireshark shows them as RRoCE
+  ROCADE_LINK=udp target/release/rocade demo             over UDP, visible to tcpdump:
+  sudo tcpdump -i lo udp port 4791                       the packets, called RRoCE in Wireshark
   target/release/rocade --help                           everything else";
 
 /// The result of one part of the demo.
@@ -84,7 +84,7 @@ impl Report {
 
     pub(super) fn print(&self, took: Duration, counters: &EngineCounters) -> Result<(), CliError> {
         output::line(format_args!(
-            "\n{}\n\nEverything arrived as it should, in {:.1} s, {}.\n\n{NEXT}",
+            "\n{}\n\nAll data arrived correctly, in {:.1} s, {}.\n\n{NEXT}",
             self.table(),
             took.as_secs_f64(),
             way(counters)

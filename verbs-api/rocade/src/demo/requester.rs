@@ -48,7 +48,7 @@ struct Demo {
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let begin = Instant::now();
     output::line(format_args!(
-        "Rocade demo: two processes on {addr} talk RoCEv2\n"
+        "Rocade demo: two processes on {addr} exchange data over RoCEv2\n"
     ))?;
     // First, so that a configuration error is reported only once.
     let side = Side::new(addr, settings)?;
@@ -80,7 +80,7 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
 fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), CliError> {
     let failed = |error: std::io::Error| {
         CliError::new(format!(
-            "cannot start the second process of the demo: {error}"
+            "failed to start the second process of the demo: {error}"
         ))
     };
     let exe = std::env::current_exe().map_err(failed)?;
@@ -135,7 +135,7 @@ impl Demo {
                 .post_send(&SendRequest::send_inline(&ping).imm(imm))?;
             let (_, answer) = self.side.take_ping(&self.qp)?;
             if answer != ping {
-                return Err(CliError::new(format!("answer {number} arrived damaged")));
+                return Err(CliError::new(format!("the data of answer {number} are wrong")));
             }
             number += 1;
             if last {
@@ -149,7 +149,7 @@ impl Demo {
             PING_LEN,
             number,
             took / 2,
-            "every byte; half a round trip",
+            "every byte, half a round trip",
         ))
     }
 

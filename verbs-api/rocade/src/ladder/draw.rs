@@ -184,9 +184,9 @@ impl Conversation {
             if !seen.note.is_empty() {
                 let _ = write!(line, " — {}", seen.note);
             } else if marks.lost {
-                line.push_str(" — not seen to arrive");
+                line.push_str(" — arrival not captured");
             } else if marks.damaged {
-                line.push_str(" — its ICRC is wrong");
+                line.push_str(" — ICRC error");
             }
             let is_same = |later: &&Arrow| {
                 later.forward == arrow.forward
@@ -197,7 +197,7 @@ impl Conversation {
                 && let Some(later) = self.arrows[index + 1..].iter().find(is_same)
             {
                 let after = later.time().saturating_sub(arrow.time());
-                let _ = write!(line, "; sent again {} later", human(after));
+                let _ = write!(line, ", sent again {} later", human(after));
             }
             lines.push(line);
         }

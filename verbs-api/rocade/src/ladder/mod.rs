@@ -34,17 +34,17 @@ pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
     let mut conversations = pair::conversations(capture.packets, is_whole);
     if conversations.is_empty() {
         return Err(CliError::new(format!(
-            "{}: there is no RoCEv2 packet in it",
+            "{}: no RoCEv2 packets found",
             args.file.display()
         ))
-        .hint("between processes of a host packets go through shared memory, which only `rocade run --capture` sees"));
+        .hint("processes of a host exchange packets through shared memory, which only `rocade run --capture` captures"));
     }
     let found = conversations.len();
     if let Some(qpn) = args.qp {
         conversations.retain(|c| c.ends.iter().any(|end| end.qpn == Some(qpn)));
         if conversations.is_empty() {
             return Err(CliError::new(format!(
-                "no packet goes to or from QP {qpn:#x}"
+                "QP {qpn:#x} neither sends nor receives a packet"
             )));
         }
     } else if !args.all {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
     ))?;
     if drawn < found && args.qp.is_none() {
         output::line(format_args!(
-            "the {drawn} longest of {found} conversations; --all draws the others, --qp N one of them"
+            "the {drawn} longest of {found} conversations (--all draws the others, --qp N one of them)"
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -80,7 +80,7 @@ fn write(out: &Path, text: &str) -> Result<(), CliError> {
         return output::print(text);
     }
     std::fs::write(out, text)
-        .map_err(|error| CliError::new(format!("cannot write {}: {error}", out.display())))
+        .map_err(|error| CliError::new(format!("failed to write {}: {error}", out.display())))
 }
 
 /// The properties of the capture file.
@@ -105,14 +105,14 @@ impl Facts {
         let mut lines = Vec::new();
         if self.others > 0 {
             lines.push(format!(
-                "{} packets of the file are no RoCEv2.",
+                "{} packets of the file are not RoCEv2.",
                 self.others
             ));
         }
         if self.left_out > 0 {
             let count = self.left_out;
             lines.push(format!(
-                "Who captured had no room for {count} packets: they are missing here."
+                "The capturing program dropped {count} packets, which are missing here."
             ));
         }
         if let Some(reason) = &self.cut {

@@ -37,7 +37,7 @@ impl Memory {
                 return;
             }
         }
-        panic!("{addr:#x} is nobody's");
+        panic!("{addr:#x} is not mapped");
     }
 }
 
