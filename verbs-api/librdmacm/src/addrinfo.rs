@@ -43,7 +43,7 @@ unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
     // SAFETY: a size that is not 0.
     let to = unsafe { libc::malloc(len) };
     if !to.is_null() {
-        // SAFETY: both are that long.
+        // SAFETY: both have this length.
         unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), len) };
     }
     to
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         return -1;
     }
     let info = empty();
-    // SAFETY: made just now.
+    // SAFETY: created just now.
     let Some(rai) = (unsafe { info.as_mut() }) else {
         set_errno(libc::ENOMEM);
         return -1;
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         unsafe { look_up(rai, node, service, hints) }
     };
     if code != 0 {
-        // SAFETY: made above.
+        // SAFETY: created above.
         unsafe { rdma_freeaddrinfo(info) };
         return code;
     }
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         && rai.ai_src_len == 0
         && hints.ai_src_len > 0
     {
-        // SAFETY: by contract as long as it says.
+        // SAFETY: by contract readable for its length.
         unsafe { set_src(rai, hints.ai_src_addr, hints.ai_src_len) };
     }
     // SAFETY: not NULL, and by contract writable.
@@ -109,7 +109,7 @@ unsafe fn from_hints(rai: &mut rdma_addrinfo, hints: Option<&rdma_addrinfo>) {
     rai.ai_qp_type = hints.ai_qp_type;
     rai.ai_port_space = hints.ai_port_space;
     if hints.ai_dst_len > 0 {
-        // SAFETY: by contract as long as it says.
+        // SAFETY: by contract readable for its length.
         unsafe { set_dst(rai, hints.ai_dst_addr, hints.ai_dst_len) };
     }
 }
@@ -138,7 +138,7 @@ const fn wants_gids(hints: &rdma_addrinfo) -> bool {
 
 /// Converts the hints to those of getaddrinfo(3).
 fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
-    // SAFETY: all zeroes are hints.
+    // SAFETY: all zeroes are a valid structure.
     let mut plain: addrinfo = unsafe { std::mem::zeroed() };
     plain.ai_socktype = libc::SOCK_STREAM;
     let Some(hints) = hints else { return plain };
@@ -238,7 +238,7 @@ unsafe fn as_gid(
     if !hints.is_some_and(wants_gids) || first.ai_family != libc::AF_INET6 {
         return None;
     }
-    // SAFETY: the family says so.
+    // SAFETY: the family determines the type.
     let v6 = unsafe { first.ai_addr.cast::<sockaddr_in6>().read_unaligned() };
     let gid = Ipv6Addr::from(v6.sin6_addr.s6_addr);
     Some(ib_address(gid, u16::from_be(v6.sin6_port), port_space))

@@ -28,7 +28,7 @@ const COMM_EST: c_uint = 4;
 
 /// Returns the attributes that take the queue pair of an ID to a state, and their mask.
 fn qp_attr(object: &IdObject, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> {
-    // SAFETY: all zeroes are attributes.
+    // SAFETY: all zeroes are valid attributes.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attr.qp_state = state;
     let mut mask = 0;

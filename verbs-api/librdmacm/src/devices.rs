@@ -118,7 +118,7 @@ fn open_all() -> Result<Vec<Device>, Errno> {
     let count = usize::try_from(count).unwrap_or(0);
     let open = (0..count)
         .map(|index| {
-            // SAFETY: the list has so many entries.
+            // SAFETY: `index` is within the list.
             let device = unsafe { list.add(index).read() };
             open_one(device)
         })
@@ -132,7 +132,7 @@ fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
     let verbs = engine::verbs()?;
     // SAFETY: a device of the list.
     let context = Errno::made(unsafe { (verbs.ibv_open_device)(device) })?;
-    // SAFETY: all zeroes are an answer.
+    // SAFETY: all zeroes are a valid structure.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
     // SAFETY: an open device, and room for the answer.
     Errno::check(unsafe { (verbs.ibv_query_device)(context, &raw mut attr) })?;
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
         let array = Errno::made(array)?;
         let contexts = found.iter().map(|device| device.verbs);
         for (index, context) in contexts.chain([ptr::null_mut()]).enumerate() {
-            // SAFETY: the array has so many entries.
+            // SAFETY: `index` is within the array.
             unsafe { array.add(index).write(context) };
         }
         Ok(array)

@@ -120,6 +120,6 @@ pub(crate) fn verbs() -> Result<&'static Verbs, Errno> {
 /// # Errors
 /// As for [`ops`].
 pub(crate) fn generation() -> Result<u32, Errno> {
-    // SAFETY: no argument.
+    // SAFETY: a function without arguments.
     Ok(unsafe { (ops()?.generation)() })
 }

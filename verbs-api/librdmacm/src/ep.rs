@@ -70,7 +70,7 @@ unsafe fn prepare(
     attr: *mut ibv_qp_init_attr,
     qp_type: u32,
 ) -> Result<(), Errno> {
-    // SAFETY: made just now.
+    // SAFETY: created just now.
     let object = unsafe { IdObject::borrow(id) }?;
     // SAFETY: by contract NULL or valid.
     let attr = unsafe { attr.as_mut() };

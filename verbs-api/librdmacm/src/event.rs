@@ -188,7 +188,7 @@ fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id
     let (channel, context, ps, qp_type) =
         unsafe { ((*of).channel, (*of).context, (*of).ps, (*of).qp_type) };
     let id = IdObject::create(|_| Ok(told.new_id), channel, context, (ps, qp_type))?;
-    // SAFETY: made just now.
+    // SAFETY: created just now.
     let object = unsafe { IdObject::borrow(id) }?;
     {
         let mut state = object.state.lock();
@@ -237,7 +237,7 @@ pub(crate) fn qp_to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
     if qp.is_null() {
         return Ok(());
     }
-    // SAFETY: all zeroes are attributes.
+    // SAFETY: all zeroes are valid attributes.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attr.qp_state = IBV_QPS_ERR;
     // SAFETY: a live QP.

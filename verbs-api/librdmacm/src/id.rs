@@ -47,11 +47,11 @@ pub(crate) struct ChannelObject {
 /// Destroyed channels, whose memory is kept for threads that are about to use the pointer.
 struct Ended(VecDeque<Box<ChannelObject>>);
 
-// SAFETY: the C part is touched through raw pointers only, the rest is atomics.
+// SAFETY: the C part is accessed only through raw pointers, and the rest is atomics.
 unsafe impl Send for Ended {}
 
 impl Ended {
-    /// The number of channels that are kept. No thread is delayed for longer than that.
+    /// The number of channels that are kept. No thread is delayed until so many more are destroyed.
     const MOST: usize = 64;
 }
 
@@ -176,7 +176,7 @@ impl IdObject {
         c.context = context;
         c.ps = ps;
         c.qp_type = qp_type;
-        // SAFETY: all zeroes are a path.
+        // SAFETY: all zeroes are a valid structure.
         let path = unsafe { std::mem::zeroed() };
         place.write(Self {
             c: UnsafeCell::new(c),
@@ -227,7 +227,7 @@ impl IdObject {
 
     /// Copies addresses, device and path of the engine's ID to the C part.
     pub(crate) fn query(&self) -> Result<(), Errno> {
-        // SAFETY: all zeroes are an answer.
+        // SAFETY: all zeroes are a valid structure.
         let mut route: rocade_cm_route = unsafe { std::mem::zeroed() };
         // SAFETY: a live ID, and room for the answer.
         Errno::check(unsafe { (ops()?.id_route)(self.raw, &raw mut route) })?;
@@ -372,7 +372,7 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    // SAFETY: made just now.
+    // SAFETY: created just now.
     unsafe { IdObject::borrow(id) }?.state.lock().sync = sync;
     Ok(id)
 }
@@ -477,7 +477,7 @@ pub(crate) unsafe fn migrate(
     let moved = Errno::check(unsafe { (ops()?.id_migrate)(object.raw, raw, &raw mut reported) });
     if let Err(error) = moved {
         if sync {
-            // SAFETY: made above.
+            // SAFETY: created above.
             unsafe { ChannelObject::end(channel) }?;
         }
         return Err(error);
@@ -502,7 +502,7 @@ pub(crate) unsafe fn migrate(
 fn port(storage: &sockaddr_storage) -> u16 {
     match c_int::from(storage.ss_family) {
         libc::AF_INET | libc::AF_INET6 => {
-            // SAFETY: the port is at the same place in both, and inside the storage.
+            // SAFETY: the port has the same offset in both structures, within the storage.
             unsafe {
                 (&raw const *storage)
                     .cast::<libc::sockaddr_in>()
@@ -511,7 +511,7 @@ fn port(storage: &sockaddr_storage) -> u16 {
             }
         }
         AF_IB => {
-            // SAFETY: the family says so, and the address is inside the storage.
+            // SAFETY: the family determines the type, and the address is inside the storage.
             let ib = unsafe { (&raw const *storage).cast::<sockaddr_ib>().read() };
             let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
             u16::from_ne_bytes([high, low])
@@ -626,12 +626,12 @@ pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockadd
 /// # Safety
 /// `addr` must have the length of its family.
 pub(crate) unsafe fn copy_address(addr: *const sockaddr) -> Option<sockaddr_storage> {
-    // SAFETY: all zeroes are an address.
+    // SAFETY: all zeroes are a valid address.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: by contract.
     let family = unsafe { addr.cast::<u16>().read_unaligned() };
     let len = address_len(family.into())?;
-    // SAFETY: both are that long.
+    // SAFETY: both have this length.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     Some(storage)
 }

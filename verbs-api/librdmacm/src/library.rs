@@ -33,7 +33,7 @@ pub(crate) fn find() -> *mut c_void {
 
 /// Opens the library in the directory of this one.
 fn open_beside(name: &CStr) -> *mut c_void {
-    // SAFETY: all zeroes are an answer.
+    // SAFETY: all zeroes are a valid structure.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     let here = find as fn() -> *mut c_void as *const c_void;
     // SAFETY: an address, and room for the answer.

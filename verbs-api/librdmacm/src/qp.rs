@@ -38,7 +38,7 @@ pub(crate) fn make_cq(
     match Errno::made(cq) {
         Ok(cq) => Ok((channel, cq)),
         Err(errno) => {
-            // SAFETY: made above.
+            // SAFETY: created above.
             unsafe { (verbs.ibv_destroy_comp_channel)(channel) };
             Err(errno)
         }
@@ -229,7 +229,7 @@ unsafe fn end_qp(id: *mut rdma_cm_id) -> Result<(), Errno> {
 
 /// Converts attributes to their extended form.
 pub(crate) fn extended(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
-    // SAFETY: all zeroes are attributes.
+    // SAFETY: all zeroes are valid attributes.
     let mut ex: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     ex.qp_context = attr.qp_context;
     ex.send_cq = attr.send_cq;

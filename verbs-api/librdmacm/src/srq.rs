@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
             IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
             _ => IBV_SRQT_BASIC,
         };
-        // SAFETY: all zeroes are attributes.
+        // SAFETY: all zeroes are valid attributes.
         let mut ex: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
         ex.srq_context = attr.srq_context;
         ex.attr = attr.attr;

@@ -97,7 +97,7 @@ macro_rules! look_at {
                     next($($head,)* led.as_ptr(), $($between,)* flags $(, $tail)*)
                 }
             }
-            // SAFETY: the caller keeps to the contract of libc's function, which has the same one.
+            // SAFETY: the caller keeps the contract of libc's function, which is the same.
             unsafe {
                 if may_be_ours($path) {
                     led(next, $($head,)* $path, $($between,)* flags $(, $tail)*)
@@ -138,7 +138,7 @@ unsafe fn read_link(
         return found;
     };
     let stage_len = stage().len();
-    // SAFETY: libc has written so many bytes.
+    // SAFETY: libc has written this number of bytes.
     let start = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) };
     if stage_len == 0
         || count <= stage_len && count < len
@@ -288,12 +288,12 @@ unsafe fn real_device(
     }
     // SAFETY: allocated by malloc(3), and not used any more.
     unsafe { libc::free(there.cast()) };
-    // SAFETY: terminated. A device is `/dev/infiniband/NAME` however it was written.
+    // SAFETY: terminated. The device is `/dev/infiniband/NAME` in every spelling of its path.
     let given = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     let name = given.rsplit(|byte| *byte == b'/').next().unwrap_or(given);
     let dir = b"/dev/infiniband/";
     let target = if resolved.is_null() {
-        // SAFETY: any size may be asked for.
+        // SAFETY: malloc(3) accepts any size.
         unsafe { libc::malloc(dir.len() + name.len()) }.cast()
     } else {
         resolved
@@ -355,7 +355,7 @@ unsafe fn strip_all(found: *mut libc::glob_t, flags: c_int) {
         offset
     };
     for index in first..first + count {
-        // SAFETY: so many terminated strings are there, which `globfree` will free by their start.
+        // SAFETY: `glob` returned this number of terminated strings, which `globfree` will free by their start.
         unsafe { strip(*paths.add(index)) };
     }
 }

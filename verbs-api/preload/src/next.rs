@@ -67,7 +67,7 @@ macro_rules! lead_functions {
                     next($($head,)* led.as_ptr() $(, $tail)*)
                 }
             }
-            // SAFETY: the caller keeps to the contract of libc's function, which has the same one.
+            // SAFETY: the caller keeps the contract of libc's function, which is the same.
             unsafe {
                 if $crate::paths::may_be_ours($path) {
                     led(next $(, $head)*, $path $(, $tail)*)

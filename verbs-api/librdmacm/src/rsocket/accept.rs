@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C-unwind" fn raccept(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: no argument.
+    // SAFETY: a function without arguments.
     unsafe { pthread_testcancel() };
     loop {
         let mut wait_at = -1;

@@ -31,17 +31,17 @@ pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<Socke
     if len < size_of::<u16>() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: all zeroes are an address.
+    // SAFETY: all zeroes are a valid address.
     let mut storage: sockaddr_storage = unsafe { zeroed() };
     let len = len.min(size_of::<sockaddr_storage>());
-    // SAFETY: both are that long.
+    // SAFETY: both have this length.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     let needed = address_len(storage.ss_family.into()).ok_or(Errno(libc::EAFNOSUPPORT))?;
     if len < needed {
         return Err(Errno::INVAL);
     }
     if c_int::from(storage.ss_family) == AF_IB {
-        // SAFETY: the family says so, and the storage is large enough.
+        // SAFETY: the family determines the type, and the storage is large enough.
         let ib = unsafe { (&raw const storage).cast::<sockaddr_ib>().read() };
         let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
         let port = u16::from_be_bytes([high, low]);
@@ -54,13 +54,13 @@ pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<Socke
 pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and the storage is large enough.
+            // SAFETY: the family determines the type, and the storage is large enough.
             let v4 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in>().read() };
             let ip = u32::from_be(v4.sin_addr.s_addr);
             Some(SocketAddrV4::new(ip.into(), u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says so, and the storage is large enough.
+            // SAFETY: the family determines the type, and the storage is large enough.
             let v6 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let flow = u32::from_be(v6.sin6_flowinfo);
@@ -73,11 +73,11 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
 
 /// Writes an IP address to a storage.
 pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
-    // SAFETY: all zeroes are an address.
+    // SAFETY: all zeroes are a valid address.
     let mut storage: sockaddr_storage = unsafe { zeroed() };
     match addr {
         SocketAddr::V4(addr) => {
-            // SAFETY: all zeroes are an address.
+            // SAFETY: all zeroes are a valid address.
             let mut v4: sockaddr_in = unsafe { zeroed() };
             v4.sin_family = family(libc::AF_INET);
             v4.sin_port = addr.port().to_be();
@@ -86,7 +86,7 @@ pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
             unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
         }
         SocketAddr::V6(addr) => {
-            // SAFETY: all zeroes are an address.
+            // SAFETY: all zeroes are a valid address.
             let mut v6: sockaddr_in6 = unsafe { zeroed() };
             v6.sin6_family = family(libc::AF_INET6);
             v6.sin6_port = addr.port().to_be();
@@ -125,7 +125,7 @@ fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
         AF_IB => {
             let space = c_int::try_from(PS_TCP).unwrap_or(0);
             let ib = ib_address(v6, addr.port(), space);
-            // SAFETY: all zeroes are an address.
+            // SAFETY: all zeroes are a valid address.
             let mut storage: sockaddr_storage = unsafe { zeroed() };
             // SAFETY: the storage is large enough, and aligned for each.
             unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(ib) };

@@ -75,7 +75,7 @@ impl Id {
     }
 
     pub(super) fn device(&self) -> Result<*mut ibv_context, Errno> {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         let device = unsafe { (*self.0).verbs };
         if device.is_null() {
             return Err(Errno::NODEV);
@@ -84,7 +84,7 @@ impl Id {
     }
 
     pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         let pd = unsafe { (*self.0).pd };
         if pd.is_null() {
             return Err(Errno::NODEV);
@@ -94,12 +94,12 @@ impl Id {
 
     /// Returns the local address, or `None` before the ID is bound.
     pub(super) fn local(&self) -> Option<SocketAddr> {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         address::from_storage(unsafe { &(*self.0).route.addr.src_storage })
     }
 
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         address::from_storage(unsafe { &(*self.0).route.addr.dst_storage })
     }
 
@@ -143,12 +143,12 @@ impl Id {
     }
 
     pub(super) fn resolve_route(&self) -> Result<(), Errno> {
-        // SAFETY: alive.
+        // SAFETY: the ID is alive.
         done(unsafe { rdma_resolve_route(self.0, 2000) })
     }
 
     pub(super) fn listen(&self, backlog: c_int) -> Result<(), Errno> {
-        // SAFETY: alive.
+        // SAFETY: the ID is alive.
         done(unsafe { rdma_listen(self.0, backlog) })
     }
 
@@ -184,7 +184,7 @@ impl Id {
     }
 
     pub(super) fn disconnect(&self) {
-        // SAFETY: alive.
+        // SAFETY: the ID is alive.
         let _ = unsafe { rdma_disconnect(self.0) };
     }
 }

@@ -80,7 +80,7 @@ impl Endpoint {
         let send = Buffer::new(pd, bytes(send_slots, MAX_LEN), 0)?;
         let recv = Buffer::new(pd, bytes(recv_slots, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
         let inline = options.inline.min(1024);
-        // SAFETY: all zeroes are attributes.
+        // SAFETY: all zeroes are valid attributes.
         let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
         attr.send_cq = queue.cq;
         attr.recv_cq = queue.cq;
@@ -113,7 +113,7 @@ impl Endpoint {
     }
 
     pub(super) fn qpn(&self) -> u32 {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         unsafe { (*self.qp).qp_num }
     }
 
@@ -176,7 +176,7 @@ impl Endpoint {
     ) -> Result<(), Errno> {
         let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
         let len = u32::try_from(bytes.len()).map_err(|_| Errno(libc::EMSGSIZE))?;
-        // SAFETY: all zeroes are a request.
+        // SAFETY: all zeroes are a valid structure.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         let mut sge = if bytes.len() <= self.inline {
             wr.send_flags = IBV_SEND_INLINE;
@@ -241,7 +241,7 @@ impl Way {
         id.resolve_addr(Some(source), SocketAddr::new(peer, PORT))?;
         id.resolve_route()?;
         let path = id.route().ok_or(Errno::NODEV)?;
-        // SAFETY: all zeroes are attributes.
+        // SAFETY: all zeroes are valid attributes.
         let mut attr: ibv_ah_attr = unsafe { zeroed() };
         attr.is_global = 1;
         attr.port_num = 1;
@@ -294,7 +294,7 @@ impl AddressHandle {
 impl Drop for AddressHandle {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above.
+            // SAFETY: created above.
             unsafe { (verbs.ibv_destroy_ah)(self.0) };
         }
     }

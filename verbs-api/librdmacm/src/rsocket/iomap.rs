@@ -29,7 +29,7 @@ unsafe impl Send for Map {}
 impl Drop for Map {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: registered when this was made.
+            // SAFETY: registered in the constructor.
             unsafe { (verbs.ibv_dereg_mr)(self.mr) };
         }
     }
@@ -55,7 +55,7 @@ impl Maps {
                 offset: map.offset,
                 sge: Sge {
                     addr: map.start as u64,
-                    // SAFETY: alive as long as this.
+                    // SAFETY: alive as long as `self`.
                     key: unsafe { (*map.mr).rkey },
                     length: u32::try_from(map.len).unwrap_or(u32::MAX),
                 },

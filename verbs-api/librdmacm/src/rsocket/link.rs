@@ -111,7 +111,7 @@ impl Link {
             iomaps: options.iomaps,
             big_endian: cfg!(target_endian = "big"),
         };
-        // SAFETY: all zeroes are attributes.
+        // SAFETY: all zeroes are valid attributes.
         let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
         attr.send_cq = queue.cq;
         attr.recv_cq = queue.cq;
@@ -136,7 +136,7 @@ impl Link {
             heard: Instant::now(),
             in_vain: 0,
         };
-        // SAFETY: made just now.
+        // SAFETY: created just now.
         unsafe { queue::post_empty_recvs(link.qp, RECV, recvs.into()) }?;
         Ok(link)
     }
@@ -218,7 +218,7 @@ impl Link {
             return 0;
         }
         self.heard = Instant::now();
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         if again > 0 && unsafe { queue::post_empty_recvs(self.qp, RECV, again) }.is_err() {
             stream.ended(End::Failure);
         }
@@ -278,7 +278,7 @@ impl Link {
                 (entry, 0)
             }
         };
-        // SAFETY: all zeroes are a request.
+        // SAFETY: all zeroes are a valid structure.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         if write.source != Source::Nothing {
             wr.sg_list = &raw mut sge;

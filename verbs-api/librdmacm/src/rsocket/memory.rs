@@ -52,12 +52,12 @@ impl Buffer {
     }
 
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         unsafe { (*self.mr).lkey }
     }
 
     pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: alive as long as this.
+        // SAFETY: alive as long as `self`.
         unsafe { (*self.mr).rkey }
     }
 

@@ -94,7 +94,7 @@ impl Queue {
             let count = unsafe { poll(self.cq, BATCH_INT, found.as_mut_ptr().cast()) };
             let count = usize::try_from(count).unwrap_or(0).min(BATCH);
             for wc in &found[..count] {
-                // SAFETY: so many were written.
+                // SAFETY: this number of completions was written.
                 each(unsafe { wc.assume_init_ref() });
             }
             taken += count;

@@ -48,7 +48,7 @@ impl Service {
     /// Starts the thread, which runs until the process ends.
     pub(super) fn start(process: &'static Process) -> Result<Arc<Self>, Errno> {
         let channel = ChannelObject::create()?;
-        // SAFETY: made just now.
+        // SAFETY: created just now.
         sys::set_nonblocking(unsafe { (*channel).fd }, true)?;
         let service = Arc::new(Self {
             channel,

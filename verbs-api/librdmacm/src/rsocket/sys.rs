@@ -31,7 +31,7 @@ fn owned(result: i64) -> Result<OwnedFd, Errno> {
 
 /// Creates an eventfd, which is readable while its counter is not 0.
 pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
-    // SAFETY: no pointers.
+    // SAFETY: the arguments contain no pointers.
     owned(i64::from(unsafe {
         libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
     }))
@@ -54,18 +54,18 @@ pub(super) fn clear_event(fd: &OwnedFd) {
 /// Creates a UDP socket.
 pub(super) fn udp_socket(domain: c_int) -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
+    // SAFETY: the arguments contain no pointers.
     owned(unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) })
 }
 
 /// Sets or clears `O_NONBLOCK`.
 pub(super) fn set_nonblocking(fd: RawFd, on: bool) -> Result<(), Errno> {
-    // SAFETY: no pointers.
+    // SAFETY: the arguments contain no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) };
     let flags = checked(flags)?;
     let bit = i64::from(libc::O_NONBLOCK);
     let flags = if on { flags | bit } else { flags & !bit };
-    // SAFETY: no pointers.
+    // SAFETY: the arguments contain no pointers.
     checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags) })?;
     Ok(())
 }
@@ -130,7 +130,7 @@ pub(super) fn connect(
 
 /// getsockname(2).
 pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
-    // SAFETY: all zeroes are an address.
+    // SAFETY: all zeroes are a valid address.
     let mut address: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     // SAFETY: room for the answer.
@@ -147,7 +147,7 @@ pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
 
 /// Runs `start` with all signals blocked, so that a thread created by `start` handles no signals.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: all zeroes are a set, which is filled.
+    // SAFETY: all zeroes are a valid structure.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: all zeroes are a signal set.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -167,7 +167,7 @@ pub(super) fn recv_from(
     socket: &OwnedFd,
     bytes: &mut [u8],
 ) -> Result<(usize, sockaddr_storage), Errno> {
-    // SAFETY: all zeroes are an address.
+    // SAFETY: all zeroes are a valid address.
     let mut from: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     // SAFETY: room for the datagram and the address.
@@ -246,7 +246,7 @@ pub(super) fn set_option(
 
 /// `F_GETFD` and `F_SETFD`.
 pub(super) fn descriptor_flags(fd: RawFd, command: c_int, argument: c_int) -> Result<c_int, Errno> {
-    // SAFETY: no pointers.
+    // SAFETY: the arguments contain no pointers.
     let flags = checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) })?;
     Ok(c_int::try_from(flags).unwrap_or(0))
 }

@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_i
     let is_ours = domain == libc::AF_NETLINK && protocol == abi::NETLINK_RDMA;
     if is_ours && !devices_dir().as_os_str().is_empty() {
         IS_USED.store(true, Ordering::Relaxed);
-        // SAFETY: numbers only.
+        // SAFETY: the arguments contain no pointers.
         return unsafe { next(domain, kind, libc::NETLINK_USERSOCK) };
     }
     // SAFETY: as above.
@@ -178,7 +178,7 @@ fn length_of<T>(value: &T) -> socklen_t {
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut len = length_of(&value);
-    // SAFETY: `value` can hold what `len` says.
+    // SAFETY: `value` has room for `len` bytes.
     let result =
         unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
     (result == 0).then_some(value)
@@ -287,7 +287,7 @@ fn port_id(fd: c_int) -> Result<u32, c_int> {
     let mut address = address(0);
     for _ in 0..2 {
         let mut len = ADDRESS_LEN;
-        // SAFETY: `address` can hold what `len` says.
+        // SAFETY: `address` has room for `len` bytes.
         let result = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
         if result != 0 {
             return Err(errno());
@@ -305,7 +305,7 @@ fn port_id(fd: c_int) -> Result<u32, c_int> {
 }
 
 fn address(port_id: u32) -> sockaddr_nl {
-    // SAFETY: all zeros are a valid value of this structure of numbers.
+    // SAFETY: all zeroes are a valid structure of numbers.
     let mut address: sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or(0);
     address.nl_pid = port_id;
@@ -315,7 +315,7 @@ fn address(port_id: u32) -> sockaddr_nl {
 /// Creates a socket of the same kind, which sends the answers.
 fn sender() -> Option<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: numbers only.
+    // SAFETY: the arguments contain no pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_USERSOCK) };
     // SAFETY: a new descriptor with no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
@@ -392,7 +392,7 @@ mod tests {
         hand_over(sender().expect("another one"), port_id, answers.collect());
         for expected in 0..2_000_u32 {
             let mut buffer = [0_u8; 4096];
-            // SAFETY: the buffer is writable and as long as said.
+            // SAFETY: the buffer is writable for its length.
             let len = unsafe {
                 libc::recv(
                     reader.as_raw_fd(),

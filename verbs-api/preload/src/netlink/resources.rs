@@ -88,10 +88,10 @@ fn names(table: &str, uid: u32) -> BTreeSet<&str> {
 /// engine has ended and only a child has the socket.
 fn connect(name: &str, uid: u32) -> io::Result<Option<(u32, UnixStream)>> {
     let connection = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-    // SAFETY: all zeros are a value of this structure of numbers.
+    // SAFETY: all zeroes are a valid structure of numbers.
     let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
     let mut len = super::length_of(&peer);
-    // SAFETY: `peer` can hold what `len` says.
+    // SAFETY: `peer` has room for `len` bytes.
     let result = unsafe {
         libc::getsockopt(
             connection.as_raw_fd(),
@@ -135,7 +135,7 @@ fn receive_file(connection: &UnixStream) -> io::Result<OwnedFd> {
         iov_len: 1,
     };
     let mut control = Control([0; 64]);
-    // SAFETY: all zeros are a value of this structure of numbers and pointers.
+    // SAFETY: all zeroes are a valid structure of numbers and pointers.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
