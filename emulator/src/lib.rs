@@ -38,7 +38,7 @@ mod raw;
 pub mod steering;
 mod sync;
 mod sys;
-mod travel;
+mod xrc_shared;
 
 /// The name under which the helpers of `tests/common` import this crate, for unit tests.
 #[cfg(all(test, not(loom)))]

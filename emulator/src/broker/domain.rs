@@ -30,26 +30,26 @@ use crate::steering::Slot;
 pub(crate) const MAX_TARGETS: usize = 1023;
 
 const DIRECTORY_AT: usize = 64;
-const CELLS_AT: usize = 2048;
-const CELL_WORDS: usize = 512;
-const LEN: usize = (CELLS_AT + MAX_TARGETS * CELL_WORDS) * size_of::<u64>();
+const RECORDS_AT: usize = 2048;
+const RECORD_WORDS: usize = 512;
+const LEN: usize = (RECORDS_AT + MAX_TARGETS * RECORD_WORDS) * size_of::<u64>();
 
-/// In a record: the owner and the flags of [`Control`].
+/// In a record: the owner and the flags of [`TargetControl`].
 const CONTROL_AT: usize = 0;
 /// The process that requests ownership.
-const WANTED_AT: usize = 1;
+const REQUESTED_AT: usize = 1;
 /// Sequence lock of the attributes: even while they are consistent.
 const ATTR_SEQ_AT: usize = 2;
 const ATTR_AT: usize = 8;
 const ATTR_WORDS: usize = 8;
-const PROGRESS_AT: usize = 32;
+const SNAPSHOT_AT: usize = 32;
 const COUNT_AT: usize = 33;
-const REPEATABLE_AT: usize = 40;
-const REPEATABLE_WORDS: usize = 3;
+const REPLAY_AT: usize = 40;
+const REPLAY_WORDS: usize = 3;
 /// Entries that fit into the record. A target keeps at most 128 requests (`limits::MAX_RD_ATOM`),
 /// and a masked atomic on more than 8 bytes takes two entries. If there are too many of these, the
 /// oldest requests cannot be replayed.
-const MAX_REPEATABLE: usize = (CELL_WORDS - REPEATABLE_AT) / REPEATABLE_WORDS;
+const MAX_REPLAY: usize = (RECORD_WORDS - REPLAY_AT) / REPLAY_WORDS;
 /// Kinds of entries.
 const READ: u32 = 1;
 const ATOMIC: u32 = 2;
@@ -72,16 +72,16 @@ const ATTR_READS: usize = 1000;
 
 /// The ownership of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Control {
+pub(crate) struct TargetControl {
     /// The process that owns the target, or `None` if the first that needs it may take it.
-    pub(crate) holder: Option<Slot>,
+    pub(crate) owner: Option<Slot>,
     /// True if the record is complete. Otherwise the owner is processing a message.
     pub(crate) is_whole: bool,
     /// True if the owner died while processing a message.
     pub(crate) has_failed: bool,
 }
 
-impl Control {
+impl TargetControl {
     const WHOLE: u64 = 1 << 8;
     const FAILED: u64 = 1 << 9;
     /// The unit of a counter that changes with every write.
@@ -90,7 +90,7 @@ impl Control {
     fn of_word(word: u64) -> Self {
         let [slot, ..] = word.to_le_bytes();
         Self {
-            holder: (slot != 0).then_some(Slot::new(slot)),
+            owner: (slot != 0).then_some(Slot::new(slot)),
             is_whole: word & Self::WHOLE != 0,
             has_failed: word & Self::FAILED != 0,
         }
@@ -99,7 +99,7 @@ impl Control {
     fn follows(self, word: u64) -> u64 {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         (word & !(Self::CHANGE - 1)).wrapping_add(Self::CHANGE)
-            | u64::from(self.holder.map_or(0, Slot::get))
+            | u64::from(self.owner.map_or(0, Slot::get))
             | flag(self.is_whole, Self::WHOLE)
             | flag(self.has_failed, Self::FAILED)
     }
@@ -150,51 +150,51 @@ impl DomainMemory {
     }
 
     /// Returns the record of a target.
-    pub(crate) fn find(self: &Arc<Self>, qpn: Qpn) -> Option<Cell> {
+    pub(crate) fn find(self: &Arc<Self>, qpn: Qpn) -> Option<TargetRecord> {
         let number = u64::from(qpn.get());
         let mut directory = self.directory().iter();
         let index = directory.position(|word| word.load(Ordering::Acquire) == number)?;
-        Some(Cell {
+        Some(TargetRecord {
             memory: Arc::clone(self),
             index,
         })
     }
 
     /// Allocates a record for a new target, owned by `slot`. Returns `None` if the domain is full.
-    pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: Slot) -> Option<Cell> {
+    pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: Slot) -> Option<TargetRecord> {
         let free = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
         let index = self.directory().iter().position(free)?;
-        let cell = Cell {
+        let record = TargetRecord {
             memory: Arc::clone(self),
             index,
         };
-        cell.words()[WANTED_AT].store(0, Ordering::Relaxed);
-        cell.set(Control {
-            holder: Some(slot),
+        record.words()[REQUESTED_AT].store(0, Ordering::Relaxed);
+        record.set(TargetControl {
+            owner: Some(slot),
             is_whole: false,
             has_failed: false,
         });
         self.directory()[index].store(qpn.get().into(), Ordering::Release);
-        Some(cell)
+        Some(record)
     }
 
     /// Removes a target.
-    pub(super) fn remove(&self, cell: &Cell) {
-        self.directory()[cell.index].store(0, Ordering::Release);
+    pub(super) fn remove(&self, record: &TargetRecord) {
+        self.directory()[record.index].store(0, Ordering::Release);
     }
 }
 
 /// The shared state of a target.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub(crate) struct TargetRecord {
     memory: Arc<DomainMemory>,
     index: usize,
 }
 
-impl Cell {
+impl TargetRecord {
     fn words(&self) -> &[AtomicU64] {
-        let at = CELLS_AT + self.index * CELL_WORDS;
-        &self.memory.shared.words()[at..][..CELL_WORDS]
+        let at = RECORDS_AT + self.index * RECORD_WORDS;
+        &self.memory.shared.words()[at..][..RECORD_WORDS]
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -211,13 +211,13 @@ impl Cell {
     }
 
     /// Returns the ownership of the target.
-    pub(crate) fn control(&self) -> Control {
-        Control::of_word(self.words()[CONTROL_AT].load(Ordering::Acquire))
+    pub(crate) fn control(&self) -> TargetControl {
+        TargetControl::of_word(self.words()[CONTROL_AT].load(Ordering::Acquire))
     }
 
     /// Writes the ownership. Only the owner does so (or the broker, if the owner is dead), so there
     /// is no race.
-    fn set(&self, control: Control) {
+    fn set(&self, control: TargetControl) {
         let word = &self.words()[CONTROL_AT];
         let next = control.follows(word.load(Ordering::Acquire));
         word.store(next, Ordering::Release);
@@ -225,18 +225,18 @@ impl Cell {
 
     /// Takes ownership if the target has no owner. Returns true if `slot` owns it, also if it was
     /// handed over.
-    pub(crate) fn take(&self, slot: Slot) -> bool {
+    pub(crate) fn try_acquire(&self, slot: Slot) -> bool {
         let word = &self.words()[CONTROL_AT];
         let seen = word.load(Ordering::Acquire);
-        let control = Control::of_word(seen);
-        match control.holder {
-            Some(holder) => holder == slot,
+        let control = TargetControl::of_word(seen);
+        match control.owner {
+            Some(owner) => owner == slot,
             None => {
-                let mine = Control {
-                    holder: Some(slot),
+                let acquired = TargetControl {
+                    owner: Some(slot),
                     ..control
                 };
-                let next = mine.follows(seen);
+                let next = acquired.follows(seen);
                 word.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire)
                     .is_ok()
             }
@@ -245,8 +245,8 @@ impl Cell {
 
     /// Marks the record incomplete, before the owner processes a message.
     pub(crate) fn begin(&self, slot: Slot) {
-        self.set(Control {
-            holder: Some(slot),
+        self.set(TargetControl {
+            owner: Some(slot),
             is_whole: false,
             has_failed: false,
         });
@@ -256,8 +256,8 @@ impl Cell {
 
     /// Marks the record complete, after the owner has written its state.
     pub(crate) fn finish(&self, slot: Slot) {
-        self.set(Control {
-            holder: Some(slot),
+        self.set(TargetControl {
+            owner: Some(slot),
             is_whole: true,
             has_failed: false,
         });
@@ -265,10 +265,10 @@ impl Cell {
 
     /// Hands ownership to another process, or with `None` to the first that needs it. The record
     /// must be complete.
-    pub(crate) fn hand_to(&self, slot: Option<Slot>) {
-        self.words()[WANTED_AT].store(0, Ordering::Relaxed);
-        self.set(Control {
-            holder: slot,
+    pub(crate) fn transfer_to(&self, slot: Option<Slot>) {
+        self.words()[REQUESTED_AT].store(0, Ordering::Relaxed);
+        self.set(TargetControl {
+            owner: slot,
             is_whole: true,
             has_failed: false,
         });
@@ -276,11 +276,11 @@ impl Cell {
 
     /// Clears the ownership of a dead process. Returns false if it died while processing a message,
     /// so that the target has failed.
-    pub(super) fn forsake(&self) -> bool {
+    pub(super) fn owner_died(&self) -> bool {
         let control = self.control();
         let is_whole = control.is_whole && !control.has_failed;
-        self.set(Control {
-            holder: None,
+        self.set(TargetControl {
+            owner: None,
             is_whole,
             has_failed: !is_whole,
         });
@@ -289,21 +289,21 @@ impl Cell {
 
     /// Requests ownership from the owner. With `at_once`, even if the owner has to abandon a
     /// message.
-    pub(crate) fn want(&self, slot: Slot, at_once: bool) {
+    pub(crate) fn request(&self, slot: Slot, at_once: bool) {
         let word = u64::from(slot.get()) | u64::from(at_once) << 8;
-        self.words()[WANTED_AT].store(word, Ordering::Release);
+        self.words()[REQUESTED_AT].store(word, Ordering::Release);
     }
 
     /// Returns the process that requests ownership, and `at_once`.
-    pub(crate) fn wanted(&self) -> Option<(Slot, bool)> {
-        let [slot, at_once, ..] = self.words()[WANTED_AT]
+    pub(crate) fn requested(&self) -> Option<(Slot, bool)> {
+        let [slot, at_once, ..] = self.words()[REQUESTED_AT]
             .load(Ordering::Acquire)
             .to_le_bytes();
         (slot != 0).then_some((Slot::new(slot), at_once != 0))
     }
 
     /// Writes the owner's responder state between two messages.
-    pub(crate) fn write_progress(
+    pub(crate) fn write_snapshot(
         &self,
         progress: Progress,
         repeatable: impl Iterator<Item = Repeatable> + Clone,
@@ -311,9 +311,9 @@ impl Cell {
         let word = u64::from(progress.epsn.get())
             | u64::from(progress.msn.get()) << 24
             | u64::from(progress.comm_est_raised) << 48;
-        self.write(PROGRESS_AT, word);
+        self.write(SNAPSHOT_AT, word);
         let total: usize = repeatable.clone().map(entries_of).sum();
-        let mut excess = total.saturating_sub(MAX_REPEATABLE);
+        let mut excess = total.saturating_sub(MAX_REPLAY);
         let newest = repeatable.skip_while(|one| {
             let is_too_old = excess > 0;
             excess = excess.saturating_sub(entries_of(*one));
@@ -323,7 +323,7 @@ impl Cell {
         for one in newest {
             let (first, second) = words_of(one);
             for words in iter::once(first).chain(second) {
-                let at = REPEATABLE_AT + count * REPEATABLE_WORDS;
+                let at = REPLAY_AT + count * REPLAY_WORDS;
                 for (at, word) in (at..).zip(words) {
                     self.write(at, word);
                 }
@@ -335,7 +335,7 @@ impl Cell {
 
     /// Returns the responder state of the last owner.
     pub(crate) fn progress(&self) -> Progress {
-        let word = self.word(PROGRESS_AT);
+        let word = self.word(SNAPSHOT_AT);
         Progress {
             epsn: Psn::new(low(word, 24)),
             msn: Msn::new(low(word >> 24, 24)),
@@ -345,10 +345,10 @@ impl Cell {
 
     /// Returns the requests that the last owner could replay, oldest first.
     pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
-        let count = usize::try_from(self.word(COUNT_AT)).unwrap_or(MAX_REPEATABLE);
-        let count = count.min(MAX_REPEATABLE);
+        let count = usize::try_from(self.word(COUNT_AT)).unwrap_or(MAX_REPLAY);
+        let count = count.min(MAX_REPLAY);
         let entry = |index: usize| {
-            let at = REPEATABLE_AT + index * REPEATABLE_WORDS;
+            let at = REPLAY_AT + index * REPLAY_WORDS;
             [self.word(at), self.word(at + 1), self.word(at + 2)]
         };
         (0..count).filter_map(move |index| {
@@ -393,7 +393,7 @@ fn low(word: u64, bits: u32) -> u32 {
     u32::try_from(word & ((1 << bits) - 1)).unwrap_or(0)
 }
 
-type Entry = [u64; REPEATABLE_WORDS];
+type Entry = [u64; REPLAY_WORDS];
 
 /// Returns the number of entries that a request takes.
 const fn entries_of(one: Repeatable) -> usize {

@@ -65,7 +65,7 @@ mod will;
 mod words;
 
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
-pub(crate) use domain::{Cell, DomainMemory};
+pub(crate) use domain::{DomainMemory, TargetRecord};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,

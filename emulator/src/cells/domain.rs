@@ -9,7 +9,7 @@ use rocade_wire::Qpn;
 
 use super::events::AsyncEvents;
 use super::srq::SrqInner;
-use crate::broker::{Cell, DomainKey, DomainMemory};
+use crate::broker::{DomainKey, DomainMemory, TargetRecord};
 use crate::error::VerbsError;
 use crate::steering::Slot;
 use crate::sync::{Mutex, RwLock};
@@ -164,11 +164,11 @@ impl Domains {
     }
 
     /// Finds the shared domain that has a target of this number, and the target's shared record.
-    pub(crate) fn find_target(&self, qpn: Qpn) -> Option<(Arc<Domain>, Cell)> {
+    pub(crate) fn find_target(&self, qpn: Qpn) -> Option<(Arc<Domain>, TargetRecord)> {
         let named = self.named.lock();
         named.iter().find_map(|(domain, _)| {
-            let cell = domain.shared.as_ref()?.memory.find(qpn)?;
-            Some((Arc::clone(domain), cell))
+            let record = domain.shared.as_ref()?.memory.find(qpn)?;
+            Some((Arc::clone(domain), record))
         })
     }
 }

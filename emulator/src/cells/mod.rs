@@ -43,7 +43,7 @@ pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use sleepers::Sleeper;
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
-pub(crate) use target::{Hold, Travel};
+pub(crate) use target::{Hold, TargetOwnership};
 pub(crate) use tx::{Blocked, TxState, debt_of, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
 pub(crate) use users::{User, Users};

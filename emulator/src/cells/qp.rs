@@ -14,7 +14,7 @@ use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
 use super::srq::SrqInner;
-use super::target::{Hold, TargetPart, Travel};
+use super::target::{Hold, TargetOwnership, TargetPart};
 use super::tx::TxState;
 use super::users::User;
 use crate::hca::Hca;
@@ -73,7 +73,7 @@ pub(crate) struct TargetParts {
     /// The handle that created it.
     pub(crate) hold: Option<Arc<Hold>>,
     /// The ownership record, if processes share the domain.
-    pub(crate) travel: Option<Travel>,
+    pub(crate) ownership: Option<TargetOwnership>,
 }
 
 /// The state that the lock of a QP protects.
@@ -111,7 +111,7 @@ impl QpInner {
             Rare::Target(TargetPart {
                 domain: parts.domain,
                 holds: Mutex::new(parts.hold.into_iter().collect()),
-                travel: parts.travel,
+                ownership: parts.ownership,
             })
         });
         let rare = target.or_else(|| parts.raw.map(Rare::Raw));
@@ -153,20 +153,20 @@ impl QpInner {
 
     /// The ownership of a target that several processes serve.
     #[inline]
-    pub(crate) fn travel(&self) -> Option<&Travel> {
-        self.target()?.travel.as_ref()
+    pub(crate) fn ownership(&self) -> Option<&TargetOwnership> {
+        self.target()?.ownership.as_ref()
     }
 
     /// Writes the first checkpoint of a new target, from which other processes may take it over.
     pub(crate) fn publish(&self) {
-        self.write_down(&self.lock().qp);
+        self.checkpoint(&self.lock().qp);
     }
 
     /// Writes a checkpoint of the QP if it is a target that another process may take over.
     #[inline]
-    pub(crate) fn write_down(&self, qp: &rocade_transport::Qp) {
-        if let Some(travel) = self.travel() {
-            travel.write_down(qp);
+    pub(crate) fn checkpoint(&self, qp: &rocade_transport::Qp) {
+        if let Some(ownership) = self.ownership() {
+            ownership.checkpoint(qp);
         }
     }
 
@@ -181,7 +181,7 @@ impl QpInner {
         let mut holds = target.holds.lock();
         // Without handles it ends, except where processes share it and another one may have it
         // open.
-        let lives = !holds.is_empty() || target.travel.is_some();
+        let lives = !holds.is_empty() || target.ownership.is_some();
         if lives {
             holds.push(Arc::clone(hold));
         }

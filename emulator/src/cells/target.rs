@@ -9,7 +9,7 @@ use rocade_transport::{Qp, QpAttr, QpState};
 use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::AsyncEvents;
-use crate::broker::Cell;
+use crate::broker::TargetRecord;
 use crate::steering::Slot;
 
 /// The further state of an XRC target.
@@ -20,7 +20,7 @@ pub(super) struct TargetPart {
     /// more.
     pub(super) holds: Mutex<Vec<Arc<Hold>>>,
     /// The ownership record, if processes share the domain.
-    pub(super) travel: Option<Travel>,
+    pub(super) ownership: Option<TargetOwnership>,
 }
 
 /// An open handle of a target.
@@ -56,12 +56,12 @@ impl Hold {
 /// (`broker/domain.rs`) how far the target has come. Everything here changes only under the lock of
 /// the QP.
 #[derive(Debug)]
-pub(crate) struct Travel {
-    cell: Cell,
+pub(crate) struct TargetOwnership {
+    record: TargetRecord,
     /// The slot of this process.
     slot: Slot,
     /// This process owns the target, and its QP is up to date.
-    is_here: AtomicBool,
+    is_owner: AtomicBool,
     /// The shared record is complete, should this process die now.
     is_whole: AtomicBool,
     /// The change number of the attributes in the shared record that the QP has.
@@ -72,13 +72,13 @@ pub(crate) struct Travel {
     state: AtomicU64,
 }
 
-impl Travel {
-    /// Makes the ownership of a target that this process owns (`is_here`) or not.
-    pub(crate) const fn new(cell: Cell, slot: Slot, is_here: bool) -> Self {
+impl TargetOwnership {
+    /// Makes the ownership of a target that this process owns (`is_owner`) or not.
+    pub(crate) const fn new(record: TargetRecord, slot: Slot, is_owner: bool) -> Self {
         Self {
-            cell,
+            record,
             slot,
-            is_here: AtomicBool::new(is_here),
+            is_owner: AtomicBool::new(is_owner),
             is_whole: AtomicBool::new(false),
             attr_seen: AtomicU64::new(u64::MAX),
             attr_changed: AtomicBool::new(true),
@@ -87,8 +87,8 @@ impl Travel {
     }
 
     /// The record that is shared with other processes.
-    pub(crate) const fn cell(&self) -> &Cell {
-        &self.cell
+    pub(crate) const fn record(&self) -> &TargetRecord {
+        &self.record
     }
 
     /// The slot of this process.
@@ -97,23 +97,23 @@ impl Travel {
     }
 
     /// The slot of the other process that owns the target now, if one does.
-    pub(crate) fn holder_elsewhere(&self) -> Option<Slot> {
-        let holder = self.cell.control().holder;
-        holder.filter(|holder| *holder != self.slot)
+    pub(crate) fn other_owner(&self) -> Option<Slot> {
+        let owner = self.record.control().owner;
+        owner.filter(|owner| *owner != self.slot)
     }
 
     /// Returns true if this process owns the target and its QP is up to date.
     #[inline]
-    pub(crate) fn is_here(&self) -> bool {
-        self.is_here.load(Ordering::Relaxed)
+    pub(crate) fn is_owner(&self) -> bool {
+        self.is_owner.load(Ordering::Relaxed)
     }
 
     /// Marks the shared record as incomplete before the QP changes: an owner that dies now leaves a
     /// message half processed.
     #[inline]
     pub(crate) fn begin(&self) {
-        if self.is_here() && self.is_whole.swap(false, Ordering::Relaxed) {
-            self.cell.begin(self.slot);
+        if self.is_owner() && self.is_whole.swap(false, Ordering::Relaxed) {
+            self.record.begin(self.slot);
         }
     }
 
@@ -127,10 +127,10 @@ impl Travel {
     /// To be called before packets to the peer are sent, because the process may die at any time
     /// afterwards. To be called again after they were sent, which may change the state.
     #[inline]
-    pub(crate) fn write_down(&self, qp: &Qp) {
+    pub(crate) fn checkpoint(&self, qp: &Qp) {
         let state = u64::from(qp.state().code());
         let is_other = self.state.load(Ordering::Relaxed) != state;
-        if self.is_here() && (is_other || !self.is_whole.load(Ordering::Relaxed)) {
+        if self.is_owner() && (is_other || !self.is_whole.load(Ordering::Relaxed)) {
             self.write_all(qp, state);
         }
     }
@@ -138,38 +138,39 @@ impl Travel {
     fn write_all(&self, qp: &Qp, state: u64) {
         let is_other = self.state.swap(state, Ordering::Relaxed) != state;
         if self.attr_changed.swap(false, Ordering::Relaxed) || is_other {
-            self.cell.write_attr(&qp.query());
-            self.attr_seen.store(self.cell.attr().1, Ordering::Relaxed);
+            self.record.write_attr(&qp.query());
+            self.attr_seen
+                .store(self.record.attr().1, Ordering::Relaxed);
         }
         if let Some(progress) = qp.resumable() {
-            self.cell.write_progress(progress, qp.repeatable());
-            self.cell.finish(self.slot);
+            self.record.write_snapshot(progress, qp.repeatable());
+            self.record.finish(self.slot);
             self.is_whole.store(true, Ordering::Relaxed);
         }
     }
 
     /// Hands the ownership to `slot`, or to the next process that wants it. Returns false if the
     /// target cannot be handed over now.
-    pub(crate) fn hand_to(&self, qp: &Qp, slot: Option<Slot>) -> bool {
-        self.write_down(qp);
+    pub(crate) fn release_to(&self, qp: &Qp, slot: Option<Slot>) -> bool {
+        self.checkpoint(qp);
         let is_whole = self.is_whole.load(Ordering::Relaxed) && qp.progress().is_some();
-        if !self.is_here() || !is_whole || !qp.is_idle() {
+        if !self.is_owner() || !is_whole || !qp.is_idle() {
             return false;
         }
-        self.is_here.store(false, Ordering::Relaxed);
-        self.cell.hand_to(slot);
+        self.is_owner.store(false, Ordering::Relaxed);
+        self.record.transfer_to(slot);
         true
     }
 
     /// Acquires the target if it was handed to this process or has no owner. Returns the attributes
     /// to give the QP, or `None` if it has them, and whether the last owner died in the middle of a
     /// message.
-    pub(crate) fn take(&self) -> Option<(Option<QpAttr>, bool)> {
-        if !self.cell.take(self.slot) {
+    pub(crate) fn try_acquire(&self) -> Option<(Option<QpAttr>, bool)> {
+        if !self.record.try_acquire(self.slot) {
             return None;
         }
-        let has_failed = self.cell.control().has_failed;
-        let (attr, number) = self.cell.attr();
+        let has_failed = self.record.control().has_failed;
+        let (attr, number) = self.record.attr();
         let is_new = self.attr_seen.swap(number, Ordering::Relaxed) != number;
         self.attr_changed.store(has_failed, Ordering::Relaxed);
         self.state.store(attr.qp_state.into(), Ordering::Relaxed);
@@ -177,22 +178,22 @@ impl Travel {
     }
 
     /// Forgets that the QP has the attributes, because setting them failed. They will be set again.
-    pub(crate) fn forget_attr(&self) {
+    pub(crate) fn invalidate_attr(&self) {
         self.attr_seen.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Restores the QP from the shared record and starts serving the target.
-    pub(crate) fn arrive(&self, qp: &mut Qp) {
-        qp.resume(self.cell.progress(), self.cell.repeatable());
-        self.is_here.store(true, Ordering::Relaxed);
+    pub(crate) fn resume(&self, qp: &mut Qp) {
+        qp.resume(self.record.progress(), self.record.repeatable());
+        self.is_owner.store(true, Ordering::Relaxed);
         self.is_whole.store(false, Ordering::Relaxed);
-        self.cell.begin(self.slot);
+        self.record.begin(self.slot);
     }
 
     /// The attributes of a target that another process owns.
     pub(crate) fn attr(&self) -> QpAttr {
-        let (attr, _) = self.cell.attr();
-        let state = if self.cell.control().has_failed {
+        let (attr, _) = self.record.attr();
+        let state = if self.record.control().has_failed {
             QpState::Err.code()
         } else {
             attr.qp_state

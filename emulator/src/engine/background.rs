@@ -208,7 +208,7 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_channels();
-                self.travels.take_news(self, &broker);
+                self.shared_targets.take_news(self, &broker);
             }
         }
         if woken.by_network {
@@ -216,7 +216,7 @@ impl EngineInner {
             self.publisher.note_network();
         }
         self.lead_new_routes();
-        self.travels.serve(self);
+        self.shared_targets.serve(self);
         let stops = self.handover.stops();
         let step = self.drive(turn, woken.by_packets || by_shared, stops);
         if self.tap.is_on() {

@@ -26,7 +26,7 @@ use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::steering::Slot;
-use crate::travel::{Stray, source_of};
+use crate::xrc_shared::{Stray, source_of};
 
 impl EngineInner {
     /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
@@ -349,7 +349,7 @@ impl EngineInner {
                             hops: 0,
                             is_sealed: false,
                         };
-                        self.travels.keep(self, stray);
+                        self.shared_targets.keep(self, stray);
                     }
                 }
             }

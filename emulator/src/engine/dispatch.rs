@@ -165,7 +165,7 @@ impl<'e> Dispatch<'e> {
             Err(verdict) => return verdict,
         };
         locked.handle(now, meta, &packet, mem);
-        if locked.inner.travel().is_some() && locked.core.qp.take_stray() {
+        if locked.inner.ownership().is_some() && locked.core.qp.take_stray() {
             // Packets behind it wait too.
             locked.core.tx.set_deaf(true);
             return Verdict::Elsewhere;
@@ -242,9 +242,9 @@ impl<'e> Dispatch<'e> {
             core: inner.lock(),
         });
         if let Some(Locked { inner, .. }) = &self.current
-            && let Some(travel) = inner.travel()
+            && let Some(ownership) = inner.ownership()
         {
-            travel.begin();
+            ownership.begin();
         }
     }
 

@@ -23,7 +23,7 @@ mod resources;
 mod simulation;
 mod tapped;
 mod transmit;
-mod travel;
+mod xrc_shared;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -59,7 +59,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
-use crate::travel::Travels;
+use crate::xrc_shared::SharedTargets;
 
 use idle_poll::IdlePolls;
 pub(crate) use inventory::{Inventory, Listed};
@@ -124,7 +124,7 @@ pub(crate) struct EngineInner {
     agenda: Arc<Agenda>,
     /// The ACK and connection journal that the broker executes when this process has ended.
     will: OnceLock<Arc<Will>>,
-    travels: Travels,
+    shared_targets: SharedTargets,
     network: NetworkWatch,
     /// The background thread was started.
     has_background: Mutex<bool>,
@@ -193,7 +193,7 @@ impl Engine {
                 channel_count: AtomicUsize::new(0),
                 agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
-                travels: Travels::default(),
+                shared_targets: SharedTargets::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
                 handover: Handover::new(),

@@ -18,7 +18,7 @@ use crate::hca::Traffic;
 use crate::link::tap::Via;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::steering::Slot;
-use crate::travel::Stray;
+use crate::xrc_shared::Stray;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls the empty CQ `cq` (`None` in a
@@ -277,7 +277,7 @@ impl EngineInner {
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
-                    let keeps = || self.travels.keep(self, stray(segment, hops));
+                    let keeps = || self.shared_targets.keep(self, stray(segment, hops));
                     if forwarded && self.may_be_shared(dest) && keeps() {
                         continue;
                     }
@@ -285,7 +285,7 @@ impl EngineInner {
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                 Verdict::Elsewhere => {
-                    self.travels.keep(self, stray(segment, hops));
+                    self.shared_targets.keep(self, stray(segment, hops));
                 }
             }
         }

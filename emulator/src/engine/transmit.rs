@@ -82,9 +82,9 @@ impl EngineInner {
         };
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
-        inner.write_down(&core.qp);
+        inner.checkpoint(&core.qp);
         self.transmit(inner, core, mem, cause, (now, driver), wants);
-        inner.write_down(&core.qp);
+        inner.checkpoint(&core.qp);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -120,8 +120,8 @@ impl EngineInner {
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
-            if inner.travel().is_some() {
-                self.travels.raise(self, inner.qp_num(), event);
+            if inner.ownership().is_some() {
+                self.shared_targets.raise(self, inner.qp_num(), event);
             }
         }
     }

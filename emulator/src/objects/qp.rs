@@ -26,7 +26,7 @@ use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
 use crate::sys;
-use crate::travel::share_target;
+use crate::xrc_shared::share_target;
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -156,7 +156,7 @@ impl Qp {
             target: Some(TargetParts {
                 domain: Arc::clone(&domain),
                 hold: Some(Arc::clone(&hold)),
-                travel: None,
+                ownership: None,
             }),
             ..QpParts::default()
         };
@@ -177,7 +177,7 @@ impl Qp {
         let hold = Hold::new(&pd.context.events, cookie);
         let engine = &*pd.context.engine;
         let inner = engine
-            .travels()
+            .shared_targets()
             .open_target(engine, &xrcd.domain, qp_num, &hold)?;
         xrcd.users.add(User::Qp(inner.qp_num()));
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
@@ -239,9 +239,9 @@ impl Qp {
     #[must_use]
     pub fn state(&self) -> QpState {
         let core = self.inner().lock();
-        match self.inner().travel() {
-            Some(travel) if !travel.is_here() => {
-                QpState::from_code(travel.attr().qp_state).unwrap_or(QpState::Err)
+        match self.inner().ownership() {
+            Some(ownership) if !ownership.is_owner() => {
+                QpState::from_code(ownership.attr().qp_state).unwrap_or(QpState::Err)
             }
             _ => core.qp.state(),
         }
@@ -278,7 +278,7 @@ impl Qp {
         mask: QpAttrMask,
         experimental: bool,
     ) -> Result<(), VerbsError> {
-        if self.inner().travel().is_none() {
+        if self.inner().ownership().is_none() {
             return self.modify_here(attr, mask, experimental);
         }
         //= QPV-08
@@ -292,7 +292,9 @@ impl Qp {
         let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);
         for _ in 1..TRIES {
             let engine = &**self.owner.engine();
-            engine.travels().bring_here(engine, self.inner(), at_once)?;
+            engine
+                .shared_targets()
+                .acquire(engine, self.inner(), at_once)?;
             match self.modify_here(attr, mask, experimental) {
                 Err(VerbsError::WouldBlock) => {}
                 result => return result,
@@ -364,16 +366,16 @@ impl Qp {
         let now = engine.now();
         let mem = engine.regions().read(now);
         let mut core = inner.lock();
-        if let Some(travel) = inner.travel() {
-            if !travel.is_here() {
+        if let Some(ownership) = inner.ownership() {
+            if !ownership.is_owner() {
                 return Err(VerbsError::WouldBlock);
             }
-            travel.begin();
-            travel.attr_changed();
+            ownership.begin();
+            ownership.attr_changed();
         }
         let modified = core.qp.modify(now, attr, mask, &context);
         if modified.is_err() {
-            inner.write_down(&core.qp);
+            inner.checkpoint(&core.qp);
         }
         modified?;
         if let Some((uplink, path)) = route {
@@ -437,8 +439,8 @@ impl Qp {
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> (QpAttr, QpCap) {
         let core = self.inner().lock();
-        let attr = match self.inner().travel() {
-            Some(travel) if !travel.is_here() => travel.attr(),
+        let attr = match self.inner().ownership() {
+            Some(ownership) if !ownership.is_owner() => ownership.attr(),
             _ => core.qp.query(),
         };
         (attr, core.qp.config().cap)
@@ -614,7 +616,7 @@ pub(super) fn create(
     let qp_num = engine.allocate_qp_num()?;
     let config = QpConfig { qp_num, ..config };
     if let Some(target) = &mut parts.target {
-        target.travel = share_target(&**engine, &target.domain, qp_num)
+        target.ownership = share_target(&**engine, &target.domain, qp_num)
             .inspect_err(|_| engine.release_qp_num(qp_num))?;
     }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
@@ -655,10 +657,13 @@ impl QpOwner {
         let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
         };
-        if self.inner.travel().is_some() {
+        if self.inner.ownership().is_some() {
             let engine = &**self.engine();
-            let travels = engine.travels();
-            if travels.close_target(engine, &self.inner, hold).is_none() {
+            let shared_targets = engine.shared_targets();
+            if shared_targets
+                .close_target(engine, &self.inner, hold)
+                .is_none()
+            {
                 return false;
             }
         } else {

@@ -139,7 +139,7 @@ impl XrcdInner {
         let first = self.open.swap(false, Ordering::AcqRel);
         if first {
             let engine = &*self.context.engine;
-            engine.travels().close_domain(engine, &self.domain);
+            engine.shared_targets().close_domain(engine, &self.domain);
         }
         first
     }

@@ -15,9 +15,12 @@ struct Layer {
 /// What the rest of the crate sees is above everything in this list.
 const LAYERS: [Layer; 9] = [
     layer("engine", &["objects"]),
-    layer("travel", &["objects", "engine", "cm"]),
-    layer("cells", &["objects", "engine", "travel", "cm"]),
-    layer("broker", &["objects", "engine", "travel", "cells", "cm"]),
+    layer("xrc_shared", &["objects", "engine", "cm"]),
+    layer("cells", &["objects", "engine", "xrc_shared", "cm"]),
+    layer(
+        "broker",
+        &["objects", "engine", "xrc_shared", "cells", "cm"],
+    ),
     layer("raw", ABOVE_LINKS),
     layer("memory", ABOVE_ALL),
     layer("hca", ABOVE_ALL),
@@ -25,10 +28,16 @@ const LAYERS: [Layer; 9] = [
     layer("steering", ABOVE_ALL),
 ];
 
-const ABOVE_LINKS: &[&str] = &["objects", "engine", "travel", "cells", "cm", "broker"];
+const ABOVE_LINKS: &[&str] = &["objects", "engine", "xrc_shared", "cells", "cm", "broker"];
 /// What has neither threads nor other processes in view.
 const ABOVE_ALL: &[&str] = &[
-    "objects", "engine", "travel", "cells", "cm", "broker", "raw",
+    "objects",
+    "engine",
+    "xrc_shared",
+    "cells",
+    "cm",
+    "broker",
+    "raw",
 ];
 
 /// What is above all the same by its folder only: tables and codecs of the connection manager that call nobody.

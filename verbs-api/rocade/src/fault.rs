@@ -67,9 +67,9 @@ fn settled(config: &BrokerConfig) -> Result<Vec<FaultyProcess>, CliError> {
 fn say_where(processes: &[FaultyProcess]) -> Result<(), CliError> {
     let (done, behind): (Vec<_>, Vec<_>) = processes.iter().partition(|p| p.is_up_to_date);
     match done.len() {
-        0 if behind.is_empty() => {
-            output::line("no process is running: the rule applies to those that start while the broker is running")?
-        }
+        0 if behind.is_empty() => output::line(
+            "no process is running: the rule applies to those that start while the broker is running",
+        )?,
         1 => output::line(format_args!("in force in {}", name(done[0])))?,
         count => output::line(format_args!("in force in {count} processes"))?,
     }

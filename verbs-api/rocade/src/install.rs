@@ -126,8 +126,11 @@ pub(crate) fn uninstall(args: &PrefixArgs) -> Result<ExitCode, CliError> {
 }
 
 fn own_executable() -> Result<PathBuf, CliError> {
-    std::env::current_exe()
-        .map_err(|error| CliError::new(format!("failed to find the executable of this command: {error}")))
+    std::env::current_exe().map_err(|error| {
+        CliError::new(format!(
+            "failed to find the executable of this command: {error}"
+        ))
+    })
 }
 
 /// Returns the prefix: the option, else that of the running command, else the default for this
@@ -147,7 +150,8 @@ fn prefix(args: &PrefixArgs, exe: &Path) -> Result<PathBuf, CliError> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     home.map(|home| Path::new(&home).join(".local"))
         .ok_or_else(|| {
-            CliError::new("HOME is not set, and no directory is given").hint("rocade install --prefix DIR")
+            CliError::new("HOME is not set, and no directory is given")
+                .hint("rocade install --prefix DIR")
         })
 }
 
@@ -328,10 +332,15 @@ fn strip(file: &Path, target: &Path) -> Result<(), CliError> {
         .status()
     {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(CliError::new(format!("failed to strip {}", target.display()))),
+        Ok(_) => Err(CliError::new(format!(
+            "failed to strip {}",
+            target.display()
+        ))),
         Err(error) => {
             let name = target.file_name().unwrap_or_default().display();
-            eprintln!("rocade: warning: failed to run strip ({error}): {name} is installed with symbols");
+            eprintln!(
+                "rocade: warning: failed to run strip ({error}): {name} is installed with symbols"
+            );
             Ok(())
         }
     }

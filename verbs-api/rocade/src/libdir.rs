@@ -35,8 +35,11 @@ pub(crate) const PRELOAD_LIBRARY: &str = "librocade_preload.so";
 
 /// Returns the directory for `LD_LIBRARY_PATH`, and creates it if necessary.
 pub(crate) fn find() -> Result<PathBuf, CliError> {
-    let exe = std::env::current_exe()
-        .map_err(|error| CliError::new(format!("failed to find the executable of this command: {error}")))?;
+    let exe = std::env::current_exe().map_err(|error| {
+        CliError::new(format!(
+            "failed to find the executable of this command: {error}"
+        ))
+    })?;
     let exe_dir = exe.parent().unwrap_or_else(|| Path::new("/"));
     find_from(exe_dir, fallback_dir)
 }
@@ -114,8 +117,11 @@ fn make_links(
             tracing::debug!(dir = %beside.display(), %error, "failed to create links next to the executable");
             let dir = fallback(exe_dir)?;
             link_all(&dir, exe_dir).map_err(|error| {
-                CliError::new(format!("failed to create links in {}: {error}", dir.display()))
-                    .hint("set ROCADE_RUNTIME_DIR to a directory that you can write to")
+                CliError::new(format!(
+                    "failed to create links in {}: {error}",
+                    dir.display()
+                ))
+                .hint("set ROCADE_RUNTIME_DIR to a directory that you can write to")
             })?;
             Ok(dir)
         }

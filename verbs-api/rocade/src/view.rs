@@ -72,8 +72,10 @@ fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<()
         },
     );
     namespace::enter(tree, args.show_host, &programs).map_err(|error| {
-        CliError::new(format!("failed to create a mount namespace for the program: {error}"))
-            .hint("--view preload does not need one")
+        CliError::new(format!(
+            "failed to create a mount namespace for the program: {error}"
+        ))
+        .hint("--view preload does not need one")
     })?;
     command.env(ENV_COUNTERS, HCA_DIR);
     Ok(())

@@ -44,8 +44,8 @@ fn attr() -> QpAttr {
 #[test]
 fn another_process_reads_what_was_written() {
     let memory = memory();
-    let cell = memory.add(QPN, A).unwrap();
-    cell.write_attr(&attr());
+    let record = memory.add(QPN, A).unwrap();
+    record.write_attr(&attr());
     let progress = Progress {
         epsn: Psn::new(0xff_ffff),
         msn: Msn::new(0xab_cdef),
@@ -81,90 +81,90 @@ fn another_process_reads_what_was_written() {
             original: 0,
         },
     ];
-    cell.write_progress(progress, repeatable.into_iter());
+    record.write_snapshot(progress, repeatable.into_iter());
     let other = Arc::new(DomainMemory::of(memory.fd().try_clone_to_owned().unwrap()).unwrap());
-    let cell = other.find(QPN).unwrap();
-    assert_eq!(cell.attr().0, attr());
-    assert_eq!(cell.progress(), progress);
-    assert_eq!(cell.repeatable().collect::<Vec<_>>(), repeatable);
-    assert!(cell.is_of(QPN));
-    memory.remove(&cell);
-    assert!(!cell.is_of(QPN));
+    let record = other.find(QPN).unwrap();
+    assert_eq!(record.attr().0, attr());
+    assert_eq!(record.progress(), progress);
+    assert_eq!(record.repeatable().collect::<Vec<_>>(), repeatable);
+    assert!(record.is_of(QPN));
+    memory.remove(&record);
+    assert!(!record.is_of(QPN));
     assert!(other.find(QPN).is_none());
 }
 
 /// All operations of replay entries survive encoding and decoding.
 #[test]
 fn each_operation_has_a_number() {
-    let cell = memory().add(QPN, A).unwrap();
-    let progress = cell.progress();
+    let record = memory().add(QPN, A).unwrap();
+    let progress = record.progress();
     for operation in OPERATIONS {
         let one = Repeatable::Atomic {
             psn: Psn::new(1),
             operation,
             original: 5,
         };
-        cell.write_progress(progress, iter::once(one));
-        assert_eq!(cell.repeatable().collect::<Vec<_>>(), [one]);
+        record.write_snapshot(progress, iter::once(one));
+        assert_eq!(record.repeatable().collect::<Vec<_>>(), [one]);
     }
 }
 
 /// Keeps the newest entries if space runs out, because the requester more likely repeats those.
 #[test]
 fn the_oldest_are_forgotten_first() {
-    let cell = memory().add(QPN, A).unwrap();
+    let record = memory().add(QPN, A).unwrap();
     let wide = |psn: usize| Repeatable::Wide {
         psn: Psn::new(u32::try_from(psn).unwrap()),
         operation: Operation::XrcMaskedFetchAdd,
         log_size: 4,
         original: [7; 4],
     };
-    let most = MAX_REPEATABLE / 2;
+    let most = MAX_REPLAY / 2;
     for (count, kept) in [(most, most), (128, most)] {
-        cell.write_progress(cell.progress(), (0..count).map(wide));
+        record.write_snapshot(record.progress(), (0..count).map(wide));
         let expected: Vec<_> = (count - kept..count).map(wide).collect();
-        assert_eq!(cell.repeatable().collect::<Vec<_>>(), expected);
+        assert_eq!(record.repeatable().collect::<Vec<_>>(), expected);
     }
     let short = |psn| Repeatable::Atomic {
         psn: Psn::new(psn),
         operation: Operation::Flush,
         original: 0,
     };
-    cell.write_progress(cell.progress(), (0..128).map(short));
-    assert_eq!(cell.repeatable().count(), 128);
+    record.write_snapshot(record.progress(), (0..128).map(short));
+    assert_eq!(record.repeatable().count(), 128);
 }
 
 #[test]
 fn a_holder_that_dies_between_messages_loses_nothing() {
     let memory = memory();
-    let cell = memory.add(QPN, A).unwrap();
-    assert!(!cell.take(B), "held");
-    cell.finish(A);
-    cell.begin(A);
-    cell.finish(A);
-    assert!(cell.forsake());
-    assert_eq!(cell.control().holder, None);
-    assert!(cell.take(B));
-    assert!(!cell.take(A), "another process was faster");
-    assert!(cell.take(B), "it is his");
-    cell.begin(B);
-    assert!(!cell.forsake());
-    let control = cell.control();
+    let record = memory.add(QPN, A).unwrap();
+    assert!(!record.try_acquire(B), "held");
+    record.finish(A);
+    record.begin(A);
+    record.finish(A);
+    assert!(record.owner_died());
+    assert_eq!(record.control().owner, None);
+    assert!(record.try_acquire(B));
+    assert!(!record.try_acquire(A), "another process was faster");
+    assert!(record.try_acquire(B), "it is his");
+    record.begin(B);
+    assert!(!record.owner_died());
+    let control = record.control();
     assert!(control.has_failed && !control.is_whole);
-    assert!(cell.take(A));
-    assert!(cell.control().has_failed);
-    assert!(!cell.forsake(), "stays so");
+    assert!(record.try_acquire(A));
+    assert!(record.control().has_failed);
+    assert!(!record.owner_died(), "stays so");
 }
 
 #[test]
 fn who_wants_it_is_forgotten_when_it_is_handed_on() {
-    let cell = memory().add(QPN, A).unwrap();
-    assert_eq!(cell.wanted(), None);
-    cell.want(B, true);
-    assert_eq!(cell.wanted(), Some((B, true)));
-    cell.hand_to(Some(B));
-    assert_eq!(cell.wanted(), None);
-    assert!(cell.take(B));
+    let record = memory().add(QPN, A).unwrap();
+    assert_eq!(record.requested(), None);
+    record.request(B, true);
+    assert_eq!(record.requested(), Some((B, true)));
+    record.transfer_to(Some(B));
+    assert_eq!(record.requested(), None);
+    assert!(record.try_acquire(B));
 }
 
 #[test]
@@ -194,31 +194,31 @@ fn there_is_room_for_so_many() {
 #[test]
 fn nonsense_is_no_trouble() {
     let memory = memory();
-    let cell = memory.add(QPN, A).unwrap();
-    for word in cell.words() {
+    let record = memory.add(QPN, A).unwrap();
+    for word in record.words() {
         word.store(u64::MAX, Ordering::Relaxed);
     }
-    cell.attr();
-    cell.progress();
-    assert_eq!(cell.repeatable().count(), 0);
-    cell.control();
+    record.attr();
+    record.progress();
+    assert_eq!(record.repeatable().count(), 0);
+    record.control();
     // A count of three: one half of an entry, and one with nothing behind it.
-    cell.write(COUNT_AT, 3);
+    record.write(COUNT_AT, 3);
     for (index, first) in [
         (0, 3 | 4 << 32 | 5 << 40),
         (1, 4),
         (2, 3 | 4 << 32 | 5 << 40),
     ] {
-        cell.write(REPEATABLE_AT + index * REPEATABLE_WORDS, first);
+        record.write(REPLAY_AT + index * REPLAY_WORDS, first);
     }
-    assert_eq!(cell.repeatable().count(), 1);
+    assert_eq!(record.repeatable().count(), 1);
     for wrong in [
         3 | 3 << 32 | 5 << 40,
         3 | 4 << 32 | 1 << 40,
         3 | 4 << 32 | 8 << 40,
     ] {
-        cell.write(REPEATABLE_AT, wrong);
-        assert_eq!(cell.repeatable().count(), 0);
+        record.write(REPLAY_AT, wrong);
+        assert_eq!(record.repeatable().count(), 0);
     }
     let short = tempfile::tempfile().unwrap();
     assert!(DomainMemory::of(short.into()).is_err());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rocade_wire::Qpn;
 
-use super::super::domain::{Cell, DomainMemory};
+use super::super::domain::{DomainMemory, TargetRecord};
 use super::super::protocol::{
     DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetNews,
 };
@@ -40,7 +40,7 @@ struct Domain {
 }
 
 struct Target {
-    cell: Cell,
+    record: TargetRecord,
     openers: BTreeSet<Slot>,
 }
 
@@ -75,22 +75,22 @@ impl Domain {
     ) -> (Response, Vec<News>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
-            let cell = self.memory.add(qpn, slot).filter(|_| Slot::of(qpn) == slot);
-            let Some(cell) = cell else {
+            let record = self.memory.add(qpn, slot).filter(|_| Slot::of(qpn) == slot);
+            let Some(record) = record else {
                 return (Response::NoTarget, Vec::new());
             };
             let openers = [slot].into();
-            self.targets.insert(qpn.get(), Target { cell, openers });
+            self.targets.insert(qpn.get(), Target { record, openers });
             return (gone(false), Vec::new());
         }
         if call == TargetCall::Open && !self.targets.contains_key(&qpn.get()) {
             // An earlier broker may have known the target.
-            if let Some(cell) = self.memory.find(qpn) {
+            if let Some(record) = self.memory.find(qpn) {
                 let openers = BTreeSet::new();
-                if cell.control().holder.is_some_and(|holder| !lives(holder)) {
-                    cell.forsake();
+                if record.control().owner.is_some_and(|owner| !lives(owner)) {
+                    record.owner_died();
                 }
-                self.targets.insert(qpn.get(), Target { cell, openers });
+                self.targets.insert(qpn.get(), Target { record, openers });
             }
         }
         let others: Vec<_> = self.others(slot).collect();
@@ -108,14 +108,14 @@ impl Domain {
                 if !had || !target.openers.is_empty() {
                     return (gone(false), Vec::new());
                 }
-                self.memory.remove(&target.cell);
+                self.memory.remove(&target.record);
                 self.targets.remove(&qpn.get());
                 (gone(true), tell(TargetNews::Gone))
             }
             TargetCall::Want => {
-                let holder = target.cell.control().holder;
-                let holder = holder.filter(|holder| *holder != slot);
-                let news = holder.map(|holder| (holder, qpn, TargetNews::Wanted));
+                let owner = target.record.control().owner;
+                let owner = owner.filter(|owner| *owner != slot);
+                let news = owner.map(|owner| (owner, qpn, TargetNews::Wanted));
                 (gone(false), news.into_iter().collect())
             }
             TargetCall::Event(code) => (gone(false), tell(TargetNews::Event(code))),
@@ -136,12 +136,12 @@ impl Domain {
             let mut tell = |what| news.extend(members.iter().map(|other| (*other, qpn, what)));
             target.openers.remove(&slot);
             if target.openers.is_empty() {
-                memory.remove(&target.cell);
+                memory.remove(&target.record);
                 tell(TargetNews::Gone);
                 return false;
             }
-            let is_held = target.cell.control().holder == Some(slot);
-            if is_held && !target.cell.forsake() {
+            let is_held = target.record.control().owner == Some(slot);
+            if is_held && !target.record.owner_died() {
                 tell(TargetNews::Failed);
             }
             true
@@ -225,9 +225,9 @@ impl Domains {
             let slot = Slot::new(*slot);
             domain.members.contains(&slot).then_some(slot)
         };
-        let holder = target.cell.control().holder;
-        let holder = holder.filter(|holder| domain.members.contains(holder));
-        holder
+        let owner = target.record.control().owner;
+        let owner = owner.filter(|owner| domain.members.contains(owner));
+        owner
             .or_else(named)
             .or_else(|| target.openers.first().copied())
     }

@@ -135,7 +135,9 @@ impl Demo {
                 .post_send(&SendRequest::send_inline(&ping).imm(imm))?;
             let (_, answer) = self.side.take_ping(&self.qp)?;
             if answer != ping {
-                return Err(CliError::new(format!("the data of answer {number} are wrong")));
+                return Err(CliError::new(format!(
+                    "the data of answer {number} are wrong"
+                )));
             }
             number += 1;
             if last {

@@ -41,7 +41,11 @@ impl FromStr for Ask {
     type Err = CliError;
 
     fn from_str(line: &str) -> Result<Self, CliError> {
-        let malformed = || CliError::new(format!("the second process of the demo received an invalid command {line:?}"));
+        let malformed = || {
+            CliError::new(format!(
+                "the second process of the demo received an invalid command {line:?}"
+            ))
+        };
         let (word, number) = line.split_once(' ').ok_or_else(malformed)?;
         let number = number.parse().map_err(|_| malformed())?;
         match word {
@@ -109,7 +113,9 @@ impl<R: Read, W: Write> Talk<R, W> {
 }
 
 fn gone(why: &str) -> CliError {
-    CliError::new(format!("lost the connection to the other process of the demo: {why}"))
+    CliError::new(format!(
+        "lost the connection to the other process of the demo: {why}"
+    ))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::steering::Slot;
-use crate::travel::{Host, Travels};
+use crate::xrc_shared::{Host, SharedTargets};
 
 impl Host for EngineInner {
     fn now(&self) -> Time {
@@ -90,8 +90,8 @@ impl Host for EngineInner {
 
 impl EngineInner {
     /// The shared XRC domains and targets.
-    pub(crate) const fn travels(&self) -> &Travels {
-        &self.travels
+    pub(crate) const fn shared_targets(&self) -> &SharedTargets {
+        &self.shared_targets
     }
 
     /// Opens an XRC domain.
@@ -101,7 +101,7 @@ impl EngineInner {
         init: XrcdInitAttr,
     ) -> Result<Arc<Domain>, VerbsError> {
         let join = || self.with_attachment(|attachment| attachment.broker.clone());
-        self.travels.open_domain(&**self, events, init, join)
+        self.shared_targets.open_domain(&**self, events, init, join)
     }
 
     /// Returns true if a packet to an unknown QP may be for a target of another process.

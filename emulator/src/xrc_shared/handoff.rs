@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState};
 use rocade_wire::{Packet, Qpn};
 
-use super::like::{become_like, context_of, sgid_of};
-use super::{Host, Kept, Stray, Travels, code_of, event_of, hand_over, qp};
+use super::restore::{context_of, restore, sgid_of};
+use super::{Host, Kept, SharedTargets, Stray, event_code, event_from_code, hand_over, qp};
 use crate::broker::{BrokerLink, TargetNews};
-use crate::cells::{Path, QpCore, QpInner, Travel, Uplink};
+use crate::cells::{Path, QpCore, QpInner, TargetOwnership, Uplink};
 use crate::error::VerbsError;
 use crate::steering::Slot;
 
 /// Number of attempts to deliver a packet whose target changes its owner meanwhile.
 const TRIES: usize = 4;
 /// Longest wait for a target that another process owns.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which its owner is asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The outcome of an attempt to deliver a packet of a target.
-enum Course {
+enum Routing {
     /// The packet was delivered or dropped.
     Done,
     /// The packet belongs to the process in this slot.
@@ -34,7 +34,7 @@ enum Course {
     Again,
 }
 
-impl Travels {
+impl SharedTargets {
     /// Handles queued packets and events of targets, on the background thread. To be called without
     /// locks.
     pub(crate) fn serve(&self, host: &dyn Host) {
@@ -43,7 +43,7 @@ impl Travels {
         }
         let raised = std::mem::take(&mut *self.raised.lock());
         for (qpn, event) in raised {
-            tell_of(host, qpn, event);
+            broadcast_event(host, qpn, event);
         }
         let mut touched: Vec<Arc<QpInner>> = Vec::new();
         loop {
@@ -62,7 +62,7 @@ impl Travels {
             // this moment.
             for inner in touched.drain(..) {
                 let mut core = inner.lock();
-                if inner.travel().is_some_and(Travel::is_here) {
+                if inner.ownership().is_some_and(TargetOwnership::is_owner) {
                     core.tx.set_deaf(false);
                 }
             }
@@ -76,7 +76,7 @@ impl Travels {
     /// Handles the events that the broker has sent.
     pub(crate) fn take_news(&self, host: &dyn Host, broker: &BrokerLink) {
         for (qpn, news) in broker.client().take_target_news() {
-            let Some(inner) = qp(host, qpn).filter(|inner| inner.travel().is_some()) else {
+            let Some(inner) = qp(host, qpn).filter(|inner| inner.ownership().is_some()) else {
                 continue;
             };
             match news {
@@ -87,7 +87,7 @@ impl Travels {
                     inner.raise(QpEvent::LastWqeReached);
                 }
                 TargetNews::Event(code) => {
-                    if let Some(event) = event_of(code) {
+                    if let Some(event) = event_from_code(code) {
                         inner.raise(event);
                     }
                 }
@@ -106,32 +106,32 @@ impl Travels {
         }
         for _ in 0..TRIES {
             match self.try_place(host, &packet, &inner) {
-                Course::Done => return,
-                Course::To(slot) => return send_on(host, packet, slot),
-                Course::Again => {}
+                Routing::Done => return,
+                Routing::To(slot) => return forward(host, packet, slot),
+                Routing::Again => {}
             }
         }
         host.count_stray(false);
     }
 
-    fn try_place(&self, host: &dyn Host, packet: &Kept, inner: &Arc<QpInner>) -> Course {
-        let Some(travel) = inner.travel() else {
-            return Course::Done;
+    fn try_place(&self, host: &dyn Host, packet: &Kept, inner: &Arc<QpInner>) -> Routing {
+        let Some(ownership) = inner.ownership() else {
+            return Routing::Done;
         };
-        if !travel.is_here() {
-            if let Some(holder) = travel.holder_elsewhere() {
-                return Course::To(holder);
+        if !ownership.is_owner() {
+            if let Some(owner) = ownership.other_owner() {
+                return Routing::To(owner);
             }
-            return match self.take_target(host, inner) {
-                Ok(_) => Course::Again,
+            return match self.try_acquire(host, inner) {
+                Ok(_) => Routing::Again,
                 Err(error) => {
                     tracing::warn!(%error, qp_num = ?inner.qp_num(), "failed to acquire an XRC target, dropping its packet");
-                    Course::Done
+                    Routing::Done
                 }
             };
         }
         let Ok(whole) = Packet::parse(&packet.bytes) else {
-            return Course::Done;
+            return Routing::Done;
         };
         let meta = PacketMeta {
             source: packet.source.ip(),
@@ -142,52 +142,55 @@ impl Travels {
         let now = host.now();
         let mem = host.regions().read(now);
         let mut core = inner.lock();
-        if !travel.is_here() {
-            return Course::Again;
+        if !ownership.is_owner() {
+            return Routing::Again;
         }
-        travel.begin();
+        ownership.begin();
         core.qp.handle_packet(now, &meta, &whole, &mem);
         inner.note_violations(&mut core);
         let is_stray = core.qp.take_stray();
         host.drain(inner, &mut core, &mem, now);
         if !is_stray {
-            return Course::Done;
+            return Routing::Done;
         }
         let srqn = whole.headers().xrceth.map(|eth| Qpn::new(eth.srqn));
         let to = srqn.map(Slot::of);
         match to {
             // Otherwise the packet is dropped, and the peer sends it again.
-            Some(to) if release(inner, &mut core, Some(to)) => Course::To(to),
-            _ => Course::Done,
+            Some(to) if release_to(inner, &mut core, Some(to)) => Routing::To(to),
+            _ => Routing::Done,
         }
     }
 
     /// Hands a target over to the process that has requested it.
     fn yield_target(&self, host: &dyn Host, inner: &QpInner) {
-        let Some(travel) = inner.travel() else { return };
-        let Some((slot, at_once)) = travel
-            .cell()
-            .wanted()
-            .filter(|(slot, _)| *slot != travel.slot())
+        let Some(ownership) = inner.ownership() else {
+            return;
+        };
+        let Some((slot, at_once)) = ownership
+            .record()
+            .requested()
+            .filter(|(slot, _)| *slot != ownership.slot())
         else {
             return;
         };
         let now = host.now();
         let mem = host.regions().read(now);
         let mut core = inner.lock();
-        if !travel.is_here() {
+        if !ownership.is_owner() {
             drop(core);
-            let Some(_turn) = self.taking.try_lock() else {
+            let Some(_guard) = self.acquiring.try_lock() else {
                 return;
             };
-            let control = travel.cell().control();
-            if !travel.is_here() && control.holder == Some(travel.slot()) && control.is_whole {
+            let control = ownership.record().control();
+            if !ownership.is_owner() && control.owner == Some(ownership.slot()) && control.is_whole
+            {
                 // This process owned it without having received a packet.
-                travel.cell().hand_to(Some(slot));
+                ownership.record().transfer_to(Some(slot));
             }
             return;
         }
-        travel.begin();
+        ownership.begin();
         host.drain(inner, &mut core, &mem, now);
         if core.qp.progress().is_none() && at_once {
             // It is in the middle of a message that will not continue.
@@ -200,91 +203,91 @@ impl Travels {
             let _ = core.qp.modify(now, &step, QpAttrMask::STATE, &context);
             host.drain(inner, &mut core, &mem, now);
         }
-        release(inner, &mut core, Some(slot));
+        release_to(inner, &mut core, Some(slot));
     }
 
     /// Waits until this process owns a target that another process may own. Asks the owner for it,
     /// and if `at_once` to abort its current message.
-    pub(crate) fn bring_here(
+    pub(crate) fn acquire(
         &self,
         host: &dyn Host,
         inner: &QpInner,
         at_once: bool,
     ) -> Result<(), VerbsError> {
-        let Some(travel) = inner.travel() else {
+        let Some(ownership) = inner.ownership() else {
             return Ok(());
         };
         let begin = Instant::now();
         let mut asked: Option<Instant> = None;
-        while !travel.is_here() {
-            if self.take_target(host, inner)? {
+        while !ownership.is_owner() {
+            if self.try_acquire(host, inner)? {
                 inner.lock().tx.set_deaf(false);
                 return Ok(());
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > ACQUIRE_TIMEOUT {
                 return Err(VerbsError::Busy(
                     "XRC target, by a message that another process is receiving".to_owned(),
                 ));
             }
-            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
-                travel.cell().want(travel.slot(), at_once);
+            if asked.is_none_or(|at| at.elapsed() > REQUEST_INTERVAL) {
+                ownership.record().request(ownership.slot(), at_once);
                 let shared = inner.domain().and_then(|domain| domain.shared());
                 if let (Some(shared), Some(broker)) = (shared, host.broker()) {
                     broker.client().want_target(shared.key, inner.qp_num())?;
                 }
                 asked = Some(Instant::now());
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
     /// Acquires a target if it was handed to this process or has no owner. Returns false if another
     /// process owns it.
-    fn take_target(&self, host: &dyn Host, inner: &QpInner) -> Result<bool, VerbsError> {
-        let Some(travel) = inner.travel() else {
+    fn try_acquire(&self, host: &dyn Host, inner: &QpInner) -> Result<bool, VerbsError> {
+        let Some(ownership) = inner.ownership() else {
             return Ok(true);
         };
-        if !travel.cell().is_of(inner.qp_num()) {
+        if !ownership.record().is_of(inner.qp_num()) {
             return Err(VerbsError::InvalidArgument("the XRC target has ended"));
         }
         // Opening the route may take a while, so the QP is not locked. Other threads that want to
         // acquire the target wait.
-        let _turn = self.taking.lock();
+        let _guard = self.acquiring.lock();
         let (attr, has_failed) = {
             let _core = inner.lock();
-            if travel.is_here() {
+            if ownership.is_owner() {
                 return Ok(true);
             }
-            let Some(taken) = travel.take() else {
+            let Some(taken) = ownership.try_acquire() else {
                 return Ok(false);
             };
             taken
         };
-        let route = attr.map(|attr| route_of_target(host, inner, &attr));
+        let route = attr.map(|attr| tx_route_of_target(host, inner, &attr));
         let route = match route.transpose() {
             Ok(route) => route.flatten(),
             Err(error) => {
-                travel.forget_attr();
-                travel.cell().hand_to(None);
+                ownership.invalidate_attr();
+                ownership.record().transfer_to(None);
                 return Err(error);
             }
         };
         let now = host.now();
         let mem = host.regions().read(now);
         let mut core = inner.lock();
-        if travel.is_here() {
+        if ownership.is_owner() {
             return Ok(true);
         }
         if let Some(attr) = attr {
             core.tx.reset();
-            become_like(&mut core.qp, inner.hca(), &attr, now)?;
+            restore(&mut core.qp, inner.hca(), &attr, now)?;
             if let Some((uplink, path)) = route {
                 core.tx.set_path(uplink, path);
                 core.tx.set_deaf(true);
             }
         }
-        travel.arrive(&mut core.qp);
+        ownership.resume(&mut core.qp);
         if has_failed {
             core.qp.set_fatal(now, 0);
         }
@@ -296,18 +299,18 @@ impl Travels {
     }
 }
 
-fn tell_of(host: &dyn Host, qpn: Qpn, event: QpEvent) {
+fn broadcast_event(host: &dyn Host, qpn: Qpn, event: QpEvent) {
     let Some(inner) = qp(host, qpn) else { return };
     let shared = inner.domain().and_then(|domain| domain.shared());
     if let (Some(shared), Some(broker)) = (shared, host.broker())
-        && let Some(code) = code_of(event)
+        && let Some(code) = event_code(event)
         && let Err(error) = broker.client().raise_of_target(shared.key, qpn, code)
     {
         tracing::info!(%error, ?qpn, ?event, "failed to tell other processes of an XRC target's event");
     }
 }
 
-fn send_on(host: &dyn Host, mut packet: Kept, slot: Slot) {
+fn forward(host: &dyn Host, mut packet: Kept, slot: Slot) {
     if !packet.seal() {
         return;
     }
@@ -323,11 +326,11 @@ fn send_on(host: &dyn Host, mut packet: Kept, slot: Slot) {
 
 /// Hands over a target that this process owns, to `to` or to the next process that wants it.
 /// Returns false if it still has something to send.
-fn release(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
-    let Some(travel) = inner.travel() else {
+fn release_to(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
+    let Some(ownership) = inner.ownership() else {
         return false;
     };
-    if core.tx.is_blocked() || !travel.hand_to(&core.qp, to) {
+    if core.tx.is_blocked() || !ownership.release_to(&core.qp, to) {
         return false;
     }
     core.tx.announce_quiet_ack();
@@ -335,7 +338,7 @@ fn release(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
     true
 }
 
-fn route_of_target(
+fn tx_route_of_target(
     host: &dyn Host,
     inner: &QpInner,
     attr: &QpAttr,

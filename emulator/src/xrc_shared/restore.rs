@@ -32,12 +32,7 @@ pub(super) fn sgid_of(hca: &Hca, attr: &QpAttr) -> Option<Gid> {
 }
 
 /// Brings a QP to the state and attributes of the target's shared record.
-pub(super) fn become_like(
-    qp: &mut Qp,
-    hca: &Hca,
-    attr: &QpAttr,
-    now: Time,
-) -> Result<(), VerbsError> {
+pub(super) fn restore(qp: &mut Qp, hca: &Hca, attr: &QpAttr, now: Time) -> Result<(), VerbsError> {
     let Some(state) = QpState::from_code(attr.qp_state) else {
         return Err(VerbsError::InvalidArgument("qp_state"));
     };

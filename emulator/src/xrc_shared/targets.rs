@@ -5,15 +5,15 @@ use std::sync::{Arc, Weak};
 use rocade_transport::{PdTag, QpCap, QpConfig, QpType, Receives};
 use rocade_wire::Qpn;
 
-use super::{Host, Travels, qp};
-use crate::broker::{BrokerLink, Cell, DomainMemory};
+use super::{Host, SharedTargets, qp};
+use crate::broker::{BrokerLink, DomainMemory, TargetRecord};
 use crate::cells::{
-    AsyncEvents, Domain, Hold, QpInner, QpParts, TargetParts, Travel, XrcdInitAttr,
+    AsyncEvents, Domain, Hold, QpInner, QpParts, TargetOwnership, TargetParts, XrcdInitAttr,
 };
 use crate::error::VerbsError;
 use crate::steering::Slot;
 
-impl Travels {
+impl SharedTargets {
     /// Opens an XRC domain. All processes of the broker share the domain of a file. `join` joins
     /// the broker.
     pub(crate) fn open_domain(
@@ -50,16 +50,22 @@ impl Travels {
 
     /// Closes one opening of a domain.
     pub(crate) fn close_domain(&self, host: &dyn Host, domain: &Arc<Domain>) {
-        let (lingers, ends) = (|| lingers(host, domain), || end_domain(host, domain));
-        self.domains.close(domain, lingers, ends);
+        let (has_own_targets, ends) = (
+            || has_own_targets(host, domain),
+            || destroy_domain(host, domain),
+        );
+        self.domains.close(domain, has_own_targets, ends);
     }
 
     /// Removes a target that ended at the broker, and its domain if that only lingered for it.
     pub(super) fn target_gone(&self, host: &dyn Host, inner: &QpInner) {
-        end_target(host, inner);
+        destroy_target(host, inner);
         if let Some(domain) = inner.domain() {
-            let (lingers, ends) = (|| lingers(host, domain), || end_domain(host, domain));
-            self.domains.reconsider(domain, lingers, ends);
+            let (has_own_targets, ends) = (
+                || has_own_targets(host, domain),
+                || destroy_domain(host, domain),
+            );
+            self.domains.reconsider(domain, has_own_targets, ends);
         }
     }
 
@@ -77,11 +83,11 @@ impl Travels {
             let found = qp(host, qpn).filter(|inner| inner.open_as(domain, hold));
             return found.ok_or_else(unknown);
         };
-        let _turn = self.opening.lock();
-        let cell = shared.memory.find(qpn).ok_or_else(unknown)?;
+        let _guard = self.opening.lock();
+        let record = shared.memory.find(qpn).ok_or_else(unknown)?;
         let inner = match qp(host, qpn) {
             Some(inner) => inner,
-            None => adopt_target(host, domain, qpn, cell).ok_or_else(unknown)?,
+            None => adopt_target(host, domain, qpn, record).ok_or_else(unknown)?,
         };
         let was_open = inner.is_open();
         if !inner.open_as(domain, hold) {
@@ -108,7 +114,7 @@ impl Travels {
         inner: &QpInner,
         hold: &Arc<Hold>,
     ) -> Option<()> {
-        let _turn = self.opening.lock();
+        let _guard = self.opening.lock();
         let was_last = inner.let_go(hold)?;
         let shared = inner.domain().and_then(|domain| domain.shared());
         if let Some(shared) = shared.filter(|_| was_last) {
@@ -116,11 +122,11 @@ impl Travels {
                 broker.client().close_target(shared.key, inner.qp_num())
             });
             match closed {
-                Ok(true) => end_target(host, inner),
+                Ok(true) => destroy_target(host, inner),
                 Ok(false) => {}
                 Err(error) => {
                     tracing::info!(%error, "failed to tell the broker that an XRC target was closed");
-                    end_target(host, inner);
+                    destroy_target(host, inner);
                 }
             }
         }
@@ -131,12 +137,12 @@ impl Travels {
     /// none yet.
     pub(super) fn find_target(&self, host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
         let found = qp(host, qpn).or_else(|| {
-            let (domain, cell) = self.domains.find_target(qpn)?;
-            let _turn = self.opening.lock();
+            let (domain, record) = self.domains.find_target(qpn)?;
+            let _guard = self.opening.lock();
             // Another thread may have made it meanwhile.
-            qp(host, qpn).or_else(|| adopt_target(host, &domain, qpn, cell))
+            qp(host, qpn).or_else(|| adopt_target(host, &domain, qpn, record))
         });
-        found.filter(|inner| inner.travel().is_some())
+        found.filter(|inner| inner.ownership().is_some())
     }
 }
 
@@ -145,7 +151,7 @@ pub(crate) fn share_target(
     host: &dyn Host,
     domain: &Domain,
     qpn: Qpn,
-) -> Result<Option<Travel>, VerbsError> {
+) -> Result<Option<TargetOwnership>, VerbsError> {
     let Some(shared) = domain.shared() else {
         return Ok(None);
     };
@@ -154,14 +160,14 @@ pub(crate) fn share_target(
     if !broker.client().new_target(shared.key, qpn)? {
         return Err(full);
     }
-    let cell = shared.memory.find(qpn).ok_or(full)?;
-    Ok(Some(Travel::new(cell, shared.slot, true)))
+    let record = shared.memory.find(qpn).ok_or(full)?;
+    Ok(Some(TargetOwnership::new(record, shared.slot, true)))
 }
 
 /// Returns true if other processes have targets of this process open. Their packets arrive here.
-fn lingers(host: &dyn Host, domain: &Arc<Domain>) -> bool {
+fn has_own_targets(host: &dyn Host, domain: &Arc<Domain>) -> bool {
     let is_own = |qp: &Arc<QpInner>| {
-        let slot = qp.travel().map(Travel::slot);
+        let slot = qp.ownership().map(TargetOwnership::slot);
         slot == Some(Slot::of(qp.qp_num()))
             && qp.domain().is_some_and(|other| Arc::ptr_eq(other, domain))
     };
@@ -169,7 +175,7 @@ fn lingers(host: &dyn Host, domain: &Arc<Domain>) -> bool {
 }
 
 /// Ends the targets of a domain that this process has closed, and tells the broker.
-fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
+fn destroy_domain(host: &dyn Host, domain: &Arc<Domain>) {
     let Some(shared) = domain.shared() else {
         return;
     };
@@ -183,7 +189,7 @@ fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
         .cloned()
         .collect();
     for target in targets {
-        end_target(host, &target);
+        destroy_target(host, &target);
     }
     if let Some(broker) = host.broker()
         && let Err(error) = broker.client().close_domain(shared.key)
@@ -193,7 +199,7 @@ fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
 }
 
 /// Ends a target.
-fn end_target(host: &dyn Host, inner: &QpInner) {
+fn destroy_target(host: &dyn Host, inner: &QpInner) {
     if inner.dies() {
         host.end_qp(inner);
     }
@@ -204,7 +210,7 @@ fn adopt_target(
     host: &dyn Host,
     domain: &Arc<Domain>,
     qpn: Qpn,
-    cell: Cell,
+    record: TargetRecord,
 ) -> Option<Arc<QpInner>> {
     let shared = domain.shared()?;
     if Slot::of(qpn) == shared.slot {
@@ -230,7 +236,7 @@ fn adopt_target(
         target: Some(TargetParts {
             domain: Arc::clone(domain),
             hold: None,
-            travel: Some(Travel::new(cell, shared.slot, false)),
+            ownership: Some(TargetOwnership::new(record, shared.slot, false)),
         }),
         ..QpParts::default()
     };

@@ -2,8 +2,8 @@
 //!
 //! The process that has the destination SRQ receives a message. One process at a time owns the
 //! target, and serves it with the code of ordinary QPs. A packet for an SRQ of another process is
-//! queued ([`Travels::keep`]). The background thread hands the target over when the previous
-//! message is complete and acknowledged, and then forwards the packet ([`Travels::serve`]). Packets
+//! queued ([`SharedTargets::keep`]). The background thread hands the target over when the previous
+//! message is complete and acknowledged, and then forwards the packet ([`SharedTargets::serve`]). Packets
 //! for a target that another process owns are forwarded to that process like other misrouted
 //! packets (`link/forward.rs`).
 //!
@@ -12,9 +12,9 @@
 //!
 //! This module does not depend on the engine: a [`Host`] provides what it needs.
 
-mod like;
+mod handoff;
+mod restore;
 mod targets;
-mod turn;
 
 pub(crate) use targets::share_target;
 
@@ -28,7 +28,7 @@ use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Gid, ICRC_LEN, Qpn};
 
 use crate::broker::BrokerLink;
-use crate::cells::{Domains, Path, QpCore, QpInner, QpTable, Travel, Uplink};
+use crate::cells::{Domains, Path, QpCore, QpInner, QpTable, TargetOwnership, Uplink};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
@@ -41,7 +41,7 @@ const NO_PORT: u16 = 0xC000;
 
 /// The shared domains and targets of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Travels {
+pub(crate) struct SharedTargets {
     domains: Domains,
     kept: Mutex<Vec<Kept>>,
     /// Events of targets, for other processes.
@@ -51,7 +51,7 @@ pub(crate) struct Travels {
     /// Serializes opening and closing of targets.
     opening: Mutex<()>,
     /// Serializes the acquisition of targets.
-    taking: Mutex<()>,
+    acquiring: Mutex<()>,
 }
 
 /// The services of the process that this module needs.
@@ -87,7 +87,7 @@ pub(crate) trait Host {
     /// Removes a QP that was alive.
     fn end_qp(&self, inner: &QpInner);
 
-    /// Wakes the background thread for [`Travels::serve`].
+    /// Wakes the background thread for [`SharedTargets::serve`].
     fn call_background(&self);
 
     /// Counts a misrouted packet that was forwarded to another process or dropped.
@@ -111,7 +111,7 @@ struct Kept {
     is_sealed: bool,
 }
 
-/// A packet that [`Travels::keep`] may queue.
+/// A packet that [`SharedTargets::keep`] may queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stray<'p> {
     pub(crate) source: SocketAddr,
@@ -154,7 +154,7 @@ pub(crate) const fn source_of(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, NO_PORT)
 }
 
-impl Travels {
+impl SharedTargets {
     /// Queues a packet for a target that another process may own, or forwards it. Returns false if
     /// its destination is no such target.
     #[cold]
@@ -166,11 +166,11 @@ impl Travels {
         if !self.is_busy.load(Ordering::Acquire)
             && stray.is_sealed
             && let Some(qp) = host.qps().try_read().and_then(|qps| qps.get(dest).cloned())
-            && let Some(holder) = qp.travel().and_then(Travel::holder_elsewhere)
+            && let Some(owner) = qp.ownership().and_then(TargetOwnership::other_owner)
         {
             // In the common case no packet waits, and forwarding at once keeps the order.
             drop(kept);
-            hand_over(host, &stray, holder);
+            hand_over(host, &stray, owner);
             return true;
         }
         if kept.len() >= MAX_KEPT {
@@ -227,11 +227,11 @@ const EVENTS: [QpEvent; 8] = [
     QpEvent::PathMigErr,
 ];
 
-fn code_of(event: QpEvent) -> Option<u8> {
+fn event_code(event: QpEvent) -> Option<u8> {
     let at = EVENTS.iter().position(|other| *other == event)?;
     u8::try_from(at).ok()
 }
 
-fn event_of(code: u8) -> Option<QpEvent> {
+fn event_from_code(code: u8) -> Option<QpEvent> {
     EVENTS.get(usize::from(code)).copied()
 }
