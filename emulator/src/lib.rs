@@ -10,14 +10,13 @@
 //! Layers, top down:
 //! - [`objects`](Context): the verbs objects.
 //! - `engine`: progress, in polling threads and in the background thread.
-//! - `cells`: the state that both share, of queues and routes.
+//! - `state`: the state that both share, of queues and routes.
 //! - `memory`: keys, access checks and copies.
 //! - [`link`] and [`steering`]: sockets.
 //! - [`broker`]: many processes on one address.
 //! - [`config`]: the devices.
 
 pub mod broker;
-mod cells;
 mod clock;
 pub mod cm;
 pub mod config;
@@ -35,6 +34,7 @@ mod memory;
 mod objects;
 pub mod random;
 mod raw;
+mod state;
 pub mod steering;
 mod sync;
 mod sys;
@@ -44,7 +44,6 @@ mod xrc_shared;
 #[cfg(all(test, not(loom)))]
 extern crate self as rocade_emulator;
 
-pub use cells::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use counters::EngineCounters;
 pub use engine::Engine;
@@ -68,3 +67,4 @@ pub use rocade_transport::{
     Words, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
+pub use state::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};

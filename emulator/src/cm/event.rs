@@ -10,9 +10,9 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::CmId;
 use super::id::IdKey;
-use crate::cells::{EventQueue, EventWaiter};
 use crate::engine::{Engine, EngineInner};
 use crate::error::VerbsError;
+use crate::state::{EventQueue, EventWaiter};
 
 /// The kind of an event (`rdma_cm_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::mad::{GSI_QKEY, Mad};
 use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Psn, Qpn, Service};
 
-use crate::cells::Uplink;
 use crate::engine::EngineInner;
+use crate::state::Uplink;
 
 /// Length of a packet with a MAD.
 const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;

@@ -14,13 +14,13 @@ use super::duty::{Duty, Observation, Step};
 use super::pending::Occasion;
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
-use crate::cells::{Driver, QpInner, Uplink, Why};
 use crate::figures::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
     STREAM_SOCKET_LOOKS,
 };
 use crate::load::Load;
 use crate::raw::PacketSocket;
+use crate::state::{Driver, QpInner, Uplink, Why};
 use crate::sys;
 
 /// Starts the thread. It ends after the engine was dropped.

@@ -19,12 +19,12 @@ use rocade_wire::{ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use crate::broker::BrokerLink;
-use crate::cells::{Driver, QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
 use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
+use crate::state::{Driver, QpInner, Route, TxState, Uplink};
 use crate::steering::Slot;
 use crate::xrc_shared::{Stray, source_of};
 

@@ -8,10 +8,10 @@ use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
-use crate::cells::{Driver, QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
 use crate::link::tap::Via;
 use crate::memory::MemGuard;
+use crate::state::{Driver, QpCore, QpInner, QpTable, TxState};
 
 /// The source of packets.
 pub(super) trait Origin {

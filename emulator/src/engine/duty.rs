@@ -12,11 +12,11 @@
 
 use rocade_transport::Time;
 
-use crate::cells::Activity;
 use crate::figures::{
     FIRST_DOUBT, LINGER_NS, MAX_DOUBT, MAX_SENDING, STEP_BACK_DOUBLINGS,
     STEP_BACK_DOUBLINGS_UNSEEN, STEP_BACK_NS, TURN_NS, VAIN_DOUBLINGS,
 };
+use crate::state::Activity;
 
 /// The observations that a decision is based on.
 #[derive(Clone, Copy, Debug)]

@@ -9,11 +9,11 @@ use rocade_transport::{Cause, Frame, QpState, WcStatus};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use crate::cells::{Driver, QpCore, QpInner, Why};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;
 use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
+use crate::state::{Driver, QpCore, QpInner, Why};
 
 impl EngineInner {
     /// Returns the raw port of a device, and opens it on first use.

@@ -10,12 +10,12 @@ use rocade_wire::{Guid, Packet};
 
 use super::EngineInner;
 use crate::broker::Will;
-use crate::cells::Uplink;
 use crate::cm::CmHost;
 use crate::cm::gsi::mad_of;
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
 use crate::hca::Hca;
+use crate::state::Uplink;
 use crate::steering::Slot;
 
 impl EngineInner {

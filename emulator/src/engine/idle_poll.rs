@@ -15,9 +15,9 @@ use rocade_transport::Time;
 use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
 use super::pending::Occasion;
-use crate::cells::{CqInner, Driver, Sleeper, Why};
 use crate::figures::{CROWDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
 use crate::load::Load;
+use crate::state::{CqInner, Driver, Sleeper, Why};
 use crate::sys;
 
 /// The shared state of threads whose polls find nothing.

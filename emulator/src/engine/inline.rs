@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use super::EngineInner;
-use crate::cells::Driver;
 use crate::figures::{ATTEND_NS, ATTEND_VAIN};
+use crate::state::Driver;
 use crate::sys;
 
 impl EngineInner {

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use rocade_transport::{PdTag, QpType};
 
 use super::EngineInner;
-use crate::cells::QpInner;
 use crate::hca::Hca;
+use crate::state::QpInner;
 
 /// Longest wait for a queue pair that another thread has locked.
 const PATIENCE: Duration = Duration::from_millis(20);

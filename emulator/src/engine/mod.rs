@@ -1,7 +1,7 @@
 //! The engine: the state of a process that its devices share.
 //!
 //! Threads that poll a CQ receive inline. One background thread receives, fires timers and retries
-//! while no thread polls (`cells::handover`). Both run the same code. Receiving locks a link, then
+//! while no thread polls (`state::handover`). Both run the same code. Receiving locks a link, then
 //! for each batch the QP table and the region table for reading, then one QP at a time. Lock order
 //! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
@@ -40,10 +40,6 @@ use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
 use crate::broker::{BrokerLink, HitTally, Will};
-use crate::cells::{
-    Agenda, AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    SrqNumber, SrqNumbers, Uplink,
-};
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
@@ -58,6 +54,10 @@ use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
+use crate::state::{
+    Agenda, AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
+    SrqNumber, SrqNumbers, Uplink,
+};
 use crate::steering::{QpnAllocator, Slot};
 use crate::xrc_shared::SharedTargets;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rocade_transport::Cause;
 
 use super::EngineInner;
-use crate::cells::{Driver, QpCore, QpInner};
 use crate::memory::MemGuard;
+use crate::state::{Driver, QpCore, QpInner};
 
 impl EngineInner {
     /// Moves the QPs of all overrun CQs to ERR. Repeats, because their flushed work requests may be

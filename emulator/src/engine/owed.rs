@@ -3,7 +3,7 @@
 //! The application may have seen the completion of a message, so its ACK must not be lost. Through
 //! shared memory the ACK is written into the ring at once, as an unpublished record. The peer sees
 //! it with the response, when the delay is over
-//! ([`announce_quiet_ack`](crate::cells::TxState::announce_quiet_ack)), or when it needs it. Over
+//! ([`announce_quiet_ack`](crate::state::TxState::announce_quiet_ack)), or when it needs it. Over
 //! UDP an ACK is delayed only after it was recorded in the process's ACK journal, which the broker
 //! executes (`broker/will.rs`). Without a broker no ACK is delayed.
 
@@ -18,8 +18,8 @@ use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use crate::cells::{Driver, QpCore, QpInner, Why, debt_of};
 use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
+use crate::state::{Driver, QpCore, QpInner, Why, debt_of};
 use crate::sys;
 
 impl EngineInner {

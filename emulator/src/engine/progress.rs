@@ -9,7 +9,6 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::pending::Occasion;
-use crate::cells::{CqInner, Driver, Flow, Flows, RxState, TxState, Uplink};
 use crate::counters::AtomicCounters;
 use crate::figures::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
@@ -17,6 +16,7 @@ use crate::figures::{
 use crate::hca::Traffic;
 use crate::link::tap::Via;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
+use crate::state::{CqInner, Driver, Flow, Flows, RxState, TxState, Uplink};
 use crate::steering::Slot;
 use crate::xrc_shared::Stray;
 

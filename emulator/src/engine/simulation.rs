@@ -1,7 +1,7 @@
 //! Drives an engine with a simulated network. There is no background thread, and time advances when
 //! the application has nothing left to do at the current time.
 
-use crate::cells::Driver;
+use crate::state::Driver;
 use rocade_transport::Time;
 
 use super::EngineInner;

@@ -8,9 +8,9 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::transmit::Run;
-use crate::cells::{Driver, Path, TxState, Uplink};
 use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
 use crate::link::{Inbound, Segments};
+use crate::state::{Driver, Path, TxState, Uplink};
 
 impl Origin for Via {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {

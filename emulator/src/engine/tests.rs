@@ -14,11 +14,11 @@ use rocade_transport::{
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
 use super::owed;
-use crate::cells::Why;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::memory::KERNEL_CALLS;
+use crate::state::Why;
 use crate::steering::Slot;
 use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 

@@ -11,12 +11,12 @@ use rocade_transport::{
 use rocade_wire::Gid;
 
 use super::EngineInner;
-use crate::cells::{Blocked, Driver, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 use crate::config::LinkMode;
 use crate::figures::{LONG_ANSWER, LONG_RUN};
 use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
+use crate::state::{Blocked, Driver, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same

@@ -8,12 +8,12 @@ use rocade_wire::{Gid, Qpn};
 
 use super::EngineInner;
 use crate::broker::BrokerLink;
-use crate::cells::{
-    AsyncEvents, Domain, Driver, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
-};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
+use crate::state::{
+    AsyncEvents, Domain, Driver, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
+};
 use crate::steering::Slot;
 use crate::xrc_shared::{Host, SharedTargets};
 

@@ -9,8 +9,8 @@ use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
 use super::pd::{Pd, PdInner};
-use crate::cells::{Route, Uplink, User};
 use crate::error::VerbsError;
+use crate::state::{Route, Uplink, User};
 use crate::steering::Slot;
 
 /// Highest value of the field: applications also store a completion's value there

@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::context::ContextInner;
-use crate::cells::{ChannelInner, EventQueue, EventWaiter};
 use crate::error::VerbsError;
+use crate::state::{ChannelInner, EventQueue, EventWaiter};
 
 /// A completion channel, at which completion events of CQs arrive (`ibv_comp_channel`).
 #[derive(Clone, Debug)]

@@ -12,10 +12,10 @@ use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::pd::Pd;
 use super::xrcd::Xrcd;
-use crate::cells::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
 use crate::engine::{Engine, EngineInner, Listed};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
+use crate::state::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
 use crate::sys;
 
 /// An opened device (`ibv_context`).

@@ -7,10 +7,10 @@ use rocade_transport::{Completion, Time};
 
 use super::comp_channel::CompChannel;
 use super::context::ContextInner;
-use crate::cells::{CqInner, CqRing};
 use crate::engine::Listed;
 use crate::error::VerbsError;
 use crate::hca::limits;
+use crate::state::{CqInner, CqRing};
 
 /// A completion queue (`ibv_cq`).
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use rocade_transport::{
 use super::cq::Cq;
 use super::poster::{SendPoster, ToDct};
 use super::qp::Qp;
-use crate::cells::{CrossPart, ManagedQueue, Releasing, Waiting};
 use crate::error::VerbsError;
+use crate::state::{CrossPart, ManagedQueue, Releasing, Waiting};
 
 /// The role of a queue pair in cross-channel operations (`ibv_exp_qp_create_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::cq::Cq;
 use super::pd::PdInner;
 use super::qp::{Qp, QpInitAttr, check_cap, check_cqs, config, create};
 use super::srq::Srq;
-use crate::cells::{DctEvents, QpParts};
 use crate::error::VerbsError;
+use crate::state::{DctEvents, QpParts};
 
 /// Longest time that the destruction of a target waits for its initiators to disconnect.
 //= DCW-16

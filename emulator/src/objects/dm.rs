@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::{Context, ContextInner};
-use crate::cells::Users;
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::memory::DeviceMemory;
+use crate::state::Users;
 
 /// Device memory (`ibv_dm`). The application accesses it by copies. Work requests and peers access
 /// it through regions ([`Pd::reg_dm_mr`](super::Pd::reg_dm_mr)).

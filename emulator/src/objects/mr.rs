@@ -11,10 +11,10 @@ use rocade_wire::{Lkey, Rkey};
 
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
-use crate::cells::{User, Users};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
+use crate::state::{User, Users};
 
 bitflags! {
     /// The properties that [`Mr::rereg`] changes (`ibv_rereg_mr_flags`).

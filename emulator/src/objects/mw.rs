@@ -8,8 +8,8 @@ use rocade_wire::Rkey;
 
 use super::pd::{Pd, PdInner};
 use super::qp::Qp;
-use crate::cells::User;
 use crate::error::VerbsError;
+use crate::state::User;
 
 /// A memory window (`ibv_mw`): a key that gives peers access to a part of a region, until it is
 /// bound elsewhere or invalidated. It ends with the last handle.

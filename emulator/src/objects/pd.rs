@@ -10,9 +10,9 @@ use super::context::{Context, ContextInner};
 use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
-use crate::cells::Users;
 use crate::engine::Listed;
 use crate::error::VerbsError;
+use crate::state::Users;
 
 /// A protection domain (`ibv_pd`).
 #[derive(Clone, Debug)]

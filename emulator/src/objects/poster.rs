@@ -10,9 +10,9 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
 use super::qp::QpOwner;
-use crate::cells::{Driver, QpCore, QpInner};
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
+use crate::state::{Driver, QpCore, QpInner};
 
 /// The destination of a datagram (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Copy, Debug)]

@@ -17,14 +17,14 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
-use crate::cells::{
-    AckCounter, CrossPart, Driver, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
-    User,
-};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
+use crate::state::{
+    AckCounter, CrossPart, Driver, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
+    User,
+};
 use crate::sys;
 use crate::xrc_shared::share_target;
 

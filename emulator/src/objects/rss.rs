@@ -10,9 +10,9 @@ use super::cq::Cq;
 use super::pd::Pd;
 use super::poster::RecvPoster;
 use super::qp::{Qp, QpInitAttr, config, create};
-use crate::cells::QpParts;
 use crate::error::VerbsError;
 use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawPart, Spread};
+use crate::state::QpParts;
 
 /// A receive work queue (`ibv_wq`), into which an RSS queue pair puts its share of the frames.
 #[derive(Clone, Debug)]

@@ -8,10 +8,10 @@ use rocade_transport::{PostError, Sge, SrqAttr};
 use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::xrcd::{Xrcd, XrcdInner};
-use crate::cells::{SrqInner, User};
 use crate::engine::Listed;
 use crate::error::VerbsError;
 use crate::hca::limits;
+use crate::state::{SrqInner, User};
 use crate::sync::MutexGuard;
 
 /// The attributes of a new shared receive queue (`ibv_srq_init_attr`).

@@ -11,8 +11,8 @@ use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::qp::Qp;
 use super::srq::{Srq, SrqInitAttr};
-use crate::cells::{Domain, Users, XrcdInitAttr};
 use crate::error::VerbsError;
+use crate::state::{Domain, Users, XrcdInitAttr};
 
 /// An opened XRC domain (`ibv_xrcd`).
 #[derive(Clone, Debug)]

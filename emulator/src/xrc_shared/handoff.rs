@@ -12,8 +12,8 @@ use rocade_wire::{Packet, Qpn};
 use super::restore::{context_of, restore, sgid_of};
 use super::{Host, Kept, SharedTargets, Stray, event_code, event_from_code, hand_over, qp};
 use crate::broker::{BrokerLink, TargetNews};
-use crate::cells::{Path, QpCore, QpInner, TargetOwnership, Uplink};
 use crate::error::VerbsError;
+use crate::state::{Path, QpCore, QpInner, TargetOwnership, Uplink};
 use crate::steering::Slot;
 
 /// Number of attempts to deliver a packet whose target changes its owner meanwhile.

@@ -28,10 +28,10 @@ use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Gid, ICRC_LEN, Qpn};
 
 use crate::broker::BrokerLink;
-use crate::cells::{Domains, Path, QpCore, QpInner, QpTable, TargetOwnership, Uplink};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
+use crate::state::{Domains, Path, QpCore, QpInner, QpTable, TargetOwnership, Uplink};
 use crate::steering::Slot;
 
 /// Maximum number of packets that wait for the background thread. Further ones are dropped.

@@ -7,10 +7,10 @@ use rocade_wire::Qpn;
 
 use super::{Host, SharedTargets, qp};
 use crate::broker::{BrokerLink, DomainMemory, TargetRecord};
-use crate::cells::{
+use crate::error::VerbsError;
+use crate::state::{
     AsyncEvents, Domain, Hold, QpInner, QpParts, TargetOwnership, TargetParts, XrcdInitAttr,
 };
-use crate::error::VerbsError;
 use crate::steering::Slot;
 
 impl SharedTargets {

@@ -16,10 +16,10 @@ struct Layer {
 const LAYERS: [Layer; 9] = [
     layer("engine", &["objects"]),
     layer("xrc_shared", &["objects", "engine", "cm"]),
-    layer("cells", &["objects", "engine", "xrc_shared", "cm"]),
+    layer("state", &["objects", "engine", "xrc_shared", "cm"]),
     layer(
         "broker",
-        &["objects", "engine", "xrc_shared", "cells", "cm"],
+        &["objects", "engine", "xrc_shared", "state", "cm"],
     ),
     layer("raw", ABOVE_LINKS),
     layer("memory", ABOVE_ALL),
@@ -28,13 +28,13 @@ const LAYERS: [Layer; 9] = [
     layer("steering", ABOVE_ALL),
 ];
 
-const ABOVE_LINKS: &[&str] = &["objects", "engine", "xrc_shared", "cells", "cm", "broker"];
+const ABOVE_LINKS: &[&str] = &["objects", "engine", "xrc_shared", "state", "cm", "broker"];
 /// What has neither threads nor other processes in view.
 const ABOVE_ALL: &[&str] = &[
     "objects",
     "engine",
     "xrc_shared",
-    "cells",
+    "state",
     "cm",
     "broker",
     "raw",
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(names("    let x = crate::engine::now();"), Some("engine"));
         assert_eq!(names("use crate::Qp;"), Some("Qp"));
         assert_eq!(names("use crate::{Qp, Cq};"), Some(""));
-        assert_eq!(names("use crate::cells::QpInner;"), None);
+        assert_eq!(names("use crate::state::QpInner;"), None);
         assert_eq!(names("use crate::engines::X;"), None);
         assert_eq!(names("// of crate::objects"), None);
         let of_cm = |line| names_above(line, &["cm"]);
