@@ -332,7 +332,7 @@ impl EngineInner {
         }
         self.cm().due.store(due, Ordering::SeqCst);
         if let Some(at) = next {
-            self.call_background_before(at);
+            self.wake_background_by(at);
         }
     }
 }

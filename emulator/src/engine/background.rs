@@ -11,7 +11,7 @@ use rocade_transport::{HOLD_NS, Time};
 
 use super::EngineInner;
 use super::duty::{Duty, Observation, Step};
-use super::pending::Occasion;
+use super::pending::ServiceContext;
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::figures::{
@@ -20,7 +20,7 @@ use crate::figures::{
 };
 use crate::load::Load;
 use crate::raw::PacketSocket;
-use crate::state::{Driver, QpInner, Uplink, Why};
+use crate::state::{Driver, QpInner, ServiceReason, Uplink};
 use crate::sys;
 
 /// Starts the thread. It ends after the engine was dropped.
@@ -148,20 +148,20 @@ impl EngineInner {
     /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
     /// the application it ignores packets.
     fn wait_set(&self, rest: Rest) -> WaitSet {
-        let wake = Arc::clone(self.agenda.bell());
+        let wake = Arc::clone(self.service_queue.wake_fd());
         let control = self.broker_link();
         let network = self.network.socket();
         let resources = self.resources.get().cloned();
         if let Rest::Nap(mut ns) = rest {
-            if self.agenda.count(Why::HeldAck) > 0 {
+            if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
                 ns = ns.min(HOLD_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
             // Peers announce room here if this thread has requested it.
-            let for_room = self.agenda.count(Why::NoRoom) > 0;
+            let for_room = self.service_queue.count(ServiceReason::TxBlocked) > 0;
             return WaitSet {
                 wake,
-                peers: for_room.then(|| Arc::clone(&self.peer_bell)),
+                peers: for_room.then(|| Arc::clone(&self.peer_wake_fd)),
                 uplinks: Vec::new(),
                 frames: Vec::new(),
                 control,
@@ -182,7 +182,7 @@ impl EngineInner {
         let watches = matches!(rest, Rest::Sleep);
         WaitSet {
             wake,
-            peers: watches.then(|| Arc::clone(&self.peer_bell)),
+            peers: watches.then(|| Arc::clone(&self.peer_wake_fd)),
             uplinks: self.uplinks.read().clone(),
             frames: self.frames.receivers(),
             control,
@@ -194,11 +194,11 @@ impl EngineInner {
 
     /// Runs one turn after waiting: receives, or leaves that to the application.
     fn step(&self, turn: &mut Turn, woken: Woken) {
-        self.agenda.wake();
+        self.service_queue.set_awake();
         let by_shared = self.stop_watching();
         if woken.by_peers {
             // The peers may have meant to wake a sleeping poller.
-            self.agenda.sleepers().wake();
+            self.service_queue.sleepers().wake();
         }
         self.handover.step_forward();
         if let Some(broker) = self.broker_link() {
@@ -226,7 +226,7 @@ impl EngineInner {
         self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
-        self.serve(Occasion::Background);
+        self.serve(ServiceContext::Background);
         self.publisher.publish(self.now(), &self.hcas);
         if woken.by_question
             && let Some(socket) = self.resources.get()
@@ -238,7 +238,7 @@ impl EngineInner {
 
     /// Returns how to wait after a turn that ended with `step`.
     fn rest_after(&self, step: Step, stops: u64, duty: &mut Duty) -> Rest {
-        let sleepers = self.agenda.sleepers();
+        let sleepers = self.service_queue.sleepers();
         match step {
             Step::Nap { blind_ns } if self.handover.step_back(stops) => {
                 if !sleepers.has_watching_poller() {
@@ -262,7 +262,7 @@ impl EngineInner {
     /// Stops watching for packets. Returns true if the peer of a shared memory link has woken the
     /// thread.
     fn stop_watching(&self) -> bool {
-        let sleepers = self.agenda.sleepers();
+        let sleepers = self.service_queue.sleepers();
         if !sleepers.is_watched_in_background() {
             // The announced sleep is that of a poller.
             return false;
@@ -274,7 +274,7 @@ impl EngineInner {
 
     /// Receives, or leaves that to the application. Returns how the turn ends.
     fn drive(&self, turn: &mut Turn, packets: bool, stops: u64) -> Step {
-        let sleepers = self.agenda.sleepers();
+        let sleepers = self.service_queue.sleepers();
         let is_polled = self.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
             now: self.now(),
@@ -305,7 +305,10 @@ impl EngineInner {
             }
             seen.now = self.now();
             seen.activity = self.handover.activity(seen.now.as_ns(), false);
-            seen.timer_due = self.agenda.next_timer().is_some_and(|at| at <= seen.now);
+            seen.timer_due = self
+                .service_queue
+                .next_timer()
+                .is_some_and(|at| at <= seen.now);
         }
     }
 
@@ -417,7 +420,7 @@ impl EngineInner {
             ]
         };
         let until = others().into_iter().chain([broker]).flatten().min();
-        let until = self.agenda.sleep(self.now(), until);
+        let until = self.service_queue.sleep(self.now(), until);
         // A thread that added an entry before the sleep was published has not woken this one.
         others().into_iter().chain([until]).flatten().min()
     }

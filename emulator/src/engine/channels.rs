@@ -91,7 +91,7 @@ impl EngineInner {
         if let Some(channel) = self.find_channel(local, slot, peer.ip()) {
             return Some(channel);
         }
-        let ends = ShmChannel::own(local, peer, slot, self.peer_bell.as_fd())
+        let ends = ShmChannel::own(local, peer, slot, self.peer_wake_fd.as_fd())
             .inspect_err(
                 |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
             )
@@ -123,7 +123,7 @@ impl EngineInner {
         for end in ends {
             self.move_qps_to(end);
         }
-        self.call_background();
+        self.wake_background();
     }
 
     fn find_channel(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
@@ -172,7 +172,7 @@ impl EngineInner {
         }
         if attached {
             // The thread has to announce its sleep on one more link.
-            self.call_background();
+            self.wake_background();
         }
     }
 
@@ -204,7 +204,7 @@ impl EngineInner {
         let at_once = never || av.dgid.to_ip().is_multicast();
         let (route, is_new) = self.routes.to(uplink, dest, av, at_once)?;
         if is_new {
-            self.call_background();
+            self.wake_background();
         }
         Ok(route)
     }
@@ -411,7 +411,7 @@ impl EngineInner {
     /// Tells the broker that this process uses shared memory.
     pub(super) fn share(&self, broker: &BrokerLink) {
         if self.link_mode != LinkMode::Udp
-            && let Err(error) = broker.client().share(self.peer_bell.as_fd())
+            && let Err(error) = broker.client().share(self.peer_wake_fd.as_fd())
         {
             tracing::warn!(%error, "failed to announce shared memory to the broker, using UDP");
         }

@@ -13,7 +13,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;
 use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
-use crate::state::{Driver, QpCore, QpInner, Why};
+use crate::state::{Driver, QpCore, QpInner, ServiceReason};
 
 impl EngineInner {
     /// Returns the raw port of a device, and opens it on first use.
@@ -36,7 +36,7 @@ impl EngineInner {
     ) -> Result<FlowId, VerbsError> {
         let id = self.frames.add_flow(port, inner.qp_num(), attr)?;
         // The background thread may have one more descriptor to wait for.
-        self.call_background();
+        self.wake_background();
         Ok(id)
     }
 
@@ -52,7 +52,7 @@ impl EngineInner {
     /// Removes a flow. Returns false if it was already removed.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
         let was_there = self.frames.remove_flow(port, id);
-        self.call_background();
+        self.wake_background();
         was_there
     }
 
@@ -91,7 +91,9 @@ impl EngineInner {
             let sent = self.frames.send(&raw.port, &mut outgoing, now, count);
             let count = outgoing.count();
             match sent {
-                Sent::NoRoom => return self.list(inner.qp_num(), core, Why::NoRoom, self.now()),
+                Sent::NoRoom => {
+                    return self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
+                }
                 Sent::All => core.qp.frames_left(self.now(), count),
                 Sent::Refused => core.qp.frames_failed(self.now(), WcStatus::LocLenErr),
             }

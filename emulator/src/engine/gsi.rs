@@ -59,8 +59,8 @@ impl EngineInner {
     }
 
     /// Wakes the background thread if it would sleep beyond `at`.
-    pub(crate) fn call_background_before(&self, at: Time) {
-        self.agenda.call_before(at);
+    pub(crate) fn wake_background_by(&self, at: Time) {
+        self.service_queue.wake_thread_by(at);
     }
 
     /// Handles a packet for QP 1 with a right ICRC. Returns false if it is for another process on

@@ -14,10 +14,10 @@ use rocade_transport::Time;
 
 use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
-use super::pending::Occasion;
+use super::pending::ServiceContext;
 use crate::figures::{CROWDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
 use crate::load::Load;
-use crate::state::{CqInner, Driver, Sleeper, Why};
+use crate::state::{CqInner, Driver, ServiceReason, Sleeper};
 use crate::sys;
 
 /// The shared state of threads whose polls find nothing.
@@ -85,12 +85,12 @@ impl EngineInner {
     pub(super) fn pass_time(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
         match (self.idle_polls.next(now), cq) {
             (IdleStep::Sleep { limit_ns }, Some(cq)) => {
-                self.serve(Occasion::IdlePoll(0));
+                self.serve(ServiceContext::IdlePoll(0));
                 self.sleep(cq, limit_ns)
             }
             _ => {
                 if idle_ns >= PATIENCE_NS {
-                    self.serve(Occasion::IdlePoll(PATIENCE_NS));
+                    self.serve(ServiceContext::IdlePoll(PATIENCE_NS));
                     self.yield_processor();
                 }
                 false
@@ -110,7 +110,7 @@ impl EngineInner {
     /// Sleeps until there is something to receive, or a completion. Returns true if something was
     /// received.
     fn sleep(&self, cq: &CqInner, limit_ns: u64) -> bool {
-        let Some(sleeper) = self.agenda.sleepers().begin() else {
+        let Some(sleeper) = self.service_queue.sleepers().begin() else {
             // No descriptor is available.
             self.yield_processor();
             return false;
@@ -124,7 +124,7 @@ impl EngineInner {
         if sleeper.watches() {
             self.announce_awake();
         }
-        self.agenda.sleepers().end(sleeper);
+        self.service_queue.sleepers().end(sleeper);
         let took_ns = self.now().ns_since(begin);
         let received = self.receive_inline();
         if is_idle {
@@ -139,9 +139,9 @@ impl EngineInner {
     /// link can announce room.
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
-        if self.agenda.count(Why::NoRoom) > 0 {
+        if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
             self.retry_blocked(Driver::Background);
-            if self.agenda.count(Why::NoRoom) > 0 {
+            if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }
         }
@@ -156,7 +156,7 @@ impl EngineInner {
         // A thread that has received clears `idle_since`, then checks for sleepers.
         fence(Ordering::SeqCst);
         let has_news = self.polls.idle_since.load(Ordering::Relaxed) == 0
-            || self.agenda.woken() > 0
+            || self.service_queue.woken() > 0
             || cq.has_any();
         !has_news && (!sleeper.watches() || self.announce_sleep())
     }
@@ -169,7 +169,7 @@ impl EngineInner {
             let _ = set.wait_uncancelled(Some(limit));
             return;
         }
-        let by_peer = set.add(self.peer_bell.as_raw_fd());
+        let by_peer = set.add(self.peer_wake_fd.as_raw_fd());
         // The sockets stay open as long as this thread waits for them.
         let uplinks = self.uplinks.read().clone();
         for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
@@ -180,7 +180,7 @@ impl EngineInner {
             set.add(socket.fd());
         }
         if set.wait_uncancelled(Some(limit)).is_ok() && set.is_ready(by_peer) {
-            sys::eventfd_clear(self.peer_bell.as_fd());
+            sys::eventfd_clear(self.peer_wake_fd.as_fd());
         }
     }
 
@@ -188,7 +188,7 @@ impl EngineInner {
     pub(super) fn wake_sleepers(&self) {
         self.polls.idle_since.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.agenda.sleepers().wake();
+        self.service_queue.sleepers().wake();
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     /// the poller sleeps, with true if the poller is the watcher.
     fn sleep_until_completion(side: &Side, wake: impl FnOnce(bool) + Send) {
         let (engine, cq) = (&side.engine.inner, side.cq.inner());
-        let sleepers = engine.agenda.sleepers();
+        let sleepers = engine.service_queue.sleepers();
         let begin = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -254,7 +254,10 @@ mod tests {
             assert_eq!(a.completion().wr_id, 7);
             assert_eq!(b.completion().wr_id, 1);
         }
-        assert!(!a.engine.inner.agenda.sleepers().has_any(), "all are awake");
+        assert!(
+            !a.engine.inner.service_queue.sleepers().has_any(),
+            "all are awake"
+        );
         // The background thread soon leaves the packets to the poller.
         assert!(watched > 10, "{watched}");
     }
@@ -339,7 +342,7 @@ mod tests {
                     }
                 }
             });
-            let sleepers = a.engine.inner.agenda.sleepers();
+            let sleepers = a.engine.inner.service_queue.sleepers();
             while !sleepers.has_any() && begin.elapsed() < LIMIT / 2 {
                 thread::sleep(Duration::from_micros(50));
             }

@@ -50,19 +50,19 @@ impl fmt::Debug for Inventory {
 
 /// The entry of an object in the inventory, which is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct Registration {
     inventory: Arc<Inventory>,
     number: u32,
 }
 
-impl Listed {
+impl Registration {
     /// Returns a number that no other object of the inventory has.
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }
 }
 
-impl Drop for Listed {
+impl Drop for Registration {
     fn drop(&mut self) {
         // Dropped after the lock is released, because it may hold the last reference.
         let removed = self.inventory.resources.lock().remove(&self.number);
@@ -73,12 +73,12 @@ impl Drop for Listed {
 impl Inventory {
     /// Lists an object of `hca`. `pd` is the tag of a protection domain. `describe` writes kind and
     /// fields without an end of line, and holds no strong reference to the object.
-    pub(crate) fn list(
+    pub(crate) fn register(
         self: &Arc<Self>,
         hca: &Arc<Hca>,
         pd: Option<PdTag>,
         describe: impl Fn(u32, &mut String) + Send + Sync + 'static,
-    ) -> Listed {
+    ) -> Registration {
         let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let resource = Resource {
             hca: Arc::clone(hca),
@@ -86,7 +86,7 @@ impl Inventory {
             describe: Box::new(describe),
         };
         self.resources.lock().insert(number, resource);
-        Listed {
+        Registration {
             inventory: Arc::clone(self),
             number,
         }

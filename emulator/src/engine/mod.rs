@@ -55,15 +55,15 @@ use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
 use crate::state::{
-    Agenda, AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    SrqNumber, SrqNumbers, Uplink,
+    AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
+    ServiceQueue, SrqNumber, SrqNumbers, Uplink,
 };
 use crate::steering::{QpnAllocator, Slot};
 use crate::xrc_shared::SharedTargets;
 
 use idle_poll::IdlePolls;
-pub(crate) use inventory::{Inventory, Listed};
-use pending::Occasion;
+pub(crate) use inventory::{Inventory, Registration};
+use pending::ServiceContext;
 use resources::ResourceSocket;
 use tapped::WayOut;
 
@@ -121,7 +121,7 @@ pub(crate) struct EngineInner {
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// Number of `channels`, which pollers read without the lock.
     channel_count: AtomicUsize,
-    agenda: Arc<Agenda>,
+    service_queue: Arc<ServiceQueue>,
     /// The ACK and connection journal that the broker executes when this process has ended.
     will: OnceLock<Arc<Will>>,
     shared_targets: SharedTargets,
@@ -133,7 +133,7 @@ pub(crate) struct EngineInner {
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
     /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
-    peer_bell: Arc<OwnedFd>,
+    peer_wake_fd: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -191,7 +191,7 @@ impl Engine {
                 frames: RawPorts::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
-                agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
+                service_queue: Arc::new(ServiceQueue::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
                 shared_targets: SharedTargets::default(),
                 network: NetworkWatch::default(),
@@ -199,7 +199,7 @@ impl Engine {
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 idle_polls: IdlePolls::default(),
-                peer_bell: Arc::new(shm::wake_fd()?),
+                peer_wake_fd: Arc::new(shm::wake_fd()?),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
@@ -371,7 +371,7 @@ impl EngineInner {
         self.tap.start();
         self.start_background()?;
         // The background thread may run already, and has more to wait for.
-        self.call_background();
+        self.wake_background();
         owed::release_at_exit(self);
         Ok(attachment)
     }
@@ -451,7 +451,7 @@ impl EngineInner {
         let uplink = Arc::new(Uplink::new(link, hca.cloned()));
         self.uplinks.write().push(Arc::clone(&uplink));
         // The background thread has one more descriptor to wait for.
-        self.call_background();
+        self.wake_background();
         Ok(uplink)
     }
 
@@ -545,7 +545,7 @@ impl EngineInner {
         let at = (hca, port);
         if self.groups.attach(&self.uplinks, at, group, qpn)? {
             // The background thread has one more descriptor to wait for.
-            self.call_background();
+            self.wake_background();
         }
         Ok(())
     }
@@ -556,7 +556,7 @@ impl EngineInner {
         if left == Some(true) {
             // The background thread still waits for the socket, and keeps it open until it is
             // woken.
-            self.call_background();
+            self.wake_background();
         }
         left.is_some()
     }
@@ -569,7 +569,7 @@ impl EngineInner {
     /// Detaches a QP that ends from all groups.
     fn leave_groups(&self, qpn: Qpn) {
         if self.groups.forget(&self.uplinks, qpn) {
-            self.call_background();
+            self.wake_background();
         }
     }
 
@@ -584,7 +584,7 @@ impl EngineInner {
                     "failed to watch network interfaces, there will be no events: {error}"
                 );
             }
-            self.call_background();
+            self.wake_background();
         }
     }
 
@@ -594,7 +594,7 @@ impl EngineInner {
         if self.publisher.is_clean()
             && let Some(due) = self.publisher.is_behind()
         {
-            self.agenda.call_before(due);
+            self.service_queue.wake_thread_by(due);
         }
     }
 
@@ -606,21 +606,21 @@ impl EngineInner {
 
     /// Records that the application stops polling, and lets the background thread take over.
     pub(crate) fn leave_inline(&self) {
-        self.serve(Occasion::Poll);
+        self.serve(ServiceContext::Poll);
         if self.handover.stopped_polling() {
-            self.call_background();
+            self.wake_background();
         }
     }
 
-    fn call_background(&self) {
-        self.agenda.call();
+    fn wake_background(&self) {
+        self.service_queue.wake_thread();
         // A sleeping poller may wait for the same change.
-        self.agenda.sleepers().wake();
+        self.service_queue.sleepers().wake();
     }
 
     /// The work queue of the background thread.
-    pub(crate) const fn agenda(&self) -> &Arc<Agenda> {
-        &self.agenda
+    pub(crate) const fn service_queue(&self) -> &Arc<ServiceQueue> {
+        &self.service_queue
     }
 
     /// Calls `f` with a locked QP, if it exists.
@@ -661,7 +661,7 @@ fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
 impl Drop for EngineInner {
     fn drop(&mut self) {
         // The background thread finds that the engine is gone.
-        self.call_background();
+        self.wake_background();
     }
 }
 

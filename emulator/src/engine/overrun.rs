@@ -19,7 +19,7 @@ impl EngineInner {
     //= CQ-02
     pub(super) fn fail_qps_of_overrun_cqs(&self) {
         loop {
-            let cqs = self.agenda.take_overrun();
+            let cqs = self.service_queue.take_overrun();
             if cqs.is_empty() {
                 return;
             }

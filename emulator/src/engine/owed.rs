@@ -19,7 +19,7 @@ use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
 use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
-use crate::state::{Driver, QpCore, QpInner, Why, debt_of};
+use crate::state::{Driver, QpCore, QpInner, ServiceReason, debt_of};
 use crate::sys;
 
 impl EngineInner {
@@ -34,7 +34,8 @@ impl EngineInner {
     /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
     /// later. The application has to be awake, because waking it takes longer than sending the ACK.
     fn may_hold(&self, core: &mut QpCore) -> bool {
-        let looked_after = core.tx.listed.contains(Why::HeldAck) || self.can_look_after();
+        let looked_after =
+            core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_look_after();
         let may = looked_after && !self.handover.is_asleep();
         may && (!core.tx.uses_socket() || self.may_write_down(core))
     }
@@ -95,9 +96,9 @@ impl EngineInner {
     /// another thread has locked.
     fn release_acks_at_exit(&self) {
         const PATIENCE: Duration = Duration::from_millis(5);
-        let lanes = [Why::HeldAck, Why::WaitingPost];
-        let listed = lanes.map(|why| self.agenda.all(why, PATIENCE));
-        for qpn in listed.into_iter().flatten() {
+        let reasons = [ServiceReason::DelayedAck, ServiceReason::BatchedPost];
+        let queued = reasons.map(|reason| self.service_queue.queued(reason, PATIENCE));
+        for qpn in queued.into_iter().flatten() {
             let Some(qps) = self.qps.try_read_for(PATIENCE) else {
                 return;
             };

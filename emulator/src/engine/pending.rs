@@ -20,11 +20,11 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
-use crate::state::{CqInner, Driver, QpCore, QpInner, Why};
+use crate::state::{CqInner, Driver, QpCore, QpInner, ServiceReason};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occasion {
+pub(super) enum ServiceContext {
     /// The application polls, or is about to sleep.
     Poll,
     /// The application's polls have found nothing for this time in ns. It waits for something other
@@ -36,32 +36,36 @@ pub(super) enum Occasion {
 
 impl EngineInner {
     /// Puts a QP on a ready list.
-    pub(super) fn list(&self, qpn: Qpn, core: &mut QpCore, why: Why, now: Time) {
-        if core.tx.listed.insert(why) && self.agenda.put(qpn, why, now.plus_ns(why.patience_ns())) {
-            self.call_background();
+    pub(super) fn enqueue(&self, qpn: Qpn, core: &mut QpCore, reason: ServiceReason, now: Time) {
+        if core.tx.queued.insert(reason)
+            && self
+                .service_queue
+                .enqueue(qpn, reason, now.plus_ns(reason.deadline_ns()))
+        {
+            self.wake_background();
         }
     }
 
     /// Serves the QPs that are due in this context.
     #[inline]
-    pub(super) fn serve(&self, occasion: Occasion) {
-        let waits = |why| self.agenda.count(why) > 0;
-        if self.agenda.woken() > 0 && !matches!(occasion, Occasion::IdlePoll(_)) {
-            self.go_on(occasion);
+    pub(super) fn serve(&self, context: ServiceContext) {
+        let waits = |reason| self.service_queue.count(reason) > 0;
+        if self.service_queue.woken() > 0 && !matches!(context, ServiceContext::IdlePoll(_)) {
+            self.resume_woken(context);
         }
-        match occasion {
-            Occasion::Poll => {
-                if waits(Why::WaitingPost) {
+        match context {
+            ServiceContext::Poll => {
+                if waits(ServiceReason::BatchedPost) {
                     self.send_posts(Driver::Application);
                 }
-                if waits(Why::NoRoom) {
-                    self.agenda.try_inline();
+                if waits(ServiceReason::TxBlocked) {
+                    self.service_queue.try_inline();
                     self.retry_blocked(Driver::Application);
                 }
             }
-            Occasion::IdlePoll(ns) => self.release_acks(ns, Driver::Application),
-            Occasion::Background => {
-                let tried = self.agenda.was_tried();
+            ServiceContext::IdlePoll(ns) => self.release_acks(ns, Driver::Application),
+            ServiceContext::Background => {
+                let tried = self.service_queue.was_tried();
                 if !tried || self.handover.is_asleep() {
                     self.retry_blocked(Driver::Background);
                 }
@@ -81,42 +85,46 @@ impl EngineInner {
             qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
         };
         while self.qps.read().iter().any(waits) && self.now() < until {
-            self.serve(Occasion::Poll);
+            self.serve(ServiceContext::Poll);
             std::thread::yield_now();
         }
     }
 
     /// Serves each QP on a ready list. `stays` returns true if the QP remains on it.
-    fn visit(&self, why: Why, mut stays: impl FnMut(&QpInner, &mut QpCore, &MemGuard<'_>) -> bool) {
-        for _ in 0..self.agenda.count(why) {
-            let Some(qpn) = self.agenda.turn(why) else {
+    fn visit_ready(
+        &self,
+        reason: ServiceReason,
+        mut stays: impl FnMut(&QpInner, &mut QpCore, &MemGuard<'_>) -> bool,
+    ) {
+        for _ in 0..self.service_queue.count(reason) {
+            let Some(qpn) = self.service_queue.next_ready(reason) else {
                 return;
             };
             let mut is_done = true;
             self.with_qp(qpn, |inner, core, mem| {
                 // Another thread may have served the QP and removes it. Removing it twice would be
                 // wrong, because it may have been enqueued again.
-                let is_listed = core.tx.listed.contains(why);
-                is_done = is_listed && !stays(inner, core, mem);
+                let is_queued = core.tx.queued.contains(reason);
+                is_done = is_queued && !stays(inner, core, mem);
                 if is_done {
-                    core.tx.listed.remove(why);
+                    core.tx.queued.remove(reason);
                 }
             });
             if is_done {
-                self.agenda.done(qpn, why);
+                self.service_queue.remove_qp(qpn, reason);
             }
         }
     }
 
     /// Serves the QPs that were woken. One may wake the next.
     #[cold]
-    fn go_on(&self, occasion: Occasion) {
-        let driver = match occasion {
-            Occasion::Background => Driver::Background,
-            Occasion::Poll | Occasion::IdlePoll(_) => Driver::Application,
+    fn resume_woken(&self, context: ServiceContext) {
+        let driver = match context {
+            ServiceContext::Background => Driver::Background,
+            ServiceContext::Poll | ServiceContext::IdlePoll(_) => Driver::Application,
         };
         for _ in 0..MAX_CHAIN {
-            let Some(qpn) = self.agenda.take_woken() else {
+            let Some(qpn) = self.service_queue.take_woken() else {
                 return;
             };
             let now = self.now();
@@ -127,7 +135,7 @@ impl EngineInner {
     }
 
     pub(super) fn retry_blocked(&self, driver: Driver) {
-        self.visit(Why::NoRoom, |inner, core, mem| {
+        self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
             self.resend_blocked(inner, core, mem, driver);
             core.tx.is_blocked() || inner.waits_for_room()
         });
@@ -135,11 +143,11 @@ impl EngineInner {
 
     /// Sends the ACKs that were delayed for `held_ns` or longer.
     fn release_acks(&self, held_ns: u64, driver: Driver) {
-        if self.agenda.count(Why::HeldAck) == 0 {
+        if self.service_queue.count(ServiceReason::DelayedAck) == 0 {
             return;
         }
         let now = self.now();
-        self.visit(Why::HeldAck, |inner, core, mem| {
+        self.visit_ready(ServiceReason::DelayedAck, |inner, core, mem| {
             let since = core.qp.pace().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.announce_quiet_ack();
@@ -156,7 +164,7 @@ impl EngineInner {
     /// Transmits batched posts. The background thread transmits only those that are overdue.
     fn send_posts(&self, driver: Driver) {
         let now = self.now();
-        self.visit(Why::WaitingPost, |inner, core, mem| {
+        self.visit_ready(ServiceReason::BatchedPost, |inner, core, mem| {
             let pace = core.qp.pace_mut();
             if pace.posts_wait() {
                 if driver == Driver::Background && !pace.posts_are_overdue(now) {
@@ -176,26 +184,30 @@ impl EngineInner {
             || core.qp.config().qp_type.is_dynamic() && core.tx.ways_use_socket();
         let waits = calls && core.qp.may_wait(now, bytes);
         if waits {
-            self.list(qpn, core, Why::WaitingPost, now);
+            self.enqueue(qpn, core, ServiceReason::BatchedPost, now);
         }
         waits
     }
 
     /// Returns true if one more QP may delay ACKs.
     pub(super) fn can_look_after(&self) -> bool {
-        self.agenda.count(Why::HeldAck) < MAX_HOLDING
+        self.service_queue.count(ServiceReason::DelayedAck) < MAX_HOLDING
     }
 
     /// Fires the timers that are due. The awaited packet may be in the socket already, so this
     /// receives first.
     pub(super) fn fire_timers(&self) {
-        if self.agenda.next_timer().is_none_or(|at| at > self.now()) {
+        if self
+            .service_queue
+            .next_timer()
+            .is_none_or(|at| at > self.now())
+        {
             return;
         }
         self.receive_all();
         self.receive_all_promised();
         let now = self.now();
-        while let Some(qpn) = self.agenda.take_timer(now) {
+        while let Some(qpn) = self.service_queue.take_timer(now) {
             self.with_qp(qpn, |inner, core, mem| {
                 core.tx.take_timer();
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
@@ -209,15 +221,15 @@ impl EngineInner {
     /// Raises the moderated completion events that are due.
     pub(super) fn raise_moderated(&self) {
         let now = self.now();
-        for cq in self.agenda.take_events(now) {
+        for cq in self.service_queue.take_events(now) {
             cq.raise_due_event(now);
         }
     }
 
     /// Adds a timer entry: the QP's timer expires at `at` or later.
     pub(super) fn arm_timer(&self, at: Time, qpn: Qpn) {
-        if self.agenda.put_timer(qpn, at) {
-            self.call_background();
+        if self.service_queue.enqueue_timer(qpn, at) {
+            self.wake_background();
         }
     }
 }

@@ -8,7 +8,7 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
-use super::pending::Occasion;
+use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
 use crate::figures::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
@@ -25,7 +25,7 @@ impl EngineInner {
     /// simulation). Returns false if nothing was received.
     #[inline]
     pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
-        self.serve(Occasion::Poll);
+        self.serve(ServiceContext::Poll);
         if self.tap.is_on() {
             self.release_late(Driver::Application);
         }

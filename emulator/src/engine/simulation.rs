@@ -5,7 +5,7 @@ use crate::state::Driver;
 use rocade_transport::Time;
 
 use super::EngineInner;
-use super::pending::Occasion;
+use super::pending::ServiceContext;
 
 impl EngineInner {
     /// Returns true if the network is simulated.
@@ -18,7 +18,7 @@ impl EngineInner {
         let network = self.sim.as_ref()?;
         let all = [
             network.next_due(),
-            self.agenda.next(self.now()),
+            self.service_queue.next_deadline(self.now()),
             self.tap.next_due(),
             self.cm().next_timeout(),
         ];
@@ -47,7 +47,7 @@ impl EngineInner {
         self.fire_timers();
         self.serve_cm();
         self.raise_moderated();
-        self.serve(Occasion::Background);
+        self.serve(ServiceContext::Background);
         self.fail_qps_of_overrun_cqs();
         true
     }

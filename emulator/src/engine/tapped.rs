@@ -61,7 +61,7 @@ impl EngineInner {
             Departure::Free => sent = self.put(uplink, path, enters, run, driver),
             Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, driver),
             Departure::Late(due) => {
-                self.agenda.call_before(due);
+                self.service_queue.wake_thread_by(due);
                 return true;
             }
         }
@@ -158,7 +158,7 @@ impl Dispatch<'_> {
             Arrived::Now(arriving) => arriving,
             Arrived::Damaged => return Verdict::BadIcrc,
             Arrived::Late(due) => {
-                self.engine.agenda.call_before(due);
+                self.engine.service_queue.wake_thread_by(due);
                 return Verdict::Taken;
             }
         };

@@ -18,7 +18,7 @@ use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::memory::KERNEL_CALLS;
-use crate::state::Why;
+use crate::state::ServiceReason;
 use crate::steering::Slot;
 use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
@@ -169,7 +169,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.peer_bell.as_fd());
+        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.peer_wake_fd.as_fd());
         ends.expect("memory").map(Arc::new)
     };
     // The first thread has added its link to the list, and has not moved the queue pairs.
@@ -301,11 +301,11 @@ fn a_queue_pair_is_taken_off_a_list_once() {
     let host = host("127.4.0.10");
     connect(&host.qps[0], &host.qps[1], &host);
     let engine = &host.engine.inner;
-    let (agenda, qpn) = (engine.agenda(), host.qps[0].qp_num());
+    let (service_queue, qpn) = (engine.service_queue(), host.qps[0].qp_num());
     // Another thread has served it, and is about to remove it.
-    agenda.put(qpn, Why::NoRoom, engine.now());
+    service_queue.enqueue(qpn, ServiceReason::TxBlocked, engine.now());
     assert!(host.cq.poll_one().is_none());
-    assert_eq!(agenda.count(Why::NoRoom), 1);
-    agenda.done(qpn, Why::NoRoom);
-    assert_eq!(agenda.count(Why::NoRoom), 0);
+    assert_eq!(service_queue.count(ServiceReason::TxBlocked), 1);
+    service_queue.remove_qp(qpn, ServiceReason::TxBlocked);
+    assert_eq!(service_queue.count(ServiceReason::TxBlocked), 0);
 }

@@ -16,7 +16,9 @@ use crate::figures::{LONG_ANSWER, LONG_RUN};
 use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
-use crate::state::{Blocked, Driver, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
+use crate::state::{
+    Blocked, Driver, Icrcs, Path, QpCore, QpInner, ServiceReason, TxState, Uplink, way,
+};
 
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same
@@ -186,7 +188,7 @@ impl EngineInner {
         let waiting = qp.lone_ack().or(tx.quiet);
         qp.pace_mut().transmitted(cause, now, acked, waiting);
         if waiting.is_some() {
-            self.list(inner.qp_num(), core, Why::HeldAck, now);
+            self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, now);
         }
     }
 
@@ -217,7 +219,7 @@ impl EngineInner {
                 is_paced: false,
                 sealed: false,
             }));
-            self.list(inner.qp_num(), core, Why::NoRoom, self.now());
+            self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
         }
         true
     }
@@ -324,7 +326,7 @@ impl EngineInner {
                     is_paced,
                     sealed,
                 }));
-                self.list(inner.qp_num(), core, Why::NoRoom, now);
+                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, now);
                 return;
             }
             if !qp.wants_to_transmit(acks) {
@@ -474,7 +476,7 @@ impl EngineInner {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {
-                self.list(inner.qp_num(), core, Why::NoRoom, self.now());
+                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
             }
         }
     }

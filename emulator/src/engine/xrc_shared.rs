@@ -76,8 +76,8 @@ impl Host for EngineInner {
         Self::end_qp(self, inner);
     }
 
-    fn call_background(&self) {
-        Self::call_background(self);
+    fn wake_background(&self) {
+        Self::wake_background(self);
     }
 
     fn count_stray(&self, passed_on: bool) {

@@ -12,7 +12,7 @@ use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::pd::Pd;
 use super::xrcd::Xrcd;
-use crate::engine::{Engine, EngineInner, Listed};
+use crate::engine::{Engine, EngineInner, Registration};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
 use crate::state::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
@@ -33,7 +33,7 @@ pub(crate) struct ContextInner {
     command: OwnedFd,
     /// Reserved QP numbers, which no queue pair gets.
     reserved: Mutex<BTreeSet<Qpn>>,
-    pub(super) listed: Listed,
+    pub(super) registration: Registration,
 }
 
 impl Drop for ContextInner {
@@ -60,7 +60,7 @@ impl Context {
     fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = Arc::new(AsyncEvents::new(Arc::clone(&hca))?);
         let command = sys::silent_fd()?;
-        let listed = engine.inventory().list(&hca, None, |number, text| {
+        let registration = engine.inventory().register(&hca, None, |number, text| {
             let _ = write!(text, "ctx ctxn={number}");
         });
         let inner = Arc::new(ContextInner {
@@ -69,7 +69,7 @@ impl Context {
             events,
             command,
             reserved: Mutex::default(),
-            listed,
+            registration,
         });
         inner.engine.watch_network(&inner.events);
         Ok(Self { inner })

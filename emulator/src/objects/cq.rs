@@ -7,7 +7,7 @@ use rocade_transport::{Completion, Time};
 
 use super::comp_channel::CompChannel;
 use super::context::ContextInner;
-use crate::engine::Listed;
+use crate::engine::Registration;
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::state::{CqInner, CqRing};
@@ -18,7 +18,7 @@ use crate::state::{CqInner, CqRing};
 pub struct Cq {
     pub(super) context: Arc<ContextInner>,
     pub(super) inner: Arc<CqInner>,
-    _listed: Arc<Listed>,
+    _registration: Arc<Registration>,
 }
 
 /// The attributes of a new CQ (`ibv_cq_init_attr_ex`).
@@ -62,15 +62,15 @@ impl Cq {
         }
         let inner = CqInner::new(
             Arc::clone(&context.events),
-            Arc::clone(context.engine.agenda()),
+            Arc::clone(context.engine.service_queue()),
             channel.map(|channel| Arc::clone(&channel.inner)),
             cookie,
             CqRing::new(cqe as usize, ignores_overrun),
             context.hca.config.like.marks_all_receives(),
         );
-        let (of, ctxn) = (Arc::downgrade(&inner), context.listed.number());
+        let (of, ctxn) = (Arc::downgrade(&inner), context.registration.number());
         let inventory = context.engine.inventory();
-        let listed = inventory.list(&context.hca, None, move |number, text| {
+        let registration = inventory.register(&context.hca, None, move |number, text| {
             let (cqe, users) = of
                 .upgrade()
                 .map_or((0, 0), |cq| (cq.capacity(), cq.users().count()));
@@ -79,7 +79,7 @@ impl Cq {
         Ok(Self {
             context,
             inner,
-            _listed: Arc::new(listed),
+            _registration: Arc::new(registration),
         })
     }
 

@@ -80,10 +80,10 @@ impl Qp {
                 "a managed receive queue cannot be shared",
             ));
         }
-        let agenda = self.owner().engine().agenda();
+        let service_queue = self.owner().engine().service_queue();
         let send = how
             .managed_send
-            .then(|| ManagedQueue::new(Some((Arc::clone(agenda), inner.qp_num()))));
+            .then(|| ManagedQueue::new(Some((Arc::clone(service_queue), inner.qp_num()))));
         let recv = how.managed_recv.then(|| ManagedQueue::new(None));
         let gate = |queue: &Option<Arc<ManagedQueue>>| queue.as_ref().map(|q| Arc::clone(q.gate()));
         let managed = Managed {

@@ -10,7 +10,7 @@ use super::context::{Context, ContextInner};
 use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
-use crate::engine::Listed;
+use crate::engine::Registration;
 use crate::error::VerbsError;
 use crate::state::Users;
 
@@ -28,7 +28,7 @@ pub(super) struct PdInner {
     /// Objects that belong to it.
     pub(super) users: Arc<Users>,
     /// `None` for the domain of XRC targets, which no application has made.
-    pub(super) _listed: Option<Listed>,
+    pub(super) _registration: Option<Registration>,
 }
 
 impl Pd {
@@ -47,9 +47,9 @@ impl Pd {
     pub(super) fn new(context: Arc<ContextInner>) -> Self {
         let id = context.engine.next_pd();
         let users = Arc::new(Users::default());
-        let (counted, ctxn) = (Arc::clone(&users), context.listed.number());
+        let (counted, ctxn) = (Arc::clone(&users), context.registration.number());
         let inventory = context.engine.inventory();
-        let listed = inventory.list(&context.hca, Some(id), move |_, text| {
+        let registration = inventory.register(&context.hca, Some(id), move |_, text| {
             let users = counted.count();
             let _ = write!(text, "pd pdn={} ctxn={ctxn} users={users}", id.0);
         });
@@ -58,7 +58,7 @@ impl Pd {
                 context,
                 id,
                 users,
-                _listed: Some(listed),
+                _registration: Some(registration),
             }),
         }
     }

@@ -8,7 +8,7 @@ use rocade_transport::{PostError, Sge, SrqAttr};
 use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::xrcd::{Xrcd, XrcdInner};
-use crate::engine::Listed;
+use crate::engine::Registration;
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::state::{SrqInner, User};
@@ -42,7 +42,7 @@ struct SrqOwner {
     pd: Arc<PdInner>,
     /// The opening of the XRC domain through which an XRC SRQ was made.
     xrcd: Option<Arc<XrcdInner>>,
-    _listed: Listed,
+    _registration: Registration,
 }
 
 impl SrqOwner {
@@ -118,18 +118,19 @@ impl Srq {
         // `IB_SRQT_BASIC`, `IB_SRQT_XRC`.
         let (srqn, pdn, kind) = (inner.srqn().get(), pd.id.0, u8::from(xrcd.is_some()));
         let context = &pd.context;
-        let listed = context
-            .engine
-            .inventory()
-            .list(&context.hca, None, move |_, text| {
-                let _ = write!(text, "srq srqn={srqn} type={kind} pdn={pdn}");
-            });
+        let registration =
+            context
+                .engine
+                .inventory()
+                .register(&context.hca, None, move |_, text| {
+                    let _ = write!(text, "srq srqn={srqn} type={kind} pdn={pdn}");
+                });
         Ok(Self {
             owner: Arc::new(SrqOwner {
                 inner,
                 pd,
                 xrcd,
-                _listed: listed,
+                _registration: registration,
             }),
         })
     }

@@ -131,7 +131,7 @@ impl XrcdInner {
             context: Arc::clone(&self.context),
             id: NO_PD,
             users: Arc::default(),
-            _listed: None,
+            _registration: None,
         })
     }
 

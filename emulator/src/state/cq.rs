@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use rocade_transport::{Completion, Time, WcFlags, WcStatus};
 use rocade_wire::Qpn;
 
-use super::agenda::Agenda;
 use super::cq_ring::{Added, CqRing};
 use super::cross::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
+use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ impl ChannelInner {
 #[derive(Debug)]
 pub(crate) struct CqInner {
     events: Arc<AsyncEvents>,
-    agenda: Arc<Agenda>,
+    service_queue: Arc<ServiceQueue>,
     ring: Mutex<CqRing>,
     /// Number of completions in the ring. Changes under the lock of the ring, and empty polls read
     /// it without.
@@ -63,7 +63,7 @@ impl CqInner {
     /// Makes a CQ with the entries of `ring`. See [`CqInitAttr`](crate::CqInitAttr).
     pub(crate) fn new(
         events: Arc<AsyncEvents>,
-        agenda: Arc<Agenda>,
+        service_queue: Arc<ServiceQueue>,
         channel: Option<Arc<ChannelInner>>,
         cookie: u64,
         ring: CqRing,
@@ -74,7 +74,7 @@ impl CqInner {
         }
         Arc::new_cyclic(|this| Self {
             events,
-            agenda,
+            service_queue,
             ring: Mutex::new(ring),
             len: AtomicUsize::new(0),
             oldest: AtomicU64::new(0),
@@ -291,15 +291,15 @@ impl CqInner {
             }
             //= XCW-08
             //= XCH-05
-            ring.take_waiters(|who| self.agenda.wake_qp(who));
+            ring.take_waiters(|who| self.service_queue.wake_qp(who));
             self.publish(&ring);
         }
         // A poller that sleeps has checked the CQ under the lock, before or after this.
-        self.agenda.sleepers().wake();
+        self.service_queue.sleepers().wake();
         if event {
             self.raise_event();
         } else if let Some(due) = due {
-            self.agenda.put_event(due, &self.this);
+            self.service_queue.enqueue_event(due, &self.this);
         }
         if lost > 0 {
             self.lost_completions(was_overrun);
@@ -322,7 +322,7 @@ impl CqInner {
     fn follow(&self, change: Added) {
         match change {
             Added::Event => self.raise_event(),
-            Added::EventAt(due) => self.agenda.put_event(due, &self.this),
+            Added::EventAt(due) => self.service_queue.enqueue_event(due, &self.this),
             Added::Quiet | Added::Overflow => {}
         }
     }
@@ -353,7 +353,7 @@ impl CqInner {
                 Some(Arc::clone(&self.async_acks)),
             );
         }
-        self.agenda.put_overrun(&self.this);
+        self.service_queue.enqueue_overrun(&self.this);
     }
 
     /// Drops the completions of a QP that is reset or destroyed.

@@ -10,8 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{Condition, Gate, Release, has_reached};
 use rocade_wire::Qpn;
 
-use super::agenda::Agenda;
 use super::cq::CqInner;
+use super::service_queue::ServiceQueue;
 
 /// The base of counts, and the greatest count since the base was advanced.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,11 +59,11 @@ pub(crate) struct ManagedQueue {
     gate: Arc<Gate>,
     base: Mutex<Base>,
     /// The QP to be served when requests of its send queue are released.
-    wakes: Option<(Arc<Agenda>, Qpn)>,
+    wakes: Option<(Arc<ServiceQueue>, Qpn)>,
 }
 
 impl ManagedQueue {
-    pub(crate) fn new(wakes: Option<(Arc<Agenda>, Qpn)>) -> Arc<Self> {
+    pub(crate) fn new(wakes: Option<(Arc<ServiceQueue>, Qpn)>) -> Arc<Self> {
         Arc::new(Self {
             gate: Arc::default(),
             base: Mutex::default(),
@@ -120,8 +120,8 @@ pub(crate) struct Releasing {
 impl Release for Releasing {
     fn release(&self) {
         self.queue.gate.release_to(self.until);
-        if let Some((agenda, qpn)) = &self.queue.wakes {
-            agenda.wake_qp(*qpn);
+        if let Some((service_queue, qpn)) = &self.queue.wakes {
+            service_queue.wake_qp(*qpn);
         }
     }
 }

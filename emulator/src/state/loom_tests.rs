@@ -19,7 +19,7 @@ const PERIOD_NS: u64 = 1_000;
 
 struct Device {
     events: Arc<AsyncEvents>,
-    agenda: Arc<Agenda>,
+    service_queue: Arc<ServiceQueue>,
 }
 
 impl Device {
@@ -27,16 +27,23 @@ impl Device {
         let config = EngineConfig::simulated(1);
         let device = config.devices.into_iter().next().expect("a device");
         let hca = Arc::new(Hca::new(device, 0));
-        let bell = sys::eventfd().expect("a descriptor");
+        let wake_fd = sys::eventfd().expect("a descriptor");
         Self {
             events: Arc::new(AsyncEvents::new(hca).expect("a queue")),
-            agenda: Arc::new(Agenda::new(Arc::new(bell))),
+            service_queue: Arc::new(ServiceQueue::new(Arc::new(wake_fd))),
         }
     }
 
     fn cq(&self, channel: Option<Arc<ChannelInner>>) -> Arc<CqInner> {
-        let (events, agenda) = (Arc::clone(&self.events), Arc::clone(&self.agenda));
-        CqInner::new(events, agenda, channel, 0, CqRing::new(4, false), false)
+        let (events, service_queue) = (Arc::clone(&self.events), Arc::clone(&self.service_queue));
+        CqInner::new(
+            events,
+            service_queue,
+            channel,
+            0,
+            CqRing::new(4, false),
+            false,
+        )
     }
 
     /// Makes a queue with room for one receive, which is posted.
@@ -153,7 +160,7 @@ fn loom_an_event_that_waits_comes_once() {
             };
             let look = || {
                 let due = Time::from_ns(PERIOD_NS);
-                for cq in device.agenda.take_events(due) {
+                for cq in device.service_queue.take_events(due) {
                     cq.raise_due_event(due);
                 }
             };
@@ -188,7 +195,7 @@ fn loom_no_completion_is_slept_over() {
                 assert_eq!(cq.add([done].iter(), &mut 0, |_, _| {}), 0);
             })
         };
-        let sleepers = device.agenda.sleepers();
+        let sleepers = device.service_queue.sleepers();
         let sleeper = sleepers.begin().expect("a descriptor");
         let sees_it = cq.has_any();
         adder.join().unwrap();

@@ -3,7 +3,6 @@
 //! Contains QPs, CQs, SRQs, routes, the work queue of the background thread, and the arbitration of
 //! which thread drives the links. This module does not depend on the engine.
 
-mod agenda;
 mod cq;
 mod cq_ring;
 mod cross;
@@ -16,6 +15,7 @@ mod network;
 mod qp;
 mod qp_table;
 mod routes;
+mod service_queue;
 mod sleepers;
 mod slots;
 mod srq;
@@ -28,7 +28,6 @@ pub use domain::{FileId, XrcdInitAttr};
 pub use event_queue::EventWaiter;
 pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
-pub(crate) use agenda::{Agenda, Why};
 pub(crate) use cq::{ChannelInner, CqInner};
 pub(crate) use cq_ring::CqRing;
 pub(crate) use cross::{CrossPart, ManagedQueue, Releasing, Waiting};
@@ -41,6 +40,7 @@ pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{DctEvents, QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
+pub(crate) use service_queue::{ServiceQueue, ServiceReason};
 pub(crate) use sleepers::Sleeper;
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, TargetOwnership};

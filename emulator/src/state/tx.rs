@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rocade_transport::{AddressVector, Qp, RouteTag, Time};
 use rocade_wire::{Msn, Psn};
 
-use super::agenda::Listed;
 use super::routes::{Route, Ways};
+use super::service_queue::QueuedReasons;
 use super::uplink::{Path, Uplink};
 use crate::broker::{Bequest, Creditor, Debt};
 use crate::link::MAX_SEGMENTS;
@@ -35,7 +35,7 @@ pub(crate) struct TxState {
     /// The pending ACK that the QP has recorded in the ACK journal.
     pub(crate) bequest: Option<Bequest>,
     /// The ready lists that the QP is on.
-    pub(crate) listed: Listed,
+    pub(crate) queued: QueuedReasons,
     /// The sources that packets are accepted from.
     ear: Ear,
 }

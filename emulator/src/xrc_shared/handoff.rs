@@ -69,7 +69,7 @@ impl SharedTargets {
         }
         if !self.raised.lock().is_empty() {
             self.is_busy.store(true, Ordering::Release);
-            host.call_background();
+            host.wake_background();
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) trait Host {
     fn end_qp(&self, inner: &QpInner);
 
     /// Wakes the background thread for [`SharedTargets::serve`].
-    fn call_background(&self);
+    fn wake_background(&self);
 
     /// Counts a misrouted packet that was forwarded to another process or dropped.
     fn count_stray(&self, passed_on: bool);
@@ -188,7 +188,7 @@ impl SharedTargets {
         let is_first = !self.is_busy.swap(true, Ordering::AcqRel);
         drop(kept);
         if is_first {
-            host.call_background();
+            host.wake_background();
         }
         true
     }
@@ -199,7 +199,7 @@ impl SharedTargets {
     pub(crate) fn raise(&self, host: &dyn Host, qpn: Qpn, event: QpEvent) {
         self.raised.lock().push((qpn, event));
         self.is_busy.store(true, Ordering::Release);
-        host.call_background();
+        host.wake_background();
     }
 }
 

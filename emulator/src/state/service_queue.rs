@@ -3,7 +3,7 @@
 //!
 //! A QP stays on the ready list of a reason as long as the reason may last, also while a thread
 //! serves it. The process exit therefore finds all pending ACKs, even if a thread was interrupted
-//! while it served the QP. The QP's own flags ([`Listed`], under the lock of the QP) keep it from
+//! while it served the QP. The QP's own flags ([`QueuedReasons`], under the lock of the QP) keep it from
 //! being on a list twice. Timers differ: nearly every acknowledgement moves a deadline into the
 //! future. A timer entry is therefore added only if no earlier entry is pending. When an entry is
 //! due, the QP tells whether its timer has expired or when it will.
@@ -31,68 +31,68 @@ use crate::sys;
 
 /// The reason why a QP needs service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum ServiceReason {
     /// The socket or shared memory ring had no room for its packets.
-    NoRoom,
+    TxBlocked,
     /// The QP may hold delayed ACKs.
-    HeldAck,
+    DelayedAck,
     /// Its posts may wait to be batched.
-    WaitingPost,
+    BatchedPost,
 }
 
-impl Why {
-    const ALL: [Self; 3] = [Self::NoRoom, Self::HeldAck, Self::WaitingPost];
+impl ServiceReason {
+    const ALL: [Self; 3] = [Self::TxBlocked, Self::DelayedAck, Self::BatchedPost];
 
     /// Interval at which the background thread serves the list.
     const fn period_ns(self) -> u64 {
         match self {
-            Self::NoRoom => RETRY_NS,
-            Self::HeldAck => HOLD_NS,
-            Self::WaitingPost => WAIT_NS,
+            Self::TxBlocked => RETRY_NS,
+            Self::DelayedAck => HOLD_NS,
+            Self::BatchedPost => WAIT_NS,
         }
     }
 
     /// Time within which the background thread must have served a new entry.
-    pub(crate) const fn patience_ns(self) -> u64 {
+    pub(crate) const fn deadline_ns(self) -> u64 {
         match self {
-            Self::NoRoom | Self::HeldAck => self.period_ns(),
-            Self::WaitingPost => 2 * WAIT_NS,
+            Self::TxBlocked | Self::DelayedAck => self.period_ns(),
+            Self::BatchedPost => 2 * WAIT_NS,
         }
     }
 
     /// Time after that during which the background thread keeps serving an empty list, because
     /// waking it takes a system call.
-    const fn lately_ns(self) -> u64 {
+    const fn linger_ns(self) -> u64 {
         match self {
-            Self::NoRoom | Self::HeldAck => 0,
-            Self::WaitingPost => 8 * WAIT_NS,
+            Self::TxBlocked | Self::DelayedAck => 0,
+            Self::BatchedPost => 8 * WAIT_NS,
         }
     }
 }
 
 /// The ready lists that a QP is on. Protected by the lock of the QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Listed(u8);
+pub(crate) struct QueuedReasons(u8);
 
-impl Listed {
-    pub(crate) const fn contains(self, why: Why) -> bool {
-        self.0 & (1 << why as u8) != 0
+impl QueuedReasons {
+    pub(crate) const fn contains(self, reason: ServiceReason) -> bool {
+        self.0 & (1 << reason as u8) != 0
     }
 
     /// Returns true if the QP was not on this list.
-    pub(crate) const fn insert(&mut self, why: Why) -> bool {
-        let is_new = !self.contains(why);
-        self.0 |= 1 << why as u8;
+    pub(crate) const fn insert(&mut self, reason: ServiceReason) -> bool {
+        let is_new = !self.contains(reason);
+        self.0 |= 1 << reason as u8;
         is_new
     }
 
-    pub(crate) const fn remove(&mut self, why: Why) {
-        self.0 &= !(1 << why as u8);
+    pub(crate) const fn remove(&mut self, reason: ServiceReason) {
+        self.0 &= !(1 << reason as u8);
     }
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct ReadyList {
     qps: Mutex<VecDeque<Qpn>>,
     /// Length of `qps`, which pollers read without the lock.
     count: AtomicUsize,
@@ -102,8 +102,8 @@ struct Lane {
 
 /// The work queue of an engine, and the eventfd that wakes the background thread.
 #[derive(Debug)]
-pub(crate) struct Agenda {
-    lanes: CachePadded<[Lane; 3]>,
+pub(crate) struct ServiceQueue {
+    ready_lists: CachePadded<[ReadyList; 3]>,
     timers: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
     /// CQs with a moderated event, and when each must be checked. One entry per CQ.
     events: Mutex<Vec<(Time, Weak<CqInner>)>>,
@@ -112,20 +112,20 @@ pub(crate) struct Agenda {
     /// QPs whose wait has ended. The next thread that makes progress serves them.
     woken: Mutex<VecDeque<Qpn>>,
     woken_count: CachePadded<AtomicUsize>,
-    /// An application's poll has tried to send packets of [`Why::NoRoom`] since the background
+    /// An application's poll has tried to send packets of [`ServiceReason::TxBlocked`] since the background
     /// thread last checked.
     tried: AtomicBool,
     /// Time until which the background thread sleeps, in ns. 0 while it is awake.
     sleeping_until: CachePadded<AtomicU64>,
-    bell: Arc<OwnedFd>,
+    wake_fd: Arc<OwnedFd>,
     sleepers: Sleepers,
 }
 
-impl Agenda {
-    /// An empty work queue. The background thread waits for the eventfd `bell`.
-    pub(crate) fn new(bell: Arc<OwnedFd>) -> Self {
+impl ServiceQueue {
+    /// An empty work queue. The background thread waits for the eventfd `wake_fd`.
+    pub(crate) fn new(wake_fd: Arc<OwnedFd>) -> Self {
         Self {
-            lanes: CachePadded::default(),
+            ready_lists: CachePadded::default(),
             timers: Mutex::default(),
             events: Mutex::default(),
             overrun: Mutex::default(),
@@ -133,7 +133,7 @@ impl Agenda {
             woken_count: CachePadded::default(),
             tried: AtomicBool::default(),
             sleeping_until: CachePadded::default(),
-            bell,
+            wake_fd,
             sleepers: Sleepers::default(),
         }
     }
@@ -144,32 +144,32 @@ impl Agenda {
     }
 
     /// The eventfd that the background thread waits for.
-    pub(crate) const fn bell(&self) -> &Arc<OwnedFd> {
-        &self.bell
+    pub(crate) const fn wake_fd(&self) -> &Arc<OwnedFd> {
+        &self.wake_fd
     }
 
     /// Wakes the background thread.
-    pub(crate) fn call(&self) {
-        sys::eventfd_set(self.bell.as_fd());
+    pub(crate) fn wake_thread(&self) {
+        sys::eventfd_set(self.wake_fd.as_fd());
     }
 
     /// Wakes the background thread if it would sleep beyond `due`.
-    pub(crate) fn call_before(&self, due: Time) {
-        if self.would_miss(due) {
-            self.call();
+    pub(crate) fn wake_thread_by(&self, due: Time) {
+        if self.needs_wake(due) {
+            self.wake_thread();
         }
     }
 
     /// Schedules a check of this CQ at `due`, for its moderated event. The caller may hold the lock
     /// of the CQ.
-    pub(crate) fn put_event(&self, due: Time, cq: &Weak<CqInner>) {
+    pub(crate) fn enqueue_event(&self, due: Time, cq: &Weak<CqInner>) {
         let mut events = self.events.lock();
         match events.iter_mut().find(|(_, other)| other.ptr_eq(cq)) {
             Some((at, _)) => *at = due.min(*at),
             None => events.push((due, cq.clone())),
         }
         drop(events);
-        self.call_before(due);
+        self.wake_thread_by(due);
     }
 
     /// Removes and returns the CQs whose events may be due.
@@ -185,13 +185,13 @@ impl Agenda {
 
     /// Records that a completion was lost because this CQ is full. The caller may hold the locks of
     /// QPs.
-    pub(crate) fn put_overrun(&self, cq: &Weak<CqInner>) {
+    pub(crate) fn enqueue_overrun(&self, cq: &Weak<CqInner>) {
         let mut overrun = self.overrun.lock();
         if !overrun.iter().any(|other| other.ptr_eq(cq)) {
             overrun.push(cq.clone());
         }
         drop(overrun);
-        self.call();
+        self.wake_thread();
     }
 
     /// Records that the wait of this QP has ended. The caller may hold the locks of QPs and CQs.
@@ -200,7 +200,7 @@ impl Agenda {
         woken.push_back(qpn);
         self.woken_count.store(woken.len(), Ordering::Relaxed);
         drop(woken);
-        self.call_before(Time::ZERO);
+        self.wake_thread_by(Time::ZERO);
         self.sleepers.wake();
     }
 
@@ -224,71 +224,71 @@ impl Agenda {
         noted.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn lane(&self, why: Why) -> &Lane {
-        &self.lanes[why as usize]
+    fn ready_list(&self, reason: ServiceReason) -> &ReadyList {
+        &self.ready_lists[reason as usize]
     }
 
     /// Puts a QP on the ready list of a reason, to be served by `due` at the latest. Returns true
     /// if the background thread has to be woken for that.
-    pub(crate) fn put(&self, qpn: Qpn, why: Why, due: Time) -> bool {
-        let lane = self.lane(why);
-        lane.due.store(due.as_ns(), Ordering::Relaxed);
-        let mut qps = lane.qps.lock();
+    pub(crate) fn enqueue(&self, qpn: Qpn, reason: ServiceReason, due: Time) -> bool {
+        let ready_list = self.ready_list(reason);
+        ready_list.due.store(due.as_ns(), Ordering::Relaxed);
+        let mut qps = ready_list.qps.lock();
         qps.push_back(qpn);
-        lane.count.store(qps.len(), Ordering::Relaxed);
+        ready_list.count.store(qps.len(), Ordering::Relaxed);
         drop(qps);
-        self.would_miss(due)
+        self.needs_wake(due)
     }
 
     /// Number of QPs on a list.
     #[inline]
-    pub(crate) fn count(&self, why: Why) -> usize {
-        self.lane(why).count.load(Ordering::Relaxed)
+    pub(crate) fn count(&self, reason: ServiceReason) -> usize {
+        self.ready_list(reason).count.load(Ordering::Relaxed)
     }
 
     /// Returns the QP on the list that was served least recently, and moves it to the end.
-    pub(crate) fn turn(&self, why: Why) -> Option<Qpn> {
-        let mut qps = self.lane(why).qps.lock();
+    pub(crate) fn next_ready(&self, reason: ServiceReason) -> Option<Qpn> {
+        let mut qps = self.ready_list(reason).qps.lock();
         let next = qps.pop_front()?;
         qps.push_back(next);
         Some(next)
     }
 
     /// Removes a QP from a list.
-    pub(crate) fn done(&self, qpn: Qpn, why: Why) {
-        let lane = self.lane(why);
-        let mut qps = lane.qps.lock();
+    pub(crate) fn remove_qp(&self, qpn: Qpn, reason: ServiceReason) {
+        let ready_list = self.ready_list(reason);
+        let mut qps = ready_list.qps.lock();
         // Once only: the QP may have been enqueued again. The one that was served last is usually
         // at the end.
         if let Some(index) = qps.iter().rposition(|&other| other == qpn) {
             qps.remove(index);
         }
-        lane.count.store(qps.len(), Ordering::Relaxed);
+        ready_list.count.store(qps.len(), Ordering::Relaxed);
     }
 
     /// Returns all QPs on a list, or none if another thread holds its lock for longer than
     /// `patience`.
-    pub(crate) fn all(&self, why: Why, patience: Duration) -> Vec<Qpn> {
-        let qps = self.lane(why).qps.try_lock_for(patience);
+    pub(crate) fn queued(&self, reason: ServiceReason, patience: Duration) -> Vec<Qpn> {
+        let qps = self.ready_list(reason).qps.try_lock_for(patience);
         qps.map_or_else(Vec::new, |qps| qps.iter().copied().collect())
     }
 
     /// Adds a timer entry: the QP's timer expires at `at` or later. Returns true if the background
     /// thread has to be woken for that.
-    pub(crate) fn put_timer(&self, qpn: Qpn, at: Time) -> bool {
+    pub(crate) fn enqueue_timer(&self, qpn: Qpn, at: Time) -> bool {
         let mut timers = self.timers.lock();
         let earliest = timers.peek().is_none_or(|Reverse((first, _))| at < *first);
         timers.push(Reverse((at, qpn.get())));
         drop(timers);
-        earliest && self.would_miss(at)
+        earliest && self.needs_wake(at)
     }
 
     /// Returns true if the background thread sleeps beyond `due`. To be called after an entry with
     /// that deadline was added.
-    pub(crate) fn would_miss(&self, due: Time) -> bool {
+    pub(crate) fn needs_wake(&self, due: Time) -> bool {
         // Store, fence, load on both sides: at least one sees what the other stored.
         fence(Ordering::SeqCst);
-        self.sleeps_beyond(due)
+        self.sleeps_past(due)
     }
 
     /// Removes and returns the next QP whose timer may have expired.
@@ -305,14 +305,14 @@ impl Agenda {
     }
 
     /// Returns when the background thread has to check again.
-    pub(crate) fn next(&self, now: Time) -> Option<Time> {
-        let lanes = Why::ALL.into_iter().filter_map(|why| {
-            let due = Time::from_ns(self.lane(why).due.load(Ordering::Relaxed));
-            let lately = now < due.plus_ns(why.lately_ns());
-            (lately || self.count(why) > 0).then(|| now.plus_ns(why.period_ns()))
+    pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
+        let ready_lists = ServiceReason::ALL.into_iter().filter_map(|reason| {
+            let due = Time::from_ns(self.ready_list(reason).due.load(Ordering::Relaxed));
+            let lingers = now < due.plus_ns(reason.linger_ns());
+            (lingers || self.count(reason) > 0).then(|| now.plus_ns(reason.period_ns()))
         });
         let woken = (self.woken() > 0).then_some(now);
-        lanes
+        ready_lists
             .chain(woken)
             .chain(self.next_timer())
             .chain(self.next_event())
@@ -322,21 +322,21 @@ impl Agenda {
     /// Publishes that the background thread sleeps until `until`, or until an earlier entry is due.
     /// Returns until when it may sleep.
     pub(crate) fn sleep(&self, now: Time, until: Option<Time>) -> Option<Time> {
-        let until = [until, self.next(now)].into_iter().flatten().min();
+        let until = [until, self.next_deadline(now)].into_iter().flatten().min();
         let ns = until.map_or(u64::MAX, Time::as_ns);
         self.sleeping_until.store(ns, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         // A thread that added an entry before the store has not woken this one.
-        [until, self.next(now)].into_iter().flatten().min()
+        [until, self.next_deadline(now)].into_iter().flatten().min()
     }
 
     /// Publishes that the background thread is awake.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn set_awake(&self) {
         self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
     /// Returns true if the background thread sleeps until after `at`.
-    fn sleeps_beyond(&self, at: Time) -> bool {
+    fn sleeps_past(&self, at: Time) -> bool {
         at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
     }
 
@@ -355,8 +355,8 @@ impl Agenda {
 mod tests {
     use super::*;
 
-    fn empty() -> Agenda {
-        Agenda::new(Arc::new(sys::eventfd().expect("a descriptor")))
+    fn empty() -> ServiceQueue {
+        ServiceQueue::new(Arc::new(sys::eventfd().expect("a descriptor")))
     }
 
     const NOW: Time = Time::from_ns(1_000_000_000);
@@ -366,86 +366,94 @@ mod tests {
     }
 
     #[test]
-    fn everybody_on_a_lane_has_a_turn_and_stays_until_done() {
-        let agenda = empty();
+    fn a_ready_list_is_served_round_robin_until_a_qp_is_removed() {
+        let service_queue = empty();
         for number in 1..=3 {
-            agenda.put(qpn(number), Why::NoRoom, NOW);
+            service_queue.enqueue(qpn(number), ServiceReason::TxBlocked, NOW);
         }
-        let turns: Vec<_> = (0..4).filter_map(|_| agenda.turn(Why::NoRoom)).collect();
-        assert_eq!(turns, [1, 2, 3, 1].map(qpn));
-        assert_eq!(agenda.count(Why::NoRoom), 3);
-        assert_eq!(agenda.count(Why::HeldAck), 0);
-        agenda.done(qpn(2), Why::NoRoom);
-        agenda.done(qpn(9), Why::NoRoom);
-        assert_eq!(agenda.all(Why::NoRoom, Duration::ZERO), [3, 1].map(qpn));
-        agenda.put(qpn(1), Why::NoRoom, NOW);
-        agenda.done(qpn(1), Why::NoRoom);
+        let ready: Vec<_> = (0..4)
+            .filter_map(|_| service_queue.next_ready(ServiceReason::TxBlocked))
+            .collect();
+        assert_eq!(ready, [1, 2, 3, 1].map(qpn));
+        assert_eq!(service_queue.count(ServiceReason::TxBlocked), 3);
+        assert_eq!(service_queue.count(ServiceReason::DelayedAck), 0);
+        service_queue.remove_qp(qpn(2), ServiceReason::TxBlocked);
+        service_queue.remove_qp(qpn(9), ServiceReason::TxBlocked);
         assert_eq!(
-            agenda.count(Why::NoRoom),
+            service_queue.queued(ServiceReason::TxBlocked, Duration::ZERO),
+            [3, 1].map(qpn)
+        );
+        service_queue.enqueue(qpn(1), ServiceReason::TxBlocked, NOW);
+        service_queue.remove_qp(qpn(1), ServiceReason::TxBlocked);
+        assert_eq!(
+            service_queue.count(ServiceReason::TxBlocked),
             2,
             "one of two entries was removed"
         );
-        assert_eq!(agenda.turn(Why::WaitingPost), None);
+        assert_eq!(service_queue.next_ready(ServiceReason::BatchedPost), None);
     }
 
     #[test]
     fn timers_come_in_the_order_of_their_deadlines() {
-        let agenda = empty();
-        assert_eq!(agenda.next_timer(), None);
+        let service_queue = empty();
+        assert_eq!(service_queue.next_timer(), None);
         for (number, ns) in [(1, 300), (2, 100), (3, 200)] {
-            agenda.put_timer(qpn(number), NOW.plus_ns(ns));
+            service_queue.enqueue_timer(qpn(number), NOW.plus_ns(ns));
         }
-        assert_eq!(agenda.next_timer(), Some(NOW.plus_ns(100)));
-        assert_eq!(agenda.take_timer(NOW.plus_ns(99)), None);
-        let due = || agenda.take_timer(NOW.plus_ns(200));
+        assert_eq!(service_queue.next_timer(), Some(NOW.plus_ns(100)));
+        assert_eq!(service_queue.take_timer(NOW.plus_ns(99)), None);
+        let due = || service_queue.take_timer(NOW.plus_ns(200));
         assert_eq!([due(), due(), due()], [Some(qpn(2)), Some(qpn(3)), None]);
     }
 
     #[test]
-    fn the_background_thread_is_called_only_where_it_would_be_late() {
-        let agenda = empty();
+    fn the_background_thread_is_woken_only_if_it_would_be_late() {
+        let service_queue = empty();
         assert!(
-            !agenda.put_timer(qpn(1), NOW),
+            !service_queue.enqueue_timer(qpn(1), NOW),
             "the background thread is awake"
         );
-        agenda.take_timer(NOW);
-        assert_eq!(agenda.sleep(NOW, None), None);
-        assert!(agenda.put_timer(qpn(1), NOW.plus_ns(9_000_000)));
+        service_queue.take_timer(NOW);
+        assert_eq!(service_queue.sleep(NOW, None), None);
+        assert!(service_queue.enqueue_timer(qpn(1), NOW.plus_ns(9_000_000)));
         assert!(
-            !agenda.put_timer(qpn(2), NOW.plus_ns(9_000_001)),
+            !service_queue.enqueue_timer(qpn(2), NOW.plus_ns(9_000_001)),
             "not first"
         );
-        for why in Why::ALL {
-            let agenda = empty();
-            let due = NOW.plus_ns(why.patience_ns());
-            agenda.sleep(NOW, None);
-            assert!(agenda.put(qpn(1), why, due), "{why:?}");
-            let looks = Some(NOW.plus_ns(why.period_ns()));
-            assert_eq!(agenda.sleep(NOW, None), looks, "{why:?}");
+        for reason in ServiceReason::ALL {
+            let service_queue = empty();
+            let due = NOW.plus_ns(reason.deadline_ns());
+            service_queue.sleep(NOW, None);
+            assert!(service_queue.enqueue(qpn(1), reason, due), "{reason:?}");
+            let looks = Some(NOW.plus_ns(reason.period_ns()));
+            assert_eq!(service_queue.sleep(NOW, None), looks, "{reason:?}");
             assert!(
-                !agenda.put(qpn(2), why, due),
+                !service_queue.enqueue(qpn(2), reason, due),
                 "the background thread checks soon"
             );
-            agenda.wake();
+            service_queue.set_awake();
             assert!(
-                !agenda.put(qpn(3), why, NOW),
+                !service_queue.enqueue(qpn(3), reason, NOW),
                 "the background thread is awake"
             );
         }
     }
 
     #[test]
-    fn who_posts_in_bursts_is_expected_to_go_on() {
-        let agenda = empty();
-        let due = NOW.plus_ns(Why::WaitingPost.patience_ns());
-        agenda.put(qpn(1), Why::WaitingPost, due);
-        agenda.done(qpn(1), Why::WaitingPost);
+    fn the_thread_lingers_after_a_batched_post() {
+        let service_queue = empty();
+        let due = NOW.plus_ns(ServiceReason::BatchedPost.deadline_ns());
+        service_queue.enqueue(qpn(1), ServiceReason::BatchedPost, due);
+        service_queue.remove_qp(qpn(1), ServiceReason::BatchedPost);
         let later = NOW.plus_ns(9 * WAIT_NS);
-        assert_eq!(agenda.sleep(later, None), Some(later.plus_ns(WAIT_NS)));
+        assert_eq!(
+            service_queue.sleep(later, None),
+            Some(later.plus_ns(WAIT_NS))
+        );
         let later = NOW.plus_ns(11 * WAIT_NS);
-        assert_eq!(agenda.sleep(later, None), None);
+        assert_eq!(service_queue.sleep(later, None), None);
         let soon = later.plus_ns(7);
-        assert_eq!(agenda.sleep(later, Some(soon)), Some(soon));
+        assert_eq!(service_queue.sleep(later, Some(soon)), Some(soon));
     }
 }
 
@@ -454,9 +462,9 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
-    fn empty() -> Agenda {
-        let bell = sys::eventfd().expect("a descriptor");
-        Agenda::new(std::sync::Arc::new(bell))
+    fn empty() -> ServiceQueue {
+        let wake_fd = sys::eventfd().expect("a descriptor");
+        ServiceQueue::new(std::sync::Arc::new(wake_fd))
     }
 
     const NOW: Time = Time::from_ns(1_000);
@@ -464,22 +472,22 @@ mod loom_tests {
     /// In every interleaving, an entry that was added is served in time. Either the background
     /// thread is woken, or it sleeps no longer than it may.
     #[test]
-    fn loom_nothing_on_the_agenda_is_slept_over() {
+    fn loom_no_queued_work_is_slept_over() {
         for timer in [false, true] {
             loom::model(move || {
-                let agenda = Arc::new(empty());
-                let due = NOW.plus_ns(Why::HeldAck.patience_ns());
+                let service_queue = Arc::new(empty());
+                let due = NOW.plus_ns(ServiceReason::DelayedAck.deadline_ns());
                 let application = {
-                    let agenda = Arc::clone(&agenda);
+                    let service_queue = Arc::clone(&service_queue);
                     loom::thread::spawn(move || {
                         if timer {
-                            agenda.put_timer(Qpn::new(1), due)
+                            service_queue.enqueue_timer(Qpn::new(1), due)
                         } else {
-                            agenda.put(Qpn::new(1), Why::HeldAck, due)
+                            service_queue.enqueue(Qpn::new(1), ServiceReason::DelayedAck, due)
                         }
                     })
                 };
-                let until = agenda.sleep(NOW, None);
+                let until = service_queue.sleep(NOW, None);
                 let called = application.join().unwrap();
                 assert!(called || until.is_some_and(|until| until <= due));
             });
@@ -489,37 +497,40 @@ mod loom_tests {
     /// A QP is on a ready list exactly as long as its flag is set, however the threads that serve
     /// and enqueue it interleave.
     #[test]
-    fn loom_a_flag_and_a_lane_say_the_same() {
+    fn loom_flag_and_ready_list_agree() {
         loom::model(|| {
-            let agenda = Arc::new(empty());
+            let service_queue = Arc::new(empty());
             // The lock of the QP, with its number of pending work items and its flags.
             let qp = Arc::new(Mutex::default());
-            let put = |agenda: &Agenda, qp: &Mutex<(u32, Listed)>| {
+            let enqueue = |service_queue: &ServiceQueue, qp: &Mutex<(u32, QueuedReasons)>| {
                 let mut core = qp.lock();
                 core.0 += 1;
-                if core.1.insert(Why::NoRoom) {
-                    agenda.put(Qpn::new(1), Why::NoRoom, NOW);
+                if core.1.insert(ServiceReason::TxBlocked) {
+                    service_queue.enqueue(Qpn::new(1), ServiceReason::TxBlocked, NOW);
                 }
             };
-            put(&agenda, &qp);
+            enqueue(&service_queue, &qp);
             let other = {
-                let (agenda, qp) = (Arc::clone(&agenda), Arc::clone(&qp));
-                loom::thread::spawn(move || put(&agenda, &qp))
+                let (service_queue, qp) = (Arc::clone(&service_queue), Arc::clone(&qp));
+                loom::thread::spawn(move || enqueue(&service_queue, &qp))
             };
-            if let Some(qpn) = agenda.turn(Why::NoRoom) {
+            if let Some(qpn) = service_queue.next_ready(ServiceReason::TxBlocked) {
                 let mut core = qp.lock();
                 core.0 = 0;
-                core.1.remove(Why::NoRoom);
+                core.1.remove(ServiceReason::TxBlocked);
                 drop(core);
-                agenda.done(qpn, Why::NoRoom);
+                service_queue.remove_qp(qpn, ServiceReason::TxBlocked);
             }
             other.join().unwrap();
             let core = qp.lock();
             assert_eq!(
-                agenda.count(Why::NoRoom),
-                usize::from(core.1.contains(Why::NoRoom))
+                service_queue.count(ServiceReason::TxBlocked),
+                usize::from(core.1.contains(ServiceReason::TxBlocked))
             );
-            assert!(core.0 == 0 || core.1.contains(Why::NoRoom), "forgotten");
+            assert!(
+                core.0 == 0 || core.1.contains(ServiceReason::TxBlocked),
+                "forgotten"
+            );
         });
     }
 }
