@@ -61,28 +61,28 @@ pub(crate) const ATTEND_VAIN: u32 = 4;
 
 /// Initial time for which the background thread yields. It doubles each time that the application
 /// polled.
-pub(crate) const STEP_BACK_NS: u64 = 10_000;
+pub(crate) const BACKOFF_NS: u64 = 10_000;
 /// Most doublings while the application is seen polling each time: 1.3 ms.
-pub(crate) const STEP_BACK_DOUBLINGS: u32 = 7;
+pub(crate) const BACKOFF_DOUBLINGS: u32 = 7;
 /// Most doublings if the application has polled but may lack CPU time: 320 µs.
-pub(crate) const STEP_BACK_DOUBLINGS_UNSEEN: u32 = 5;
+pub(crate) const BACKOFF_DOUBLINGS_UNSEEN: u32 = 5;
 /// Wakeups without yielding, after the background thread yielded and the application did not poll:
 /// initial and largest number.
-pub(crate) const FIRST_DOUBT: u32 = 16;
-pub(crate) const MAX_DOUBT: u32 = 4_096;
+pub(crate) const FIRST_IMMEDIATE_WAKES: u32 = 16;
+pub(crate) const MAX_IMMEDIATE_WAKES: u32 = 4_096;
 /// Most times in a row that the thread yields to an application that sends without polling.
-pub(crate) const MAX_SENDING: u32 = 16;
+pub(crate) const MAX_SENDING_ONLY: u32 = 16;
 
 // The background thread: polling for the next packets.
 
 /// Time without packets after which it stops polling.
-pub(crate) const LINGER_NS: u64 = 40_000;
+pub(crate) const SPIN_NS: u64 = 40_000;
 /// Time with packets after which everything else gets a turn.
-pub(crate) const TURN_NS: u64 = 400_000;
+pub(crate) const MAX_SPIN_NS: u64 = 400_000;
 /// Interval of polls at which sockets are polled too, while shared memory is in use.
 pub(crate) const SOCKET_TURN: u32 = 32;
 /// Largest n for which the thread skips polling 2^n times, after n empty attempts.
-pub(crate) const VAIN_DOUBLINGS: u32 = 10;
+pub(crate) const EMPTY_SPIN_DOUBLINGS: u32 = 10;
 /// Time for which the result of a load check is valid, for an idle and for a busy system.
 pub(crate) const IDLE_NS: u64 = 1_000_000;
 pub(crate) const BUSY_NS: u64 = 100_000;
@@ -146,7 +146,7 @@ pub(crate) const MAX_HOLDING: usize = 64;
 pub(crate) const RETRY_NS: u64 = 500_000;
 
 /// Longest time for which the background thread ignores packets.
-const MAX_BACK_NS: u64 = STEP_BACK_NS << STEP_BACK_DOUBLINGS;
+const MAX_BACKOFF_NS: u64 = BACKOFF_NS << BACKOFF_DOUBLINGS;
 
 // A poller that was interrupted is not idle, and an idle poller reads the clock often enough to be
 // seen.
@@ -165,16 +165,17 @@ const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < PATIENCE_NS);
 const _: () = assert!(LONG_RUN < DRAIN_BYTES && DRAIN_BYTES < LONG_ANSWER);
 // The background thread yields long enough for a poll, and resumes soon if the poller loses the
 // processor.
-const _: () = assert!(FRESH_NS < STEP_BACK_NS && STEP_BACK_DOUBLINGS_UNSEEN < STEP_BACK_DOUBLINGS);
-const _: () = assert!(STEP_BACK_NS << STEP_BACK_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_NS);
+const _: () = assert!(FRESH_NS < BACKOFF_NS && BACKOFF_DOUBLINGS_UNSEEN < BACKOFF_DOUBLINGS);
+const _: () = assert!(BACKOFF_NS << BACKOFF_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_NS);
 // While it ignores packets, it wakes up for delayed ACKs, the most urgent of its own tasks.
-const _: () = assert!(MAX_BACK_NS < 2 * WAIT_NS);
+const _: () = assert!(MAX_BACKOFF_NS < 2 * WAIT_NS);
 // A delayed ACK still waits when the response arrives, and is sent long before the peer's timeout.
 const _: () =
     assert!(PATIENCE_NS < ANSWER_NS && ANSWER_NS < HOLD_NS && 2 * HOLD_NS < MIN_ACK_TIMEOUT_NS);
 // Packets keep the thread from its other tasks for less time than these may wait.
-const _: () = assert!(LINGER_NS < TURN_NS && TURN_NS < RETRY_NS && TURN_NS < MIN_ACK_TIMEOUT_NS);
+const _: () =
+    assert!(SPIN_NS < MAX_SPIN_NS && MAX_SPIN_NS < RETRY_NS && MAX_SPIN_NS < MIN_ACK_TIMEOUT_NS);
 // Blocked sends are retried before a retransmission makes it worse.
 const _: () = assert!(RETRY_NS < MIN_ACK_TIMEOUT_NS);
 // The backoff grows slowly and is limited.
-const _: () = assert!(FIRST_DOUBT <= MAX_DOUBT && BUSY_NS < IDLE_NS);
+const _: () = assert!(FIRST_IMMEDIATE_WAKES <= MAX_IMMEDIATE_WAKES && BUSY_NS < IDLE_NS);

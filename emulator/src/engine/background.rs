@@ -10,8 +10,8 @@ use std::time::Duration;
 use rocade_transport::{HOLD_NS, Time};
 
 use super::EngineInner;
-use super::duty::{Duty, Observation, Step};
 use super::pending::ServiceContext;
+use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::figures::{
@@ -59,33 +59,33 @@ struct Woken {
 
 /// The state that the thread keeps between turns.
 #[derive(Default)]
-struct Turn {
-    duty: Duty,
+struct ThreadState {
+    policy: PollPolicy,
     load: Load,
     /// The kind of rest after the last turn.
-    rest: Rest,
+    wait_mode: WaitMode,
 }
 
 /// The way in which the thread waits.
 #[derive(Clone, Copy, Default)]
-enum Rest {
+enum WaitMode {
     /// Until there is something to do, without a limit.
     #[default]
     Sleep,
     /// For this time in ns, ignoring packets.
-    Nap(u64),
+    BackOff(u64),
     /// Not at all.
-    Peek,
+    Poll,
 }
 
 fn run(weak: &Weak<EngineInner>) {
     // Signals are for the application's threads.
     sys::block_all_signals();
     sys::set_precise_timers();
-    let mut turn = Turn::default();
+    let mut turn = ThreadState::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(turn.rest);
+        let wait_set = engine.wait_set(turn.wait_mode);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -147,12 +147,12 @@ impl WaitSet {
 impl EngineInner {
     /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
     /// the application it ignores packets.
-    fn wait_set(&self, rest: Rest) -> WaitSet {
+    fn wait_set(&self, wait_mode: WaitMode) -> WaitSet {
         let wake = Arc::clone(self.service_queue.wake_fd());
         let control = self.broker_link();
         let network = self.network.socket();
         let resources = self.resources.get().cloned();
-        if let Rest::Nap(mut ns) = rest {
+        if let WaitMode::BackOff(mut ns) = wait_mode {
             if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
                 ns = ns.min(HOLD_NS);
             }
@@ -171,7 +171,7 @@ impl EngineInner {
             };
         }
         let until = self.sleep_until();
-        let timeout = if matches!(rest, Rest::Peek) {
+        let timeout = if matches!(wait_mode, WaitMode::Poll) {
             Some(Duration::ZERO)
         } else if self.announce_sleep() {
             until.map(|at| Duration::from_nanos(at.ns_since(self.now())))
@@ -179,7 +179,7 @@ impl EngineInner {
             Some(Duration::ZERO)
         };
         // If the thread does not wait, another one may be the watcher.
-        let watches = matches!(rest, Rest::Sleep);
+        let watches = matches!(wait_mode, WaitMode::Sleep);
         WaitSet {
             wake,
             peers: watches.then(|| Arc::clone(&self.peer_wake_fd)),
@@ -193,7 +193,7 @@ impl EngineInner {
     }
 
     /// Runs one turn after waiting: receives, or leaves that to the application.
-    fn step(&self, turn: &mut Turn, woken: Woken) {
+    fn step(&self, turn: &mut ThreadState, woken: Woken) {
         self.service_queue.set_awake();
         let by_shared = self.stop_watching();
         if woken.by_peers {
@@ -218,7 +218,7 @@ impl EngineInner {
         self.lead_new_routes();
         self.shared_targets.serve(self);
         let stops = self.handover.stops();
-        let step = self.drive(turn, woken.by_packets || by_shared, stops);
+        let step = self.poll_links(turn, woken.by_packets || by_shared, stops);
         if self.tap.is_on() {
             self.release_late(Driver::Background);
         }
@@ -233,29 +233,29 @@ impl EngineInner {
         {
             socket.answer(|| self.report_resources());
         }
-        turn.rest = self.rest_after(step, stops, &mut turn.duty);
+        turn.wait_mode = self.wait_mode_after(step, stops, &mut turn.policy);
     }
 
     /// Returns how to wait after a turn that ended with `step`.
-    fn rest_after(&self, step: Step, stops: u64, duty: &mut Duty) -> Rest {
+    fn wait_mode_after(&self, step: PollStep, stops: u64, policy: &mut PollPolicy) -> WaitMode {
         let sleepers = self.service_queue.sleepers();
         match step {
-            Step::Nap { blind_ns } if self.handover.step_back(stops) => {
+            PollStep::BackOff { blind_ns } if self.handover.step_back(stops) => {
                 if !sleepers.has_watching_poller() {
                     // The pollers receive the packets.
                     sleepers.wake();
                 }
-                return Rest::Nap(blind_ns);
+                return WaitMode::BackOff(blind_ns);
             }
-            Step::Peek => return Rest::Peek,
-            Step::Nap { .. } => duty.stay_up(),
-            Step::Sleep | Step::Receive | Step::Look => {}
+            PollStep::Poll => return WaitMode::Poll,
+            PollStep::BackOff { .. } => policy.cancel_backoff(),
+            PollStep::Sleep | PollStep::Receive | PollStep::Spin => {}
         }
         // The next turn notices a poller that watches by now.
         if sleepers.watch_in_background() {
-            Rest::Sleep
+            WaitMode::Sleep
         } else {
-            Rest::Peek
+            WaitMode::Poll
         }
     }
 
@@ -273,7 +273,7 @@ impl EngineInner {
     }
 
     /// Receives, or leaves that to the application. Returns how the turn ends.
-    fn drive(&self, turn: &mut Turn, packets: bool, stops: u64) -> Step {
+    fn poll_links(&self, turn: &mut ThreadState, packets: bool, stops: u64) -> PollStep {
         let sleepers = self.service_queue.sleepers();
         let is_polled = self.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
@@ -281,24 +281,24 @@ impl EngineInner {
             packets,
             activity: self.handover.activity(self.now().as_ns(), is_polled),
             stops,
-            asleep: self.handover.is_asleep(),
-            attended: sleepers.has_watching_poller(),
+            app_asleep: self.handover.is_asleep(),
+            has_sleeping_poller: sleepers.has_watching_poller(),
             timer_due: false,
         };
         let mut looks = 0;
         loop {
-            let Turn { duty, load, .. } = turn;
-            let step = duty.next(&seen, || load.has_idle_processors(seen.now));
+            let ThreadState { policy, load, .. } = turn;
+            let step = policy.next(&seen, || load.has_idle_processors(seen.now));
             seen.packets = match step {
-                Step::Receive => self.receive_all(),
-                Step::Look => {
+                PollStep::Receive => self.receive_all(),
+                PollStep::Spin => {
                     if looks > 0 {
                         std::hint::spin_loop();
                     }
                     looks += 1;
-                    self.look(looks - 1)
+                    self.spin_once(looks - 1)
                 }
-                Step::Nap { .. } | Step::Sleep | Step::Peek => return step,
+                PollStep::BackOff { .. } | PollStep::Sleep | PollStep::Poll => return step,
             };
             if seen.packets {
                 self.wake_sleepers();
@@ -315,7 +315,7 @@ impl EngineInner {
     /// Receives pending packets. Returns true if there were any. Reading a socket takes longer than
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
-    fn look(&self, turn: u32) -> bool {
+    fn spin_once(&self, turn: u32) -> bool {
         let channels = self.channels.read();
         let mut packets = self.receive_shared(&channels, Driver::Background);
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);

@@ -92,7 +92,12 @@ impl EngineInner {
             let count = outgoing.count();
             match sent {
                 Sent::NoRoom => {
-                    return self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
+                    return self.enqueue(
+                        inner.qp_num(),
+                        core,
+                        ServiceReason::TxBlocked,
+                        self.now(),
+                    );
                 }
                 Sent::All => core.qp.frames_left(self.now(), count),
                 Sent::Refused => core.qp.frames_failed(self.now(), WcStatus::LocLenErr),

@@ -8,7 +8,6 @@
 mod background;
 mod channels;
 mod dispatch;
-mod duty;
 mod frames;
 mod gsi;
 mod idle_policy;
@@ -18,6 +17,7 @@ mod inventory;
 mod overrun;
 mod owed;
 mod pending;
+mod poll_policy;
 mod progress;
 mod resources;
 mod simulation;
