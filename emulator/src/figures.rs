@@ -18,24 +18,24 @@ pub(crate) const CLOCK_TURN: u64 = 4;
 pub(crate) const FRESH_NS: u64 = 3_000;
 
 /// Duration of a yield that shows that all processors are busy. Pollers then sleep.
-pub(crate) const TAKEN_NS: u64 = 100_000;
+pub(crate) const CONTENDED_YIELD_NS: u64 = 100_000;
 /// Initial time until another yield checks again whether the processors are busy. It doubles each
 /// time that they are, up to 3.2 s.
-pub(crate) const TAKEN_FOR_NS: u64 = 100_000_000;
-pub(crate) const MAX_TAKEN_DOUBLINGS: u32 = 5;
+pub(crate) const CONTENDED_FOR_NS: u64 = 100_000_000;
+pub(crate) const MAX_CONTENDED_DOUBLINGS: u32 = 5;
 /// Time for which the system must have idle processors, at each check, before pollers yield again.
-pub(crate) const FREE_NS: u64 = 10_000_000;
+pub(crate) const UNCONTENDED_NS: u64 = 10_000_000;
 /// Interval of these checks. Pollers sleep more often.
-pub(crate) const FREE_TURN_NS: u64 = 1_000_000;
+pub(crate) const IDLE_CHECK_NS: u64 = 1_000_000;
 /// Time without packets after which a poller sleeps on busy processors.
-pub(crate) const CROWDED_PATIENCE_NS: u64 = 1_000;
+pub(crate) const CONTENDED_PATIENCE_NS: u64 = 1_000;
 /// Initial limit of a poller's sleep. It doubles after each sleep without packets, up to 1 ms.
 pub(crate) const FIRST_SLEEP_NS: u64 = 125_000;
 pub(crate) const SLEEP_DOUBLINGS: u32 = 3;
 /// Limit of a poller's sleep while packets of the process wait for room.
 pub(crate) const ROOM_SLEEP_NS: u64 = 100_000;
 /// Sleeps in a row that end at once without packets, after which the poller yields instead.
-pub(crate) const HOLLOW_SLEEPS: u32 = 3;
+pub(crate) const MAX_SPURIOUS_WAKES: u32 = 3;
 
 /// Weight of a poll of shared memory that finds packets. An empty poll has weight 1.
 pub(crate) const BUSY_POLL: u64 = 8;
@@ -55,7 +55,7 @@ pub(crate) const MAX_CHAIN: usize = 256;
 pub(crate) const ATTEND_NS: u64 = 2_000_000;
 /// Wakeups by packets without an event, after which the thread leaves the sockets to the background
 /// thread.
-pub(crate) const ATTEND_VAIN: u32 = 4;
+pub(crate) const ATTEND_EMPTY_POLLS: u32 = 4;
 
 // The background thread: yielding to the application's polling threads.
 
@@ -153,9 +153,13 @@ const MAX_BACKOFF_NS: u64 = BACKOFF_NS << BACKOFF_DOUBLINGS;
 const _: () = assert!(FRESH_NS < PATIENCE_NS);
 // Processors count as busy only if another thread uses them for longer than a short poll, and for
 // more than one turn.
-const _: () = assert!(2 * PATIENCE_NS < TAKEN_NS && TAKEN_NS < FREE_NS && FREE_NS < TAKEN_FOR_NS);
+const _: () = assert!(
+    2 * PATIENCE_NS < CONTENDED_YIELD_NS
+        && CONTENDED_YIELD_NS < UNCONTENDED_NS
+        && UNCONTENDED_NS < CONTENDED_FOR_NS
+);
 // A program that also polls for other things is not delayed for long.
-const _: () = assert!(CROWDED_PATIENCE_NS < PATIENCE_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
+const _: () = assert!(CONTENDED_PATIENCE_NS < PATIENCE_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
 const _: () = assert!(FIRST_SLEEP_NS << SLEEP_DOUBLINGS <= 1_000_000);
 // Polls of a stream reach the sockets as well, but not each of them.
 const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);

@@ -20,7 +20,7 @@ use crate::figures::{
 };
 use crate::load::Load;
 use crate::raw::PacketSocket;
-use crate::state::{Driver, QpInner, ServiceReason, Uplink};
+use crate::state::{Caller, QpInner, ServiceReason, Uplink};
 use crate::sys;
 
 /// Starts the thread. It ends after the engine was dropped.
@@ -200,7 +200,7 @@ impl EngineInner {
             // The peers may have meant to wake a sleeping poller.
             self.service_queue.sleepers().wake();
         }
-        self.handover.step_forward();
+        self.arbiter.resume();
         if let Some(broker) = self.broker_link() {
             let now = self.now();
             if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
@@ -217,10 +217,10 @@ impl EngineInner {
         }
         self.lead_new_routes();
         self.shared_targets.serve(self);
-        let stops = self.handover.stops();
-        let step = self.poll_links(turn, woken.by_packets || by_shared, stops);
+        let sleep_epoch = self.arbiter.sleep_epoch();
+        let step = self.poll_links(turn, woken.by_packets || by_shared, sleep_epoch);
         if self.tap.is_on() {
-            self.release_late(Driver::Background);
+            self.release_late(Caller::Background);
         }
         self.fire_timers();
         self.serve_cm();
@@ -233,14 +233,19 @@ impl EngineInner {
         {
             socket.answer(|| self.report_resources());
         }
-        turn.wait_mode = self.wait_mode_after(step, stops, &mut turn.policy);
+        turn.wait_mode = self.wait_mode_after(step, sleep_epoch, &mut turn.policy);
     }
 
     /// Returns how to wait after a turn that ended with `step`.
-    fn wait_mode_after(&self, step: PollStep, stops: u64, policy: &mut PollPolicy) -> WaitMode {
+    fn wait_mode_after(
+        &self,
+        step: PollStep,
+        sleep_epoch: u64,
+        policy: &mut PollPolicy,
+    ) -> WaitMode {
         let sleepers = self.service_queue.sleepers();
         match step {
-            PollStep::BackOff { blind_ns } if self.handover.step_back(stops) => {
+            PollStep::BackOff { blind_ns } if self.arbiter.yield_to_app(sleep_epoch) => {
                 if !sleepers.has_watching_poller() {
                     // The pollers receive the packets.
                     sleepers.wake();
@@ -273,15 +278,15 @@ impl EngineInner {
     }
 
     /// Receives, or leaves that to the application. Returns how the turn ends.
-    fn poll_links(&self, turn: &mut ThreadState, packets: bool, stops: u64) -> PollStep {
+    fn poll_links(&self, turn: &mut ThreadState, packets: bool, sleep_epoch: u64) -> PollStep {
         let sleepers = self.service_queue.sleepers();
         let is_polled = self.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
             now: self.now(),
             packets,
-            activity: self.handover.activity(self.now().as_ns(), is_polled),
-            stops,
-            app_asleep: self.handover.is_asleep(),
+            activity: self.arbiter.activity(self.now().as_ns(), is_polled),
+            sleep_epoch,
+            app_asleep: self.arbiter.is_asleep(),
             has_sleeping_poller: sleepers.has_watching_poller(),
             timer_due: false,
         };
@@ -304,7 +309,7 @@ impl EngineInner {
                 self.wake_sleepers();
             }
             seen.now = self.now();
-            seen.activity = self.handover.activity(seen.now.as_ns(), false);
+            seen.activity = self.arbiter.activity(seen.now.as_ns(), false);
             seen.timer_due = self
                 .service_queue
                 .next_timer()
@@ -317,14 +322,14 @@ impl EngineInner {
     /// memory links.
     fn spin_once(&self, turn: u32) -> bool {
         let channels = self.channels.read();
-        let mut packets = self.receive_shared(&channels, Driver::Background);
+        let mut packets = self.receive_shared(&channels, Caller::Background);
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
         drop(channels);
         if sockets {
-            packets += self.receive_frames(Driver::Background);
+            packets += self.receive_frames(Caller::Background);
             for uplink in self.uplinks.read().iter() {
                 let mut rx = uplink.rx.lock();
-                packets += self.receive(uplink, &mut rx, Driver::Background).packets;
+                packets += self.receive(uplink, &mut rx, Caller::Background).packets;
             }
         }
         packets > 0
@@ -343,14 +348,14 @@ impl EngineInner {
     /// Receives from all links until they are empty, or until the application polls and receives
     /// the rest. Returns true if there were packets.
     pub(super) fn receive_all(&self) -> bool {
-        let mut packets = self.receive_all_shared() + self.receive_frames(Driver::Background);
+        let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
             let mut looks = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(uplink, &mut rx, Driver::Background);
+                let received = self.receive(uplink, &mut rx, Caller::Background);
                 packets += received.packets;
-                if self.handover.is_polling(self.now().as_ns()) {
+                if self.arbiter.is_polling(self.now().as_ns()) {
                     break;
                 }
                 if received.packets >= STREAM_PACKETS {
@@ -376,7 +381,7 @@ impl EngineInner {
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
             for _ in 0..SOCKET_ROUNDS {
-                if !self.receive(uplink, &mut rx, Driver::Application).more {
+                if !self.receive(uplink, &mut rx, Caller::Application).more {
                     break;
                 }
             }
@@ -390,7 +395,7 @@ impl EngineInner {
         let channels = self.channels.read();
         let (mut packets, mut looks) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = self.receive_shared(&channels, Driver::Background);
+            let found = self.receive_shared(&channels, Caller::Background);
             packets += found;
             if found >= STREAM_PACKETS {
                 looks = STREAM_LOOKS;

@@ -24,7 +24,7 @@ use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
-use crate::state::{Driver, QpInner, Route, TxState, Uplink};
+use crate::state::{Caller, QpInner, Route, TxState, Uplink};
 use crate::steering::Slot;
 use crate::xrc_shared::{Stray, source_of};
 
@@ -232,7 +232,7 @@ impl EngineInner {
             if channel.has_ended() || !receiver.redeem() {
                 break;
             }
-            self.receive_from(channel, &mut receiver, Driver::Background);
+            self.receive_from(channel, &mut receiver, Caller::Background);
         }
     }
 
@@ -280,20 +280,20 @@ impl EngineInner {
     /// Receives from shared memory links. Returns the number of packets. The application skips
     /// links that another thread receives from.
     #[inline]
-    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], driver: Driver) -> u64 {
+    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], caller: Caller) -> u64 {
         let mut packets = 0;
         for channel in channels {
             if !channel.has_packets() {
                 continue;
             }
             channel.fetch_ahead();
-            let receiver = if driver == Driver::Background {
+            let receiver = if caller == Caller::Background {
                 Some(channel.receiver())
             } else {
                 channel.try_receiver()
             };
             if let Some(mut receiver) = receiver {
-                packets += self.receive_from(channel, &mut receiver, driver);
+                packets += self.receive_from(channel, &mut receiver, caller);
             }
         }
         packets
@@ -303,7 +303,7 @@ impl EngineInner {
         &self,
         channel: &Arc<ShmChannel>,
         receiver: &mut ShmReceiver<'_>,
-        driver: Driver,
+        caller: Caller,
     ) -> u64 {
         let tables = || {
             let (qps, now) = (self.qps.read(), self.now());
@@ -315,7 +315,7 @@ impl EngineInner {
         let after_udp = receiver.is_after_udp();
         if after_udp {
             drop(locked);
-            self.receive_udp_before(channel, driver);
+            self.receive_udp_before(channel, caller);
             locked = tables();
         }
         let (qps, now, mem) = locked;
@@ -325,7 +325,7 @@ impl EngineInner {
             traffic_class: 0,
             hop_limit: 0,
         };
-        let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+        let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
         let (mut undrained, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             //= ENC-08
@@ -378,7 +378,7 @@ impl EngineInner {
     /// Packets that it has sent before must not be overtaken. On the loopback interface they have
     /// already arrived.
     #[cold]
-    fn receive_udp_before(&self, channel: &ShmChannel, driver: Driver) {
+    fn receive_udp_before(&self, channel: &ShmChannel, caller: Caller) {
         let uplinks = self.uplinks.read();
         let mut of_channel = uplinks
             .iter()
@@ -387,7 +387,7 @@ impl EngineInner {
             let mut rx = uplink.rx.lock();
             // Bounded, because other senders may keep the socket full.
             for _ in 0..MAX_UDP_BEFORE {
-                if !self.receive(uplink, &mut rx, driver).more {
+                if !self.receive(uplink, &mut rx, caller).more {
                     break;
                 }
             }

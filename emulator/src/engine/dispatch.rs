@@ -11,7 +11,7 @@ use super::EngineInner;
 use crate::link::Inbound;
 use crate::link::tap::Via;
 use crate::memory::MemGuard;
-use crate::state::{Driver, QpCore, QpInner, QpTable, TxState};
+use crate::state::{Caller, QpCore, QpInner, QpTable, TxState};
 
 /// The source of packets.
 pub(super) trait Origin {
@@ -66,7 +66,7 @@ pub(super) struct Dispatch<'e> {
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
     pub(super) now: Time,
-    driver: Driver,
+    caller: Caller,
     current: Option<Locked<'e>>,
     /// Number of packets that QPs have handled, and of their bytes.
     pub(super) packets: u64,
@@ -79,7 +79,7 @@ impl<'e> Dispatch<'e> {
         qps: &'e QpTable,
         mem: &'e MemGuard<'e>,
         now: Time,
-        driver: Driver,
+        caller: Caller,
     ) -> Self {
         Self {
             engine,
@@ -87,7 +87,7 @@ impl<'e> Dispatch<'e> {
             qps,
             mem,
             now,
-            driver,
+            caller,
             current: None,
             packets: 0,
             bytes: 0,
@@ -258,7 +258,7 @@ impl<'e> Dispatch<'e> {
             None => {
                 let cause = cause_of(&core);
                 let Self { engine, mem, .. } = self;
-                engine.drain(inner, &mut core, mem, cause, self.now, self.driver);
+                engine.drain(inner, &mut core, mem, cause, self.now, self.caller);
             }
             Some(later) => {
                 let qpn = inner.qp_num();

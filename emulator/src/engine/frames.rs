@@ -13,7 +13,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;
 use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
-use crate::state::{Driver, QpCore, QpInner, ServiceReason};
+use crate::state::{Caller, QpCore, QpInner, ServiceReason};
 
 impl EngineInner {
     /// Returns the raw port of a device, and opens it on first use.
@@ -63,7 +63,7 @@ impl EngineInner {
         core: &mut QpCore,
         raw: &RawPart,
         mem: &MemGuard<'_>,
-        driver: Driver,
+        caller: Caller,
     ) {
         let mut outgoing = raw.outgoing.lock();
         if !matches!(core.qp.state(), QpState::Rts | QpState::Sqd) {
@@ -76,7 +76,7 @@ impl EngineInner {
                 self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            self.note_sent(inner, (1, len), false, driver);
+            self.note_sent(inner, (1, len), false, caller);
         };
         loop {
             if outgoing.next().is_none() {
@@ -108,25 +108,25 @@ impl EngineInner {
 
     /// Receives pending frames, up to a limit. Returns the number that QPs have got.
     #[inline]
-    pub(super) fn receive_frames(&self, driver: Driver) -> u64 {
+    pub(super) fn receive_frames(&self, caller: Caller) -> u64 {
         if self.frames.is_receiving() {
-            self.receive_some_frames(driver)
+            self.receive_some_frames(caller)
         } else {
             0
         }
     }
 
     #[inline(never)]
-    fn receive_some_frames(&self, driver: Driver) -> u64 {
+    fn receive_some_frames(&self, caller: Caller) -> u64 {
         let mut packets = 0;
         self.frames.receive(|qpn, frame| {
-            self.take_frame(qpn, frame, driver);
+            self.take_frame(qpn, frame, caller);
             packets += 1;
         });
         packets
     }
 
-    fn take_frame(&self, qpn: Qpn, frame: &Frame<'_>, driver: Driver) {
+    fn take_frame(&self, qpn: Qpn, frame: &Frame<'_>, caller: Caller) {
         let found = self.qp(qpn);
         let raw = found.as_ref().and_then(|inner| inner.raw());
         let other = raw.and_then(|raw| raw.queue_of(frame.bytes));
@@ -136,7 +136,7 @@ impl EngineInner {
             core.qp.handle_frame(now, mem, frame);
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
-            self.drain(inner, core, mem, Cause::Received, now, driver);
+            self.drain(inner, core, mem, Cause::Received, now, caller);
         });
     }
 }

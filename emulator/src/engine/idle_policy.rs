@@ -13,8 +13,8 @@
 use rocade_transport::Time;
 
 use crate::figures::{
-    FIRST_SLEEP_NS, FREE_NS, FREE_TURN_NS, HOLLOW_SLEEPS, MAX_TAKEN_DOUBLINGS, SLEEP_DOUBLINGS,
-    TAKEN_FOR_NS, TAKEN_NS,
+    CONTENDED_FOR_NS, CONTENDED_YIELD_NS, FIRST_SLEEP_NS, IDLE_CHECK_NS, MAX_CONTENDED_DOUBLINGS,
+    MAX_SPURIOUS_WAKES, SLEEP_DOUBLINGS, UNCONTENDED_NS,
 };
 
 /// The step of a thread whose polls have found nothing for some time.
@@ -30,23 +30,23 @@ pub(super) enum IdleStep {
 #[derive(Debug, Default)]
 pub(super) struct IdlePolicy {
     /// Time until which the processors count as busy.
-    taken_until: Option<Time>,
+    contended_until: Option<Time>,
     /// Number of doublings of that period.
-    taken_doublings: u32,
+    contended_doublings: u32,
     /// Time at which the system is asked again for idle processors.
     ask_at: Option<Time>,
     /// Time since which every query has found idle processors.
-    free_since: Option<Time>,
+    idle_since: Option<Time>,
     /// Sleeps in a row that ended with a timeout.
-    in_vain: u32,
+    empty_sleeps: u32,
     /// Sleeps in a row that ended at once without anything to do.
-    hollow: u32,
+    spurious_wakes: u32,
 }
 
 impl IdlePolicy {
     /// Returns true if the processors count as busy: pollers sleep soon.
-    pub(super) const fn is_taken(&self) -> bool {
-        self.taken_until.is_some()
+    pub(super) const fn is_contended(&self) -> bool {
+        self.contended_until.is_some()
     }
 
     /// Returns the step at `now`. Calls `has_idle_processors` only if the answer matters.
@@ -55,15 +55,15 @@ impl IdlePolicy {
         now: Time,
         has_idle_processors: impl FnOnce() -> bool,
     ) -> IdleStep {
-        let Some(until) = self.taken_until else {
+        let Some(until) = self.contended_until else {
             return IdleStep::Yield;
         };
         if self.ask_at.is_none_or(|at| at <= now) {
-            self.ask_at = Some(now.plus_ns(FREE_TURN_NS));
-            self.free_since = has_idle_processors().then(|| self.free_since.unwrap_or(now));
+            self.ask_at = Some(now.plus_ns(IDLE_CHECK_NS));
+            self.idle_since = has_idle_processors().then(|| self.idle_since.unwrap_or(now));
         }
-        let is_free = |since: Time| now.ns_since(since) >= FREE_NS;
-        if self.free_since.is_some_and(is_free) {
+        let is_free = |since: Time| now.ns_since(since) >= UNCONTENDED_NS;
+        if self.idle_since.is_some_and(is_free) {
             *self = Self::default();
             return IdleStep::Yield;
         }
@@ -71,23 +71,23 @@ impl IdlePolicy {
         if until <= now {
             return IdleStep::Yield;
         }
-        if self.hollow >= HOLLOW_SLEEPS {
-            self.hollow = 0;
+        if self.spurious_wakes >= MAX_SPURIOUS_WAKES {
+            self.spurious_wakes = 0;
             return IdleStep::Yield;
         }
         IdleStep::Sleep {
-            limit_ns: FIRST_SLEEP_NS << self.in_vain.min(SLEEP_DOUBLINGS),
+            limit_ns: FIRST_SLEEP_NS << self.empty_sleeps.min(SLEEP_DOUBLINGS),
         }
     }
 
     /// Records a yield that took `took_ns` and ended at `now`.
     pub(super) fn yielded(&mut self, now: Time, took_ns: u64) {
-        if took_ns >= TAKEN_NS {
-            let doublings = self.taken_doublings;
-            self.taken_doublings = (doublings + 1).min(MAX_TAKEN_DOUBLINGS);
-            self.taken_until = Some(now.plus_ns(TAKEN_FOR_NS << doublings));
-            self.free_since = None;
-        } else if self.taken_until.is_some_and(|until| until <= now) {
+        if took_ns >= CONTENDED_YIELD_NS {
+            let doublings = self.contended_doublings;
+            self.contended_doublings = (doublings + 1).min(MAX_CONTENDED_DOUBLINGS);
+            self.contended_until = Some(now.plus_ns(CONTENDED_FOR_NS << doublings));
+            self.idle_since = None;
+        } else if self.contended_until.is_some_and(|until| until <= now) {
             *self = Self::default();
         }
     }
@@ -96,11 +96,11 @@ impl IdlePolicy {
     /// receive or to poll.
     pub(super) fn slept(&mut self, limit_ns: u64, took_ns: u64, found: bool) {
         if found {
-            (self.in_vain, self.hollow) = (0, 0);
+            (self.empty_sleeps, self.spurious_wakes) = (0, 0);
         } else if took_ns >= limit_ns {
-            (self.in_vain, self.hollow) = (self.in_vain.saturating_add(1), 0);
+            (self.empty_sleeps, self.spurious_wakes) = (self.empty_sleeps.saturating_add(1), 0);
         } else {
-            self.hollow += 1;
+            self.spurious_wakes += 1;
         }
     }
 }
@@ -120,36 +120,36 @@ mod tests {
     }
 
     /// A policy after a long yield that ended at 0.
-    fn taken() -> IdlePolicy {
+    fn contended() -> IdlePolicy {
         let mut policy = IdlePolicy::default();
-        policy.yielded(Time::ZERO, TAKEN_NS);
+        policy.yielded(Time::ZERO, CONTENDED_YIELD_NS);
         policy
     }
 
     #[test]
-    fn where_yields_are_short_nobody_sleeps() {
+    fn no_poller_sleeps_while_yields_are_short() {
         let mut policy = IdlePolicy::default();
         for us in 0..1_000_000 {
             let step = policy.next(at(us), || panic!("the system must not be asked"));
             assert_eq!(step, IdleStep::Yield);
-            policy.yielded(at(us), TAKEN_NS - 1);
+            policy.yielded(at(us), CONTENDED_YIELD_NS - 1);
         }
-        assert!(!policy.is_taken());
+        assert!(!policy.is_contended());
     }
 
     #[test]
     fn a_long_yield_makes_the_next_polls_sleep() {
-        let mut policy = taken();
-        assert!(policy.is_taken());
-        for us in 0..TAKEN_FOR_NS / 1_000 {
+        let mut policy = contended();
+        assert!(policy.is_contended());
+        for us in 0..CONTENDED_FOR_NS / 1_000 {
             assert_eq!(policy.next(at(us), || false), sleep(125));
             policy.slept(125_000, 30_000, true);
         }
     }
 
     #[test]
-    fn sleeps_in_vain_become_longer_and_a_packet_ends_that() {
-        let mut policy = taken();
+    fn empty_sleeps_become_longer_until_a_packet_comes() {
+        let mut policy = contended();
         for us in [125, 250, 500, 1_000, 1_000] {
             assert_eq!(policy.next(at(1), || false), sleep(us));
             policy.slept(us * 1_000, us * 1_000 + 50, false);
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn idle_processors_end_it_when_they_stay_idle() {
-        let mut policy = taken();
-        let free_us = FREE_NS / 1_000;
+        let mut policy = contended();
+        let free_us = UNCONTENDED_NS / 1_000;
         assert_eq!(policy.next(at(1), || true), sleep(125));
         assert_eq!(policy.next(at(free_us), || true), sleep(125));
         assert_eq!(
@@ -171,12 +171,12 @@ mod tests {
         );
         assert_eq!(policy.next(at(2 * free_us), || true), sleep(125));
         assert_eq!(policy.next(at(3 * free_us), || true), IdleStep::Yield);
-        assert!(!policy.is_taken());
+        assert!(!policy.is_contended());
     }
 
     #[test]
-    fn a_yield_now_and_then_shows_whether_it_is_still_so() {
-        let mut policy = taken();
+    fn an_occasional_yield_measures_the_contention() {
+        let mut policy = contended();
         let mut now = Time::ZERO;
         let mut lengths = Vec::new();
         for _ in 0..10 {
@@ -185,29 +185,33 @@ mod tests {
                 now = now.plus_ns(1_000_000);
             }
             lengths.push(now.ns_since(begin));
-            assert!(policy.is_taken());
+            assert!(policy.is_contended());
             policy.yielded(now, 5_000_000);
         }
-        assert_eq!(lengths[0], TAKEN_FOR_NS);
-        assert_eq!(lengths[9], TAKEN_FOR_NS << MAX_TAKEN_DOUBLINGS, "seldom");
+        assert_eq!(lengths[0], CONTENDED_FOR_NS);
+        assert_eq!(
+            lengths[9],
+            CONTENDED_FOR_NS << MAX_CONTENDED_DOUBLINGS,
+            "seldom"
+        );
         // Whatever the system reports about other processors, this one is idle.
         while policy.next(now, || false) != IdleStep::Yield {
             now = now.plus_ns(1_000_000);
         }
         policy.yielded(now, 300);
-        assert!(!policy.is_taken());
-        policy.yielded(now, TAKEN_NS);
+        assert!(!policy.is_contended());
+        policy.yielded(now, CONTENDED_YIELD_NS);
         assert_eq!(policy.next(now, || false), sleep(125));
         assert_eq!(
-            policy.next(now.plus_ns(TAKEN_FOR_NS), || false),
+            policy.next(now.plus_ns(CONTENDED_FOR_NS), || false),
             IdleStep::Yield
         );
     }
 
     /// The application may have closed the descriptors that its threads would sleep on.
     #[test]
-    fn sleeps_that_end_at_once_for_nothing_are_not_all_that_is_done() {
-        let mut policy = taken();
+    fn spurious_wakes_lead_to_yields() {
+        let mut policy = contended();
         let steps = (0..100).map(|_| {
             let step = policy.next(at(1), || false);
             policy.slept(125_000, 200, false);

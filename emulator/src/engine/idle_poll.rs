@@ -15,9 +15,9 @@ use rocade_transport::Time;
 use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
 use super::pending::ServiceContext;
-use crate::figures::{CROWDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
+use crate::figures::{CONTENDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
 use crate::load::Load;
-use crate::state::{CqInner, Driver, ServiceReason, Sleeper};
+use crate::state::{Caller, CqInner, ServiceReason, Sleeper};
 use crate::sys;
 
 /// The shared state of threads whose polls find nothing.
@@ -38,7 +38,7 @@ impl Default for IdlePolls {
 }
 
 impl IdlePolls {
-    /// Time for which a thread polls without result before it calls [`EngineInner::pass_time`].
+    /// Time for which a thread polls without result before it calls [`EngineInner::yield_or_sleep`].
     #[inline]
     pub(super) fn patience_ns(&self) -> u64 {
         self.patience_ns.load(Ordering::Relaxed)
@@ -68,8 +68,8 @@ impl IdlePolls {
     }
 
     fn publish(&self, policy: &IdlePolicy) {
-        let patience_ns = if policy.is_taken() {
-            CROWDED_PATIENCE_NS
+        let patience_ns = if policy.is_contended() {
+            CONTENDED_PATIENCE_NS
         } else {
             PATIENCE_NS
         };
@@ -82,7 +82,7 @@ impl EngineInner {
     /// Returns true if there was something to receive afterwards.
     #[cold]
     #[inline(never)]
-    pub(super) fn pass_time(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
+    pub(super) fn yield_or_sleep(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
         match (self.idle_polls.next(now), cq) {
             (IdleStep::Sleep { limit_ns }, Some(cq)) => {
                 self.serve(ServiceContext::IdlePoll(0));
@@ -140,7 +140,7 @@ impl EngineInner {
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
         if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
-            self.retry_blocked(Driver::Background);
+            self.retry_blocked(Caller::Background);
             if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }
@@ -357,7 +357,7 @@ mod tests {
 
     /// A poller does not sleep if there is a completion already.
     #[test]
-    fn nobody_falls_asleep_at_a_queue_that_is_not_empty() {
+    fn no_poller_sleeps_on_a_queue_that_is_not_empty() {
         let (a, b) = common::pair("127.4.0.39", "127.4.0.40", 64);
         post_receive(&a);
         send(&b);

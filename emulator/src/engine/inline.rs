@@ -3,7 +3,7 @@
 //! Connection setup and teardown take a handful of messages, and each is answered at once. If the
 //! background thread received each message and then woke the waiting thread, two threads would wake
 //! up where one is enough. The waiting thread therefore polls the sockets itself for a moment. It
-//! counts as polling meanwhile, so that the background thread backs off (`handover.rs`). After a
+//! counts as polling meanwhile, so that the background thread backs off (`driver_arbiter.rs`). After a
 //! few packets for other purposes it leaves the sockets to other threads.
 
 use std::io;
@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use super::EngineInner;
-use crate::figures::{ATTEND_NS, ATTEND_VAIN};
-use crate::state::Driver;
+use crate::figures::{ATTEND_EMPTY_POLLS, ATTEND_NS};
+use crate::state::Caller;
 use crate::sys;
 
 impl EngineInner {
@@ -27,8 +27,8 @@ impl EngineInner {
         let mut now = self.now();
         let until = now.plus_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let attends_until = until.min(now.plus_ns(ATTEND_NS));
-        let mut in_vain = 0;
-        while in_vain < ATTEND_VAIN && now < attends_until {
+        let mut empty_polls = 0;
+        while empty_polls < ATTEND_EMPTY_POLLS && now < attends_until {
             let left = attends_until.ns_since(now);
             let mut set = sys::PollSet::default();
             let own = set.add(fd);
@@ -36,8 +36,8 @@ impl EngineInner {
             for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
                 set.add(socket.as_raw_fd());
             }
-            self.handover.polled();
-            self.handover.polled_in_vain(now.as_ns());
+            self.arbiter.note_poll();
+            self.arbiter.note_empty_poll(now.as_ns());
             set.wait(Some(Duration::from_nanos(left)))?;
             if set.is_ready(own) {
                 return Ok(true);
@@ -46,17 +46,17 @@ impl EngineInner {
             if !set.any_ready_from(own + 1) {
                 continue;
             }
-            self.handover.polled();
+            self.arbiter.note_poll();
             for uplink in &uplinks {
                 // The thread that holds the lock is receiving already.
                 if let Some(mut rx) = uplink.rx.try_lock() {
-                    self.receive(uplink, &mut rx, Driver::Application);
+                    self.receive(uplink, &mut rx, Caller::Application);
                 }
             }
             if is_there() {
                 return Ok(true);
             }
-            in_vain += 1;
+            empty_polls += 1;
         }
         self.leave_inline();
         let mut set = sys::PollSet::default();

@@ -1,7 +1,7 @@
 //! The engine: the state of a process that its devices share.
 //!
 //! Threads that poll a CQ receive inline. One background thread receives, fires timers and retries
-//! while no thread polls (`state::handover`). Both run the same code. Receiving locks a link, then
+//! while no thread polls (`state::driver_arbiter`). Both run the same code. Receiving locks a link, then
 //! for each batch the QP table and the region table for reading, then one QP at a time. Lock order
 //! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
@@ -55,7 +55,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
 use crate::state::{
-    AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
+    AsyncEvents, DriverArbiter, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
     ServiceQueue, SrqNumber, SrqNumbers, Uplink,
 };
 use crate::steering::{QpnAllocator, Slot};
@@ -128,7 +128,7 @@ pub(crate) struct EngineInner {
     network: NetworkWatch,
     /// The background thread was started.
     has_background: Mutex<bool>,
-    handover: Handover,
+    arbiter: DriverArbiter,
     /// Written with each poll, and therefore on its own cache line.
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
@@ -196,7 +196,7 @@ impl Engine {
                 shared_targets: SharedTargets::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
-                handover: Handover::new(),
+                arbiter: DriverArbiter::new(),
                 polls: CachePadded::default(),
                 idle_polls: IdlePolls::default(),
                 peer_wake_fd: Arc::new(shm::wake_fd()?),
@@ -601,13 +601,13 @@ impl EngineInner {
     /// Records that the application polls a CQ.
     #[inline]
     pub(crate) fn polled(&self) {
-        self.handover.polled();
+        self.arbiter.note_poll();
     }
 
     /// Records that the application stops polling, and lets the background thread take over.
     pub(crate) fn leave_inline(&self) {
         self.serve(ServiceContext::Poll);
-        if self.handover.stopped_polling() {
+        if self.arbiter.note_app_sleep() {
             self.wake_background();
         }
     }

@@ -11,7 +11,7 @@ use rocade_transport::Cause;
 
 use super::EngineInner;
 use crate::memory::MemGuard;
-use crate::state::{Driver, QpCore, QpInner};
+use crate::state::{Caller, QpCore, QpInner};
 
 impl EngineInner {
     /// Moves the QPs of all overrun CQs to ERR. Repeats, because their flushed work requests may be
@@ -35,14 +35,14 @@ impl EngineInner {
                 self.with_live(qp, |core, mem| {
                     // What the QP has received before is acknowledged, if there is room to report
                     // it.
-                    self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
+                    self.drain(qp, core, mem, Cause::Other, now, Caller::Background);
                     core.qp.set_fatal(now, 0);
                 });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
+                    self.drain(qp, core, mem, Cause::Other, now, Caller::Background);
                 });
             }
         }

@@ -19,7 +19,7 @@ use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
 use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
-use crate::state::{Driver, QpCore, QpInner, ServiceReason, debt_of};
+use crate::state::{Caller, QpCore, QpInner, ServiceReason, debt_of};
 use crate::sys;
 
 impl EngineInner {
@@ -36,7 +36,7 @@ impl EngineInner {
     fn may_hold(&self, core: &mut QpCore) -> bool {
         let looked_after =
             core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_look_after();
-        let may = looked_after && !self.handover.is_asleep();
+        let may = looked_after && !self.arbiter.is_asleep();
         may && (!core.tx.uses_socket() || self.may_write_down(core))
     }
 
@@ -66,7 +66,7 @@ impl EngineInner {
 
     /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
-        let driver = Driver::Application;
+        let caller = Caller::Application;
         for _ in 0..LAST_TRIES {
             {
                 let now = self.now();
@@ -79,9 +79,9 @@ impl EngineInner {
                     || core.qp.pace().posts_wait()
                     || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
                 if owes {
-                    self.transmit(inner, &mut core, &mem, Cause::Other, (now, driver), true);
+                    self.transmit(inner, &mut core, &mem, Cause::Other, (now, caller), true);
                 } else if core.tx.is_blocked() {
-                    self.resend_blocked(inner, &mut core, &mem, driver);
+                    self.resend_blocked(inner, &mut core, &mem, caller);
                 }
                 core.tx.announce_quiet_ack();
                 if !core.tx.is_blocked() {
@@ -110,8 +110,8 @@ impl EngineInner {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
-                let (now, driver) = (self.now(), Driver::Application);
-                self.transmit(&inner, &mut core, &mem, Cause::Other, (now, driver), true);
+                let (now, caller) = (self.now(), Caller::Application);
+                self.transmit(&inner, &mut core, &mem, Cause::Other, (now, caller), true);
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.
                 core.tx.announce_quiet_ack();

@@ -20,7 +20,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
-use crate::state::{CqInner, Driver, QpCore, QpInner, ServiceReason};
+use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +56,21 @@ impl EngineInner {
         match context {
             ServiceContext::Poll => {
                 if waits(ServiceReason::BatchedPost) {
-                    self.send_posts(Driver::Application);
+                    self.send_posts(Caller::Application);
                 }
                 if waits(ServiceReason::TxBlocked) {
                     self.service_queue.try_inline();
-                    self.retry_blocked(Driver::Application);
+                    self.retry_blocked(Caller::Application);
                 }
             }
-            ServiceContext::IdlePoll(ns) => self.release_acks(ns, Driver::Application),
+            ServiceContext::IdlePoll(ns) => self.release_acks(ns, Caller::Application),
             ServiceContext::Background => {
                 let tried = self.service_queue.was_tried();
-                if !tried || self.handover.is_asleep() {
-                    self.retry_blocked(Driver::Background);
+                if !tried || self.arbiter.is_asleep() {
+                    self.retry_blocked(Caller::Background);
                 }
-                self.release_acks(HOLD_NS, Driver::Background);
-                self.send_posts(Driver::Background);
+                self.release_acks(HOLD_NS, Caller::Background);
+                self.send_posts(Caller::Background);
             }
         }
     }
@@ -119,9 +119,9 @@ impl EngineInner {
     /// Serves the QPs that were woken. One may wake the next.
     #[cold]
     fn resume_woken(&self, context: ServiceContext) {
-        let driver = match context {
-            ServiceContext::Background => Driver::Background,
-            ServiceContext::Poll | ServiceContext::IdlePoll(_) => Driver::Application,
+        let caller = match context {
+            ServiceContext::Background => Caller::Background,
+            ServiceContext::Poll | ServiceContext::IdlePoll(_) => Caller::Application,
         };
         for _ in 0..MAX_CHAIN {
             let Some(qpn) = self.service_queue.take_woken() else {
@@ -129,20 +129,20 @@ impl EngineInner {
             };
             let now = self.now();
             self.with_qp(qpn, |inner, core, mem| {
-                self.drain(inner, core, mem, Cause::Other, now, driver);
+                self.drain(inner, core, mem, Cause::Other, now, caller);
             });
         }
     }
 
-    pub(super) fn retry_blocked(&self, driver: Driver) {
+    pub(super) fn retry_blocked(&self, caller: Caller) {
         self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
-            self.resend_blocked(inner, core, mem, driver);
+            self.resend_blocked(inner, core, mem, caller);
             core.tx.is_blocked() || inner.waits_for_room()
         });
     }
 
     /// Sends the ACKs that were delayed for `held_ns` or longer.
-    fn release_acks(&self, held_ns: u64, driver: Driver) {
+    fn release_acks(&self, held_ns: u64, caller: Caller) {
         if self.service_queue.count(ServiceReason::DelayedAck) == 0 {
             return;
         }
@@ -151,7 +151,7 @@ impl EngineInner {
             let since = core.qp.pace().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.announce_quiet_ack();
-                self.drain(inner, core, mem, Cause::Other, now, driver);
+                self.drain(inner, core, mem, Cause::Other, now, caller);
             }
             let is_over = core.qp.pace_mut().forget(now);
             if is_over {
@@ -162,15 +162,15 @@ impl EngineInner {
     }
 
     /// Transmits batched posts. The background thread transmits only those that are overdue.
-    fn send_posts(&self, driver: Driver) {
+    fn send_posts(&self, caller: Caller) {
         let now = self.now();
         self.visit_ready(ServiceReason::BatchedPost, |inner, core, mem| {
             let pace = core.qp.pace_mut();
             if pace.posts_wait() {
-                if driver == Driver::Background && !pace.posts_are_overdue(now) {
+                if caller == Caller::Background && !pace.posts_are_overdue(now) {
                     return true;
                 }
-                self.drain(inner, core, mem, Cause::Posted, now, driver);
+                self.drain(inner, core, mem, Cause::Posted, now, caller);
             }
             false
         });
@@ -213,7 +213,7 @@ impl EngineInner {
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
                     core.qp.handle_timeout(now);
                 }
-                self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
+                self.drain(inner, core, mem, Cause::Other, now, Caller::Background);
             });
         }
     }

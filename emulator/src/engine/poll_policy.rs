@@ -27,7 +27,7 @@ pub(super) struct Observation {
     /// The application's activity so far.
     pub(super) activity: Activity,
     /// Number of times that the application has gone to sleep.
-    pub(super) stops: u64,
+    pub(super) sleep_epoch: u64,
     /// The application is asleep.
     pub(super) app_asleep: bool,
     /// A polling thread of the application waits for packets.
@@ -75,7 +75,7 @@ pub(super) struct PollPolicy {
     stage: Stage,
     backoff: BackoffEstimator,
     spin: SpinEstimator,
-    stops: u64,
+    sleep_epoch: u64,
 }
 
 impl PollPolicy {
@@ -113,7 +113,7 @@ impl PollPolicy {
 
     fn on_wake(&mut self, seen: &Observation, before: Option<Activity>) -> PollStep {
         // An application that sleeps frequently is not waited for while it is awake either.
-        let sleeps = std::mem::replace(&mut self.stops, seen.stops) != seen.stops;
+        let sleeps = std::mem::replace(&mut self.sleep_epoch, seen.sleep_epoch) != seen.sleep_epoch;
         let backoff_step = if seen.has_sleeping_poller {
             Some(BACKOFF_NS << BACKOFF_DOUBLINGS)
         } else if sleeps || seen.app_asleep {
@@ -267,7 +267,7 @@ mod tests {
         now: Time::ZERO,
         packets: false,
         activity: IDLE,
-        stops: 0,
+        sleep_epoch: 0,
         app_asleep: false,
         has_sleeping_poller: false,
         timer_due: false,
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(next(&mut policy, app_asleep), PollStep::Receive);
         policy.cancel_backoff();
         let woke = Observation {
-            stops: 1,
+            sleep_epoch: 1,
             ..PACKETS
         };
         assert_eq!(
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(next(&mut policy, woke), backoff_step(10));
         // The back-off is not continued either.
         let woke = Observation {
-            stops: 2,
+            sleep_epoch: 2,
             activity: POLLED,
             ..PACKETS
         };

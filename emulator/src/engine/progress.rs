@@ -16,7 +16,7 @@ use crate::figures::{
 use crate::hca::Traffic;
 use crate::link::tap::Via;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
-use crate::state::{CqInner, Driver, Flow, Flows, RxState, TxState, Uplink};
+use crate::state::{Caller, CqInner, Flow, Flows, RxState, TxState, Uplink};
 use crate::steering::Slot;
 use crate::xrc_shared::Stray;
 
@@ -27,7 +27,7 @@ impl EngineInner {
     pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
         self.serve(ServiceContext::Poll);
         if self.tap.is_on() {
-            self.release_late(Driver::Application);
+            self.release_late(Caller::Application);
         }
         let shared = self.progress_shared(cq);
         if !shared.sockets {
@@ -38,7 +38,7 @@ impl EngineInner {
             return self.advance() || shared.found;
         }
         if packets == 0 {
-            return self.polled_in_vain(cq) || shared.found;
+            return self.note_empty_poll(cq) || shared.found;
         }
         self.polls.idle_since.store(0, Ordering::Relaxed);
         true
@@ -46,11 +46,11 @@ impl EngineInner {
 
     #[inline]
     fn receive_from_sockets(&self) -> u64 {
-        let mut packets = self.receive_frames(Driver::Application);
+        let mut packets = self.receive_frames(Caller::Application);
         for uplink in self.uplinks.read().iter() {
             // The thread that holds the lock is receiving already.
             if let Some(mut rx) = uplink.rx.try_lock() {
-                packets += self.receive(uplink, &mut rx, Driver::Application).packets;
+                packets += self.receive(uplink, &mut rx, Caller::Application).packets;
             }
         }
         packets
@@ -59,7 +59,7 @@ impl EngineInner {
     /// Receives from all links. Returns true if there were packets.
     pub(super) fn receive_inline(&self) -> bool {
         let channels = self.channels.read();
-        let shared = self.receive_shared(&channels, Driver::Application);
+        let shared = self.receive_shared(&channels, Caller::Application);
         drop(channels);
         let packets = shared + self.receive_from_sockets();
         if packets > 0 {
@@ -70,7 +70,7 @@ impl EngineInner {
 
     /// Handles an empty poll. Returns true if packets came while it waited.
     #[inline]
-    fn polled_in_vain(&self, cq: Option<&CqInner>) -> bool {
+    fn note_empty_poll(&self, cq: Option<&CqInner>) -> bool {
         // Only every few polls: reading the clock takes a tenth of a poll.
         let polls = self.polls.vain.load(Ordering::Relaxed);
         self.polls
@@ -80,14 +80,15 @@ impl EngineInner {
             return false;
         }
         let now = self.now().as_ns();
-        self.handover.polled_in_vain(now);
+        self.arbiter.note_empty_poll(now);
         let idle_since = self.polls.idle_since.load(Ordering::Relaxed);
         if idle_since == 0 {
             self.polls.idle_since.store(now, Ordering::Relaxed);
             return false;
         }
         let idle_ns = now.saturating_sub(idle_since);
-        idle_ns >= self.idle_polls.patience_ns() && self.pass_time(cq, idle_ns, Time::from_ns(now))
+        idle_ns >= self.idle_polls.patience_ns()
+            && self.yield_or_sleep(cq, idle_ns, Time::from_ns(now))
     }
 
     /// Receives from the shared memory links.
@@ -100,7 +101,7 @@ impl EngineInner {
             };
         }
         let channels = self.channels.read();
-        let mut found = self.receive_shared(&channels, Driver::Application) > 0;
+        let mut found = self.receive_shared(&channels, Caller::Application) > 0;
         drop(channels);
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
@@ -109,7 +110,7 @@ impl EngineInner {
         if found {
             self.polls.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {
-            found = self.polled_in_vain(cq);
+            found = self.note_empty_poll(cq);
         }
         Shared { found, sockets }
     }
@@ -118,7 +119,7 @@ impl EngineInner {
     /// After long batches the outputs of all QPs are flushed together, so that one ACK covers many
     /// packets. In the middle of a message this polls for a little longer, because the rest is on
     /// its way.
-    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, driver: Driver) -> Received {
+    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, caller: Caller) -> Received {
         let RxState {
             buffer,
             flows,
@@ -134,7 +135,7 @@ impl EngineInner {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short, driver);
+                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short, caller);
                     received.packets += delivered.packets;
                     received.more = true;
                     // The application waits for completions, perhaps to post new receives.
@@ -161,7 +162,7 @@ impl EngineInner {
         for qpn in dirty.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let cause = cause_of(core);
-                self.drain(inner, core, mem, cause, self.now(), driver);
+                self.drain(inner, core, mem, cause, self.now(), caller);
             });
         }
         self.serve_cm();
@@ -179,7 +180,7 @@ impl EngineInner {
         dirty: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
-        driver: Driver,
+        caller: Caller,
     ) -> Delivered {
         let local = uplink.link.local();
         let welcome = self.peers.allow(batch.source.ip());
@@ -189,7 +190,7 @@ impl EngineInner {
         let qps = self.qps.read();
         let now = self.now();
         let mem = self.regions().read(now);
-        let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+        let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
         let mut dirty = (!at_once || !dirty.is_empty()).then_some(dirty);
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);

@@ -1,7 +1,7 @@
 //! Drives an engine with a simulated network. There is no background thread, and time advances when
 //! the application has nothing left to do at the current time.
 
-use crate::state::Driver;
+use crate::state::Caller;
 use rocade_transport::Time;
 
 use super::EngineInner;
@@ -39,10 +39,10 @@ impl EngineInner {
             return false;
         };
         self.move_to(next);
-        self.release_late(Driver::Application);
+        self.release_late(Caller::Application);
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
-            while self.receive(uplink, &mut rx, Driver::Application).more {}
+            while self.receive(uplink, &mut rx, Caller::Application).more {}
         }
         self.fire_timers();
         self.serve_cm();

@@ -10,7 +10,7 @@ use super::dispatch::{Dispatch, Origin, Verdict};
 use super::transmit::Run;
 use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
 use crate::link::{Inbound, Segments};
-use crate::state::{Driver, Path, TxState, Uplink};
+use crate::state::{Caller, Path, TxState, Uplink};
 
 impl Origin for Via {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
@@ -41,7 +41,7 @@ impl EngineInner {
         path: &Path,
         enters: &mut bool,
         run: Run<'_>,
-        driver: Driver,
+        caller: Caller,
     ) -> bool {
         let shared = path.live_channel().is_some();
         let envelope = Envelope {
@@ -58,8 +58,8 @@ impl EngineInner {
         let segments = Segments::new(run.bytes, run.segment_len);
         let mut sent = true;
         match self.tap.depart(self.now(), envelope, segments, way_out) {
-            Departure::Free => sent = self.put(uplink, path, enters, run, driver),
-            Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, driver),
+            Departure::Free => sent = self.put(uplink, path, enters, run, caller),
+            Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, caller),
             Departure::Late(due) => {
                 self.service_queue.wake_thread_by(due);
                 return true;
@@ -67,7 +67,7 @@ impl EngineInner {
         }
         if self.tap.is_faulty() {
             self.tap.has_left();
-            self.release_leaving(driver);
+            self.release_leaving(caller);
         }
         sent
     }
@@ -75,34 +75,34 @@ impl EngineInner {
     /// Sends a complete and sealed packet that belongs to no QP. It is lost if there is no room.
     pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
         let run = Run::single(bytes, false);
-        let driver = Driver::Application;
+        let caller = Caller::Application;
         if self.tap.is_on() {
-            self.send_tapped(uplink, path, &mut false, run, driver);
+            self.send_tapped(uplink, path, &mut false, run, caller);
         } else {
-            self.put(uplink, path, &mut false, run, driver);
+            self.put(uplink, path, &mut false, run, caller);
         }
     }
 
-    fn release_leaving(&self, driver: Driver) {
+    fn release_leaving(&self, caller: Caller) {
         let now = self.now();
         while let Some(leaving) = self.tap.take_leaving(now) {
-            self.leave(&leaving, &mut false, false, driver);
+            self.leave(&leaving, &mut false, false, caller);
         }
     }
 
-    fn leave(&self, leaving: &Leaving<WayOut>, enters: &mut bool, promise: bool, driver: Driver) {
+    fn leave(&self, leaving: &Leaving<WayOut>, enters: &mut bool, promise: bool, caller: Caller) {
         let (uplink, path) = &leaving.way;
         for _ in 0..leaving.copies {
             // Without room the packet is lost.
             let run = Run::single(&leaving.bytes, promise);
-            self.put(uplink, path, enters, run, driver);
+            self.put(uplink, path, enters, run, caller);
         }
     }
 
     /// Sends and delivers the packets whose delay is over.
     #[cold]
-    pub(super) fn release_late(&self, driver: Driver) {
-        self.release_leaving(driver);
+    pub(super) fn release_late(&self, caller: Caller) {
+        self.release_leaving(caller);
         loop {
             let now = self.now();
             let Some(mut arriving) = self.tap.take_arriving(now) else {
@@ -110,7 +110,7 @@ impl EngineInner {
             };
             let qps = self.qps.read();
             let mem = self.regions().read(now);
-            let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+            let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
             let verdict = dispatch.arrive(&mut arriving, None);
             dispatch.let_go(None);
             if verdict == Verdict::UnknownQp(Qpn::GSI) {

@@ -17,7 +17,7 @@ use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
-    Blocked, Driver, Icrcs, Path, QpCore, QpInner, ServiceReason, TxState, Uplink, way,
+    Blocked, Caller, Icrcs, Path, QpCore, QpInner, ServiceReason, TxState, Uplink, way,
 };
 
 const ICRC_LEN: usize = 4;
@@ -73,7 +73,7 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         cause: Cause,
         now: Time,
-        driver: Driver,
+        caller: Caller,
     ) {
         let wants = core.qp.wants_to_transmit(AckTiming::Now);
         let reserved = if wants {
@@ -85,7 +85,7 @@ impl EngineInner {
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
         inner.checkpoint(&core.qp);
-        self.transmit(inner, core, mem, cause, (now, driver), wants);
+        self.transmit(inner, core, mem, cause, (now, caller), wants);
         inner.checkpoint(&core.qp);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
@@ -136,7 +136,7 @@ impl EngineInner {
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         cause: Cause,
-        (now, driver): (Time, Driver),
+        (now, caller): (Time, Caller),
         wants: bool,
     ) {
         core.qp.pace_mut().release_posts();
@@ -148,12 +148,12 @@ impl EngineInner {
             core.tx.leads_anywhere() || core.qp.config().qp_type == QpType::DcInitiator;
         if !leads_anywhere {
             if let Some(raw) = inner.raw() {
-                self.send_frames(inner, core, raw, mem, driver);
+                self.send_frames(inner, core, raw, mem, caller);
             }
             return;
         }
         let owed = core.qp.owed_ack();
-        if core.tx.blocked.is_some() && !self.send_blocked(&mut core.tx, driver) {
+        if core.tx.blocked.is_some() && !self.send_blocked(&mut core.tx, caller) {
             self.note_unsent(core, owed);
             return;
         }
@@ -164,16 +164,16 @@ impl EngineInner {
         if is_quiet {
             acks = AckTiming::Now;
         }
-        let promised = is_quiet && self.promise_ack(inner, core, driver);
+        let promised = is_quiet && self.promise_ack(inner, core, caller);
         if !promised && (wants || is_quiet) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);
+                self.transmit_through(inner, core, mem, (acks, now, caller), is_quiet, buffer);
             });
             if with_buffer.is_err() {
                 // The thread-local buffer is gone, because the thread is about to end.
                 let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-                self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, &mut buffer);
+                self.transmit_through(inner, core, mem, (acks, now, caller), is_quiet, &mut buffer);
             }
         }
         if core.tx.blocked.is_some() {
@@ -195,7 +195,7 @@ impl EngineInner {
     /// Writes the lone ACK that there is to send into the ring of the peer, as an unpublished
     /// record. Returns false without any effect if packet hooks are active, or if the ACK has to be
     /// sent otherwise.
-    fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, driver: Driver) -> bool {
+    fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, caller: Caller) -> bool {
         let QpCore { qp, tx, .. } = core;
         let Some((_, path)) = &tx.route else {
             return false;
@@ -207,9 +207,9 @@ impl EngineInner {
             return false;
         };
         let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
-        let sending = sending(path, len, len, true, driver);
+        let sending = sending(path, len, len, true, caller);
         let sent = send_shared(channel, &mut tx.enters_channel, piece, sending);
-        self.note_sent(inner, (1, len), true, driver);
+        self.note_sent(inner, (1, len), true, caller);
         // No registered memory is read.
         if sent == Ok(false) {
             tx.blocked = Some(Box::new(Blocked {
@@ -231,12 +231,12 @@ impl EngineInner {
         inner: &QpInner,
         (segments, len): (usize, usize),
         shared: bool,
-        driver: Driver,
+        caller: Caller,
     ) {
         inner.hca().traffic.sent(segments as u64, len, shared);
         self.count_traffic();
-        if driver == Driver::Application {
-            self.handover.sent();
+        if caller == Caller::Application {
+            self.arbiter.note_send();
         }
     }
 
@@ -245,7 +245,7 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (mut acks, mut now, driver): (AckTiming, Time, Driver),
+        (mut acks, mut now, caller): (AckTiming, Time, Caller),
         promise: bool,
         buffer: &mut TxBuffer,
     ) {
@@ -291,14 +291,14 @@ impl EngineInner {
                 _ if !may_leave => seal(&mut path.icrc, buffer, mem).map(|()| false),
                 _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
                     let run = Run::of(buffer, promise);
-                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, driver);
+                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, caller);
                     tx.quiet.take_if(|_| !promise && sent);
                     sent
                 }),
                 // A shared memory link that has just ended: the packets are lost.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let sending = sending(path, len, segment_len, promise, driver);
+                    let sending = sending(path, len, segment_len, promise, caller);
                     let pieces = pieces(buffer, mem);
                     let sent = send_shared(channel, &mut tx.enters_channel, pieces, sending);
                     tx.quiet.take_if(|_| !promise && sent == Ok(true));
@@ -313,11 +313,11 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let way = (&**uplink, path, &mut tx.enters_channel, driver);
+                let way = (&**uplink, path, &mut tx.enters_channel, caller);
                 self.salvage(inner, qp, way, mem, now, buffer);
                 continue;
             };
-            self.note_sent(inner, (buffer.segments(), len), channel.is_some(), driver);
+            self.note_sent(inner, (buffer.segments(), len), channel.is_some(), caller);
             if !sent {
                 tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
@@ -366,7 +366,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (uplink, path, enters, driver): (&Uplink, &mut Path, &mut bool, Driver),
+        (uplink, path, enters, caller): (&Uplink, &mut Path, &mut bool, Caller),
         memory: &MemGuard<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -382,13 +382,13 @@ impl EngineInner {
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.put(uplink, path, enters, Run::single(segment, false), driver);
+            self.put(uplink, path, enters, Run::single(segment, false), caller);
         });
     }
 
     /// Sends the blocked run. Returns false if there is still no room.
     #[cold]
-    fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
+    fn send_blocked(&self, tx: &mut TxState, caller: Caller) -> bool {
         let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
         if tx.blocked.as_deref().is_some_and(waits) {
             return false;
@@ -406,7 +406,7 @@ impl EngineInner {
             let held = blocked.is_paced
                 && path.live_channel().is_none()
                 && !uplink.speed.admits(self.now(), run.bytes.len());
-            if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
+            if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, caller) {
                 return false;
             }
             tx.blocked = None;
@@ -422,7 +422,7 @@ impl EngineInner {
         path: &Path,
         enters: &mut bool,
         run: Run<'_>,
-        driver: Driver,
+        caller: Caller,
     ) -> bool {
         let Some(channel) = path.live_channel() else {
             return self.send(uplink, path, run.bytes, run.segment_len);
@@ -430,7 +430,7 @@ impl EngineInner {
         let pieces = iter::once(Piece::Bytes(run.bytes));
         let (len, segment_len) = (run.bytes.len(), run.segment_len);
         // No registered memory is read.
-        let sending = sending(path, len, segment_len, run.promise, driver);
+        let sending = sending(path, len, segment_len, run.promise, caller);
         send_shared(channel, enters, pieces, sending).unwrap_or(true)
     }
 
@@ -468,13 +468,13 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        driver: Driver,
+        caller: Caller,
     ) {
         if inner.raw().is_some() {
-            self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+            self.drain(inner, core, mem, Cause::Other, self.now(), caller);
         } else if core.tx.blocked.is_some() {
-            if self.send_blocked(&mut core.tx, driver) {
-                self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+            if self.send_blocked(&mut core.tx, caller) {
+                self.drain(inner, core, mem, Cause::Other, self.now(), caller);
             } else {
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
             }
@@ -484,14 +484,14 @@ impl EngineInner {
 
 /// Returns the parameters of a run through the shared memory link of a path.
 #[inline]
-fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, driver: Driver) -> Sending {
+fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, caller: Caller) -> Sending {
     Sending {
         len,
         segment_len,
         traffic_class: path.traffic_class,
         hop_limit: path.hop_limit,
         after_udp: false,
-        wait: driver == Driver::Background,
+        wait: caller == Caller::Background,
         promise,
     }
 }

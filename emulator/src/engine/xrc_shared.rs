@@ -12,7 +12,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::state::{
-    AsyncEvents, Domain, Driver, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
+    AsyncEvents, Caller, Domain, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
 };
 use crate::steering::Slot;
 use crate::xrc_shared::{Host, SharedTargets};
@@ -68,7 +68,7 @@ impl Host for EngineInner {
             mem,
             Cause::Other,
             now,
-            Driver::Background,
+            Caller::Background,
         );
     }
 

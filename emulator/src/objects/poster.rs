@@ -12,7 +12,7 @@ use super::ah::Ah;
 use super::qp::QpOwner;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
-use crate::state::{Driver, QpCore, QpInner};
+use crate::state::{Caller, QpCore, QpInner};
 
 /// The destination of a datagram (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Copy, Debug)]
@@ -262,7 +262,7 @@ impl Drop for SendPoster<'_> {
                 &self.mem,
                 Cause::Posted,
                 self.now,
-                Driver::Application,
+                Caller::Application,
             );
         }
     }
@@ -329,7 +329,7 @@ impl RecvPoster<'_> {
             QpState::Err => Cause::Other,
             _ => core.qp.pace().cause_of_credit(),
         };
-        engine.drain(self.inner, core, &mem, cause, now, Driver::Application);
+        engine.drain(self.inner, core, &mem, cause, now, Caller::Application);
     }
 }
 

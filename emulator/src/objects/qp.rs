@@ -22,7 +22,7 @@ use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
 use crate::state::{
-    AckCounter, CrossPart, Driver, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
+    AckCounter, Caller, CrossPart, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
     User,
 };
 use crate::sys;
@@ -406,8 +406,8 @@ impl Qp {
                 cross.reset();
             }
         }
-        let driver = Driver::Application;
-        engine.drain(inner, &mut core, &mem, Cause::Other, now, driver);
+        let caller = Caller::Application;
+        engine.drain(inner, &mut core, &mem, Cause::Other, now, caller);
         drop(core);
         drop(mem);
         if by_udp {

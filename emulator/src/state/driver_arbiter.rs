@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The thread that drives the links at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driver {
+pub(crate) enum Caller {
     /// The application's thread.
     Application,
     /// The background thread. Packets that it sends do not count as the application's activity.
@@ -24,19 +24,19 @@ pub(crate) enum Driver {
 /// The counters and flags that the application and the background thread exchange. Counters are
 /// approximate: concurrent increments may be lost, but a count never goes back for good.
 #[derive(Debug)]
-pub(crate) struct Handover {
+pub(crate) struct DriverArbiter {
     /// Number of the application's polls.
     polls: CachePadded<AtomicU64>,
     /// Number of packet runs that any thread of the application has sent.
     sends: CachePadded<AtomicU64>,
     /// Time of the application's last empty poll, in ns.
-    vain_at: AtomicU64,
+    empty_poll_at: AtomicU64,
     /// Number of times that the application stopped polling to sleep.
-    stops: AtomicU64,
+    sleep_epoch: AtomicU64,
     /// The value of `polls` when the application last stopped.
-    stopped_at: AtomicU64,
+    slept_at: AtomicU64,
     /// 1 while the background thread has yielded and must be woken.
-    stepped_back: AtomicU64,
+    yielded: AtomicU64,
 }
 
 /// A snapshot of the application's counters.
@@ -48,39 +48,39 @@ pub(crate) struct Activity {
     polling: bool,
 }
 
-impl Handover {
+impl DriverArbiter {
     pub(crate) fn new() -> Self {
         Self {
             polls: CachePadded::new(AtomicU64::new(0)),
             sends: CachePadded::new(AtomicU64::new(0)),
-            vain_at: AtomicU64::new(0),
-            stops: AtomicU64::new(0),
-            stopped_at: AtomicU64::new(u64::MAX),
-            stepped_back: AtomicU64::new(0),
+            empty_poll_at: AtomicU64::new(0),
+            sleep_epoch: AtomicU64::new(0),
+            slept_at: AtomicU64::new(u64::MAX),
+            yielded: AtomicU64::new(0),
         }
     }
 
     /// Records a poll of the application.
     #[inline]
-    pub(crate) fn polled(&self) {
-        step(&self.polls);
+    pub(crate) fn note_poll(&self) {
+        count_one(&self.polls);
     }
 
     /// Records that the application has sent.
     #[inline]
-    pub(crate) fn sent(&self) {
-        step(&self.sends);
+    pub(crate) fn note_send(&self) {
+        count_one(&self.sends);
     }
 
     /// Records an empty poll of the application.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
-        self.vain_at.store(now_ns, Ordering::Relaxed);
+    pub(crate) fn note_empty_poll(&self, now_ns: u64) {
+        self.empty_poll_at.store(now_ns, Ordering::Relaxed);
     }
 
     /// Returns true if the application is polling, or was preempted while polling.
     pub(crate) fn is_polling(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.vain_at.load(Ordering::Relaxed)) < FRESH_NS
+        now_ns.saturating_sub(self.empty_poll_at.load(Ordering::Relaxed)) < FRESH_NS
     }
 
     /// Returns a snapshot. `receiving`: a thread of the application is receiving packets at the
@@ -95,42 +95,42 @@ impl Handover {
 
     /// Returns true if the application has gone to sleep and not polled since.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.stopped_at.load(Ordering::Relaxed) == self.polls.load(Ordering::Relaxed)
+        self.slept_at.load(Ordering::Relaxed) == self.polls.load(Ordering::Relaxed)
     }
 
     /// Records that the application stops polling. Returns true if the background thread has to be
     /// woken.
-    pub(crate) fn stopped_polling(&self) -> bool {
-        self.stopped_at
+    pub(crate) fn note_app_sleep(&self) -> bool {
+        self.slept_at
             .store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.stops.fetch_add(1, Ordering::Relaxed);
+        self.sleep_epoch.fetch_add(1, Ordering::Relaxed);
         // Store, fence, load on both sides: at least one sees what the other stored.
         fence(Ordering::SeqCst);
-        self.stepped_back.load(Ordering::Relaxed) == 1
+        self.yielded.load(Ordering::Relaxed) == 1
     }
 
     /// The current sleep count. The background thread reads it before it receives, for
-    /// [`Handover::step_back`].
-    pub(crate) fn stops(&self) -> u64 {
-        self.stops.load(Ordering::Relaxed)
+    /// [`DriverArbiter::yield_to_app`].
+    pub(crate) fn sleep_epoch(&self) -> u64 {
+        self.sleep_epoch.load(Ordering::Relaxed)
     }
 
     /// Lets the background thread yield to the application. Returns false if it must not, because
-    /// the application has stopped polling since `stops` was read.
-    pub(crate) fn step_back(&self, stops: u64) -> bool {
-        self.stepped_back.store(1, Ordering::Relaxed);
+    /// the application has stopped polling since `sleep_epoch` was read.
+    pub(crate) fn yield_to_app(&self, sleep_epoch: u64) -> bool {
+        self.yielded.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.stops.load(Ordering::Relaxed) == stops
+        self.sleep_epoch.load(Ordering::Relaxed) == sleep_epoch
     }
 
     /// Records that the background thread is awake again.
-    pub(crate) fn step_forward(&self) {
-        self.stepped_back.store(0, Ordering::Relaxed);
+    pub(crate) fn resume(&self) {
+        self.yielded.store(0, Ordering::Relaxed);
     }
 }
 
 #[inline]
-fn step(counter: &AtomicU64) {
+fn count_one(counter: &AtomicU64) {
     let count = counter.load(Ordering::Relaxed);
     counter.store(count.wrapping_add(1), Ordering::Relaxed);
 }
@@ -176,31 +176,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleeping_application_calls_the_thread() {
-        let handover = Handover::new();
-        assert!(!handover.is_asleep());
-        handover.polled();
-        let stops = handover.stops();
-        assert!(handover.step_back(stops));
+    fn a_sleeping_application_wakes_the_thread() {
+        let arbiter = DriverArbiter::new();
+        assert!(!arbiter.is_asleep());
+        arbiter.note_poll();
+        let sleep_epoch = arbiter.sleep_epoch();
+        assert!(arbiter.yield_to_app(sleep_epoch));
+        assert!(arbiter.note_app_sleep(), "the thread has yielded: wake it");
+        assert!(arbiter.is_asleep());
         assert!(
-            handover.stopped_polling(),
-            "the thread has yielded: wake it"
-        );
-        assert!(handover.is_asleep());
-        assert!(
-            !handover.step_back(stops),
+            !arbiter.yield_to_app(sleep_epoch),
             "the thread must not yield any more"
         );
-        handover.step_forward();
-        assert!(!handover.stopped_polling(), "awake: no wake-up needed");
-        let before = handover.activity(10_000, false);
-        handover.polled();
-        assert!(!handover.is_asleep());
-        assert_ne!(handover.activity(10_000, false), before);
-        handover.polled_in_vain(10_000);
-        assert!(handover.activity(11_000, false).polling);
-        assert!(!handover.activity(20_000, false).polling);
-        assert!(handover.activity(20_000, true).polling);
+        arbiter.resume();
+        assert!(!arbiter.note_app_sleep(), "awake: no wake-up needed");
+        let before = arbiter.activity(10_000, false);
+        arbiter.note_poll();
+        assert!(!arbiter.is_asleep());
+        assert_ne!(arbiter.activity(10_000, false), before);
+        arbiter.note_empty_poll(10_000);
+        assert!(arbiter.activity(11_000, false).polling);
+        assert!(!arbiter.activity(20_000, false).polling);
+        assert!(arbiter.activity(20_000, true).polling);
     }
 }
 
@@ -213,17 +210,17 @@ mod loom_tests {
     /// cannot both rely on the other. Either the application wakes the thread, or the thread sees
     /// the stop.
     #[test]
-    fn loom_no_packet_is_left_to_nobody() {
+    fn loom_no_packet_is_left_unhandled() {
         loom::model(|| {
-            let handover = Arc::new(Handover::new());
-            let stops = handover.stops();
+            let arbiter = Arc::new(DriverArbiter::new());
+            let sleep_epoch = arbiter.sleep_epoch();
             let application = {
-                let handover = Arc::clone(&handover);
-                loom::thread::spawn(move || handover.stopped_polling())
+                let arbiter = Arc::clone(&arbiter);
+                loom::thread::spawn(move || arbiter.note_app_sleep())
             };
-            let steps_back = handover.step_back(stops);
+            let yields = arbiter.yield_to_app(sleep_epoch);
             let called = application.join().unwrap();
-            assert!(!steps_back || called, "the thread sleeps and is not woken");
+            assert!(!yields || called, "the thread sleeps and is not woken");
         });
     }
 }
