@@ -21,15 +21,14 @@ mod clock;
 pub mod cm;
 pub mod config;
 mod counters;
+mod cpu_idle;
 mod engine;
 mod error;
 mod fdpass;
-mod figures;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod hca;
 pub mod link;
-mod load;
 mod memory;
 mod objects;
 pub mod random;
@@ -38,6 +37,7 @@ mod state;
 pub mod steering;
 mod sync;
 mod sys;
+mod tuning;
 mod xrc_shared;
 
 /// The name under which the helpers of `tests/common` import this crate, for unit tests.

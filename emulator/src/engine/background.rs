@@ -14,14 +14,14 @@ use super::pending::ServiceContext;
 use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
-use crate::figures::{
-    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
-    STREAM_SOCKET_LOOKS,
-};
-use crate::load::Load;
+use crate::cpu_idle::CpuIdle;
 use crate::raw::PacketSocket;
 use crate::state::{Caller, QpInner, ServiceReason, Uplink};
 use crate::sys;
+use crate::tuning::{
+    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
+    STREAM_SOCKET_LOOKS,
+};
 
 /// Starts the thread. It ends after the engine was dropped.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
@@ -61,7 +61,7 @@ struct Woken {
 #[derive(Default)]
 struct ThreadState {
     policy: PollPolicy,
-    load: Load,
+    cpu_idle: CpuIdle,
     /// The kind of rest after the last turn.
     wait_mode: WaitMode,
 }
@@ -292,8 +292,10 @@ impl EngineInner {
         };
         let mut looks = 0;
         loop {
-            let ThreadState { policy, load, .. } = turn;
-            let step = policy.next(&seen, || load.has_idle_processors(seen.now));
+            let ThreadState {
+                policy, cpu_idle, ..
+            } = turn;
+            let step = policy.next(&seen, || cpu_idle.has_idle_processors(seen.now));
             seen.packets = match step {
                 PollStep::Receive => self.receive_all(),
                 PollStep::Spin => {

@@ -20,12 +20,12 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
-use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, QpInner, Route, TxState, Uplink};
 use crate::steering::Slot;
+use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::xrc_shared::{Stray, source_of};
 
 impl EngineInner {

@@ -12,7 +12,7 @@
 
 use rocade_transport::Time;
 
-use crate::figures::{
+use crate::tuning::{
     CONTENDED_FOR_NS, CONTENDED_YIELD_NS, FIRST_SLEEP_NS, IDLE_CHECK_NS, MAX_CONTENDED_DOUBLINGS,
     MAX_SPURIOUS_WAKES, SLEEP_DOUBLINGS, UNCONTENDED_NS,
 };

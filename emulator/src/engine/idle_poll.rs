@@ -15,17 +15,17 @@ use rocade_transport::Time;
 use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
 use super::pending::ServiceContext;
-use crate::figures::{CONTENDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
-use crate::load::Load;
+use crate::cpu_idle::CpuIdle;
 use crate::state::{Caller, CqInner, ServiceReason, Sleeper};
 use crate::sys;
+use crate::tuning::{CONTENDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
 
 /// The shared state of threads whose polls find nothing.
 #[derive(Debug)]
 pub(super) struct IdlePolls {
     /// Time for which such a thread polls before it yields or sleeps.
     patience_ns: AtomicU64,
-    policy: Mutex<(IdlePolicy, Load)>,
+    policy: Mutex<(IdlePolicy, CpuIdle)>,
 }
 
 impl Default for IdlePolls {
@@ -55,8 +55,8 @@ impl IdlePolls {
         let Some(mut policy) = self.policy.try_lock() else {
             return IdleStep::Yield;
         };
-        let (policy, load) = &mut *policy;
-        let step = policy.next(now, || load.has_idle_processors(now));
+        let (policy, cpu_idle) = &mut *policy;
+        let step = policy.next(now, || cpu_idle.has_idle_processors(now));
         self.publish(policy);
         step
     }

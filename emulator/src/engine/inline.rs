@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use super::EngineInner;
-use crate::figures::{ATTEND_EMPTY_POLLS, ATTEND_NS};
 use crate::state::Caller;
 use crate::sys;
+use crate::tuning::{ATTEND_EMPTY_POLLS, ATTEND_NS};
 
 impl EngineInner {
     /// Waits until `fd` is readable, which it is when the event `is_there`, or until `timeout` is

@@ -18,9 +18,9 @@ use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
 use crate::state::{Caller, QpCore, QpInner, ServiceReason, debt_of};
 use crate::sys;
+use crate::tuning::{LAST_PAUSE_NS, LAST_TRIES};
 
 impl EngineInner {
     /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.

@@ -18,9 +18,9 @@ use rocade_transport::{Cause, HOLD_NS, Time};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
+use crate::tuning::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,11 @@
 
 use rocade_transport::Time;
 
-use crate::figures::{
+use crate::state::Activity;
+use crate::tuning::{
     BACKOFF_DOUBLINGS, BACKOFF_DOUBLINGS_UNSEEN, BACKOFF_NS, EMPTY_SPIN_DOUBLINGS,
     FIRST_IMMEDIATE_WAKES, MAX_IMMEDIATE_WAKES, MAX_SENDING_ONLY, MAX_SPIN_NS, SPIN_NS,
 };
-use crate::state::Activity;
 
 /// The observations that a decision is based on.
 #[derive(Clone, Copy, Debug)]

@@ -10,14 +10,14 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
-use crate::figures::{
-    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
-};
 use crate::hca::Traffic;
 use crate::link::tap::Via;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::state::{Caller, CqInner, Flow, Flows, RxState, TxState, Uplink};
 use crate::steering::Slot;
+use crate::tuning::{
+    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
+};
 use crate::xrc_shared::Stray;
 
 impl EngineInner {

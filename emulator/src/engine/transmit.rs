@@ -12,13 +12,13 @@ use rocade_wire::Gid;
 
 use super::EngineInner;
 use crate::config::LinkMode;
-use crate::figures::{LONG_ANSWER, LONG_RUN};
 use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
     Blocked, Caller, Icrcs, Path, QpCore, QpInner, ServiceReason, TxState, Uplink, way,
 };
+use crate::tuning::{LONG_ANSWER, LONG_RUN};
 
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same

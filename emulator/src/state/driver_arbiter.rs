@@ -9,8 +9,8 @@
 
 use crossbeam::utils::CachePadded;
 
-use crate::figures::FRESH_NS;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::tuning::FRESH_NS;
 
 /// The thread that drives the links at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,10 +24,10 @@ use rocade_wire::Qpn;
 
 use super::cq::CqInner;
 use super::sleepers::Sleepers;
-use crate::figures::RETRY_NS;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys;
+use crate::tuning::RETRY_NS;
 
 /// The reason why a QP needs service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use std::thread;
 
 use rocade_transport::Time;
 
-use crate::figures::{BUSY_NS, IDLE_NS};
 use crate::sys;
+use crate::tuning::{BUSY_NS, IDLE_NS};
 
 /// The load of the system.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct CpuIdle {
     file: Option<File>,
     processors: usize,
     /// End of the validity of `idle`.
@@ -21,7 +21,7 @@ pub(crate) struct Load {
     idle: bool,
 }
 
-impl Load {
+impl CpuIdle {
     /// Returns true if there are at least as many processors as runnable threads. Pollers call this
     /// too, so it is not a cancellation point.
     pub(crate) fn has_idle_processors(&mut self, now: Time) -> bool {
@@ -58,17 +58,20 @@ mod tests {
 
     #[test]
     fn a_busy_system_is_left_alone() {
-        let mut load = Load::default();
-        assert!(load.running().is_some_and(|running| running >= 1), "Linux");
-        load.processors = 0;
-        assert!(!load.has_idle_processors(Time::ZERO));
-        load.processors = usize::MAX;
+        let mut cpu_idle = CpuIdle::default();
+        assert!(
+            cpu_idle.running().is_some_and(|running| running >= 1),
+            "Linux"
+        );
+        cpu_idle.processors = 0;
+        assert!(!cpu_idle.has_idle_processors(Time::ZERO));
+        cpu_idle.processors = usize::MAX;
         let soon = Time::ZERO.plus_ns(BUSY_NS - 1);
         assert!(
-            !load.has_idle_processors(soon),
+            !cpu_idle.has_idle_processors(soon),
             "it does not look again yet"
         );
-        assert!(load.has_idle_processors(Time::ZERO.plus_ns(BUSY_NS)));
+        assert!(cpu_idle.has_idle_processors(Time::ZERO.plus_ns(BUSY_NS)));
     }
 
     #[test]
