@@ -138,14 +138,14 @@ fn ah(from: &Side, to: &Side) -> Ah {
         .unwrap()
 }
 
-struct Way<'a> {
+struct DciRoute<'a> {
     qp: &'a Qp,
     ah: &'a Ah,
     dct: Qpn,
     key: u64,
 }
 
-impl Way<'_> {
+impl DciRoute<'_> {
     fn try_post(
         &self,
         wr_id: u64,
@@ -215,7 +215,7 @@ fn all_operations(link: LinkMode, first: u8) {
     a.fill(0, &pattern(100_000, 3));
     for round in 0..4u64 {
         for (index, (side, target)) in targets.iter().enumerate() {
-            let way = Way {
+            let dci_route = DciRoute {
                 qp: &dci,
                 ah: &handles[index],
                 dct: target.qp.qp_num(),
@@ -224,14 +224,14 @@ fn all_operations(link: LinkMode, first: u8) {
             let receive = [side.sge(0, 50_000)];
             target.srq.recv_queue().push(round, &receive).unwrap();
             let (va, rkey) = (side.addr(200_000), side.mr.rkey());
-            way.post(
+            dci_route.post(
                 1,
                 SendOp::Send {
                     imm: Some([1, 2, 3, 4]),
                 },
                 &[a.sge(7, 40_000)],
             );
-            way.post(
+            dci_route.post(
                 2,
                 SendOp::Write {
                     va,
@@ -240,9 +240,9 @@ fn all_operations(link: LinkMode, first: u8) {
                 },
                 &[a.sge(0, 100_000)],
             );
-            way.post(3, SendOp::Read { va, rkey }, &[a.sge(400_000, 100_000)]);
+            dci_route.post(3, SendOp::Read { va, rkey }, &[a.sge(400_000, 100_000)]);
             let counter = side.addr(800_000);
-            way.post(
+            dci_route.post(
                 4,
                 SendOp::FetchAdd {
                     va: counter,
@@ -317,7 +317,7 @@ fn all_into_one(link: LinkMode, first: u8) {
                 let dci = initiator(side, None);
                 let handle = ah(side, hub);
                 let dct = target.qp.qp_num();
-                let way = Way {
+                let dci_route = DciRoute {
                     qp: &dci,
                     ah: &handle,
                     dct,
@@ -325,8 +325,8 @@ fn all_into_one(link: LinkMode, first: u8) {
                 };
                 let (va, rkey) = (hub.addr(ROOM - 8), hub.mr.rkey());
                 for message in 0..MESSAGES {
-                    way.post(message, SendOp::Send { imm: None }, &[side.sge(0, 1000)]);
-                    way.post(
+                    dci_route.post(message, SendOp::Send { imm: None }, &[side.sge(0, 1000)]);
+                    dci_route.post(
                         message,
                         SendOp::FetchAdd { va, rkey, add: 1 },
                         &[side.sge(2048, 8)],
@@ -380,7 +380,7 @@ fn a_forged_key_raises_one_event_when_armed() {
     };
     let forge = || {
         let dct = target.qp.qp_num();
-        let way = Way {
+        let dci_route = DciRoute {
             qp: &dci,
             ah: &handle,
             dct,
@@ -391,7 +391,7 @@ fn a_forged_key_raises_one_event_when_armed() {
             rkey: b.mr.rkey(),
             imm: None,
         };
-        way.post(1, op, &[a.sge(0, 8)]);
+        dci_route.post(1, op, &[a.sge(0, 8)]);
         expect(&a.cq, 1, WcStatus::RetryExcErr);
         assert_eq!(dci.state(), QpState::Err);
         let reset = attr_of(a, QpState::Reset);
@@ -437,7 +437,7 @@ fn events_that_nobody_reads_are_bounded() {
     let qp = b.pd.create_dct(init).unwrap();
     bring_to(b, &qp, QpState::Rtr);
     let handle = ah(a, b);
-    let way = Way {
+    let dci_route = DciRoute {
         qp: &dci,
         ah: &handle,
         dct: qp.qp_num(),
@@ -449,7 +449,7 @@ fn events_that_nobody_reads_are_bounded() {
         imm: None,
     };
     for _ in 0..MOST + 20 {
-        way.post(1, op, &[a.sge(0, 8)]);
+        dci_route.post(1, op, &[a.sge(0, 8)]);
         expect(&a.cq, 1, WcStatus::RemAccessErr);
         let reset = attr_of(a, QpState::Reset);
         dci.modify(&reset, QpAttrMask::STATE).unwrap();
@@ -488,7 +488,7 @@ fn a_target_is_destroyed_under_traffic() {
                     let dci = initiator(side, None);
                     let handle = ah(side, c);
                     let dct = target.qp.qp_num();
-                    let way = Way {
+                    let dci_route = DciRoute {
                         qp: &dci,
                         ah: &handle,
                         dct,
@@ -500,7 +500,7 @@ fn a_target_is_destroyed_under_traffic() {
                         imm: None,
                     };
                     for wr_id in 0.. {
-                        way.post(wr_id, op, &[side.sge(0, 50_000)]);
+                        dci_route.post(wr_id, op, &[side.sge(0, 50_000)]);
                         match completion(&side.cq).status {
                             WcStatus::Success if wr_id == 0 => {
                                 at_it.fetch_add(1, Ordering::Relaxed);
@@ -554,7 +554,7 @@ fn destroyed_when_all_have_left(a: &Side, b: &Side) -> Duration {
     for ending in ["idle", "reset", "destroy"] {
         let dci = initiator(a, None);
         let dct = target.qp.qp_num();
-        let way = Way {
+        let dci_route = DciRoute {
             qp: &dci,
             ah: &handle,
             dct,
@@ -565,7 +565,7 @@ fn destroyed_when_all_have_left(a: &Side, b: &Side) -> Duration {
             rkey: b.mr.rkey(),
             imm: None,
         };
-        way.post(1, op, &[a.sge(0, 8)]);
+        dci_route.post(1, op, &[a.sge(0, 8)]);
         expect(&a.cq, 1, WcStatus::Success);
         match ending {
             "reset" => {
@@ -643,7 +643,7 @@ fn wrong_arguments() {
     let handles = [ah(b, a), ah(a, b)];
     let dct = good.qp.qp_num();
     let post = |qp: &Qp, ah: &Ah| {
-        Way {
+        DciRoute {
             qp,
             ah,
             dct,

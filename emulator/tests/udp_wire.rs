@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::thread;
 
-use rocade_emulator::link::{LocalAddr, ROCE_PORT, RxBuffer, TxPath, UdpLink};
+use rocade_emulator::link::{LocalAddr, ROCE_PORT, RxBuffer, UdpLink, UdpTxHandle};
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{self, IcrcFlow};
 use rocade_wire::ip::Datagram;
@@ -170,8 +170,8 @@ fn run(flow: &IcrcFlow, lens: &[usize]) -> Vec<u8> {
     run
 }
 
-fn flow(link: &UdpLink, to: IpAddr, path: TxPath) -> IcrcFlow {
-    IcrcFlow::new(link.local(), to, path.source_port).unwrap()
+fn flow(link: &UdpLink, to: IpAddr, handle: UdpTxHandle) -> IcrcFlow {
+    IcrcFlow::new(link.local(), to, handle.source_port).unwrap()
 }
 
 /// Checks that the ICRC in the packet covers its real headers.
@@ -191,9 +191,9 @@ fn single_ipv4_datagrams_have_identification_0_and_df() {
         // One hop limit has its own sockets, another one is passed with each send.
         let cases = [(0, 0, 64), (0xB9, 0, 64), (0xB9, 7, 7), (0, 255, 255)];
         for (traffic_class, hop_limit, ttl) in cases {
-            let path = link.tx_path(DEST, hop_limit).unwrap();
-            let packet = run(&flow(&link, to, path), &[100]);
-            link.send(path, to, traffic_class, &packet, packet.len())
+            let handle = link.tx_handle(DEST, hop_limit).unwrap();
+            let packet = run(&flow(&link, to, handle), &[100]);
+            link.send(handle, to, traffic_class, &packet, packet.len())
                 .unwrap();
             let bytes = tun.next();
             let datagram = Datagram::parse(&bytes).unwrap();
@@ -201,7 +201,7 @@ fn single_ipv4_datagrams_have_identification_0_and_df() {
             assert_eq!((datagram.tos, datagram.ttl), (traffic_class, ttl));
             assert_eq!(
                 (datagram.src_port, datagram.dst_port),
-                (path.source_port, ROCE_PORT)
+                (handle.source_port, ROCE_PORT)
             );
             assert!((0xC000..=0xFFFF).contains(&datagram.src_port));
             assert!(datagram.udp_checksum == 0 || datagram.udp_checksum_is_valid());
@@ -216,12 +216,12 @@ fn segments_of_one_call_are_numbered_from_0() {
     with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST, 0).unwrap();
+        let handle = link.tx_handle(DEST, 0).unwrap();
         for count in [2, 5, 40, 64] {
             let mut lens = vec![1000; count];
             lens[count - 1] = 48;
-            let data = run(&flow(&link, to, path), &lens);
-            link.send(path, to, 0x02, &data, 1000).unwrap();
+            let data = run(&flow(&link, to, handle), &lens);
+            link.send(handle, to, 0x02, &data, 1000).unwrap();
             for (index, len) in (0u16..).zip(lens) {
                 let bytes = tun.next();
                 let datagram = Datagram::parse(&bytes).unwrap();
@@ -239,11 +239,11 @@ fn a_conversation_looks_the_same_on_the_wire_when_it_has_become_a_habit() {
     with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST, 255).unwrap();
+        let handle = link.tx_handle(DEST, 255).unwrap();
         for round in 0..100 {
             for lens in [&[24, 20][..], &[if round % 2 == 0 { 20 } else { 500 }]] {
-                let data = run(&flow(&link, to, path), lens);
-                link.send(path, to, 0, &data, lens[0]).unwrap();
+                let data = run(&flow(&link, to, handle), lens);
+                link.send(handle, to, 0, &data, lens[0]).unwrap();
                 for (index, &len) in (0u16..).zip(lens) {
                     let bytes = tun.next();
                     let datagram = Datagram::parse(&bytes).unwrap();
@@ -261,10 +261,10 @@ fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
     with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST, 0).unwrap();
-        let data = run(&flow(&link, to, path), &[500, 500, 100]);
+        let handle = link.tx_handle(DEST, 0).unwrap();
+        let data = run(&flow(&link, to, handle), &[500, 500, 100]);
         link.set_gso(false);
-        link.send(path, to, 0, &data, 500).unwrap();
+        link.send(handle, to, 0, &data, 500).unwrap();
         for len in [500, 500, 100] {
             let bytes = tun.next();
             let datagram = Datagram::parse(&bytes).unwrap();
@@ -279,10 +279,10 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
     with_tun(1500, |tun| {
         for (local, to) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
             let link = UdpLink::bind(ip(local)).unwrap();
-            let path = link.tx_path(DEST, 0).unwrap();
+            let handle = link.tx_handle(DEST, 0).unwrap();
             for (len, segment_len) in [(1480, 1480), (4000, 1480)] {
                 let error = link
-                    .send(path, to, 0, &vec![0; len], segment_len)
+                    .send(handle, to, 0, &vec![0; len], segment_len)
                     .unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE), "{error}");
             }
@@ -290,7 +290,7 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
             // The largest packet that fits.
             let overhead = if to.is_ipv4() { 28 } else { 48 };
             let len = 1500 - overhead;
-            link.send(path, to, 0, &run(&flow(&link, to, path), &[len]), len)
+            link.send(handle, to, 0, &run(&flow(&link, to, handle), &[len]), len)
                 .unwrap();
             assert_eq!(tun.next().len(), 1500);
         }
@@ -305,9 +305,9 @@ fn ipv6_datagrams() {
         let to = ip("fd77::2");
         for (hop_limit, gso) in [(0, true), (9, true), (9, false), (12, true), (12, false)] {
             link.set_gso(gso);
-            let path = link.tx_path(DEST, hop_limit).unwrap();
-            let data = run(&flow(&link, to, path), &[1000, 1000, 500]);
-            link.send(path, to, 0x8A, &data, 1000).unwrap();
+            let handle = link.tx_handle(DEST, hop_limit).unwrap();
+            let data = run(&flow(&link, to, handle), &[1000, 1000, 500]);
+            link.send(handle, to, 0x8A, &data, 1000).unwrap();
             for len in [1000, 1000, 500] {
                 let bytes = tun.next();
                 let datagram = Datagram::parse(&bytes).unwrap();
@@ -330,8 +330,8 @@ fn link_local_addresses_need_and_use_their_interface() {
         let link = UdpLink::bind(local).unwrap();
         assert_eq!(link.local_addr(), local);
         let to = ip("fe80::77:2");
-        let path = link.tx_path(DEST, 0).unwrap();
-        link.send(path, to, 0, &run(&flow(&link, to, path), &[64]), 64)
+        let handle = link.tx_handle(DEST, 0).unwrap();
+        link.send(handle, to, 0, &run(&flow(&link, to, handle), &[64]), 64)
             .unwrap();
         let bytes = tun.next();
         let datagram = Datagram::parse(&bytes).unwrap();

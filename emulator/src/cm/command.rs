@@ -208,7 +208,7 @@ impl CmId {
             return Ok(None);
         }
         let hca = self.engine.hca_with(ip).ok_or(VerbsError::NoDevice)?;
-        self.engine.uplink_for(hca.local_addr(ip))?;
+        self.engine.endpoint_for(hca.local_addr(ip))?;
         Ok(Some(hca))
     }
 
@@ -302,8 +302,8 @@ impl CmId {
             _ => self.engine.source_for(dst),
         };
         let opened = found.and_then(|(own, hca)| {
-            let uplink = self.engine.uplink_for(hca.local_addr(own.ip()));
-            uplink
+            let endpoint = self.engine.endpoint_for(hca.local_addr(own.ip()));
+            endpoint
                 .map(|_| (own, hca))
                 .map_err(|error| io::Error::from_raw_os_error(error.errno()))
         });

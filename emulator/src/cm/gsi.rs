@@ -9,7 +9,7 @@ use rocade_wire::mad::{GSI_QKEY, Mad};
 use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Psn, Qpn, Service};
 
 use crate::engine::EngineInner;
-use crate::state::Uplink;
+use crate::state::LocalEndpoint;
 
 /// Length of a packet with a MAD.
 const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;
@@ -34,15 +34,15 @@ impl EngineInner {
     //= MAD-06
     pub(super) fn send_mad(
         &self,
-        uplink: &Arc<Uplink>,
+        endpoint: &Arc<LocalEndpoint>,
         psn: Psn,
         transmit: &CmTransmit,
     ) -> std::io::Result<()> {
         let CmRoute { remote, .. } = transmit.route;
-        let path = uplink.path_of(Qpn::GSI, remote, &AddressVector::default(), None)?;
-        let packet = packet(path.source_port(), psn, transmit.route, &transmit.mad);
+        let tx_route = endpoint.tx_route_to(Qpn::GSI, remote, &AddressVector::default(), None)?;
+        let packet = packet(tx_route.source_port(), psn, transmit.route, &transmit.mad);
         let packet = packet.ok_or(std::io::ErrorKind::InvalidInput)?;
-        self.send_datagram(uplink, &path, &packet);
+        self.send_datagram(endpoint, &tx_route, &packet);
         Ok(())
     }
 }

@@ -314,11 +314,11 @@ impl EngineInner {
             let psn = core.psn;
             core.psn = Psn::new(psn.get().wrapping_add(1));
             // Recursive, because a thread that receives already holds the lock.
-            let uplinks = self.uplinks().read_recursive();
-            let mut uplinks = uplinks.iter();
-            let uplink = uplinks.find(|uplink| uplink.link.local() == transmit.route.local);
-            if let Some(uplink) = uplink
-                && let Err(error) = self.send_mad(uplink, psn, &transmit)
+            let endpoints = self.endpoints().read_recursive();
+            let mut endpoints = endpoints.iter();
+            let endpoint = endpoints.find(|endpoint| endpoint.link.local() == transmit.route.local);
+            if let Some(endpoint) = endpoint
+                && let Err(error) = self.send_mad(endpoint, psn, &transmit)
             {
                 tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
             }

@@ -16,7 +16,7 @@ use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
 use crate::raw::PacketSocket;
-use crate::state::{Caller, QpInner, ServiceReason, Uplink};
+use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
 use crate::tuning::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
@@ -38,7 +38,7 @@ struct WaitSet {
     wake: Arc<OwnedFd>,
     /// The eventfd that peers of shared memory links write to, if they may wake this thread.
     peers: Option<Arc<OwnedFd>>,
-    uplinks: Vec<Arc<Uplink>>,
+    endpoints: Vec<Arc<LocalEndpoint>>,
     frames: Vec<Arc<PacketSocket>>,
     control: Option<Arc<BrokerLink>>,
     network: Option<Arc<OwnedFd>>,
@@ -105,9 +105,9 @@ impl WaitSet {
         let resources = self.resources.as_ref();
         let resources = resources.map(|socket| set.add(socket.fd()));
         let last = resources.or(network).or(control).or(peers);
-        let before_uplinks = last.unwrap_or(wake) + 1;
-        for uplink in &self.uplinks {
-            if let Some(fd) = uplink.link.rx_fd() {
+        let before_endpoints = last.unwrap_or(wake) + 1;
+        for endpoint in &self.endpoints {
+            if let Some(fd) = endpoint.link.rx_fd() {
                 set.add(fd.as_raw_fd());
             }
         }
@@ -136,7 +136,7 @@ impl WaitSet {
         }
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
-            by_packets: set.any_ready_from(before_uplinks),
+            by_packets: set.any_ready_from(before_endpoints),
             by_peers,
             by_network: network.is_some_and(|network| set.is_ready(network)),
             by_question: resources.is_some_and(|socket| set.is_ready(socket)),
@@ -162,7 +162,7 @@ impl EngineInner {
             return WaitSet {
                 wake,
                 peers: for_room.then(|| Arc::clone(&self.peer_wake_fd)),
-                uplinks: Vec::new(),
+                endpoints: Vec::new(),
                 frames: Vec::new(),
                 control,
                 network,
@@ -183,7 +183,7 @@ impl EngineInner {
         WaitSet {
             wake,
             peers: watches.then(|| Arc::clone(&self.peer_wake_fd)),
-            uplinks: self.uplinks.read().clone(),
+            endpoints: self.endpoints.read().clone(),
             frames: self.frames.receivers(),
             control,
             network,
@@ -215,7 +215,7 @@ impl EngineInner {
             self.network.changed(&self.hcas);
             self.publisher.note_network();
         }
-        self.lead_new_routes();
+        self.resolve_new_routes();
         self.shared_targets.serve(self);
         let sleep_epoch = self.arbiter.sleep_epoch();
         let step = self.poll_links(turn, woken.by_packets || by_shared, sleep_epoch);
@@ -329,9 +329,9 @@ impl EngineInner {
         drop(channels);
         if sockets {
             packets += self.receive_frames(Caller::Background);
-            for uplink in self.uplinks.read().iter() {
-                let mut rx = uplink.rx.lock();
-                packets += self.receive(uplink, &mut rx, Caller::Background).packets;
+            for endpoint in self.endpoints.read().iter() {
+                let mut rx = endpoint.rx.lock();
+                packets += self.receive(endpoint, &mut rx, Caller::Background).packets;
             }
         }
         packets > 0
@@ -340,10 +340,10 @@ impl EngineInner {
     /// Returns true if another thread is receiving.
     fn is_receiving(&self) -> bool {
         let sockets = self
-            .uplinks
+            .endpoints
             .read()
             .iter()
-            .any(|uplink| uplink.rx.is_locked());
+            .any(|endpoint| endpoint.rx.is_locked());
         sockets || self.channels.read().iter().any(|c| c.is_receiving())
     }
 
@@ -351,11 +351,11 @@ impl EngineInner {
     /// the rest. Returns true if there were packets.
     pub(super) fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
-        for uplink in self.uplinks.read().iter() {
-            let mut rx = uplink.rx.lock();
+        for endpoint in self.endpoints.read().iter() {
+            let mut rx = endpoint.rx.lock();
             let mut looks = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(uplink, &mut rx, Caller::Background);
+                let received = self.receive(endpoint, &mut rx, Caller::Background);
                 packets += received.packets;
                 if self.arbiter.is_polling(self.now().as_ns()) {
                     break;
@@ -380,10 +380,10 @@ impl EngineInner {
             return;
         }
         self.receive_all_promised();
-        for uplink in self.uplinks.read().iter() {
-            let mut rx = uplink.rx.lock();
+        for endpoint in self.endpoints.read().iter() {
+            let mut rx = endpoint.rx.lock();
             for _ in 0..SOCKET_ROUNDS {
-                if !self.receive(uplink, &mut rx, Caller::Application).more {
+                if !self.receive(endpoint, &mut rx, Caller::Application).more {
                     break;
                 }
             }

@@ -23,7 +23,7 @@ use crate::config::LinkMode;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
-use crate::state::{Caller, QpInner, Route, TxState, Uplink};
+use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::Slot;
 use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::xrc_shared::{Stray, source_of};
@@ -33,7 +33,7 @@ impl EngineInner {
     /// is none.
     pub(crate) fn channel_to(
         &self,
-        uplink: &Uplink,
+        endpoint: &LocalEndpoint,
         dest: Qpn,
         to: IpAddr,
     ) -> Option<Arc<ShmChannel>> {
@@ -41,11 +41,11 @@ impl EngineInner {
         if self.link_mode == LinkMode::Udp || slot == Slot::BROKER || self.sim.is_some() {
             return None;
         }
-        let local = uplink.link.local_addr();
+        let local = endpoint.link.local_addr();
         let peer = LocalAddr::new(to, local.scope_id());
         let broker = self.broker_link();
         let own = broker.as_ref().map_or(Slot::EMBEDDED, |b| b.slot());
-        if slot == own && self.has_uplink(peer) {
+        if slot == own && self.has_endpoint(peer) {
             let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
             return shares
                 .then(|| self.own_channel(local, peer, slot))
@@ -72,11 +72,11 @@ impl EngineInner {
     }
 
     /// Returns true if this is an address of this process.
-    fn has_uplink(&self, address: LocalAddr) -> bool {
-        let uplinks = self.uplinks.read();
-        uplinks
+    fn has_endpoint(&self, address: LocalAddr) -> bool {
+        let endpoints = self.endpoints.read();
+        endpoints
             .iter()
-            .any(|uplink| uplink.link.local_addr() == address)
+            .any(|endpoint| endpoint.link.local_addr() == address)
     }
 
     /// Returns the shared memory link between two addresses of this process, or from one to itself.
@@ -193,16 +193,16 @@ impl EngineInner {
     /// Returns the route of datagrams from an address to a QP of a peer.
     ///
     /// # Errors
-    /// Those of [`Uplink::path_of`].
+    /// Those of [`LocalEndpoint::tx_route_to`].
     pub(crate) fn route_to(
         &self,
-        uplink: &Arc<Uplink>,
+        endpoint: &Arc<LocalEndpoint>,
         dest: Qpn,
         av: &AddressVector,
     ) -> io::Result<Arc<Route>> {
         let never = self.link_mode == LinkMode::Udp || self.is_simulated();
         let at_once = never || av.dgid.to_ip().is_multicast();
-        let (route, is_new) = self.routes.to(uplink, dest, av, at_once)?;
+        let (route, is_new) = self.routes.to(endpoint, dest, av, at_once)?;
         if is_new {
             self.wake_background();
         }
@@ -210,10 +210,10 @@ impl EngineInner {
     }
 
     /// Requests the shared memory links of new routes, on the background thread.
-    pub(super) fn lead_new_routes(&self) {
+    pub(super) fn resolve_new_routes(&self) {
         for route in self.routes.take_new() {
-            let (uplink, dest, to) = route.ends();
-            route.lead(self.channel_to(uplink, dest, to));
+            let (endpoint, dest, to) = route.ends();
+            route.resolve(self.channel_to(endpoint, dest, to));
         }
     }
 
@@ -379,15 +379,15 @@ impl EngineInner {
     /// already arrived.
     #[cold]
     fn receive_udp_before(&self, channel: &ShmChannel, caller: Caller) {
-        let uplinks = self.uplinks.read();
-        let mut of_channel = uplinks
+        let endpoints = self.endpoints.read();
+        let mut of_channel = endpoints
             .iter()
-            .filter(|uplink| uplink.link.local() == channel.local());
-        if let Some(uplink) = of_channel.next() {
-            let mut rx = uplink.rx.lock();
+            .filter(|endpoint| endpoint.link.local() == channel.local());
+        if let Some(endpoint) = of_channel.next() {
+            let mut rx = endpoint.rx.lock();
             // Bounded, because other senders may keep the socket full.
             for _ in 0..MAX_UDP_BEFORE {
-                if !self.receive(uplink, &mut rx, caller).more {
+                if !self.receive(endpoint, &mut rx, caller).more {
                     break;
                 }
             }

@@ -15,7 +15,7 @@ use crate::cm::gsi::mad_of;
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
 use crate::hca::Hca;
-use crate::state::Uplink;
+use crate::state::LocalEndpoint;
 use crate::steering::Slot;
 
 impl EngineInner {
@@ -27,8 +27,8 @@ impl EngineInner {
         &self.hcas
     }
 
-    pub(crate) const fn uplinks(&self) -> &RwLock<Vec<Arc<Uplink>>> {
-        &self.uplinks
+    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>> {
+        &self.endpoints
     }
 
     /// GUID of the first device, which identifies the process to other connection managers.
@@ -68,19 +68,19 @@ impl EngineInner {
     #[cold]
     pub(super) fn to_gsi(
         &self,
-        uplink: &Uplink,
+        endpoint: &LocalEndpoint,
         source: IpAddr,
         segment: &[u8],
         forwarded: bool,
     ) -> bool {
         // The broker gets the packets of other processes first.
         let is_ours = |own| Slot::of_datagram(segment) == Some(own);
-        if !forwarded && !uplink.link.slot().is_none_or(is_ours) {
+        if !forwarded && !endpoint.link.slot().is_none_or(is_ours) {
             return false;
         }
         let packet = Packet::parse(segment).ok();
         match packet.as_ref().and_then(mad_of) {
-            Some(mad) => self.cm.put(uplink.link.local(), source, mad),
+            Some(mad) => self.cm.put(endpoint.link.local(), source, mad),
             None => self.count(|counters| &counters.rx_malformed),
         }
         true

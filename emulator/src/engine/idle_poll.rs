@@ -171,8 +171,11 @@ impl EngineInner {
         }
         let by_peer = set.add(self.peer_wake_fd.as_raw_fd());
         // The sockets stay open as long as this thread waits for them.
-        let uplinks = self.uplinks.read().clone();
-        for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
+        let endpoints = self.endpoints.read().clone();
+        for socket in endpoints
+            .iter()
+            .filter_map(|endpoint| endpoint.link.rx_fd())
+        {
             set.add(socket.as_raw_fd());
         }
         let frames = self.frames.receivers();

@@ -32,8 +32,11 @@ impl EngineInner {
             let left = attends_until.ns_since(now);
             let mut set = sys::PollSet::default();
             let own = set.add(fd);
-            let uplinks = self.uplinks.read().clone();
-            for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
+            let endpoints = self.endpoints.read().clone();
+            for socket in endpoints
+                .iter()
+                .filter_map(|endpoint| endpoint.link.rx_fd())
+            {
                 set.add(socket.as_raw_fd());
             }
             self.arbiter.note_poll();
@@ -47,10 +50,10 @@ impl EngineInner {
                 continue;
             }
             self.arbiter.note_poll();
-            for uplink in &uplinks {
+            for endpoint in &endpoints {
                 // The thread that holds the lock is receiving already.
-                if let Some(mut rx) = uplink.rx.try_lock() {
-                    self.receive(uplink, &mut rx, Caller::Application);
+                if let Some(mut rx) = endpoint.rx.try_lock() {
+                    self.receive(endpoint, &mut rx, Caller::Application);
                 }
             }
             if is_there() {

@@ -55,8 +55,8 @@ use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
 use crate::state::{
-    AsyncEvents, DriverArbiter, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    ServiceQueue, SrqNumber, SrqNumbers, Uplink,
+    AsyncEvents, DriverArbiter, Groups, LocalEndpoint, NetworkWatch, QpCore, QpInner, QpTable,
+    Routes, ServiceQueue, SrqNumber, SrqNumbers, TxRoute,
 };
 use crate::steering::{QpnAllocator, Slot};
 use crate::xrc_shared::SharedTargets;
@@ -65,7 +65,7 @@ use idle_poll::IdlePolls;
 pub(crate) use inventory::{Inventory, Registration};
 use pending::ServiceContext;
 use resources::ResourceSocket;
-use tapped::WayOut;
+use tapped::OwnedTxRoute;
 
 /// The emulated hardware of one process.
 ///
@@ -110,8 +110,8 @@ pub(crate) struct EngineInner {
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
-    uplinks: RwLock<Vec<Arc<Uplink>>>,
-    /// Held while an uplink is opened.
+    endpoints: RwLock<Vec<Arc<LocalEndpoint>>>,
+    /// Held while an endpoint is opened.
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
@@ -142,7 +142,7 @@ pub(crate) struct EngineInner {
     /// The socket at which other processes read the inventory, in a sysfs view.
     resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
-    tap: Tap<WayOut>,
+    tap: Tap<OwnedTxRoute>,
     /// The simulated network, in a simulation.
     sim: Option<Arc<Network>>,
     random: Randomness,
@@ -183,7 +183,7 @@ impl Engine {
                 clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
-                uplinks: RwLock::default(),
+                endpoints: RwLock::default(),
                 opening: Mutex::default(),
                 routes: Routes::default(),
                 groups: Groups::default(),
@@ -303,15 +303,15 @@ impl EngineInner {
 
     /// Returns the link of a local address from which datagrams with this hop limit can be sent to
     /// any slot without opening another socket.
-    pub(crate) fn datagram_uplink(
+    pub(crate) fn datagram_endpoint(
         self: &Arc<Self>,
         local: LocalAddr,
         hop_limit: u8,
-    ) -> Result<Arc<Uplink>, VerbsError> {
+    ) -> Result<Arc<LocalEndpoint>, VerbsError> {
         self.with_attachment(|_| ())?;
-        let uplink = self.uplink_for(local)?;
-        uplink.link.open_paths(hop_limit)?;
-        Ok(uplink)
+        let endpoint = self.endpoint_for(local)?;
+        endpoint.link.open_paths(hop_limit)?;
+        Ok(endpoint)
     }
 
     pub(crate) fn release_qp_num(&self, qpn: Qpn) {
@@ -425,21 +425,21 @@ impl EngineInner {
     }
 
     /// Returns the link of a local address, and opens it on first use.
-    pub(crate) fn uplink_for(&self, local: LocalAddr) -> Result<Arc<Uplink>, VerbsError> {
-        let find = |uplinks: &[Arc<Uplink>]| {
-            uplinks
+    pub(crate) fn endpoint_for(&self, local: LocalAddr) -> Result<Arc<LocalEndpoint>, VerbsError> {
+        let find = |endpoints: &[Arc<LocalEndpoint>]| {
+            endpoints
                 .iter()
-                .find(|uplink| uplink.link.local_addr() == local)
+                .find(|endpoint| endpoint.link.local_addr() == local)
                 .cloned()
         };
-        if let Some(uplink) = find(&self.uplinks.read()) {
-            return Ok(uplink);
+        if let Some(endpoint) = find(&self.endpoints.read()) {
+            return Ok(endpoint);
         }
         // One thread at a time opens links, because the broker may take long. The other threads go
         // on receiving meanwhile.
         let _opening = self.opening.lock();
-        if let Some(uplink) = find(&self.uplinks.read()) {
-            return Ok(uplink);
+        if let Some(endpoint) = find(&self.endpoints.read()) {
+            return Ok(endpoint);
         }
         let link: Box<dyn Link> = match (&self.sim, self.broker_link()) {
             (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
@@ -448,11 +448,11 @@ impl EngineInner {
         };
         let mut hcas = self.hcas.iter();
         let hca = hcas.find(|hca| hca.has_address(local.ip()));
-        let uplink = Arc::new(Uplink::new(link, hca.cloned()));
-        self.uplinks.write().push(Arc::clone(&uplink));
+        let endpoint = Arc::new(LocalEndpoint::new(link, hca.cloned()));
+        self.endpoints.write().push(Arc::clone(&endpoint));
         // The background thread has one more descriptor to wait for.
         self.wake_background();
-        Ok(uplink)
+        Ok(endpoint)
     }
 
     /// Opens the links of these addresses. One is enough to succeed. If all fail, the last error is
@@ -460,7 +460,7 @@ impl EngineInner {
     fn open_any(&self, addresses: impl Iterator<Item = LocalAddr>) -> Result<(), VerbsError> {
         let mut result = Err(VerbsError::NoDevice);
         for local in addresses {
-            match self.uplink_for(local) {
+            match self.endpoint_for(local) {
                 Ok(_) => result = Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, %local, "failed to open this address: packets to it will not arrive");
@@ -486,24 +486,24 @@ impl EngineInner {
     }
 
     /// Returns the route from an address of `hca` to a QP of a peer, and opens it on first use.
-    pub(crate) fn open_route(
+    pub(crate) fn open_tx_route(
         &self,
         hca: &Hca,
         sgid: Gid,
         av: &AddressVector,
         dest: Qpn,
-    ) -> Result<(Arc<Uplink>, Path), VerbsError> {
-        let uplink = self.uplink_for(hca.local_addr(sgid.to_ip()))?;
+    ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
+        let endpoint = self.endpoint_for(hca.local_addr(sgid.to_ip()))?;
         let to = av.dgid.to_ip();
-        let channel = self.channel_to(&uplink, dest, to);
+        let channel = self.channel_to(&endpoint, dest, to);
         let mut av = *av;
         //= ENC-10
         if self.controls_congestion() && av.traffic_class & ECN == 0 {
             // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
-        let path = uplink.path_of(dest, to, &av, channel)?;
-        Ok((uplink, path))
+        let tx_route = endpoint.tx_route_to(dest, to, &av, channel)?;
+        Ok((endpoint, tx_route))
     }
 
     /// Makes a link report the header fields of received packets, if they are needed.
@@ -525,8 +525,8 @@ impl EngineInner {
             return;
         }
         let _opening = self.opening.lock();
-        for uplink in self.uplinks.read().iter() {
-            if let Err(error) = uplink.link.report_headers() {
+        for endpoint in self.endpoints.read().iter() {
+            if let Err(error) = endpoint.link.report_headers() {
                 tracing::debug!(%error, "failed to enable header reports: datagrams show default headers");
             }
         }
@@ -543,7 +543,7 @@ impl EngineInner {
         qpn: Qpn,
     ) -> Result<(), VerbsError> {
         let at = (hca, port);
-        if self.groups.attach(&self.uplinks, at, group, qpn)? {
+        if self.groups.attach(&self.endpoints, at, group, qpn)? {
             // The background thread has one more descriptor to wait for.
             self.wake_background();
         }
@@ -552,7 +552,7 @@ impl EngineInner {
 
     /// Detaches a QP. Returns false if it was not attached.
     pub(crate) fn detach_from_group(&self, hca: &Arc<Hca>, group: Gid, qpn: Qpn) -> bool {
-        let left = self.groups.detach(&self.uplinks, hca, group, qpn);
+        let left = self.groups.detach(&self.endpoints, hca, group, qpn);
         if left == Some(true) {
             // The background thread still waits for the socket, and keeps it open until it is
             // woken.
@@ -568,7 +568,7 @@ impl EngineInner {
 
     /// Detaches a QP that ends from all groups.
     fn leave_groups(&self, qpn: Qpn) {
-        if self.groups.forget(&self.uplinks, qpn) {
+        if self.groups.forget(&self.endpoints, qpn) {
             self.wake_background();
         }
     }

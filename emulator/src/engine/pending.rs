@@ -80,7 +80,7 @@ impl EngineInner {
     pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(LEAVE_NS);
         // On a busy machine the background thread may be late.
-        self.lead_new_routes();
+        self.resolve_new_routes();
         let waits = |qp: &Arc<QpInner>| {
             qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
         };
@@ -181,7 +181,7 @@ impl EngineInner {
     #[inline]
     pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
         let calls = core.tx.uses_socket()
-            || core.qp.config().qp_type.is_dynamic() && core.tx.ways_use_socket();
+            || core.qp.config().qp_type.is_dynamic() && core.tx.peer_routes_use_socket();
         let waits = calls && core.qp.may_wait(now, bytes);
         if waits {
             self.enqueue(qpn, core, ServiceReason::BatchedPost, now);

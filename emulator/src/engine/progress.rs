@@ -13,7 +13,7 @@ use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
 use crate::link::tap::Via;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
-use crate::state::{Caller, CqInner, Flow, Flows, RxState, TxState, Uplink};
+use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::Slot;
 use crate::tuning::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
@@ -47,10 +47,10 @@ impl EngineInner {
     #[inline]
     fn receive_from_sockets(&self) -> u64 {
         let mut packets = self.receive_frames(Caller::Application);
-        for uplink in self.uplinks.read().iter() {
+        for endpoint in self.endpoints.read().iter() {
             // The thread that holds the lock is receiving already.
-            if let Some(mut rx) = uplink.rx.try_lock() {
-                packets += self.receive(uplink, &mut rx, Caller::Application).packets;
+            if let Some(mut rx) = endpoint.rx.try_lock() {
+                packets += self.receive(endpoint, &mut rx, Caller::Application).packets;
             }
         }
         packets
@@ -119,7 +119,12 @@ impl EngineInner {
     /// After long batches the outputs of all QPs are flushed together, so that one ACK covers many
     /// packets. In the middle of a message this polls for a little longer, because the rest is on
     /// its way.
-    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, caller: Caller) -> Received {
+    pub(super) fn receive(
+        &self,
+        endpoint: &LocalEndpoint,
+        rx: &mut RxState,
+        caller: Caller,
+    ) -> Received {
         let RxState {
             buffer,
             flows,
@@ -131,11 +136,11 @@ impl EngineInner {
         };
         let (mut batches, mut look_until) = (0, None);
         while batches < MAX_BATCHES {
-            match uplink.link.recv(buffer) {
+            match endpoint.link.recv(buffer) {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short, caller);
+                    let delivered = self.deliver(endpoint, flows, dirty, &batch, is_short, caller);
                     received.packets += delivered.packets;
                     received.more = true;
                     // The application waits for completions, perhaps to post new receives.
@@ -153,7 +158,7 @@ impl EngineInner {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, local = %uplink.link.local_addr(), "failed to receive");
+                    tracing::debug!(%error, local = %endpoint.link.local_addr(), "failed to receive");
                     received.more = false;
                     break;
                 }
@@ -175,16 +180,16 @@ impl EngineInner {
     #[inline(never)]
     fn deliver(
         &self,
-        uplink: &Uplink,
+        endpoint: &LocalEndpoint,
         flows: &mut Flows,
         dirty: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
         caller: Caller,
     ) -> Delivered {
-        let local = uplink.link.local();
+        let local = endpoint.link.local();
         let welcome = self.peers.allow(batch.source.ip());
-        if !welcome && self.refuse_all(uplink, batch) {
+        if !welcome && self.refuse_all(endpoint, batch) {
             return Delivered::default();
         }
         let qps = self.qps.read();
@@ -202,7 +207,7 @@ impl EngineInner {
         };
         let direct = meta_of(batch.source);
         for segment in batch.segments() {
-            let (source, segment, hops) = match uplink.link.arrival(segment) {
+            let (source, segment, hops) = match endpoint.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, 0),
                 Arrival::Forwarded(source, inner, hops) => (source, inner, hops.saturating_add(1)),
                 Arrival::Forged => {
@@ -216,7 +221,7 @@ impl EngineInner {
             } else {
                 welcome
             }) {
-                self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_refused);
+                self.pass_on(endpoint, source, segment, forwarded, |c| &c.rx_refused);
                 continue;
             }
             if forwarded {
@@ -252,21 +257,21 @@ impl EngineInner {
                 Verdict::Taken => {}
                 Verdict::Malformed => {
                     self.count(|counters| &counters.rx_malformed);
-                    uplink.count(Traffic::malformed);
+                    endpoint.count(Traffic::malformed);
                 }
                 Verdict::BadIcrc => {
                     self.count(|counters| &counters.rx_bad_icrc);
-                    uplink.count(Traffic::bad_icrc);
+                    endpoint.count(Traffic::bad_icrc);
                 }
                 // GRO may have merged it with a packet for this process although it is for another
                 // process on this address.
                 //= BTH-10
                 Verdict::UnknownQp(dest) => {
-                    if let Some(group) = &uplink.group {
+                    if let Some(group) = &endpoint.group {
                         //= MC-03
                         if dest == Qpn::MULTICAST {
                             let members = group.members();
-                            let hca = uplink.hca.as_ref();
+                            let hca = endpoint.hca.as_ref();
                             let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
                             let to = (&*members, is_own);
                             dispatch.hand_to(meta, segment, to, dirty.as_deref_mut());
@@ -275,14 +280,14 @@ impl EngineInner {
                         }
                         continue;
                     }
-                    if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
+                    if dest == Qpn::GSI && self.to_gsi(endpoint, source.ip(), segment, forwarded) {
                         continue;
                     }
                     let keeps = || self.shared_targets.keep(self, stray(segment, hops));
                     if forwarded && self.may_be_shared(dest) && keeps() {
                         continue;
                     }
-                    self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
+                    self.pass_on(endpoint, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                 Verdict::Elsewhere => {
@@ -298,7 +303,7 @@ impl EngineInner {
         let completes = qp.is_some_and(|qp| qp.completions_waiting() > 0);
         dispatch.let_go(dirty);
         let (packets, bytes) = (dispatch.packets, dispatch.bytes);
-        uplink.count(|traffic| traffic.received(packets, bytes, false));
+        endpoint.count(|traffic| traffic.received(packets, bytes, false));
         self.count_traffic();
         Delivered {
             packets,
@@ -310,13 +315,13 @@ impl EngineInner {
     /// Drops a batch of a peer that may not communicate with this process. Returns false without
     /// any effect if a packet in it was forwarded for another source.
     #[cold]
-    fn refuse_all(&self, uplink: &Uplink, batch: &RxBatch<'_>) -> bool {
-        let passed_on = |segment| matches!(uplink.link.arrival(segment), Arrival::Forwarded(..));
+    fn refuse_all(&self, endpoint: &LocalEndpoint, batch: &RxBatch<'_>) -> bool {
+        let passed_on = |segment| matches!(endpoint.link.arrival(segment), Arrival::Forwarded(..));
         if batch.segments().any(passed_on) {
             return false;
         }
         for segment in batch.segments() {
-            self.pass_on(uplink, batch.source, segment, false, |c| &c.rx_refused);
+            self.pass_on(endpoint, batch.source, segment, false, |c| &c.rx_refused);
         }
         true
     }
@@ -326,7 +331,7 @@ impl EngineInner {
     #[cold]
     fn pass_on(
         &self,
-        uplink: &Uplink,
+        endpoint: &LocalEndpoint,
         source: SocketAddr,
         segment: &[u8],
         forwarded: bool,
@@ -337,7 +342,7 @@ impl EngineInner {
             .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
         if let Some(to) = to
             && !forwarded
-            && uplink.link.forward(to, source, segment)
+            && endpoint.link.forward(to, source, segment)
         {
             self.count(|counters| &counters.forwarded);
         } else {

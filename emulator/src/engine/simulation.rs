@@ -40,9 +40,9 @@ impl EngineInner {
         };
         self.move_to(next);
         self.release_late(Caller::Application);
-        for uplink in self.uplinks.read().iter() {
-            let mut rx = uplink.rx.lock();
-            while self.receive(uplink, &mut rx, Caller::Application).more {}
+        for endpoint in self.endpoints.read().iter() {
+            let mut rx = endpoint.rx.lock();
+            while self.receive(endpoint, &mut rx, Caller::Application).more {}
         }
         self.fire_timers();
         self.serve_cm();

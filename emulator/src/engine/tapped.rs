@@ -10,7 +10,7 @@ use super::dispatch::{Dispatch, Origin, Verdict};
 use super::transmit::Run;
 use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
 use crate::link::{Inbound, Segments};
-use crate::state::{Caller, Path, TxState, Uplink};
+use crate::state::{Caller, LocalEndpoint, TxRoute, TxState};
 
 impl Origin for Via {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
@@ -30,35 +30,35 @@ impl Origin for Via {
 }
 
 /// The route of a packet that may be delayed.
-pub(super) type WayOut = (Arc<Uplink>, Path);
+pub(super) type OwnedTxRoute = (Arc<LocalEndpoint>, TxRoute);
 
 impl EngineInner {
     /// Sends a complete and sealed run through the packet hooks. Returns false if there is no room.
     #[cold]
     pub(super) fn send_tapped(
         &self,
-        uplink: &Arc<Uplink>,
-        path: &Path,
+        endpoint: &Arc<LocalEndpoint>,
+        tx_route: &TxRoute,
         enters: &mut bool,
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
-        let shared = path.live_channel().is_some();
+        let shared = tx_route.live_channel().is_some();
         let envelope = Envelope {
-            source: uplink.link.local(),
-            destination: path.to,
-            udp: (!shared).then_some((path.tx.source_port, 0)),
-            tos: path.traffic_class,
+            source: endpoint.link.local(),
+            destination: tx_route.to,
+            udp: (!shared).then_some((tx_route.tx.source_port, 0)),
+            tos: tx_route.traffic_class,
         };
-        let way_out = |is_marked| {
-            let mut path = path.clone();
-            path.traffic_class |= if is_marked { ECN_CE } else { 0 };
-            (Arc::clone(uplink), path)
+        let owned_route = |is_marked| {
+            let mut tx_route = tx_route.clone();
+            tx_route.traffic_class |= if is_marked { ECN_CE } else { 0 };
+            (Arc::clone(endpoint), tx_route)
         };
         let segments = Segments::new(run.bytes, run.segment_len);
         let mut sent = true;
-        match self.tap.depart(self.now(), envelope, segments, way_out) {
-            Departure::Free => sent = self.put(uplink, path, enters, run, caller),
+        match self.tap.depart(self.now(), envelope, segments, owned_route) {
+            Departure::Free => sent = self.put(endpoint, tx_route, enters, run, caller),
             Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, caller),
             Departure::Late(due) => {
                 self.service_queue.wake_thread_by(due);
@@ -73,13 +73,18 @@ impl EngineInner {
     }
 
     /// Sends a complete and sealed packet that belongs to no QP. It is lost if there is no room.
-    pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
+    pub(crate) fn send_datagram(
+        &self,
+        endpoint: &Arc<LocalEndpoint>,
+        tx_route: &TxRoute,
+        bytes: &[u8],
+    ) {
         let run = Run::single(bytes, false);
         let caller = Caller::Application;
         if self.tap.is_on() {
-            self.send_tapped(uplink, path, &mut false, run, caller);
+            self.send_tapped(endpoint, tx_route, &mut false, run, caller);
         } else {
-            self.put(uplink, path, &mut false, run, caller);
+            self.put(endpoint, tx_route, &mut false, run, caller);
         }
     }
 
@@ -90,12 +95,18 @@ impl EngineInner {
         }
     }
 
-    fn leave(&self, leaving: &Leaving<WayOut>, enters: &mut bool, promise: bool, caller: Caller) {
-        let (uplink, path) = &leaving.way;
+    fn leave(
+        &self,
+        leaving: &Leaving<OwnedTxRoute>,
+        enters: &mut bool,
+        promise: bool,
+        caller: Caller,
+    ) {
+        let (endpoint, tx_route) = &leaving.tx_route;
         for _ in 0..leaving.copies {
             // Without room the packet is lost.
             let run = Run::single(&leaving.bytes, promise);
-            self.put(uplink, path, enters, run, caller);
+            self.put(endpoint, tx_route, enters, run, caller);
         }
     }
 
@@ -115,12 +126,12 @@ impl EngineInner {
             dispatch.let_go(None);
             if verdict == Verdict::UnknownQp(Qpn::GSI) {
                 let Arriving { meta, bytes, .. } = arriving;
-                let uplinks = self.uplinks.read();
-                let mut uplinks = uplinks.iter();
-                let here = uplinks.find(|uplink| uplink.link.local() == meta.destination);
+                let endpoints = self.endpoints.read();
+                let mut endpoints = endpoints.iter();
+                let here = endpoints.find(|endpoint| endpoint.link.local() == meta.destination);
                 // The packet was for this process when it arrived.
-                if let Some(uplink) = here {
-                    self.to_gsi(uplink, meta.source, &bytes, true);
+                if let Some(endpoint) = here {
+                    self.to_gsi(endpoint, meta.source, &bytes, true);
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
-    Blocked, Caller, Icrcs, Path, QpCore, QpInner, ServiceReason, TxState, Uplink, way,
+    Blocked, Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxRoute, TxState, via,
 };
 use crate::tuning::{LONG_ANSWER, LONG_RUN};
 
@@ -144,9 +144,8 @@ impl EngineInner {
             core.tx.migrate();
         }
         // A DC initiator may have local work to do before it has a target.
-        let leads_anywhere =
-            core.tx.leads_anywhere() || core.qp.config().qp_type == QpType::DcInitiator;
-        if !leads_anywhere {
+        let has_route = core.tx.has_route() || core.qp.config().qp_type == QpType::DcInitiator;
+        if !has_route {
             if let Some(raw) = inner.raw() {
                 self.send_frames(inner, core, raw, mem, caller);
             }
@@ -197,17 +196,17 @@ impl EngineInner {
     /// sent otherwise.
     fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, caller: Caller) -> bool {
         let QpCore { qp, tx, .. } = core;
-        let Some((_, path)) = &tx.route else {
+        let Some((_, tx_route)) = &tx.route else {
             return false;
         };
-        let Some(channel) = path.live_channel().filter(|_| !self.tap.is_on()) else {
+        let Some(channel) = tx_route.live_channel().filter(|_| !self.tap.is_on()) else {
             return false;
         };
         let Some(ack) = qp.take_lone_ack() else {
             return false;
         };
         let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
-        let sending = sending(path, len, len, true, caller);
+        let sending = sending(tx_route, len, len, true, caller);
         let sent = send_shared(channel, &mut tx.enters_channel, piece, sending);
         self.note_sent(inner, (1, len), true, caller);
         // No registered memory is read.
@@ -266,20 +265,21 @@ impl EngineInner {
             }
             let is_ready = tx.is_ready(tag);
             let is_paced = !qp.is_reliable();
-            let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
+            let Some((endpoint, tx_route)) = tx_route_for(&mut tx.route, &mut tx.peer_routes, tag)
+            else {
                 // A response to a peer that is not allowed is dropped. All other routes are known
                 // as long as a datagram uses them.
                 debug_assert!(qp.answer_route(tag).is_some());
                 continue;
             };
-            let channel = path
+            let channel = tx_route
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
             let tapped = self.tap.is_on();
             let len = buffer.bytes().len();
             let by_socket = channel.is_none();
-            let held = by_socket && is_paced && !uplink.speed.admits(self.now(), len);
+            let held = by_socket && is_paced && !endpoint.speed.admits(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
@@ -288,24 +288,25 @@ impl EngineInner {
             let filled = fill_by_kernel(buffer, mem);
             let sent = match channel {
                 _ if filled.is_err() => Err(Fault),
-                _ if !may_leave => seal(&mut path.icrc, buffer, mem).map(|()| false),
-                _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
+                _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
+                _ if tapped => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
                     let run = Run::of(buffer, promise);
-                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, caller);
+                    let sent =
+                        self.send_tapped(endpoint, tx_route, &mut tx.enters_channel, run, caller);
                     tx.quiet.take_if(|_| !promise && sent);
                     sent
                 }),
                 // A shared memory link that has just ended: the packets are lost.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let sending = sending(path, len, segment_len, promise, caller);
+                    let sending = sending(tx_route, len, segment_len, promise, caller);
                     let pieces = pieces(buffer, mem);
                     let sent = send_shared(channel, &mut tx.enters_channel, pieces, sending);
                     tx.quiet.take_if(|_| !promise && sent == Ok(true));
                     sent
                 }
-                None => seal(&mut path.icrc, buffer, mem)
-                    .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
+                None => seal(&mut tx_route.icrc, buffer, mem)
+                    .map(|()| self.send(endpoint, tx_route, buffer.bytes(), buffer.segment_len())),
             };
             let sealed = tapped || !may_leave || channel.is_none();
             let sent = match sent {
@@ -313,8 +314,8 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let way = (&**uplink, path, &mut tx.enters_channel, caller);
-                self.salvage(inner, qp, way, mem, now, buffer);
+                let via = (&**endpoint, tx_route, &mut tx.enters_channel, caller);
+                self.salvage(inner, qp, via, mem, now, buffer);
                 continue;
             };
             self.note_sent(inner, (buffer.segments(), len), channel.is_some(), caller);
@@ -340,7 +341,7 @@ impl EngineInner {
 
     /// Resolves the route of a DC target's response if it is not known yet.
     fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
-        let Some((uplink, av)) = tx.unknown_answer(tag) else {
+        let Some((endpoint, av)) = tx.unknown_answer(tag) else {
             return;
         };
         let Some(answer) = qp
@@ -354,7 +355,7 @@ impl EngineInner {
             dgid: Gid::from_ip(answer.remote),
             ..*av
         };
-        if let Ok(route) = self.route_to(uplink, answer.dest, &av) {
+        if let Ok(route) = self.route_to(endpoint, answer.dest, &av) {
             tx.learn_answer(tag, &route);
         }
     }
@@ -366,7 +367,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (uplink, path, enters, caller): (&Uplink, &mut Path, &mut bool, Caller),
+        (endpoint, tx_route, enters, caller): (&LocalEndpoint, &mut TxRoute, &mut bool, Caller),
         memory: &MemGuard<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -378,11 +379,17 @@ impl EngineInner {
         };
         qp.salvage(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
-            traffic.sent(1, segment.len(), path.channel.is_some());
+            traffic.sent(1, segment.len(), tx_route.channel.is_some());
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
-            let crc = path.icrc.of_len(covered.len()).compute(0, covered);
+            let crc = tx_route.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.put(uplink, path, enters, Run::single(segment, false), caller);
+            self.put(
+                endpoint,
+                tx_route,
+                enters,
+                Run::single(segment, false),
+                caller,
+            );
         });
     }
 
@@ -394,7 +401,8 @@ impl EngineInner {
             return false;
         }
         if let Some(blocked) = &tx.blocked
-            && let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, blocked.route)
+            && let Some((endpoint, tx_route)) =
+                tx_route_for(&mut tx.route, &mut tx.peer_routes, blocked.route)
         {
             let run = Run {
                 bytes: &blocked.bytes,
@@ -402,11 +410,11 @@ impl EngineInner {
                 promise: false,
             };
             // A run for a shared memory link that has ended is lost.
-            let lost = !blocked.sealed && path.live_channel().is_none();
+            let lost = !blocked.sealed && tx_route.live_channel().is_none();
             let held = blocked.is_paced
-                && path.live_channel().is_none()
-                && !uplink.speed.admits(self.now(), run.bytes.len());
-            if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, caller) {
+                && tx_route.live_channel().is_none()
+                && !endpoint.speed.admits(self.now(), run.bytes.len());
+            if held || !lost && !self.put(endpoint, tx_route, &mut tx.enters_channel, run, caller) {
                 return false;
             }
             tx.blocked = None;
@@ -418,33 +426,43 @@ impl EngineInner {
     /// room.
     pub(super) fn put(
         &self,
-        uplink: &Uplink,
-        path: &Path,
+        endpoint: &LocalEndpoint,
+        tx_route: &TxRoute,
         enters: &mut bool,
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
-        let Some(channel) = path.live_channel() else {
-            return self.send(uplink, path, run.bytes, run.segment_len);
+        let Some(channel) = tx_route.live_channel() else {
+            return self.send(endpoint, tx_route, run.bytes, run.segment_len);
         };
         let pieces = iter::once(Piece::Bytes(run.bytes));
         let (len, segment_len) = (run.bytes.len(), run.segment_len);
         // No registered memory is read.
-        let sending = sending(path, len, segment_len, run.promise, caller);
+        let sending = sending(tx_route, len, segment_len, run.promise, caller);
         send_shared(channel, enters, pieces, sending).unwrap_or(true)
     }
 
     /// Returns false if the socket has no room. Other failures count as packet loss, for the
     /// transport's retries.
-    fn send(&self, uplink: &Uplink, path: &Path, run: &[u8], segment_len: usize) -> bool {
+    fn send(
+        &self,
+        endpoint: &LocalEndpoint,
+        tx_route: &TxRoute,
+        run: &[u8],
+        segment_len: usize,
+    ) -> bool {
         // Groups always use UDP.
-        if self.link_mode == LinkMode::Shm && !path.to.is_multicast() {
+        if self.link_mode == LinkMode::Shm && !tx_route.to.is_multicast() {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let sent = uplink
-            .link
-            .send(path.tx, path.to, path.traffic_class, run, segment_len);
+        let sent = endpoint.link.send(
+            tx_route.tx,
+            tx_route.to,
+            tx_route.traffic_class,
+            run,
+            segment_len,
+        );
         match sent {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
@@ -454,7 +472,7 @@ impl EngineInner {
                     // Only once: the retries of every QP would repeat it.
                     tracing::error!(
                         "failed to send to {}: {error}. Packets to it count as lost",
-                        path.to
+                        tx_route.to
                     );
                 }
                 true
@@ -484,12 +502,18 @@ impl EngineInner {
 
 /// Returns the parameters of a run through the shared memory link of a path.
 #[inline]
-fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, caller: Caller) -> Sending {
+fn sending(
+    tx_route: &TxRoute,
+    len: usize,
+    segment_len: usize,
+    promise: bool,
+    caller: Caller,
+) -> Sending {
     Sending {
         len,
         segment_len,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
+        traffic_class: tx_route.traffic_class,
+        hop_limit: tx_route.hop_limit,
         after_udp: false,
         wait: caller == Caller::Background,
         promise,

@@ -12,7 +12,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::state::{
-    AsyncEvents, Caller, Domain, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
+    AsyncEvents, Caller, Domain, LocalEndpoint, QpCore, QpInner, QpTable, TxRoute, XrcdInitAttr,
 };
 use crate::steering::Slot;
 use crate::xrc_shared::{Host, SharedTargets};
@@ -30,8 +30,8 @@ impl Host for EngineInner {
         &self.qps
     }
 
-    fn uplinks(&self) -> &RwLock<Vec<Arc<Uplink>>> {
-        &self.uplinks
+    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>> {
+        &self.endpoints
     }
 
     fn broker(&self) -> Option<Arc<BrokerLink>> {
@@ -46,18 +46,18 @@ impl Host for EngineInner {
         Self::listen_on(self, hca)
     }
 
-    fn open_way(
+    fn open_peer_route(
         &self,
         hca: &Hca,
         sgid: Gid,
         av: &AddressVector,
         dest: Qpn,
-    ) -> Result<(Arc<Uplink>, Path), VerbsError> {
+    ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let to = av.dgid.to_ip();
         if !self.peers().allow(to) {
             return Err(VerbsError::PeerRefused(to));
         }
-        self.open_route(hca, sgid, av, dest)
+        self.open_tx_route(hca, sgid, av, dest)
     }
 
     fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time) {
@@ -106,8 +106,8 @@ impl EngineInner {
 
     /// Returns true if a packet to an unknown QP may be for a target of another process.
     pub(super) fn may_be_shared(&self, dest: Qpn) -> bool {
-        let uplinks = self.uplinks.read_recursive();
-        let own = uplinks.first().and_then(|uplink| uplink.link.slot());
+        let endpoints = self.endpoints.read_recursive();
+        let own = endpoints.first().and_then(|endpoint| endpoint.link.slot());
         own.is_some_and(|own| Slot::of(dest) != own)
     }
 }

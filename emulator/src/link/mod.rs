@@ -36,7 +36,7 @@ pub use holder::Holder;
 pub(crate) use port_speed::PortSpeed;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
-pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, TxPath, UdpLink};
+pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, UdpLink, UdpTxHandle};
 
 /// The UDP destination port of every RoCEv2 packet.
 //= ENC-02
@@ -75,16 +75,16 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// Returns true if runs are segmented by the kernel, see [`UdpLink::gso`].
     fn gso(&self) -> bool;
 
-    /// Returns a path to a QP, see [`UdpLink::tx_path`].
+    /// Returns a path to a QP, see [`UdpLink::tx_handle`].
     ///
     /// # Errors
     /// Errors of opening a socket.
-    fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath>;
+    fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle>;
 
     /// Opens all sockets for a hop limit, see [`UdpLink::open_paths`].
     ///
     /// # Errors
-    /// Errors of [`Link::tx_path`].
+    /// Errors of [`Link::tx_handle`].
     fn open_paths(&self, _hop_limit: u8) -> io::Result<()> {
         Ok(())
     }
@@ -97,11 +97,11 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns a path to groups, see [`UdpLink::group_path`].
+    /// Returns a path to groups, see [`UdpLink::group_tx_handle`].
     ///
     /// # Errors
     /// See [`Link::prepare_multicast`].
-    fn group_path(&self, _hop_limit: u8) -> io::Result<TxPath> {
+    fn group_tx_handle(&self, _hop_limit: u8) -> io::Result<UdpTxHandle> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -119,7 +119,7 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// `WouldBlock` if there is no room, other errors if the packets cannot reach the destination.
     fn send(
         &self,
-        path: TxPath,
+        handle: UdpTxHandle,
         to: IpAddr,
         traffic_class: u8,
         data: &[u8],
@@ -165,8 +165,8 @@ impl Link for UdpLink {
         Self::gso(self)
     }
 
-    fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
-        Self::tx_path(self, dest, hop_limit)
+    fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        Self::tx_handle(self, dest, hop_limit)
     }
 
     fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
@@ -177,8 +177,8 @@ impl Link for UdpLink {
         Self::prepare_multicast(self, interface)
     }
 
-    fn group_path(&self, hop_limit: u8) -> io::Result<TxPath> {
-        Self::group_path(self, hop_limit)
+    fn group_tx_handle(&self, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        Self::group_tx_handle(self, hop_limit)
     }
 
     fn report_headers(&self) -> io::Result<()> {
@@ -187,13 +187,13 @@ impl Link for UdpLink {
 
     fn send(
         &self,
-        path: TxPath,
+        handle: UdpTxHandle,
         to: IpAddr,
         traffic_class: u8,
         data: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
-        Self::send(self, path, to, traffic_class, data, segment_len)
+        Self::send(self, handle, to, traffic_class, data, segment_len)
     }
 
     fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {

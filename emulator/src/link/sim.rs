@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
-use super::{Link, LocalAddr, RxBatch, RxBuffer, Segments, TxPath};
+use super::{Link, LocalAddr, RxBatch, RxBuffer, Segments, UdpTxHandle};
 
 /// UDP source port of all packets.
 const PORT: u16 = 0xC000;
@@ -140,13 +140,13 @@ impl Link for SimLink {
         true
     }
 
-    fn tx_path(&self, _: Qpn, _: u8) -> io::Result<TxPath> {
-        Ok(TxPath::simulated(PORT))
+    fn tx_handle(&self, _: Qpn, _: u8) -> io::Result<UdpTxHandle> {
+        Ok(UdpTxHandle::simulated(PORT))
     }
 
     fn send(
         &self,
-        _: TxPath,
+        _: UdpTxHandle,
         to: IpAddr,
         traffic_class: u8,
         data: &[u8],

@@ -59,7 +59,7 @@ pub(crate) trait Tally: fmt::Debug + Send {
 /// A packet to be sent, possibly delayed.
 #[derive(Debug)]
 pub(crate) struct Leaving<W> {
-    pub(crate) way: W,
+    pub(crate) tx_route: W,
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: u32,
 }
@@ -259,13 +259,13 @@ impl<W> Tap<W> {
     }
 
     /// Captures a complete and sealed run that is to be sent now, and returns the decision on it.
-    /// `way` returns the route, with or without ECN mark.
+    /// `tx_route` returns the route, with or without ECN mark.
     pub(crate) fn depart(
         &self,
         now: Time,
         mut envelope: Envelope,
         run: Segments<'_>,
-        way: impl FnOnce(bool) -> W,
+        tx_route: impl FnOnce(bool) -> W,
     ) -> Departure<W> {
         let only = run.clone().next().unwrap_or_default();
         let effect = if self.is_faulty() && run.len() == 1 {
@@ -282,7 +282,7 @@ impl<W> Tap<W> {
             return Departure::Free;
         }
         let mut leaving = Leaving {
-            way: way(effect.ecn),
+            tx_route: tx_route(effect.ecn),
             bytes: only.to_vec(),
             copies: effect.copies,
         };

@@ -66,11 +66,11 @@ fn segments_of_one_call_arrive_in_one_batch() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 0).unwrap();
     b.set_receive_tos(true).unwrap();
-    assert!((0xC000..=0xFFFF).contains(&path.source_port));
+    assert!((0xC000..=0xFFFF).contains(&handle.source_port));
     let data: Vec<u8> = (0..11).flat_map(|at| [at; 1000]).take(10_500).collect();
-    a.send(path, b.local(), 0x62, &data, 1000).unwrap();
+    a.send(handle, b.local(), 0x62, &data, 1000).unwrap();
     assert!(a.gso());
 
     let mut buf = RxBuffer::new();
@@ -78,7 +78,7 @@ fn segments_of_one_call_arrive_in_one_batch() {
     assert_eq!(batch.segment_len, 1000);
     assert_eq!(batch.tos, Some(0x62));
     assert_eq!(batch.source.ip(), a.local());
-    assert_eq!(batch.source.port(), path.source_port);
+    assert_eq!(batch.source.port(), handle.source_port);
     assert_eq!(batch.segments().len(), 11);
     let lens: Vec<_> = batch.segments().map(<[u8]>::len).collect();
     assert_eq!(lens, [[1000; 10].as_slice(), &[500]].concat());
@@ -97,10 +97,10 @@ fn the_largest_call_arrives_whole() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 0).unwrap();
     let data = vec![0x5A; MAX_SEND_LEN];
     let segment_len = MAX_SEND_LEN.div_ceil(MAX_SEGMENTS);
-    a.send(path, b.local(), 0, &data, segment_len).unwrap();
+    a.send(handle, b.local(), 0, &data, segment_len).unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&b, &mut buf).unwrap();
     assert_eq!(
@@ -110,15 +110,15 @@ fn the_largest_call_arrives_whole() {
     assert_eq!(batch.tos, None, "not enabled");
 
     let too_many = a
-        .send(path, b.local(), 0, &data, segment_len - 1)
+        .send(handle, b.local(), 0, &data, segment_len - 1)
         .unwrap_err();
     assert_eq!(too_many.kind(), io::ErrorKind::InvalidInput);
     let other_version = a
-        .send(path, Ipv6Addr::LOCALHOST.into(), 0, &data, 100)
+        .send(handle, Ipv6Addr::LOCALHOST.into(), 0, &data, 100)
         .unwrap_err();
     assert_eq!(other_version.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(
-        a.send(path, b.local(), 0, &data, 0).unwrap_err().kind(),
+        a.send(handle, b.local(), 0, &data, 0).unwrap_err().kind(),
         too_many.kind()
     );
 }
@@ -129,8 +129,8 @@ fn a_single_datagram_arrives_as_it_was_sent() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010), 3).unwrap();
-    a.send(path, b.local(), 0, b"header + payload", 4096)
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 3).unwrap();
+    a.send(handle, b.local(), 0, b"header + payload", 4096)
         .unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&b, &mut buf).unwrap();
@@ -157,11 +157,12 @@ fn a_habit_changes_nothing_but_the_system_call() {
         UdpLink::bind(own_address()).unwrap(),
     );
     b.set_receive_tos(true).unwrap();
-    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 0).unwrap();
     let mut buf = RxBuffer::new();
     let mut exchange = |lens: &[u16], tos: u8| {
         let run = labelled(lens);
-        a.send(path, b.local(), tos, &run, lens[0].into()).unwrap();
+        a.send(handle, b.local(), tos, &run, lens[0].into())
+            .unwrap();
         let batch = receive(&b, &mut buf).unwrap();
         assert_eq!((batch.data, batch.tos), (&run[..], Some(tos)), "{lens:?}");
         let found: Vec<_> = batch
@@ -184,11 +185,11 @@ fn a_habit_changes_nothing_but_the_system_call() {
     for tos in [0, 0x62] {
         all.iter().for_each(|lens| exchange(lens, tos));
     }
-    assert_eq!(a.usual_segment_len(path), 0);
+    assert_eq!(a.usual_segment_len(handle), 0);
     for _ in 0..100 {
         exchange(&[24, 20], 0);
     }
-    assert_eq!(a.usual_segment_len(path), 24);
+    assert_eq!(a.usual_segment_len(handle), 24);
     for tos in [0, 0x62] {
         all.iter().for_each(|lens| exchange(lens, tos));
     }
@@ -200,10 +201,10 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 0).unwrap();
     let send = |lens: &[u16]| {
         let run = labelled(lens);
-        match a.send(path, b.local(), 0, &run, lens[0].into()) {
+        match a.send(handle, b.local(), 0, &run, lens[0].into()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => result.unwrap(),
         }
@@ -221,7 +222,7 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
     };
     std::thread::scope(|scope| {
         let talks = scope.spawn(|| {
-            while a.usual_segment_len(path) == 0 {
+            while a.usual_segment_len(handle) == 0 {
                 send(&[24, 20]);
             }
         });
@@ -240,7 +241,7 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
     });
     receive_all();
     assert!(received > 100, "{received}");
-    assert_eq!(a.usual_segment_len(path), 24);
+    assert_eq!(a.usual_segment_len(handle), 24);
 }
 
 #[test]
@@ -250,13 +251,13 @@ fn pieces_get_the_icrc_of_identification_0() {
         UdpLink::bind(own_address()).unwrap(),
     );
     let dest = Qpn::new(0x01_0010);
-    let path = a.tx_path(dest, 0).unwrap();
-    let flow = IcrcFlow::new(a.local(), b.local(), path.source_port).unwrap();
+    let handle = a.tx_handle(dest, 0).unwrap();
+    let flow = IcrcFlow::new(a.local(), b.local(), handle.source_port).unwrap();
     let run: Vec<u8> = (0..3u8)
         .flat_map(|id| packet(dest, id, 64, Some((&flow, id.into()))))
         .collect();
     a.set_gso(false);
-    a.send(path, b.local(), 0, &run, 64).unwrap();
+    a.send(handle, b.local(), 0, &run, 64).unwrap();
     for id in 0..3 {
         let mut buf = RxBuffer::new();
         let batch = receive(&b, &mut buf).unwrap();
@@ -264,7 +265,7 @@ fn pieces_get_the_icrc_of_identification_0() {
     }
     // A packet without a valid ICRC stays unchanged.
     let run = [packet(dest, 1, 64, None), packet(dest, 2, 64, None)].concat();
-    a.send(path, b.local(), 0, &run, 64).unwrap();
+    a.send(handle, b.local(), 0, &run, 64).unwrap();
     for body in 1..3 {
         let mut buf = RxBuffer::new();
         assert_eq!(
@@ -286,8 +287,9 @@ fn each_slot_gets_its_packets() {
             packet(dest, slot.get(), 100, None),
             packet(dest, slot.get(), 100, None),
         ];
-        let path = peer.tx_path(dest, 0).unwrap();
-        peer.send(path, local.ip(), 0, &run.concat(), 100).unwrap();
+        let handle = peer.tx_handle(dest, 0).unwrap();
+        peer.send(handle, local.ip(), 0, &run.concat(), 100)
+            .unwrap();
         let mut buf = RxBuffer::new();
         let batch = receive(link, &mut buf).unwrap();
         assert_eq!(batch.segments().collect::<Vec<_>>(), run.each_ref());
@@ -303,10 +305,10 @@ fn each_slot_gets_its_packets() {
 #[test]
 fn packets_of_one_slot_share_a_source_port() {
     let link = UdpLink::bind(own_address()).unwrap();
-    let path = |qpn| link.tx_path(Qpn::new(qpn), 0).unwrap();
-    assert_eq!(path(0x01_0010), path(0x01_FFFF));
+    let handle = |qpn| link.tx_handle(Qpn::new(qpn), 0).unwrap();
+    assert_eq!(handle(0x01_0010), handle(0x01_FFFF));
     let ports: std::collections::BTreeSet<_> =
-        (0..16).map(|slot| path(slot << 16).source_port).collect();
+        (0..16).map(|slot| handle(slot << 16).source_port).collect();
     assert_eq!(ports.len(), 8);
 }
 
@@ -402,16 +404,16 @@ fn a_full_receive_buffer_is_counted() {
     );
     b.set_receive_buffer(4096).unwrap();
     assert!(b.receive_buffer().unwrap() <= 8192);
-    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let handle = a.tx_handle(Qpn::new(0x01_0010), 0).unwrap();
     for _ in 0..64 {
-        a.send(path, b.local(), 0, &[7; 1000], 1000).unwrap();
+        a.send(handle, b.local(), 0, &[7; 1000], 1000).unwrap();
     }
     let mut buf = RxBuffer::new();
     let before = Instant::now();
     while b.recv(&mut buf).unwrap().is_some() {
         assert!(before.elapsed() < Duration::from_secs(5));
     }
-    a.send(path, b.local(), 0, &[8; 1000], 1000).unwrap();
+    a.send(handle, b.local(), 0, &[8; 1000], 1000).unwrap();
     let batch = receive(&b, &mut buf).unwrap();
     assert_eq!(batch.data[0], 8);
     assert!(b.receive_overflows().unwrap() > 0);
@@ -429,16 +431,16 @@ fn ipv6_loopback() {
         Err(error) => panic!("{error}"),
     };
     link.set_receive_tos(true).unwrap();
-    let path = link.tx_path(Qpn::new(0x01_0010), 9).unwrap();
+    let handle = link.tx_handle(Qpn::new(0x01_0010), 9).unwrap();
     let data: Vec<u8> = (0..5).flat_map(|at| [at; 1000]).collect();
-    link.send(path, link.local(), 0x22, &data, 1000).unwrap();
+    link.send(handle, link.local(), 0x22, &data, 1000).unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&link, &mut buf).unwrap();
     assert_eq!(
         (batch.data, batch.segment_len, batch.tos),
         (&data[..], 1000, Some(0x22))
     );
-    assert_eq!(batch.source, local.with_port(path.source_port));
+    assert_eq!(batch.source, local.with_port(handle.source_port));
 }
 
 #[test]

@@ -42,7 +42,7 @@ const ICRC_LEN: usize = 4;
 /// The send socket and header fields for packets to a destination QP. Constant for the life of a
 /// QP, which keeps its packets in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxPath {
+pub struct UdpTxHandle {
     /// The UDP source port, 0xC000 to 0xFFFF. The ICRC covers it.
     pub source_port: u16,
     /// Hop limit to set with each send, because it differs from the socket's. That takes 0.1 µs.
@@ -52,7 +52,7 @@ pub struct TxPath {
     carried: bool,
 }
 
-impl TxPath {
+impl UdpTxHandle {
     /// Returns a path without a socket.
     pub(super) const fn simulated(source_port: u16) -> Self {
         Self {
@@ -294,18 +294,18 @@ impl UdpLink {
     /// # Errors
     /// Errors of opening a socket. `AddrInUse` if no source port is free.
     //= ENC-03
-    pub fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
-        self.path_to_slot(slot_of(dest), hop_limit)
+    pub fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        self.tx_handle_to_slot(slot_of(dest), hop_limit)
     }
 
-    /// Opens all sockets that paths with this hop limit may need. Later calls of [`Self::tx_path`]
+    /// Opens all sockets that paths with this hop limit may need. Later calls of [`Self::tx_handle`]
     /// with it need no system call.
     ///
     /// # Errors
-    /// Errors of [`Self::tx_path`].
+    /// Errors of [`Self::tx_handle`].
     pub fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
         for slot in 0..SEND_SOCKETS {
-            self.path_to_slot(Slot::new(slot), hop_limit)?;
+            self.tx_handle_to_slot(Slot::new(slot), hop_limit)?;
         }
         Ok(())
     }
@@ -324,31 +324,31 @@ impl UdpLink {
             }
             return Ok(());
         }
-        let path = self.path_to_slot(slot_of(Qpn::MULTICAST), 0)?;
-        socket::set_multicast(self.tx_fd(path)?, self.local, interface)
+        let handle = self.tx_handle_to_slot(slot_of(Qpn::MULTICAST), 0)?;
+        socket::set_multicast(self.tx_fd(handle)?, self.local, interface)
     }
 
     /// Returns the path of packets to multicast groups, after [`Self::prepare_multicast`]. See
-    /// [`Self::tx_path`].
+    /// [`Self::tx_handle`].
     ///
     /// # Errors
     /// Errors of opening a socket.
     //= MC-04
-    pub fn group_path(&self, hop_limit: u8) -> io::Result<TxPath> {
-        let path = self.path_to_slot(slot_of(Qpn::MULTICAST), 0)?;
+    pub fn group_tx_handle(&self, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        let handle = self.tx_handle_to_slot(slot_of(Qpn::MULTICAST), 0)?;
         let hop_limit = match hop_limit {
             0 => DEFAULT_HOP_LIMIT,
             limit => limit,
         };
         // The hop limit of the socket does not apply to groups.
-        Ok(TxPath {
+        Ok(UdpTxHandle {
             hop_limit: Some(hop_limit),
             carried: self.carrier.get().is_some(),
-            ..path
+            ..handle
         })
     }
 
-    fn path_to_slot(&self, slot: Slot, hop_limit: u8) -> io::Result<TxPath> {
+    fn tx_handle_to_slot(&self, slot: Slot, hop_limit: u8) -> io::Result<UdpTxHandle> {
         let index = slot.get() % SEND_SOCKETS;
         let (socket, hop_limit) = match hop_limit {
             0 | DEFAULT_HOP_LIMIT => (index, None),
@@ -358,7 +358,7 @@ impl UdpLink {
             _ => (index, Some(hop_limit)),
         };
         let source_port = self.send_socket(socket)?.port;
-        Ok(TxPath {
+        Ok(UdpTxHandle {
             source_port,
             hop_limit,
             socket,
@@ -370,8 +370,8 @@ impl UdpLink {
     ///
     /// # Errors
     /// Errors of opening a socket, if the path is not of this link.
-    pub fn tx_fd(&self, path: TxPath) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.send_socket(path.socket)?.fd.as_fd())
+    pub fn tx_fd(&self, handle: UdpTxHandle) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.send_socket(handle.socket)?.fd.as_fd())
     }
 
     #[inline]
@@ -428,20 +428,20 @@ impl UdpLink {
     #[inline]
     pub fn send(
         &self,
-        path: TxPath,
+        handle: UdpTxHandle,
         to: IpAddr,
         traffic_class: u8,
         data: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
-        let socket = self.send_socket(path.socket)?;
-        if path.carried {
-            return self.carry(path, to, traffic_class, data, segment_len);
+        let socket = self.send_socket(handle.socket)?;
+        if handle.carried {
+            return self.carry(handle, to, traffic_class, data, segment_len);
         }
         let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
         let options = SendOptions {
             tos: (traffic_class != 0).then_some(traffic_class),
-            hop_limit: path.hop_limit,
+            hop_limit: handle.hop_limit,
             segment_len: None,
         };
         if data.len() <= segment_len {
@@ -468,7 +468,7 @@ impl UdpLink {
     #[cold]
     fn carry(
         &self,
-        path: TxPath,
+        handle: UdpTxHandle,
         to: IpAddr,
         traffic_class: u8,
         data: &[u8],
@@ -478,8 +478,8 @@ impl UdpLink {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let carrier = self.carrier.get().ok_or(io::ErrorKind::NotConnected)?;
-        let hop_limit = path.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let (source, ip) = ((own, path.source_port), (traffic_class, hop_limit));
+        let hop_limit = handle.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+        let (source, ip) = ((own, handle.source_port), (traffic_class, hop_limit));
         carrier.send(source, group, ip, data, segment_len)
     }
 
@@ -557,8 +557,8 @@ impl UdpLink {
     }
 
     #[cfg(test)]
-    pub(super) fn usual_segment_len(&self, path: TxPath) -> u16 {
-        self.send_socket(path.socket)
+    pub(super) fn usual_segment_len(&self, handle: UdpTxHandle) -> u16 {
+        self.send_socket(handle.socket)
             .map_or(0, |socket| socket.habit.segment_len())
     }
 
@@ -607,9 +607,9 @@ impl UdpLink {
             return Err(wrong());
         }
         let header = forward::header(&key, to_slot, source, hops, segment).ok_or_else(wrong)?;
-        let path = self.path_to_slot(to_slot, 0)?;
+        let handle = self.tx_handle_to_slot(to_slot, 0)?;
         let datagram = [&header, segment].concat();
-        self.send(path, self.local.ip(), 0, &datagram, datagram.len())
+        self.send(handle, self.local.ip(), 0, &datagram, datagram.len())
     }
 
     /// Returns the kind of a received datagram: a packet, one that another process of this host

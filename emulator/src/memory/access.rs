@@ -14,7 +14,7 @@ use rocade_wire::crc;
 
 use super::guard::kernel::Part;
 use super::guard::section::guarded;
-use super::guard::{Fault, Way, kernel};
+use super::guard::{CopyMethod, Fault, kernel};
 
 /// A range of registered memory whose bounds and rights were checked. It may be unmapped all the
 /// same, so every access can fail.
@@ -22,7 +22,7 @@ use super::guard::{Fault, Way, kernel};
 pub(super) struct Span {
     addr: usize,
     len: usize,
-    way: Way,
+    method: CopyMethod,
 }
 
 impl Span {
@@ -30,8 +30,8 @@ impl Span {
     /// Where `addr..addr+len` is mapped, it must be memory that the engine may read and write. The
     /// application has promised that when it registered the memory (see `Pd::reg_mr`), and the
     /// region table is locked against deregistration.
-    pub(super) const unsafe fn new(addr: usize, len: usize, way: Way) -> Self {
-        Self { addr, len, way }
+    pub(super) const unsafe fn new(addr: usize, len: usize, method: CopyMethod) -> Self {
+        Self { addr, len, method }
     }
 
     /// Length in bytes.
@@ -87,9 +87,9 @@ impl<'a> Readable<'a> {
     /// [`Fault`]. The content of `dst` is undefined then.
     #[inline]
     pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> Result<u32, Fault> {
-        let Span { addr, len, way } = self.span;
+        let Span { addr, len, method } = self.span;
         assert_eq!(len, dst.len(), "span and buffer have the same length");
-        if way == Way::Kernel {
+        if method == CopyMethod::Kernel {
             read(self.span, dst)?;
             return Ok(crc::update(crc::update(crc, head), dst));
         }
@@ -136,7 +136,7 @@ pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
     for (span, dst) in places {
         assert_eq!(span.len, dst.len(), "span and buffer have the same length");
         match NonNull::new(dst.as_mut_ptr()) {
-            Some(own) if span.way == Way::Kernel => parts.push(Part {
+            Some(own) if span.method == CopyMethod::Kernel => parts.push(Part {
                 addr: span.addr,
                 own,
                 len: span.len,
@@ -152,8 +152,8 @@ pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
 /// At least `span.len` bytes must be writable at `dst`.
 #[inline]
 unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
-    let Span { addr, len, way } = span;
-    if way == Way::Kernel {
+    let Span { addr, len, method } = span;
+    if method == CopyMethod::Kernel {
         // SAFETY: the caller's promise.
         return unsafe { kernel::read(addr, dst, len) };
     }
@@ -169,7 +169,7 @@ unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
 /// specification does not promise that order, but hardware keeps it. Both lengths must be equal.
 /// After a fault a part may have been copied.
 pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
-    let Span { addr, len, way } = span;
+    let Span { addr, len, method } = span;
     assert_eq!(len, src.len(), "span and buffer have the same length");
     let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
     if src.len() == 8 && addr.is_multiple_of(8) {
@@ -181,7 +181,7 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     let Some((last, head)) = src.split_last() else {
         return Ok(());
     };
-    if way == Way::Kernel {
+    if method == CopyMethod::Kernel {
         // SAFETY: `src` is readable, and `Span::new`'s contract allows writing.
         return unsafe { kernel::write(addr, NonNull::from(src).cast(), len) };
     }
@@ -311,11 +311,11 @@ pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
 }
 
 /// Runs an access that consists of loads, stores and arithmetic on the aligned bytes of a span on
-/// one page. The kernel cannot run such an access, so with [`Way::Kernel`] it is only asked whether
+/// one page. The kernel cannot run such an access, so with [`CopyMethod::Kernel`] it is only asked whether
 /// the bytes are mapped.
 #[inline]
 fn at_once(span: Span, access: impl FnMut()) -> Result<(), Fault> {
-    if span.way == Way::Kernel {
+    if span.method == CopyMethod::Kernel {
         kernel::probe(span.addr)?;
     }
     // SAFETY: loads, stores and arithmetic, which may be left anywhere.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use super::access::{self, Span};
-use super::guard::Way;
+use super::guard::CopyMethod;
 
 const WORD: usize = size_of::<u64>();
 
@@ -43,7 +43,7 @@ impl DeviceMemory {
         let addr = self.place(usize::try_from(offset).ok()?, len)?;
         // SAFETY: inside the allocation, which `&self` keeps alive. The only references to it are
         // to atomics, which allow concurrent changes of their memory.
-        Some(unsafe { Span::new(addr, len, Way::Section) })
+        Some(unsafe { Span::new(addr, len, CopyMethod::Section) })
     }
 
     /// Copies into it. Returns `None` beyond the end, without having written anything.

@@ -91,7 +91,7 @@ impl MemGuard<'_> {
         }
         let span = if let Some(region) = self.regions.region(lkey.get()) {
             //= UMR-13
-            Some(region.span((who, self.way), addr, len, right)?)
+            Some(region.span((who, self.method), addr, len, right)?)
         } else if let Some(pd) = self.regions.null(lkey.get()) {
             if pd != who.pd {
                 return Err(AccessError::WrongPd.into());

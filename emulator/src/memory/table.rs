@@ -15,7 +15,7 @@ use rocade_transport::{
 };
 use rocade_wire::{Lkey, Qpn, Rkey};
 
-use super::guard::{self, Way};
+use super::guard::{self, CopyMethod};
 use crate::hca::limits::{MAX_MR, MAX_MW};
 use crate::random;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -104,7 +104,7 @@ pub(crate) struct MrTable {
 #[derive(Debug)]
 pub(crate) struct MemGuard<'a> {
     pub(super) regions: RwLockReadGuard<'a, Regions>,
-    pub(super) way: Way,
+    pub(super) method: CopyMethod,
 }
 
 impl MrTable {
@@ -294,7 +294,7 @@ impl MrTable {
     /// Locks the table for a series of accesses by this thread. To be taken before any QP's lock.
     pub(crate) fn read(&self, now: Time) -> MemGuard<'_> {
         MemGuard {
-            way: guard::way(now),
+            method: guard::copy_method(now),
             regions: self.regions.read(),
         }
     }
@@ -302,7 +302,7 @@ impl MrTable {
     /// Like [`read`](Self::read), but gives up after `patience`.
     pub(crate) fn try_read_for(&self, now: Time, patience: Duration) -> Option<MemGuard<'_>> {
         Some(MemGuard {
-            way: guard::way(now),
+            method: guard::copy_method(now),
             regions: self.regions.try_read_for(patience)?,
         })
     }

@@ -9,7 +9,7 @@ use rocade_transport::{
 use rocade_wire::{Lkey, Rkey};
 
 use super::access::{self, Readable, Span};
-use super::guard::{Fault, Way};
+use super::guard::{CopyMethod, Fault};
 use super::table::{MemGuard, Region};
 
 //= ODP-02
@@ -25,7 +25,7 @@ impl Region {
     #[inline]
     pub(super) fn span(
         &self,
-        (who, way): (Accessor, Way),
+        (who, method): (Accessor, CopyMethod),
         va: u64,
         len: u64,
         right: AccessFlags,
@@ -38,13 +38,13 @@ impl Region {
         if !self.access.contains(right) {
             return Err(AccessError::Permission);
         }
-        self.part(way, va, len)
+        self.part(method, va, len)
     }
 
     /// Returns the span of a part. To be used while the table is locked.
     //= MR-11
     #[inline]
-    fn part(&self, way: Way, va: u64, len: u64) -> Result<Span, AccessError> {
+    fn part(&self, method: CopyMethod, va: u64, len: u64) -> Result<Span, AccessError> {
         let offset = va.checked_sub(self.iova).ok_or(AccessError::OutOfRange)?;
         let end = offset.checked_add(len).ok_or(AccessError::OutOfRange)?;
         if end > self.len {
@@ -54,7 +54,7 @@ impl Region {
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
         // SAFETY: inside the region, which `Pd::reg_mr`'s caller has provided until it is
         // deregistered. Regions are borrowed from the guard that blocks deregistration.
-        Ok(unsafe { Span::new(self.addr + offset, len, way) })
+        Ok(unsafe { Span::new(self.addr + offset, len, method) })
     }
 }
 
@@ -69,7 +69,7 @@ impl MemGuard<'_> {
             Source::Remote { rkey, va, len, .. } => (rkey.get(), va, len),
         };
         let regions = &*self.regions;
-        let span = regions.region(key)?.part(self.way, va, u64::from(len));
+        let span = regions.region(key)?.part(self.method, va, u64::from(len));
         Some(Readable::new(span.ok()?, regions))
     }
 
@@ -77,7 +77,7 @@ impl MemGuard<'_> {
     /// costs as much as the copy of one packet.
     #[inline]
     pub(crate) fn is_by_kernel(&self) -> bool {
-        self.way == Way::Kernel
+        self.method == CopyMethod::Kernel
     }
 
     /// Copies payloads of packets, as [`source`](Self::source) returns them, to their destinations.
@@ -106,7 +106,7 @@ impl MemGuard<'_> {
     ) -> Result<(), AccessError> {
         match self.regions.region(key) {
             Some(region) => {
-                let span = region.span((who, self.way), va, len, asked.right())?;
+                let span = region.span((who, self.method), va, len, asked.right())?;
                 f(Some(span), 0..span.len())
             }
             None => self.elsewhere(who, key, (va, len), asked, usize::MAX, f),
@@ -142,7 +142,9 @@ impl MemGuard<'_> {
             //= MW-08
             let (lkey, va) = window.resolve(who, Rkey::new(key), va, len, access)?;
             let region = self.regions.region(lkey.get());
-            let span = region.ok_or(AccessError::BadKey)?.part(self.way, va, len)?;
+            let span = region
+                .ok_or(AccessError::BadKey)?
+                .part(self.method, va, len)?;
             return f(Some(span), 0..span.len());
         }
         let pieces = self.pieces(who, key, (va, len), asked.right(), most)?;
@@ -160,7 +162,7 @@ impl MemGuard<'_> {
     ) -> Result<Extent, AccessError> {
         match self.regions.region(key) {
             Some(region) => {
-                region.span((who, self.way), va, len, asked.right())?;
+                region.span((who, self.method), va, len, asked.right())?;
                 Ok(Extent::One)
             }
             None => {
@@ -230,7 +232,7 @@ impl Memory for MemGuard<'_> {
         let region = self.regions.region(rkey.get());
         let region = region.ok_or(AccessError::BadKey)?;
         let whole = (region.iova, region.len);
-        region.span((who, self.way), whole.0, whole.1, access.right())?;
+        region.span((who, self.method), whole.0, whole.1, access.right())?;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use rocade_wire::Qpn;
 
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
-use crate::state::{Route, Uplink, User};
+use crate::state::{LocalEndpoint, Route, User};
 use crate::steering::Slot;
 
 /// Highest value of the field: applications also store a completion's value there
@@ -28,7 +28,7 @@ pub struct Ah {
 struct AhInner {
     pd: Arc<PdInner>,
     address: AddressVector,
-    uplink: Arc<Uplink>,
+    endpoint: Arc<LocalEndpoint>,
     /// The routes to the processes at the address that were used so far.
     routes: Mutex<Vec<(Slot, Arc<Route>)>>,
     alive: AtomicBool,
@@ -82,17 +82,17 @@ impl Ah {
             tracing::error!("{error}");
             return Err(error);
         }
-        let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
+        let endpoint = engine.datagram_endpoint(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
             let interface = port.config.ifindex;
-            uplink.link.prepare_multicast(interface)?;
+            endpoint.link.prepare_multicast(interface)?;
         }
         pd.users.add(User::Ah);
         Ok(Self {
             inner: Arc::new(AhInner {
                 pd,
                 address: *address,
-                uplink,
+                endpoint,
                 routes: Mutex::default(),
                 alive: AtomicBool::new(true),
             }),
@@ -115,7 +115,7 @@ impl Ah {
 
     /// The local and the remote address.
     pub(super) fn ends(&self) -> (IpAddr, IpAddr) {
-        let local = self.inner.uplink.link.local_addr().ip();
+        let local = self.inner.endpoint.link.local_addr().ip();
         (local, self.inner.address.dgid.to_ip())
     }
 
@@ -146,7 +146,7 @@ impl Ah {
             Some(index) => index,
             None => {
                 let engine = &pd.context.engine;
-                let route = engine.route_to(&inner.uplink, dest, &inner.address)?;
+                let route = engine.route_to(&inner.endpoint, dest, &inner.address)?;
                 routes.push((slot, route));
                 routes.len() - 1
             }

@@ -22,8 +22,8 @@ use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
 use crate::state::{
-    AckCounter, Caller, CrossPart, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
-    User,
+    AckCounter, Caller, CrossPart, Hold, LocalEndpoint, QpInner, QpParts, SrqInner, TargetParts,
+    TxRoute, User,
 };
 use crate::sys;
 use crate::xrc_shared::share_target;
@@ -347,13 +347,13 @@ impl Qp {
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
                 let local = hca.local_addr(sgid.to_ip());
-                let uplink = engine.datagram_uplink(local, attr.ah_attr.hop_limit)?;
-                Some((uplink, attr.ah_attr))
+                let endpoint = engine.datagram_endpoint(local, attr.ah_attr.hop_limit)?;
+                Some((endpoint, attr.ah_attr))
             }
             _ => None,
         };
         let mut routes = route.iter().chain(&alternate);
-        let by_udp = routes.any(|(_, path)| path.channel().is_none());
+        let by_udp = routes.any(|(_, tx_route)| tx_route.channel().is_none());
         if route.is_some()
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
@@ -378,26 +378,26 @@ impl Qp {
             inner.checkpoint(&core.qp);
         }
         modified?;
-        if let Some((uplink, path)) = route {
-            if core.qp.state() == QpState::Rtr && path.live_channel().is_some() {
+        if let Some((endpoint, tx_route)) = route {
+            if core.qp.state() == QpState::Rtr && tx_route.live_channel().is_some() {
                 core.qp.expect_credits();
             }
             let peer = attr.ah_attr.dgid.to_ip();
             // A socket of this process has the source address of the packets.
-            let is_own = uplink.link.local() == peer;
-            core.tx.set_path(uplink, path);
+            let is_own = endpoint.link.local() == peer;
+            core.tx.set_route(endpoint, tx_route);
             let is_ours = engine.is_simulated() || is_own || is_of_this_host(peer);
             core.qp.set_extended(is_ours);
         }
-        if let Some((uplink, path)) = alternate {
-            core.tx.set_alternate(uplink, path);
+        if let Some((endpoint, tx_route)) = alternate {
+            core.tx.set_alternate(endpoint, tx_route);
             let peer = attr.alt_ah_attr.dgid.to_ip();
             if !engine.is_simulated() && !is_of_this_host(peer) {
                 core.qp.set_extended(false);
             }
         }
-        if let Some((uplink, av)) = answers {
-            core.tx.answer_from(uplink, av);
+        if let Some((endpoint, av)) = answers {
+            core.tx.answer_from(endpoint, av);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -724,7 +724,7 @@ impl QpOwner {
         av: &AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
-    ) -> Result<Option<(Arc<Uplink>, Path)>, VerbsError> {
+    ) -> Result<Option<(Arc<LocalEndpoint>, TxRoute)>, VerbsError> {
         let peer = av.dgid.to_ip();
         if av.is_global && !self.engine().peers().allow(peer) {
             let error = VerbsError::PeerRefused(peer);
@@ -746,13 +746,13 @@ impl QpOwner {
         av: AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
-    ) -> Result<(Arc<Uplink>, Path), VerbsError> {
+    ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let dest = if mask.contains(QpAttrMask::DEST_QPN) {
             Qpn::new(attr.dest_qp_num)
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        self.engine().open_route(self.hca(), sgid, &av, dest)
+        self.engine().open_tx_route(self.hca(), sgid, &av, dest)
     }
 }
 

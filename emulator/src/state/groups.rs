@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use rocade_wire::{Gid, Qpn};
 
-use super::uplink::Uplink;
+use super::local_endpoint::LocalEndpoint;
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::link::{LocalAddr, UdpLink};
@@ -44,17 +44,17 @@ impl Group {
 /// The groups of a process that have members.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    joined: Mutex<Vec<Arc<Uplink>>>,
+    joined: Mutex<Vec<Arc<LocalEndpoint>>>,
 }
 
 impl Groups {
     /// Attaches a QP of a port of `hca` to a group. Attaching twice has no further effect. Returns
-    /// true if an endpoint was added to `uplinks`.
+    /// true if an endpoint was added to `endpoints`.
     //= MC-01
     //= MC-06
     pub(crate) fn attach(
         &self,
-        uplinks: &RwLock<Vec<Arc<Uplink>>>,
+        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
         (hca, port): (&Arc<Hca>, u8),
         group: Gid,
         qpn: Qpn,
@@ -89,18 +89,22 @@ impl Groups {
             port: port.number,
             members: RwLock::new(vec![qpn]),
         };
-        let uplink = Arc::new(Uplink::of_group(Box::new(link), Arc::clone(hca), group));
-        uplinks.write().push(Arc::clone(&uplink));
-        joined.push(uplink);
+        let endpoint = Arc::new(LocalEndpoint::of_group(
+            Box::new(link),
+            Arc::clone(hca),
+            group,
+        ));
+        endpoints.write().push(Arc::clone(&endpoint));
+        joined.push(endpoint);
         Ok(true)
     }
 
     /// Detaches a QP. Returns `None` if it was not attached. The group's socket is closed with its
-    /// last member: `Some(true)` if an endpoint was removed from `uplinks`.
+    /// last member: `Some(true)` if an endpoint was removed from `endpoints`.
     //= MC-02
     pub(crate) fn detach(
         &self,
-        uplinks: &RwLock<Vec<Arc<Uplink>>>,
+        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
         hca: &Arc<Hca>,
         group: Gid,
         qpn: Qpn,
@@ -108,52 +112,55 @@ impl Groups {
         let mut joined = self.joined.lock();
         let known = of_address(&joined, hca, group.to_ip()).find(|known| known.has(qpn))?;
         known.members.write().retain(|member| *member != qpn);
-        Some(leave_empty(uplinks, &mut joined))
+        Some(leave_empty(endpoints, &mut joined))
     }
 
     /// The addresses of the groups that a QP is attached to.
     pub(crate) fn of(&self, qpn: Qpn) -> Vec<String> {
         let joined = self.joined.lock();
-        let groups = joined.iter().filter_map(|uplink| uplink.group.as_ref());
+        let groups = joined.iter().filter_map(|endpoint| endpoint.group.as_ref());
         let groups = groups.filter(|group| group.has(qpn));
         groups.map(|group| group.address.to_string()).collect()
     }
 
     /// Detaches a QP that ends from all groups. Returns true if an endpoint was removed from
-    /// `uplinks`.
-    pub(crate) fn forget(&self, uplinks: &RwLock<Vec<Arc<Uplink>>>, qpn: Qpn) -> bool {
+    /// `endpoints`.
+    pub(crate) fn forget(&self, endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>, qpn: Qpn) -> bool {
         let mut joined = self.joined.lock();
-        for group in joined.iter().filter_map(|uplink| uplink.group.as_ref()) {
+        for group in joined.iter().filter_map(|endpoint| endpoint.group.as_ref()) {
             group.members.write().retain(|member| *member != qpn);
         }
-        leave_empty(uplinks, &mut joined)
+        leave_empty(endpoints, &mut joined)
     }
 }
 
-fn leave_empty(uplinks: &RwLock<Vec<Arc<Uplink>>>, joined: &mut Vec<Arc<Uplink>>) -> bool {
-    let is_empty = |uplink: &Arc<Uplink>| {
-        let group = uplink.group.as_ref();
+fn leave_empty(
+    endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
+    joined: &mut Vec<Arc<LocalEndpoint>>,
+) -> bool {
+    let is_empty = |endpoint: &Arc<LocalEndpoint>| {
+        let group = endpoint.group.as_ref();
         group.is_some_and(|group| group.members.read().is_empty())
     };
     let any = joined.iter().any(is_empty);
     if any {
-        joined.retain(|uplink| !is_empty(uplink));
-        uplinks.write().retain(|uplink| !is_empty(uplink));
+        joined.retain(|endpoint| !is_empty(endpoint));
+        endpoints.write().retain(|endpoint| !is_empty(endpoint));
     }
     any
 }
 
 /// The groups of a device with this address: one for each port that has joined it.
 fn of_address<'j>(
-    joined: &'j [Arc<Uplink>],
+    joined: &'j [Arc<LocalEndpoint>],
     hca: &Arc<Hca>,
     address: IpAddr,
 ) -> impl Iterator<Item = &'j Group> {
     let hca = Arc::clone(hca);
-    let groups = joined.iter().filter_map(move |uplink| {
-        let own = uplink.hca.as_ref();
+    let groups = joined.iter().filter_map(move |endpoint| {
+        let own = endpoint.hca.as_ref();
         own.filter(|own| Arc::ptr_eq(own, &hca))?;
-        uplink.group.as_ref()
+        endpoint.group.as_ref()
     });
     groups.filter(move |group| group.address == address)
 }

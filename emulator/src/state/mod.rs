@@ -11,6 +11,7 @@ mod driver_arbiter;
 mod event_queue;
 mod events;
 mod groups;
+mod local_endpoint;
 mod network;
 mod qp;
 mod qp_table;
@@ -21,7 +22,6 @@ mod slots;
 mod srq;
 mod target;
 mod tx;
-mod uplink;
 mod users;
 
 pub use domain::{FileId, XrcdInitAttr};
@@ -36,6 +36,7 @@ pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
 pub(crate) use event_queue::{AckCounter, EventQueue};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
+pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};
 pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{DctEvents, QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;
@@ -44,8 +45,7 @@ pub(crate) use service_queue::{ServiceQueue, ServiceReason};
 pub(crate) use sleepers::Sleeper;
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, TargetOwnership};
-pub(crate) use tx::{Blocked, TxState, debt_of, way};
-pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
+pub(crate) use tx::{Blocked, TxState, debt_of, tx_route_for};
 pub(crate) use users::{User, Users};
 
 #[cfg(all(test, loom))]

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
-use super::uplink::{Path, Uplink};
+use super::local_endpoint::{LocalEndpoint, TxRoute};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::steering::Slot;
@@ -43,8 +43,8 @@ pub(crate) struct Route {
     tag: RouteTag,
     /// Any QP of the peer process.
     dest: Qpn,
-    uplink: Arc<Uplink>,
-    by_udp: Path,
+    endpoint: Arc<LocalEndpoint>,
+    udp_route: TxRoute,
     channel: RwLock<Option<Arc<ShmChannel>>>,
     /// The broker was asked for a shared memory link.
     is_ready: AtomicBool,
@@ -57,12 +57,12 @@ impl Route {
     }
 
     /// The local endpoint, a QP of the peer process and the peer's address.
-    pub(crate) const fn ends(&self) -> (&Arc<Uplink>, Qpn, IpAddr) {
-        (&self.uplink, self.dest, self.by_udp.to)
+    pub(crate) const fn ends(&self) -> (&Arc<LocalEndpoint>, Qpn, IpAddr) {
+        (&self.endpoint, self.dest, self.udp_route.to)
     }
 
     /// Records the answer of the broker, and the shared memory link if there is one.
-    pub(crate) fn lead(&self, channel: Option<Arc<ShmChannel>>) {
+    pub(crate) fn resolve(&self, channel: Option<Arc<ShmChannel>>) {
         if let Some(channel) = channel {
             self.channel.write().get_or_insert(channel);
         }
@@ -90,20 +90,20 @@ impl Routes {
     }
 
     /// Returns the route from an address to a QP of a peer, and makes it if there is none. The
-    /// uplink has a socket for this hop limit. Returns true beside the route if it is new and not
+    /// endpoint has a socket for this hop limit. Returns true beside the route if it is new and not
     /// ready `at_once`. Then the caller has to see that its shared memory link is requested.
     ///
     /// # Errors
-    /// Those of [`Uplink::path_of`].
+    /// Those of [`LocalEndpoint::tx_route_to`].
     pub(crate) fn to(
         &self,
-        uplink: &Arc<Uplink>,
+        endpoint: &Arc<LocalEndpoint>,
         dest: Qpn,
         av: &AddressVector,
         at_once: bool,
     ) -> std::io::Result<(Arc<Route>, bool)> {
         let key = Key {
-            local: uplink.link.local_addr(),
+            local: endpoint.link.local_addr(),
             to: av.dgid.to_ip(),
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
@@ -118,8 +118,8 @@ impl Routes {
         let route = Arc::new(Route {
             tag: RouteTag(name),
             dest,
-            uplink: Arc::clone(uplink),
-            by_udp: uplink.path_of(dest, key.to, av, None)?,
+            endpoint: Arc::clone(endpoint),
+            udp_route: endpoint.tx_route_to(dest, key.to, av, None)?,
             channel: RwLock::default(),
             is_ready: AtomicBool::new(at_once),
         });
@@ -140,8 +140,8 @@ impl Routes {
     /// Makes the routes that match a new shared memory link use it, unless they have one.
     pub(crate) fn offer(&self, channel: &Arc<ShmChannel>) {
         for route in self.all() {
-            let Path { to, slot, .. } = route.by_udp;
-            if channel.leads(route.uplink.link.local_addr(), to, slot) {
+            let TxRoute { to, slot, .. } = route.udp_route;
+            if channel.leads(route.endpoint.link.local_addr(), to, slot) {
                 route
                     .channel
                     .write()
@@ -160,62 +160,62 @@ impl Routes {
 
 /// The routes that the datagrams of a queue pair use.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
-    ways: HashMap<RouteTag, Way>,
+pub(crate) struct PeerRoutes {
+    peer_routes: HashMap<RouteTag, PeerRoute>,
     /// For a DC target: the local endpoint of its responses, and the address vector with their
     /// traffic class and hop limit.
-    answers: Option<(Arc<Uplink>, AddressVector)>,
+    answer_source: Option<(Arc<LocalEndpoint>, AddressVector)>,
     /// The last run was sent through a socket.
     by_socket: bool,
 }
 
 #[derive(Debug)]
-struct Way {
+struct PeerRoute {
     route: Arc<Route>,
-    path: Path,
+    tx_route: TxRoute,
 }
 
-impl Ways {
+impl PeerRoutes {
     /// Remembers a route. If there are too many, only the routes that `needed` returns stay.
     pub(crate) fn learn<I: Iterator<Item = RouteTag>>(
         &mut self,
         route: &Arc<Route>,
         needed: impl FnOnce() -> I,
     ) {
-        if self.ways.contains_key(&route.tag) {
+        if self.peer_routes.contains_key(&route.tag) {
             return;
         }
-        let many = REMEMBERED.max(self.ways.capacity() / 2);
-        if self.ways.len() >= many {
+        let many = REMEMBERED.max(self.peer_routes.capacity() / 2);
+        if self.peer_routes.len() >= many {
             let mut stay = HashMap::new();
             for tag in needed() {
-                if let Some(way) = self.ways.remove(&tag) {
-                    stay.insert(tag, way);
+                if let Some(peer_route) = self.peer_routes.remove(&tag) {
+                    stay.insert(tag, peer_route);
                 }
             }
             stay.reserve(stay.len());
-            self.ways = stay;
+            self.peer_routes = stay;
         }
-        let way = Way {
-            path: route.by_udp.clone(),
+        let peer_route = PeerRoute {
+            tx_route: route.udp_route.clone(),
             route: Arc::clone(route),
         };
-        self.ways.insert(route.tag, way);
+        self.peer_routes.insert(route.tag, peer_route);
     }
 
     /// Sets the local endpoint and the address vector of responses.
-    pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
-        self.answers = Some((uplink, av));
+    pub(crate) fn answer_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
+        self.answer_source = Some((endpoint, av));
     }
 
     /// The local endpoint and the address vector of responses.
-    pub(crate) const fn answers(&self) -> Option<&(Arc<Uplink>, AddressVector)> {
-        self.answers.as_ref()
+    pub(crate) const fn answer_source(&self) -> Option<&(Arc<LocalEndpoint>, AddressVector)> {
+        self.answer_source.as_ref()
     }
 
     /// Returns true if the route of this tag is known.
     pub(crate) fn knows(&self, tag: RouteTag) -> bool {
-        self.ways.contains_key(&tag)
+        self.peer_routes.contains_key(&tag)
     }
 
     /// Remembers the route of a response under this tag. If there are too many, all other routes
@@ -226,14 +226,14 @@ impl Ways {
         route: &Arc<Route>,
         needed: Option<RouteTag>,
     ) {
-        if self.ways.len() >= REMEMBERED {
-            self.ways.retain(|tag, _| Some(*tag) == needed);
+        if self.peer_routes.len() >= REMEMBERED {
+            self.peer_routes.retain(|tag, _| Some(*tag) == needed);
         }
-        let way = Way {
-            path: route.by_udp.clone(),
+        let peer_route = PeerRoute {
+            tx_route: route.udp_route.clone(),
             route: Arc::clone(route),
         };
-        self.ways.insert(tag, way);
+        self.peer_routes.insert(tag, peer_route);
     }
 
     /// Returns true if the last run was sent through a socket.
@@ -243,24 +243,24 @@ impl Ways {
 
     /// Returns true unless the route still waits for the broker's answer.
     pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
-        let way = self.ways.get(&tag);
-        way.is_none_or(|way| way.route.is_ready.load(Ordering::Acquire))
+        let peer_route = self.peer_routes.get(&tag);
+        peer_route.is_none_or(|peer_route| peer_route.route.is_ready.load(Ordering::Acquire))
     }
 
     /// Returns the route of this tag, through its shared memory link if it has one now.
-    pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<Uplink>, &mut Path)> {
-        let Way { route, path } = self.ways.get_mut(&tag)?;
+    pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<LocalEndpoint>, &mut TxRoute)> {
+        let PeerRoute { route, tx_route } = self.peer_routes.get_mut(&tag)?;
         let current = route.channel.read();
-        let same = match (&*current, &path.channel) {
+        let same = match (&*current, &tx_route.channel) {
             (Some(new), Some(old)) => Arc::ptr_eq(new, old),
             (None, None) => true,
             _ => false,
         };
         if !same {
-            path.channel.clone_from(&current);
+            tx_route.channel.clone_from(&current);
         }
         drop(current);
-        self.by_socket = path.channel.is_none();
-        Some((&route.uplink, path))
+        self.by_socket = tx_route.channel.is_none();
+        Some((&route.endpoint, tx_route))
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use rocade_transport::{AddressVector, Qp, RouteTag, Time};
 use rocade_wire::{Msn, Psn};
 
-use super::routes::{Route, Ways};
+use super::local_endpoint::{LocalEndpoint, TxRoute};
+use super::routes::{PeerRoutes, Route};
 use super::service_queue::QueuedReasons;
-use super::uplink::{Path, Uplink};
 use crate::broker::{Bequest, Creditor, Debt};
 use crate::link::MAX_SEGMENTS;
 use crate::link::shm::ShmChannel;
@@ -15,11 +15,11 @@ use crate::link::shm::ShmChannel;
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
-    pub(crate) route: Option<(Arc<Uplink>, Path)>,
+    pub(crate) route: Option<(Arc<LocalEndpoint>, TxRoute)>,
     /// The alternate path, which a migration makes the route.
-    alternate: Option<Box<(Arc<Uplink>, Path)>>,
+    alternate: Option<Box<(Arc<LocalEndpoint>, TxRoute)>>,
     /// The routes of its datagrams.
-    pub(crate) ways: Option<Box<Ways>>,
+    pub(crate) peer_routes: Option<Box<PeerRoutes>>,
     /// The QP has sent no packet through the shared memory link of the route yet, but perhaps over
     /// UDP.
     pub(crate) enters_channel: bool,
@@ -69,84 +69,96 @@ pub(crate) struct Blocked {
 
 impl TxState {
     /// Sets the route. A blocked run of the old route is lost.
-    pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
+    pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.blocked = None;
         self.quiet = None;
-        self.enters_channel = path.channel.is_some();
+        self.enters_channel = tx_route.channel.is_some();
         self.peer_has_entered = false;
-        self.route = Some((uplink, path));
+        self.route = Some((endpoint, tx_route));
         self.bequest = None;
     }
 
     /// Sets the path that a migration leads to.
-    pub(crate) fn set_alternate(&mut self, uplink: Arc<Uplink>, path: Path) {
-        self.alternate = Some(Box::new((uplink, path)));
+    pub(crate) fn set_alternate(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
+        self.alternate = Some(Box::new((endpoint, tx_route)));
     }
 
     /// Makes the alternate path the route.
     #[cold]
     pub(crate) fn migrate(&mut self) {
         if let Some(alternate) = self.alternate.take() {
-            let (uplink, path) = *alternate;
-            self.set_path(uplink, path);
+            let (endpoint, tx_route) = *alternate;
+            self.set_route(endpoint, tx_route);
         }
     }
 
     /// Remembers a route that datagrams of `qp` may use.
     pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
-        let ways = self.ways.get_or_insert_default();
-        ways.learn(route, || qp.queued_routes().chain(blocked));
+        let peer_routes = self.peer_routes.get_or_insert_default();
+        peer_routes.learn(route, || qp.queued_routes().chain(blocked));
     }
 
     /// Sets the local endpoint and the address vector of a DC target's responses.
-    pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
-        self.ways.get_or_insert_default().answer_from(uplink, av);
+    pub(crate) fn answer_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
+        self.peer_routes
+            .get_or_insert_default()
+            .answer_from(endpoint, av);
     }
 
     /// Returns the local endpoint and address vector of a response whose route is not known yet.
     #[cold]
-    pub(crate) fn unknown_answer(&self, tag: RouteTag) -> Option<&(Arc<Uplink>, AddressVector)> {
-        let ways = self.ways.as_ref().filter(|ways| !ways.knows(tag))?;
-        ways.answers()
+    pub(crate) fn unknown_answer(
+        &self,
+        tag: RouteTag,
+    ) -> Option<&(Arc<LocalEndpoint>, AddressVector)> {
+        let peer_routes = self
+            .peer_routes
+            .as_ref()
+            .filter(|peer_routes| !peer_routes.knows(tag))?;
+        peer_routes.answer_source()
     }
 
     /// Sets the route of a response.
     pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
-        let ways = self.ways.get_or_insert_default();
-        ways.learn_answer(tag, route, blocked);
+        let peer_routes = self.peer_routes.get_or_insert_default();
+        peer_routes.learn_answer(tag, route, blocked);
     }
 
     /// Returns true unless the route still waits for the broker's answer.
     #[inline]
     pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
-        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
+        tag == RouteTag::OWN
+            || self
+                .peer_routes
+                .as_ref()
+                .is_none_or(|peer_routes| peer_routes.is_ready(tag))
     }
 
     /// Returns true if the QP has a route.
-    pub(crate) const fn leads_anywhere(&self) -> bool {
-        self.route.is_some() || self.ways.is_some()
+    pub(crate) const fn has_route(&self) -> bool {
+        self.route.is_some() || self.peer_routes.is_some()
     }
 
     /// Makes the paths that match a new shared memory link use it, unless they have one.
     pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((uplink, path)) = &mut self.route {
-            self.enters_channel |= path.offer(uplink, channel);
+        if let Some((endpoint, tx_route)) = &mut self.route {
+            self.enters_channel |= tx_route.offer(endpoint, channel);
         }
-        if let Some((uplink, path)) = self.alternate.as_deref_mut() {
-            path.offer(uplink, channel);
+        if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
+            tx_route.offer(endpoint, channel);
         }
     }
 
     /// Makes the paths use UDP again whose shared memory link has ended.
     pub(crate) fn drop_ended_channel(&mut self) {
-        if let Some((_, path)) = &mut self.route {
-            path.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &= path.channel.is_some() || self.ear == Ear::Nobody;
+        if let Some((_, tx_route)) = &mut self.route {
+            tx_route.channel.take_if(|channel| channel.has_ended());
+            self.peer_has_entered &= tx_route.channel.is_some() || self.ear == Ear::Nobody;
         }
-        if let Some((_, path)) = self.alternate.as_deref_mut() {
-            path.channel.take_if(|channel| channel.has_ended());
+        if let Some((_, tx_route)) = self.alternate.as_deref_mut() {
+            tx_route.channel.take_if(|channel| channel.has_ended());
         }
     }
 
@@ -181,8 +193,8 @@ impl TxState {
     /// another link.
     #[inline]
     pub(crate) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
-        if let Some((_, path)) = &self.route
-            && let Some(own) = &path.channel
+        if let Some((_, tx_route)) = &self.route
+            && let Some(own) = &tx_route.channel
             && !own.has_ended()
         {
             // Both sides may request a shared memory link at the same time. Then there are two.
@@ -232,7 +244,7 @@ impl TxState {
         let channel = self
             .route
             .as_ref()
-            .and_then(|(_, path)| path.channel.as_ref());
+            .and_then(|(_, tx_route)| tx_route.channel.as_ref());
         channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
     }
 
@@ -240,7 +252,7 @@ impl TxState {
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.alternate = None;
-        self.ways = None;
+        self.peer_routes = None;
         self.blocked = None;
         self.quiet = None;
         self.bequest = None;
@@ -258,9 +270,9 @@ impl TxState {
     /// The number of segments that a run may have. A link without segmentation offload still cuts
     /// the runs of datagrams itself.
     pub(crate) fn max_segments(&self) -> usize {
-        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
-            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
-            !by_channel && !uplink.link.gso()
+        let one_by_one = self.route.as_ref().is_some_and(|(endpoint, tx_route)| {
+            let by_channel = tx_route.channel.as_ref().is_some_and(|c| !c.has_ended());
+            !by_channel && !endpoint.link.gso()
         });
         if one_by_one { 1 } else { MAX_SEGMENTS }
     }
@@ -269,25 +281,27 @@ impl TxState {
     pub(crate) fn uses_socket(&self) -> bool {
         self.route
             .as_ref()
-            .is_some_and(|(_, path)| path.channel.is_none())
+            .is_some_and(|(_, tx_route)| tx_route.channel.is_none())
     }
 
     /// Returns true if the last run of a DC initiator, whose runs use different routes, was sent
     /// through a socket.
-    pub(crate) fn ways_use_socket(&self) -> bool {
-        self.ways.as_ref().is_some_and(|ways| ways.use_socket())
+    pub(crate) fn peer_routes_use_socket(&self) -> bool {
+        self.peer_routes
+            .as_ref()
+            .is_some_and(|peer_routes| peer_routes.use_socket())
     }
 
     /// The destination of the ACKs of a QP, for the ACK journal.
     pub(crate) fn creditor(&self, qp: &Qp) -> Option<Creditor> {
-        let (uplink, path) = self.route.as_ref()?;
+        let (endpoint, tx_route) = self.route.as_ref()?;
         Some(Creditor {
-            local: uplink.link.local_addr(),
-            peer: path.to,
+            local: endpoint.link.local_addr(),
+            peer: tx_route.to,
             dest_qp: qp.dest_qp(),
             opcode: qp.ack_terms().opcode,
             pkey: qp.pkey(),
-            traffic_class: path.traffic_class,
+            traffic_class: tx_route.traffic_class,
         })
     }
 
@@ -313,8 +327,8 @@ impl TxState {
     /// Publishes an unpublished ACK and wakes the peer for it.
     pub(crate) fn announce_quiet_ack(&mut self) {
         if self.quiet.take().is_some()
-            && let Some((_, path)) = &self.route
-            && let Some(channel) = &path.channel
+            && let Some((_, tx_route)) = &self.route
+            && let Some(channel) = &tx_route.channel
         {
             channel.keep_promise();
         }
@@ -334,14 +348,15 @@ pub(crate) fn debt_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> Debt {
 
 /// Returns the route of a run: that to the peer, or one of those of datagrams.
 #[inline]
-pub(crate) fn way<'w>(
-    own: &'w mut Option<(Arc<Uplink>, Path)>,
-    ways: &'w mut Option<Box<Ways>>,
+pub(crate) fn tx_route_for<'w>(
+    own: &'w mut Option<(Arc<LocalEndpoint>, TxRoute)>,
+    peer_routes: &'w mut Option<Box<PeerRoutes>>,
     tag: RouteTag,
-) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
+) -> Option<(&'w Arc<LocalEndpoint>, &'w mut TxRoute)> {
     if tag == RouteTag::OWN {
-        own.as_mut().map(|(uplink, path)| (&*uplink, path))
+        own.as_mut()
+            .map(|(endpoint, tx_route)| (&*endpoint, tx_route))
     } else {
-        ways.as_mut()?.get(tag)
+        peer_routes.as_mut()?.get(tag)
     }
 }

@@ -13,7 +13,7 @@ use super::restore::{context_of, restore, sgid_of};
 use super::{Host, Kept, SharedTargets, Stray, event_code, event_from_code, hand_over, qp};
 use crate::broker::{BrokerLink, TargetNews};
 use crate::error::VerbsError;
-use crate::state::{Path, QpCore, QpInner, TargetOwnership, Uplink};
+use crate::state::{LocalEndpoint, QpCore, QpInner, TargetOwnership, TxRoute};
 use crate::steering::Slot;
 
 /// Number of attempts to deliver a packet whose target changes its owner meanwhile.
@@ -282,8 +282,8 @@ impl SharedTargets {
         if let Some(attr) = attr {
             core.tx.reset();
             restore(&mut core.qp, inner.hca(), &attr, now)?;
-            if let Some((uplink, path)) = route {
-                core.tx.set_path(uplink, path);
+            if let Some((endpoint, tx_route)) = route {
+                core.tx.set_route(endpoint, tx_route);
                 core.tx.set_deaf(true);
             }
         }
@@ -342,7 +342,7 @@ fn tx_route_of_target(
     host: &dyn Host,
     inner: &QpInner,
     attr: &QpAttr,
-) -> Result<Option<(Arc<Uplink>, Path)>, VerbsError> {
+) -> Result<Option<(Arc<LocalEndpoint>, TxRoute)>, VerbsError> {
     let is_connected = matches!(
         QpState::from_code(attr.qp_state),
         Some(QpState::Rtr | QpState::Rts | QpState::Sqd)
@@ -352,5 +352,6 @@ fn tx_route_of_target(
         return Ok(None);
     };
     let dest = Qpn::new(attr.dest_qp_num);
-    host.open_way(hca, sgid, &attr.ah_attr, dest).map(Some)
+    host.open_peer_route(hca, sgid, &attr.ah_attr, dest)
+        .map(Some)
 }

@@ -31,7 +31,7 @@ use crate::broker::BrokerLink;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
-use crate::state::{Domains, Path, QpCore, QpInner, QpTable, TargetOwnership, Uplink};
+use crate::state::{Domains, LocalEndpoint, QpCore, QpInner, QpTable, TargetOwnership, TxRoute};
 use crate::steering::Slot;
 
 /// Maximum number of packets that wait for the background thread. Further ones are dropped.
@@ -62,7 +62,7 @@ pub(crate) trait Host {
 
     fn qps(&self) -> &RwLock<QpTable>;
 
-    fn uplinks(&self) -> &RwLock<Vec<Arc<Uplink>>>;
+    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>>;
 
     /// The broker, if the process has joined one.
     fn broker(&self) -> Option<Arc<BrokerLink>>;
@@ -73,13 +73,13 @@ pub(crate) trait Host {
     fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError>;
 
     /// Returns the route to a QP of a peer, if communication with that peer is allowed.
-    fn open_way(
+    fn open_peer_route(
         &self,
         hca: &Hca,
         sgid: Gid,
         av: &AddressVector,
         dest: Qpn,
-    ) -> Result<(Arc<Uplink>, Path), VerbsError>;
+    ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError>;
 
     /// Flushes the outputs of a QP on behalf of the background thread.
     fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time);
@@ -205,11 +205,11 @@ impl SharedTargets {
 
 /// Forwards a packet to the process that owns its target.
 fn hand_over(host: &dyn Host, stray: &Stray<'_>, to: Slot) {
-    let uplinks = host.uplinks().read_recursive();
-    let mut uplinks = uplinks.iter();
-    let here = uplinks.find(|uplink| uplink.link.local() == stray.destination);
-    let passed = here.is_some_and(|uplink| {
-        let link = &uplink.link;
+    let endpoints = host.endpoints().read_recursive();
+    let mut endpoints = endpoints.iter();
+    let here = endpoints.find(|endpoint| endpoint.link.local() == stray.destination);
+    let passed = here.is_some_and(|endpoint| {
+        let link = &endpoint.link;
         link.hand_over(to, stray.source, stray.hops, stray.bytes)
     });
     host.count_stray(passed);

@@ -4,9 +4,9 @@
 //! that a NIC has pinned stays accessible, but Rocade gets a SIGSEGV or SIGBUS. There are two ways
 //! to survive that:
 //!
-//! * [`Way::Section`]: the access runs inside a section ([`section`]), and Rocade's signal handler
+//! * [`CopyMethod::Section`]: the access runs inside a section ([`section`]), and Rocade's signal handler
 //!   ([`signals`]) ends the section at the fault. A section costs a few nanoseconds.
-//! * [`Way::Kernel`]: the kernel copies, and returns `EFAULT` ([`kernel`]). Each copy costs a
+//! * [`CopyMethod::Kernel`]: the kernel copies, and returns `EFAULT` ([`kernel`]). Each copy costs a
 //!   microsecond. It is for threads in which Rocade's handler would not be called: the application
 //!   has installed its own handler, or blocks the signals.
 //!
@@ -32,7 +32,7 @@ pub(crate) struct Fault;
 
 /// The method by which a thread accesses memory that may be unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CopyMethod {
     /// The thread accesses it, and Rocade's signal handler catches faults.
     Section,
     /// The kernel copies.
@@ -55,7 +55,7 @@ const IDLE_NS: u64 = 200_000;
 
 #[derive(Clone, Copy)]
 struct Looked {
-    way: Option<Way>,
+    method: Option<CopyMethod>,
     at_ns: u64,
     for_ns: u64,
     count: u32,
@@ -64,7 +64,7 @@ struct Looked {
 thread_local! {
     static LOOKED: Cell<Looked> = const {
         Cell::new(Looked {
-            way: None,
+            method: None,
             at_ns: 0,
             for_ns: LOOK_NS,
             count: 0,
@@ -74,33 +74,33 @@ thread_local! {
 
 /// Returns the method for the calling thread.
 #[inline]
-pub(super) fn way(now: Time) -> Way {
+pub(super) fn copy_method(now: Time) -> CopyMethod {
     let looked = LOOKED.get();
     let age = now.as_ns().wrapping_sub(looked.at_ns);
-    match looked.way {
-        Some(way) if age < looked.for_ns => way,
+    match looked.method {
+        Some(method) if age < looked.for_ns => method,
         _ => look(now, looked, age),
     }
 }
 
 #[cold]
-fn look(now: Time, before: Looked, age: u64) -> Way {
-    let thorough = before.way != Some(Way::Section)
+fn look(now: Time, before: Looked, age: u64) -> CopyMethod {
+    let thorough = before.method != Some(CopyMethod::Section)
         || age > IDLE_NS
         || before.count.is_multiple_of(THOROUGH_TURN);
     let begin = Instant::now();
-    let way = if signals::reach_us(thorough) {
-        Way::Section
+    let method = if signals::reach_us(thorough) {
+        CopyMethod::Section
     } else {
-        Way::Kernel
+        CopyMethod::Kernel
     };
     LOOKED.set(Looked {
-        way: Some(way),
+        method: Some(method),
         at_ns: now.as_ns(),
         for_ns: counts_for(begin.elapsed()),
         count: before.count.wrapping_add(1),
     });
-    way
+    method
 }
 
 /// Returns for how many ns a check is valid that took this long.

@@ -9,7 +9,7 @@ use rocade_transport::{AtomicOp, Time};
 use rocade_wire::crc;
 
 use super::super::access::{self, Readable, Span};
-use super::{Fault, LOOK_MAX_NS, LOOK_NS, Way, counts_for, install, kernel, way};
+use super::{CopyMethod, Fault, LOOK_MAX_NS, LOOK_NS, copy_method, counts_for, install, kernel};
 
 const PAGE: usize = 4096;
 
@@ -55,9 +55,9 @@ impl Pages {
         Self(start)
     }
 
-    fn span(&self, at: usize, len: usize, way: Way) -> Span {
+    fn span(&self, at: usize, len: usize, method: CopyMethod) -> Span {
         // SAFETY: inside the mapping, which no other code uses.
-        unsafe { Span::new(self.0.as_ptr().addr() + at, len, way) }
+        unsafe { Span::new(self.0.as_ptr().addr() + at, len, method) }
     }
 }
 
@@ -98,14 +98,14 @@ fn expected(hit: bool) -> Result<(), Fault> {
 #[test]
 fn reading() {
     install();
-    for way in [Way::Section, Way::Kernel] {
+    for method in [CopyMethod::Section, CopyMethod::Kernel] {
         for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
             let pages = Pages::new(middle);
             for (at, len, hit) in ranges() {
                 let expected = expected(hit && !matches!(middle, Middle::ReadOnly));
-                let what = format!("{way:?} {middle:?} {len} bytes at {at}");
+                let what = format!("{method:?} {middle:?} {len} bytes at {at}");
                 let mut copy = vec![0; len];
-                let span = pages.span(at, len, way);
+                let span = pages.span(at, len, method);
                 assert_eq!(access::read(span, &mut copy), expected, "{what}");
                 let mut summed = vec![0; len];
                 let head = [7; 20];
@@ -126,17 +126,17 @@ fn reading() {
 #[test]
 fn writing() {
     install();
-    for way in [Way::Section, Way::Kernel] {
+    for method in [CopyMethod::Section, CopyMethod::Kernel] {
         for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
             let pages = Pages::new(middle);
             for (at, len, hit) in ranges() {
-                let what = format!("{way:?} {middle:?} {len} bytes at {at}");
+                let what = format!("{method:?} {middle:?} {len} bytes at {at}");
                 let data: Vec<_> = (0..len).map(|n| byte(n * 3)).collect();
-                let written = access::write(pages.span(at, len, way), &data);
+                let written = access::write(pages.span(at, len, method), &data);
                 assert_eq!(written, expected(hit), "{what}");
                 if !hit {
                     let mut copy = vec![0; len];
-                    assert_eq!(access::read(pages.span(at, len, way), &mut copy), Ok(()));
+                    assert_eq!(access::read(pages.span(at, len, method), &mut copy), Ok(()));
                     assert_eq!(copy, data, "{what}");
                 }
             }
@@ -157,7 +157,7 @@ fn the_kernel_copies_a_run_at_once() {
     const LEN: usize = 100;
     install();
     let pages = Pages::new(Middle::Hole);
-    let span = |at, len| pages.span(at, len, Way::Kernel);
+    let span = |at, len| pages.span(at, len, CopyMethod::Kernel);
     // Lets the process ID be read and cached.
     access::read(span(0, 8), &mut [0; 8]).expect("mapped memory");
     let mut run = vec![0; COUNT * LEN];
@@ -189,7 +189,7 @@ fn the_kernel_copies_a_run_at_once() {
 fn a_child_copies_its_own_memory() {
     install();
     let pages = Pages::new(Middle::ReadOnly);
-    let span = pages.span(100, 1, Way::Kernel);
+    let span = pages.span(100, 1, CopyMethod::Kernel);
     let mut copy = [0];
     access::read(span, &mut copy).expect("mapped memory");
     assert_ne!(copy, [77]);
@@ -220,14 +220,14 @@ fn atomics() {
         compare: 1,
         swap: 2,
     };
-    for way in [Way::Section, Way::Kernel] {
+    for method in [CopyMethod::Section, CopyMethod::Kernel] {
         for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
             let pages = Pages::new(middle);
             for op in [add, swap] {
-                let gone = access::atomic(pages.span(PAGE, 8, way), op);
-                assert_eq!(gone, Some(Err(Fault)), "{way:?} {middle:?}");
+                let gone = access::atomic(pages.span(PAGE, 8, method), op);
+                assert_eq!(gone, Some(Err(Fault)), "{method:?} {middle:?}");
             }
-            let there = pages.span(0, 8, way);
+            let there = pages.span(0, 8, method);
             assert_eq!(access::write(there, &7u64.to_ne_bytes()), Ok(()));
             assert_eq!(access::atomic(there, add), Some(Ok(7)));
             assert_eq!(access::atomic(there, add), Some(Ok(10)));
@@ -256,9 +256,9 @@ fn a_truncated_file() {
     assert_ne!(start, libc::MAP_FAILED);
     start.expose_provenance();
     file.set_len(PAGE as u64).expect("truncated");
-    for way in [Way::Section, Way::Kernel] {
+    for method in [CopyMethod::Section, CopyMethod::Kernel] {
         // SAFETY: mapped above.
-        let span = |at| unsafe { Span::new(start.addr() + at, 100, way) };
+        let span = |at| unsafe { Span::new(start.addr() + at, 100, method) };
         assert_eq!(access::read(span(0), &mut [0; 100]), Ok(()));
         assert_eq!(access::read(span(PAGE), &mut [0; 100]), Err(Fault));
         assert_eq!(access::write(span(PAGE - 50), &[0; 100]), Err(Fault));
@@ -280,7 +280,7 @@ fn the_thread_goes_on_as_if_nothing_had_been() {
     let mut faults = 0;
     for round in 0..1000 {
         let at = PAGE + round;
-        if access::read(pages.span(at, 64, Way::Section), &mut [0; 64]) == Err(Fault) {
+        if access::read(pages.span(at, 64, CopyMethod::Section), &mut [0; 64]) == Err(Fault) {
             faults += a + b + c + d + e + f + g + h + i + j + k + l;
         }
         assert_eq!((x, y), (0.5, 0.5));
@@ -297,10 +297,11 @@ fn threads_have_sections_of_their_own() {
             scope.spawn(|| {
                 let pages = Pages::new(Middle::Hole);
                 for at in 0..2000 {
-                    let gone = access::read(pages.span(PAGE + at, 64, Way::Section), &mut [0; 64]);
+                    let gone =
+                        access::read(pages.span(PAGE + at, 64, CopyMethod::Section), &mut [0; 64]);
                     assert_eq!(gone, Err(Fault));
                     assert_eq!(
-                        access::read(pages.span(at, 64, Way::Section), &mut [0; 64]),
+                        access::read(pages.span(at, 64, CopyMethod::Section), &mut [0; 64]),
                         Ok(())
                     );
                 }
@@ -314,20 +315,20 @@ fn threads_have_sections_of_their_own() {
 #[test]
 fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
     install();
-    let ways = std::thread::spawn(|| {
-        let first = way(Time::ZERO);
+    let methods = std::thread::spawn(|| {
+        let first = copy_method(Time::ZERO);
         crate::sys::block_all_signals();
-        let background = way(Time::from_ns(10_000_000));
+        let background = copy_method(Time::from_ns(10_000_000));
         // SAFETY: a sigset is plain data that sigfillset initialises.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
         }
-        (first, background, way(Time::from_ns(20_000_000)))
+        (first, background, copy_method(Time::from_ns(20_000_000)))
     });
-    let expected = (Way::Section, Way::Section, Way::Kernel);
-    assert_eq!(ways.join().expect("no panic"), expected);
+    let expected = (CopyMethod::Section, CopyMethod::Section, CopyMethod::Kernel);
+    assert_eq!(methods.join().expect("no panic"), expected);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, TxPath};
+use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, UdpTxHandle};
 use crate::steering::Slot;
 
 /// Number of peers whose flow is remembered. A further one replaces the oldest.
@@ -20,7 +20,7 @@ const FLOWS: usize = 16;
 
 /// A local address in use.
 #[derive(Debug)]
-pub(crate) struct Uplink {
+pub(crate) struct LocalEndpoint {
     pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// Paces packets that are not acknowledged.
@@ -42,8 +42,8 @@ pub(crate) struct RxState {
 
 /// The route of the packets of a QP.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
-    pub(crate) tx: TxPath,
+pub(crate) struct TxRoute {
+    pub(crate) tx: UdpTxHandle,
     pub(crate) icrc: Icrcs,
     pub(crate) to: IpAddr,
     pub(crate) traffic_class: u8,
@@ -55,7 +55,7 @@ pub(crate) struct Path {
     pub(crate) channel: Option<Arc<ShmChannel>>,
 }
 
-impl Path {
+impl TxRoute {
     /// The UDP source port that is used without a shared memory link.
     pub(crate) const fn source_port(&self) -> u16 {
         self.tx.source_port
@@ -68,9 +68,9 @@ impl Path {
 
     /// Uses a shared memory link that matches the path, unless there is one already. Returns true
     /// if it does.
-    pub(super) fn offer(&mut self, uplink: &Uplink, channel: &Arc<ShmChannel>) -> bool {
+    pub(super) fn offer(&mut self, endpoint: &LocalEndpoint, channel: &Arc<ShmChannel>) -> bool {
         let takes =
-            self.channel.is_none() && channel.leads(uplink.link.local_addr(), self.to, self.slot);
+            self.channel.is_none() && channel.leads(endpoint.link.local_addr(), self.to, self.slot);
         if takes {
             self.channel = Some(Arc::clone(channel));
         }
@@ -85,7 +85,7 @@ impl Path {
     }
 }
 
-impl Uplink {
+impl LocalEndpoint {
     pub(crate) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
@@ -119,22 +119,22 @@ impl Uplink {
     ///
     /// # Errors
     /// Those of opening a send socket.
-    pub(crate) fn path_of(
+    pub(crate) fn tx_route_to(
         &self,
         dest: Qpn,
         to: IpAddr,
         av: &AddressVector,
         channel: Option<Arc<ShmChannel>>,
-    ) -> io::Result<Path> {
+    ) -> io::Result<TxRoute> {
         let tx = if to.is_multicast() {
-            self.link.group_path(av.hop_limit)?
+            self.link.group_tx_handle(av.hop_limit)?
         } else {
-            self.link.tx_path(dest, av.hop_limit)?
+            self.link.tx_handle(dest, av.hop_limit)?
         };
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);
-        Ok(Path {
+        Ok(TxRoute {
             tx,
             icrc: Icrcs::new(icrc),
             to,
