@@ -428,8 +428,8 @@ impl Origin for FromChannel<'_> {
     }
 
     #[inline]
-    fn is_heard(&self, tx: &mut TxState) -> bool {
-        tx.hears_from(self.0)
+    fn is_accepted(&self, tx: &mut TxState) -> bool {
+        tx.accepts_shm(self.0)
     }
 
     fn via(&self) -> Via {

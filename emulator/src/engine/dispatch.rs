@@ -21,7 +21,7 @@ pub(super) trait Origin {
     fn is_intact<'p>(&mut self, sealed: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool;
 
     /// Returns true if a QP accepts packets from this source.
-    fn is_heard(&self, tx: &mut TxState) -> bool;
+    fn is_accepted(&self, tx: &mut TxState) -> bool;
 
     /// The source of a packet that was checked, for packets that are delayed.
     fn via(&self) -> Via;
@@ -167,7 +167,7 @@ impl<'e> Dispatch<'e> {
         locked.handle(now, meta, &packet, mem);
         if locked.inner.ownership().is_some() && locked.core.qp.take_stray() {
             // Packets behind it wait too.
-            locked.core.tx.set_deaf(true);
+            locked.core.tx.set_rx_paused(true);
             return Verdict::Elsewhere;
         }
         self.packets += 1;
@@ -195,7 +195,7 @@ impl<'e> Dispatch<'e> {
                 //= MC-07
                 let deth = packet.headers().deth;
                 let by_itself = is_own && deth.is_some_and(|deth| deth.src_qp == member);
-                if by_itself && locked.core.tx.hears_only_others() {
+                if by_itself && locked.core.tx.rejects_own() {
                     continue;
                 }
                 locked.handle(now, meta, &packet, mem);
@@ -215,9 +215,9 @@ impl<'e> Dispatch<'e> {
     ) -> Result<&mut Locked<'e>, Verdict> {
         let locked = self.switch_to(dest, later);
         let locked = locked.ok_or(Verdict::UnknownQp(dest))?;
-        if origin.is_heard(&mut locked.core.tx) {
+        if origin.is_accepted(&mut locked.core.tx) {
             Ok(locked)
-        } else if locked.core.tx.is_deaf() {
+        } else if locked.core.tx.is_rx_paused() {
             Err(Verdict::Elsewhere)
         } else {
             Err(Verdict::WrongLink)

@@ -366,8 +366,8 @@ impl Origin for Socket<'_> {
     }
 
     #[inline]
-    fn is_heard(&self, tx: &mut TxState) -> bool {
-        !tx.refuses_udp()
+    fn is_accepted(&self, tx: &mut TxState) -> bool {
+        !tx.rejects_udp()
     }
 
     fn via(&self) -> Via {

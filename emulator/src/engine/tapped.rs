@@ -17,10 +17,10 @@ impl Origin for Via {
         true
     }
 
-    fn is_heard(&self, tx: &mut TxState) -> bool {
+    fn is_accepted(&self, tx: &mut TxState) -> bool {
         match self {
-            Self::Udp(..) => !tx.refuses_udp(),
-            Self::Channel(channel) => tx.hears_from(channel),
+            Self::Udp(..) => !tx.rejects_udp(),
+            Self::Channel(channel) => tx.accepts_shm(channel),
         }
     }
 

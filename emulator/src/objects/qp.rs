@@ -507,7 +507,7 @@ impl Qp {
         if self.qp_type() != QpType::Ud {
             return Err(VerbsError::InvalidArgument("not a datagram QP"));
         }
-        self.owner.inner.lock().tx.hear_others();
+        self.owner.inner.lock().tx.accept_except_self();
         Ok(())
     }
 
@@ -629,7 +629,7 @@ pub(super) fn create(
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);
     if config.qp_type == QpType::XrcSend {
-        inner.lock().tx.hear_anybody();
+        inner.lock().tx.accept_any();
     }
     engine.add_qp(Arc::clone(&inner));
     Ok(inner)

@@ -37,23 +37,23 @@ pub(crate) struct TxState {
     /// The ready lists that the QP is on.
     pub(crate) queued: QueuedReasons,
     /// The sources that packets are accepted from.
-    ear: Ear,
+    rx_filter: RxFilter,
 }
 
 /// The sources that a QP accepts packets from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Ear {
+enum RxFilter {
     /// Its peer, which uses one route.
     #[default]
     Peer,
     /// An XRC initiator: any process with its peer's address, because each message may reach the
     /// target in another process.
-    Anybody,
+    Any,
     /// A datagram QP: any source but the QP itself, because it wants no copy of what it sends to a
     /// group.
-    Others,
+    ExceptSelf,
     /// A target that another process owns: no source.
-    Nobody,
+    Paused,
 }
 
 #[derive(Debug)]
@@ -155,7 +155,8 @@ impl TxState {
     pub(crate) fn drop_ended_channel(&mut self) {
         if let Some((_, tx_route)) = &mut self.route {
             tx_route.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &= tx_route.channel.is_some() || self.ear == Ear::Nobody;
+            self.peer_has_entered &=
+                tx_route.channel.is_some() || self.rx_filter == RxFilter::Paused;
         }
         if let Some((_, tx_route)) = self.alternate.as_deref_mut() {
             tx_route.channel.take_if(|channel| channel.has_ended());
@@ -163,36 +164,40 @@ impl TxState {
     }
 
     /// Accepts packets from any process with the peer's address.
-    pub(crate) const fn hear_anybody(&mut self) {
-        self.ear = Ear::Anybody;
+    pub(crate) const fn accept_any(&mut self) {
+        self.rx_filter = RxFilter::Any;
     }
 
     /// Accepts no copies of the packets that the QP itself sends to a group.
-    pub(crate) const fn hear_others(&mut self) {
-        self.ear = Ear::Others;
+    pub(crate) const fn accept_except_self(&mut self) {
+        self.rx_filter = RxFilter::ExceptSelf;
     }
 
     /// Returns true if the QP accepts no copies of its own packets.
-    pub(crate) fn hears_only_others(&self) -> bool {
-        self.ear == Ear::Others
+    pub(crate) fn rejects_own(&self) -> bool {
+        self.rx_filter == RxFilter::ExceptSelf
     }
 
     /// Pauses or resumes the acceptance of packets.
-    pub(crate) const fn set_deaf(&mut self, is_deaf: bool) {
-        self.ear = if is_deaf { Ear::Nobody } else { Ear::Peer };
-        // While paused, `refuses_udp` must reach the check of `ear`, which it usually skips.
-        self.peer_has_entered = is_deaf;
+    pub(crate) const fn set_rx_paused(&mut self, is_rx_paused: bool) {
+        self.rx_filter = if is_rx_paused {
+            RxFilter::Paused
+        } else {
+            RxFilter::Peer
+        };
+        // While paused, `rejects_udp` must reach the check of `rx_filter`, which it usually skips.
+        self.peer_has_entered = is_rx_paused;
     }
 
     /// Returns true if no packets are accepted.
-    pub(crate) fn is_deaf(&self) -> bool {
-        self.ear == Ear::Nobody
+    pub(crate) fn is_rx_paused(&self) -> bool {
+        self.rx_filter == RxFilter::Paused
     }
 
     /// Accepts a packet that came through a shared memory link. Returns false if the peer uses
     /// another link.
     #[inline]
-    pub(crate) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
+    pub(crate) fn accepts_shm(&mut self, channel: &ShmChannel) -> bool {
         if let Some((_, tx_route)) = &self.route
             && let Some(own) = &tx_route.channel
             && !own.has_ended()
@@ -200,13 +205,15 @@ impl TxState {
             // Both sides may request a shared memory link at the same time. Then there are two.
             let is_own = own.is_parallel_to(channel);
             self.peer_has_entered |= is_own;
-            return match self.ear {
-                Ear::Peer => is_own || self.alternate.is_some() && self.may_migrate_to(channel),
-                Ear::Anybody | Ear::Others => true,
-                Ear::Nobody => false,
+            return match self.rx_filter {
+                RxFilter::Peer => {
+                    is_own || self.alternate.is_some() && self.may_migrate_to(channel)
+                }
+                RxFilter::Any | RxFilter::ExceptSelf => true,
+                RxFilter::Paused => false,
             };
         }
-        self.ear != Ear::Nobody
+        self.rx_filter != RxFilter::Paused
     }
 
     /// Returns true if the peer may announce a migration through this shared memory link.
@@ -220,23 +227,23 @@ impl TxState {
     /// Returns true if packets over UDP are refused because the peer uses shared memory: anyone
     /// could have sent them.
     #[inline]
-    pub(crate) fn refuses_udp(&self) -> bool {
-        self.peer_has_entered && self.refuses_it()
+    pub(crate) fn rejects_udp(&self) -> bool {
+        self.peer_has_entered && self.filter_rejects_udp()
     }
 
     /// Returns true if there is no alternate path, or it uses shared memory too.
     #[cold]
-    fn stays_in_channels(&self) -> bool {
+    fn alternate_uses_shm(&self) -> bool {
         let alternate = self.alternate.as_ref();
         alternate.is_none_or(|route| route.1.live_channel().is_some())
     }
 
     #[cold]
-    fn refuses_it(&self) -> bool {
-        match self.ear {
-            Ear::Peer => self.has_live_channel() && self.stays_in_channels(),
-            Ear::Anybody | Ear::Others => false,
-            Ear::Nobody => true,
+    fn filter_rejects_udp(&self) -> bool {
+        match self.rx_filter {
+            RxFilter::Peer => self.has_live_channel() && self.alternate_uses_shm(),
+            RxFilter::Any | RxFilter::ExceptSelf => false,
+            RxFilter::Paused => true,
         }
     }
 

@@ -63,7 +63,7 @@ impl SharedTargets {
             for inner in touched.drain(..) {
                 let mut core = inner.lock();
                 if inner.ownership().is_some_and(TargetOwnership::is_owner) {
-                    core.tx.set_deaf(false);
+                    core.tx.set_rx_paused(false);
                 }
             }
         }
@@ -221,7 +221,7 @@ impl SharedTargets {
         let mut asked: Option<Instant> = None;
         while !ownership.is_owner() {
             if self.try_acquire(host, inner)? {
-                inner.lock().tx.set_deaf(false);
+                inner.lock().tx.set_rx_paused(false);
                 return Ok(());
             }
             if begin.elapsed() > ACQUIRE_TIMEOUT {
@@ -284,7 +284,7 @@ impl SharedTargets {
             restore(&mut core.qp, inner.hca(), &attr, now)?;
             if let Some((endpoint, tx_route)) = route {
                 core.tx.set_route(endpoint, tx_route);
-                core.tx.set_deaf(true);
+                core.tx.set_rx_paused(true);
             }
         }
         ownership.resume(&mut core.qp);
@@ -334,7 +334,7 @@ fn release_to(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
         return false;
     }
     core.tx.announce_quiet_ack();
-    core.tx.set_deaf(true);
+    core.tx.set_rx_paused(true);
     true
 }
 

@@ -241,7 +241,7 @@ fn adopt_target(
         ..QpParts::default()
     };
     let inner = QpInner::new(events, qp, 0, parts);
-    inner.lock().tx.set_deaf(true);
+    inner.lock().tx.set_rx_paused(true);
     host.qps().write().insert(Arc::clone(&inner));
     Some(inner)
 }
