@@ -119,7 +119,7 @@ pub(crate) const MAX_RUNS: usize = 16;
 /// call. The peer can then send on while the rest is received.
 pub(crate) const DRAIN_BYTES: usize = 64 << 10;
 /// Most receive rounds for unpublished records of a peer, enough for a nearly full ring.
-pub(crate) const PROMISED_ROUNDS: usize = 64;
+pub(crate) const UNPUBLISHED_ROUNDS: usize = 64;
 /// Most receive rounds from a socket before a run that must follow its UDP packets, more than the
 /// buffer holds.
 pub(crate) const MAX_UDP_BEFORE: usize = 1 << 14;

@@ -379,7 +379,7 @@ impl EngineInner {
         if !inner.lock().qp.awaits_acknowledgements() {
             return;
         }
-        self.receive_all_promised();
+        self.receive_all_unpublished();
         for endpoint in self.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
             for _ in 0..SOCKET_ROUNDS {

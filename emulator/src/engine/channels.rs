@@ -25,7 +25,7 @@ use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::Slot;
-use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
+use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Stray, source_of};
 
 impl EngineInner {
@@ -226,21 +226,21 @@ impl EngineInner {
     }
 
     /// Receives the packets of a peer, including unpublished records.
-    fn receive_promised(&self, channel: &Arc<ShmChannel>, rounds: usize) {
+    fn receive_unpublished(&self, channel: &Arc<ShmChannel>, rounds: usize) {
         let mut receiver = channel.receiver();
         for _ in 0..rounds {
-            if channel.has_ended() || !receiver.redeem() {
+            if channel.has_ended() || !receiver.read_unpublished() {
                 break;
             }
             self.receive_from(channel, &mut receiver, Caller::Background);
         }
     }
 
-    /// Like `receive_promised`, from all peers. A timer is due, and the awaited ACK may be an
+    /// Like `receive_unpublished`, from all peers. A timer is due, and the awaited ACK may be an
     /// unpublished record.
-    pub(super) fn receive_all_promised(&self) {
+    pub(super) fn receive_all_unpublished(&self) {
         for channel in self.channels.read().iter() {
-            self.receive_promised(channel, PROMISED_ROUNDS);
+            self.receive_unpublished(channel, UNPUBLISHED_ROUNDS);
         }
     }
 
@@ -259,7 +259,7 @@ impl EngineInner {
         }
         for channel in &channels {
             // Bounded, because a peer that violates the protocol could write for ever.
-            self.receive_promised(channel, shm::MAX_RECORDS);
+            self.receive_unpublished(channel, shm::MAX_RECORDS);
             channel.end();
         }
         self.change_channels(|all| {

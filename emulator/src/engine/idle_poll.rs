@@ -140,7 +140,7 @@ impl EngineInner {
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
         if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
-            self.retry_blocked(Caller::Background);
+            self.retry_backlogs(Caller::Background);
             if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }

@@ -3,7 +3,7 @@
 //! The application may have seen the completion of a message, so its ACK must not be lost. Through
 //! shared memory the ACK is written into the ring at once, as an unpublished record. The peer sees
 //! it with the response, when the delay is over
-//! ([`announce_quiet_ack`](crate::state::TxState::announce_quiet_ack)), or when it needs it. Over
+//! ([`publish_ack`](crate::state::TxState::publish_ack)), or when it needs it. Over
 //! UDP an ACK is delayed only after it was recorded in the process's ACK journal, which the broker
 //! executes (`broker/will.rs`). Without a broker no ACK is delayed.
 
@@ -80,11 +80,11 @@ impl EngineInner {
                     || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
                 if owes {
                     self.transmit(inner, &mut core, &mem, Cause::Other, (now, caller), true);
-                } else if core.tx.is_blocked() {
-                    self.resend_blocked(inner, &mut core, &mem, caller);
+                } else if core.tx.has_backlog() {
+                    self.resend_backlog(inner, &mut core, &mem, caller);
                 }
-                core.tx.announce_quiet_ack();
-                if !core.tx.is_blocked() {
+                core.tx.publish_ack();
+                if !core.tx.has_backlog() {
                     return;
                 }
             }
@@ -114,7 +114,7 @@ impl EngineInner {
                 self.transmit(&inner, &mut core, &mem, Cause::Other, (now, caller), true);
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.
-                core.tx.announce_quiet_ack();
+                core.tx.publish_ack();
             }
         }
     }

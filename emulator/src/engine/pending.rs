@@ -60,14 +60,14 @@ impl EngineInner {
                 }
                 if waits(ServiceReason::TxBlocked) {
                     self.service_queue.try_inline();
-                    self.retry_blocked(Caller::Application);
+                    self.retry_backlogs(Caller::Application);
                 }
             }
             ServiceContext::IdlePoll(ns) => self.release_acks(ns, Caller::Application),
             ServiceContext::Background => {
                 let tried = self.service_queue.was_tried();
                 if !tried || self.arbiter.is_asleep() {
-                    self.retry_blocked(Caller::Background);
+                    self.retry_backlogs(Caller::Background);
                 }
                 self.release_acks(HOLD_NS, Caller::Background);
                 self.send_posts(Caller::Background);
@@ -82,7 +82,7 @@ impl EngineInner {
         // On a busy machine the background thread may be late.
         self.resolve_new_routes();
         let waits = |qp: &Arc<QpInner>| {
-            qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
+            qp.completes_to(cq) && (qp.lock().tx.has_backlog() || qp.waits_for_room())
         };
         while self.qps.read().iter().any(waits) && self.now() < until {
             self.serve(ServiceContext::Poll);
@@ -134,10 +134,10 @@ impl EngineInner {
         }
     }
 
-    pub(super) fn retry_blocked(&self, caller: Caller) {
+    pub(super) fn retry_backlogs(&self, caller: Caller) {
         self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
-            self.resend_blocked(inner, core, mem, caller);
-            core.tx.is_blocked() || inner.waits_for_room()
+            self.resend_backlog(inner, core, mem, caller);
+            core.tx.has_backlog() || inner.waits_for_room()
         });
     }
 
@@ -150,7 +150,7 @@ impl EngineInner {
         self.visit_ready(ServiceReason::DelayedAck, |inner, core, mem| {
             let since = core.qp.pace().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
-                core.tx.announce_quiet_ack();
+                core.tx.publish_ack();
                 self.drain(inner, core, mem, Cause::Other, now, caller);
             }
             let is_over = core.qp.pace_mut().forget(now);
@@ -205,7 +205,7 @@ impl EngineInner {
             return;
         }
         self.receive_all();
-        self.receive_all_promised();
+        self.receive_all_unpublished();
         let now = self.now();
         while let Some(qpn) = self.service_queue.take_timer(now) {
             self.with_qp(qpn, |inner, core, mem| {

@@ -39,7 +39,7 @@ impl EngineInner {
         &self,
         endpoint: &Arc<LocalEndpoint>,
         tx_route: &TxRoute,
-        enters: &mut bool,
+        first_shm_send: &mut bool,
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
@@ -58,8 +58,10 @@ impl EngineInner {
         let segments = Segments::new(run.bytes, run.segment_len);
         let mut sent = true;
         match self.tap.depart(self.now(), envelope, segments, owned_route) {
-            Departure::Free => sent = self.put(endpoint, tx_route, enters, run, caller),
-            Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, caller),
+            Departure::Free => sent = self.put(endpoint, tx_route, first_shm_send, run, caller),
+            Departure::Changed(leaving) => {
+                self.leave(&leaving, first_shm_send, run.unpublished, caller)
+            }
             Departure::Late(due) => {
                 self.service_queue.wake_thread_by(due);
                 return true;
@@ -98,15 +100,15 @@ impl EngineInner {
     fn leave(
         &self,
         leaving: &Leaving<OwnedTxRoute>,
-        enters: &mut bool,
-        promise: bool,
+        first_shm_send: &mut bool,
+        unpublished: bool,
         caller: Caller,
     ) {
         let (endpoint, tx_route) = &leaving.tx_route;
         for _ in 0..leaving.copies {
             // Without room the packet is lost.
-            let run = Run::single(&leaving.bytes, promise);
-            self.put(endpoint, tx_route, enters, run, caller);
+            let run = Run::single(&leaving.bytes, unpublished);
+            self.put(endpoint, tx_route, first_shm_send, run, caller);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
-    Blocked, Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxRoute, TxState, via,
+    Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState, via,
 };
 use crate::tuning::{LONG_ANSWER, LONG_RUN};
 
@@ -35,24 +35,24 @@ pub(crate) struct Run<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
     /// See [`ShmChannel::send`].
-    pub(crate) promise: bool,
+    pub(crate) unpublished: bool,
 }
 
 impl<'a> Run<'a> {
-    fn of(buffer: &'a TxBuffer, promise: bool) -> Self {
+    fn of(buffer: &'a TxBuffer, unpublished: bool) -> Self {
         Self {
             bytes: buffer.bytes(),
             segment_len: buffer.segment_len(),
-            promise,
+            unpublished,
         }
     }
 
     /// Makes a run of one segment.
-    pub(super) const fn single(bytes: &'a [u8], promise: bool) -> Self {
+    pub(super) const fn single(bytes: &'a [u8], unpublished: bool) -> Self {
         Self {
             bytes,
             segment_len: bytes.len(),
-            promise,
+            unpublished,
         }
     }
 }
@@ -152,39 +152,53 @@ impl EngineInner {
             return;
         }
         let owed = core.qp.owed_ack();
-        if core.tx.blocked.is_some() && !self.send_blocked(&mut core.tx, caller) {
+        if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, caller) {
             self.note_unsent(core, owed);
             return;
         }
         let mut acks = self.ack_timing(core, cause);
         let acks_before = core.qp.acks_sent();
         let wants = wants && (acks != AckTiming::Later || core.qp.wants_to_transmit(acks));
-        let is_quiet = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
-        if is_quiet {
+        let is_unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
+        if is_unpublished {
             acks = AckTiming::Now;
         }
-        let promised = is_quiet && self.promise_ack(inner, core, caller);
-        if !promised && (wants || is_quiet) {
+        let is_appended = is_unpublished && self.append_unpublished_ack(inner, core, caller);
+        if !is_appended && (wants || is_unpublished) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(inner, core, mem, (acks, now, caller), is_quiet, buffer);
+                self.transmit_through(
+                    inner,
+                    core,
+                    mem,
+                    (acks, now, caller),
+                    is_unpublished,
+                    buffer,
+                );
             });
             if with_buffer.is_err() {
                 // The thread-local buffer is gone, because the thread is about to end.
                 let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-                self.transmit_through(inner, core, mem, (acks, now, caller), is_quiet, &mut buffer);
+                self.transmit_through(
+                    inner,
+                    core,
+                    mem,
+                    (acks, now, caller),
+                    is_unpublished,
+                    &mut buffer,
+                );
             }
         }
-        if core.tx.blocked.is_some() {
+        if core.tx.backlog.is_some() {
             self.note_unsent(core, owed);
         }
         let QpCore { qp, tx, .. } = core;
         tx.write_down(qp);
-        if is_quiet && tx.blocked.is_none() {
-            tx.quiet = owed.map(|(psn, _)| psn);
+        if is_unpublished && tx.backlog.is_none() {
+            tx.unpublished_ack = owed.map(|(psn, _)| psn);
         }
-        let acked = !is_quiet && qp.acks_sent() != acks_before;
-        let waiting = qp.lone_ack().or(tx.quiet);
+        let acked = !is_unpublished && qp.acks_sent() != acks_before;
+        let waiting = qp.lone_ack().or(tx.unpublished_ack);
         qp.pace_mut().transmitted(cause, now, acked, waiting);
         if waiting.is_some() {
             self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, now);
@@ -194,7 +208,7 @@ impl EngineInner {
     /// Writes the lone ACK that there is to send into the ring of the peer, as an unpublished
     /// record. Returns false without any effect if packet hooks are active, or if the ACK has to be
     /// sent otherwise.
-    fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, caller: Caller) -> bool {
+    fn append_unpublished_ack(&self, inner: &QpInner, core: &mut QpCore, caller: Caller) -> bool {
         let QpCore { qp, tx, .. } = core;
         let Some((_, tx_route)) = &tx.route else {
             return false;
@@ -207,11 +221,11 @@ impl EngineInner {
         };
         let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, caller);
-        let sent = send_shared(channel, &mut tx.enters_channel, piece, sending);
+        let sent = send_shared(channel, &mut tx.first_shm_send, piece, sending);
         self.note_sent(inner, (1, len), true, caller);
         // No registered memory is read.
         if sent == Ok(false) {
-            tx.blocked = Some(Box::new(Blocked {
+            tx.backlog = Some(Box::new(TxBacklog {
                 bytes: ack.into(),
                 segment_len: len,
                 route: RouteTag::OWN,
@@ -245,7 +259,7 @@ impl EngineInner {
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         (mut acks, mut now, caller): (AckTiming, Time, Caller),
-        promise: bool,
+        unpublished: bool,
         buffer: &mut TxBuffer,
     ) {
         let QpCore { qp, tx, .. } = core;
@@ -290,19 +304,20 @@ impl EngineInner {
                 _ if filled.is_err() => Err(Fault),
                 _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
                 _ if tapped => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
-                    let run = Run::of(buffer, promise);
+                    let run = Run::of(buffer, unpublished);
                     let sent =
-                        self.send_tapped(endpoint, tx_route, &mut tx.enters_channel, run, caller);
-                    tx.quiet.take_if(|_| !promise && sent);
+                        self.send_tapped(endpoint, tx_route, &mut tx.first_shm_send, run, caller);
+                    tx.unpublished_ack.take_if(|_| !unpublished && sent);
                     sent
                 }),
                 // A shared memory link that has just ended: the packets are lost.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let sending = sending(tx_route, len, segment_len, promise, caller);
+                    let sending = sending(tx_route, len, segment_len, unpublished, caller);
                     let pieces = pieces(buffer, mem);
-                    let sent = send_shared(channel, &mut tx.enters_channel, pieces, sending);
-                    tx.quiet.take_if(|_| !promise && sent == Ok(true));
+                    let sent = send_shared(channel, &mut tx.first_shm_send, pieces, sending);
+                    tx.unpublished_ack
+                        .take_if(|_| !unpublished && sent == Ok(true));
                     sent
                 }
                 None => seal(&mut tx_route.icrc, buffer, mem)
@@ -314,13 +329,13 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let via = (&**endpoint, tx_route, &mut tx.enters_channel, caller);
+                let via = (&**endpoint, tx_route, &mut tx.first_shm_send, caller);
                 self.salvage(inner, qp, via, mem, now, buffer);
                 continue;
             };
             self.note_sent(inner, (buffer.segments(), len), channel.is_some(), caller);
             if !sent {
-                tx.blocked = Some(Box::new(Blocked {
+                tx.backlog = Some(Box::new(TxBacklog {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
                     route: tag,
@@ -367,7 +382,12 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (endpoint, tx_route, enters, caller): (&LocalEndpoint, &mut TxRoute, &mut bool, Caller),
+        (endpoint, tx_route, first_shm_send, caller): (
+            &LocalEndpoint,
+            &mut TxRoute,
+            &mut bool,
+            Caller,
+        ),
         memory: &MemGuard<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -386,7 +406,7 @@ impl EngineInner {
             self.put(
                 endpoint,
                 tx_route,
-                enters,
+                first_shm_send,
                 Run::single(segment, false),
                 caller,
             );
@@ -395,29 +415,29 @@ impl EngineInner {
 
     /// Sends the blocked run. Returns false if there is still no room.
     #[cold]
-    fn send_blocked(&self, tx: &mut TxState, caller: Caller) -> bool {
-        let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
-        if tx.blocked.as_deref().is_some_and(waits) {
+    fn send_backlog(&self, tx: &mut TxState, caller: Caller) -> bool {
+        let waits = |backlog: &TxBacklog| !tx.is_ready(backlog.route);
+        if tx.backlog.as_deref().is_some_and(waits) {
             return false;
         }
-        if let Some(blocked) = &tx.blocked
+        if let Some(backlog) = &tx.backlog
             && let Some((endpoint, tx_route)) =
-                tx_route_for(&mut tx.route, &mut tx.peer_routes, blocked.route)
+                tx_route_for(&mut tx.route, &mut tx.peer_routes, backlog.route)
         {
             let run = Run {
-                bytes: &blocked.bytes,
-                segment_len: blocked.segment_len,
-                promise: false,
+                bytes: &backlog.bytes,
+                segment_len: backlog.segment_len,
+                unpublished: false,
             };
             // A run for a shared memory link that has ended is lost.
-            let lost = !blocked.sealed && tx_route.live_channel().is_none();
-            let held = blocked.is_paced
+            let lost = !backlog.sealed && tx_route.live_channel().is_none();
+            let held = backlog.is_paced
                 && tx_route.live_channel().is_none()
                 && !endpoint.speed.admits(self.now(), run.bytes.len());
-            if held || !lost && !self.put(endpoint, tx_route, &mut tx.enters_channel, run, caller) {
+            if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, run, caller) {
                 return false;
             }
-            tx.blocked = None;
+            tx.backlog = None;
         }
         true
     }
@@ -428,7 +448,7 @@ impl EngineInner {
         &self,
         endpoint: &LocalEndpoint,
         tx_route: &TxRoute,
-        enters: &mut bool,
+        first_shm_send: &mut bool,
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
@@ -438,8 +458,8 @@ impl EngineInner {
         let pieces = iter::once(Piece::Bytes(run.bytes));
         let (len, segment_len) = (run.bytes.len(), run.segment_len);
         // No registered memory is read.
-        let sending = sending(tx_route, len, segment_len, run.promise, caller);
-        send_shared(channel, enters, pieces, sending).unwrap_or(true)
+        let sending = sending(tx_route, len, segment_len, run.unpublished, caller);
+        send_shared(channel, first_shm_send, pieces, sending).unwrap_or(true)
     }
 
     /// Returns false if the socket has no room. Other failures count as packet loss, for the
@@ -481,7 +501,7 @@ impl EngineInner {
     }
 
     /// Tries again to send a blocked run, then continues.
-    pub(super) fn resend_blocked(
+    pub(super) fn resend_backlog(
         &self,
         inner: &QpInner,
         core: &mut QpCore,
@@ -490,8 +510,8 @@ impl EngineInner {
     ) {
         if inner.raw().is_some() {
             self.drain(inner, core, mem, Cause::Other, self.now(), caller);
-        } else if core.tx.blocked.is_some() {
-            if self.send_blocked(&mut core.tx, caller) {
+        } else if core.tx.backlog.is_some() {
+            if self.send_backlog(&mut core.tx, caller) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), caller);
             } else {
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
@@ -506,7 +526,7 @@ fn sending(
     tx_route: &TxRoute,
     len: usize,
     segment_len: usize,
-    promise: bool,
+    unpublished: bool,
     caller: Caller,
 ) -> Sending {
     Sending {
@@ -516,25 +536,25 @@ fn sending(
         hop_limit: tx_route.hop_limit,
         after_udp: false,
         wait: caller == Caller::Background,
-        promise,
+        unpublished,
     }
 }
 
-/// Sends a run through shared memory. Returns false if there is no room. `enters` as in
+/// Sends a run through shared memory. Returns false if there is no room. `first_shm_send` as in
 /// [`TxState`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
-    enters: &mut bool,
+    first_shm_send: &mut bool,
     run: impl Iterator<Item = Piece<'a>>,
     sending: Sending,
 ) -> Result<bool, Fault> {
     let sending = Sending {
-        after_udp: *enters,
+        after_udp: *first_shm_send,
         ..sending
     };
     let sent = channel.send(run, sending);
-    *enters &= matches!(sent, ShmSent::Full | ShmSent::Fault);
+    *first_shm_send &= matches!(sent, ShmSent::Full | ShmSent::Fault);
     match sent {
         ShmSent::Fault => Err(Fault),
         ShmSent::Full => Ok(false),

@@ -22,16 +22,16 @@ pub(crate) struct TxState {
     pub(crate) peer_routes: Option<Box<PeerRoutes>>,
     /// The QP has sent no packet through the shared memory link of the route yet, but perhaps over
     /// UDP.
-    pub(crate) enters_channel: bool,
+    pub(crate) first_shm_send: bool,
     /// The peer has sent something through the shared memory link.
-    peer_has_entered: bool,
+    peer_uses_shm: bool,
     /// Deadline of the pending timer entry of this QP.
     pub(crate) timer: Option<Time>,
     /// A run of packets that the socket had no room for.
-    pub(crate) blocked: Option<Box<Blocked>>,
+    pub(crate) backlog: Option<Box<TxBacklog>>,
     /// The last ACK that was appended to the ring as an unpublished record, and is not published
     /// yet.
-    pub(crate) quiet: Option<Psn>,
+    pub(crate) unpublished_ack: Option<Psn>,
     /// The pending ACK that the QP has recorded in the ACK journal.
     pub(crate) bequest: Option<Bequest>,
     /// The ready lists that the QP is on.
@@ -57,7 +57,7 @@ enum RxFilter {
 }
 
 #[derive(Debug)]
-pub(crate) struct Blocked {
+pub(crate) struct TxBacklog {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) segment_len: usize,
     pub(crate) route: RouteTag,
@@ -70,10 +70,10 @@ pub(crate) struct Blocked {
 impl TxState {
     /// Sets the route. A blocked run of the old route is lost.
     pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
-        self.blocked = None;
-        self.quiet = None;
-        self.enters_channel = tx_route.channel.is_some();
-        self.peer_has_entered = false;
+        self.backlog = None;
+        self.unpublished_ack = None;
+        self.first_shm_send = tx_route.channel.is_some();
+        self.peer_uses_shm = false;
         self.route = Some((endpoint, tx_route));
         self.bequest = None;
     }
@@ -94,9 +94,9 @@ impl TxState {
 
     /// Remembers a route that datagrams of `qp` may use.
     pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
-        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let backlog = self.backlog.as_ref().map(|backlog| backlog.route);
         let peer_routes = self.peer_routes.get_or_insert_default();
-        peer_routes.learn(route, || qp.queued_routes().chain(blocked));
+        peer_routes.learn(route, || qp.queued_routes().chain(backlog));
     }
 
     /// Sets the local endpoint and the address vector of a DC target's responses.
@@ -121,9 +121,9 @@ impl TxState {
 
     /// Sets the route of a response.
     pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
-        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let backlog = self.backlog.as_ref().map(|backlog| backlog.route);
         let peer_routes = self.peer_routes.get_or_insert_default();
-        peer_routes.learn_answer(tag, route, blocked);
+        peer_routes.learn_answer(tag, route, backlog);
     }
 
     /// Returns true unless the route still waits for the broker's answer.
@@ -144,7 +144,7 @@ impl TxState {
     /// Makes the paths that match a new shared memory link use it, unless they have one.
     pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
         if let Some((endpoint, tx_route)) = &mut self.route {
-            self.enters_channel |= tx_route.offer(endpoint, channel);
+            self.first_shm_send |= tx_route.offer(endpoint, channel);
         }
         if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
             tx_route.offer(endpoint, channel);
@@ -155,8 +155,7 @@ impl TxState {
     pub(crate) fn drop_ended_channel(&mut self) {
         if let Some((_, tx_route)) = &mut self.route {
             tx_route.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &=
-                tx_route.channel.is_some() || self.rx_filter == RxFilter::Paused;
+            self.peer_uses_shm &= tx_route.channel.is_some() || self.rx_filter == RxFilter::Paused;
         }
         if let Some((_, tx_route)) = self.alternate.as_deref_mut() {
             tx_route.channel.take_if(|channel| channel.has_ended());
@@ -186,7 +185,7 @@ impl TxState {
             RxFilter::Peer
         };
         // While paused, `rejects_udp` must reach the check of `rx_filter`, which it usually skips.
-        self.peer_has_entered = is_rx_paused;
+        self.peer_uses_shm = is_rx_paused;
     }
 
     /// Returns true if no packets are accepted.
@@ -204,7 +203,7 @@ impl TxState {
         {
             // Both sides may request a shared memory link at the same time. Then there are two.
             let is_own = own.is_parallel_to(channel);
-            self.peer_has_entered |= is_own;
+            self.peer_uses_shm |= is_own;
             return match self.rx_filter {
                 RxFilter::Peer => {
                     is_own || self.alternate.is_some() && self.may_migrate_to(channel)
@@ -228,7 +227,7 @@ impl TxState {
     /// could have sent them.
     #[inline]
     pub(crate) fn rejects_udp(&self) -> bool {
-        self.peer_has_entered && self.filter_rejects_udp()
+        self.peer_uses_shm && self.filter_rejects_udp()
     }
 
     /// Returns true if there is no alternate path, or it uses shared memory too.
@@ -260,8 +259,8 @@ impl TxState {
         self.route = None;
         self.alternate = None;
         self.peer_routes = None;
-        self.blocked = None;
-        self.quiet = None;
+        self.backlog = None;
+        self.unpublished_ack = None;
         self.bequest = None;
     }
 
@@ -270,8 +269,8 @@ impl TxState {
     }
 
     /// Returns true if a run of packets waits for room.
-    pub(crate) const fn is_blocked(&self) -> bool {
-        self.blocked.is_some()
+    pub(crate) const fn has_backlog(&self) -> bool {
+        self.backlog.is_some()
     }
 
     /// The number of segments that a run may have. A link without segmentation offload still cuts
@@ -321,7 +320,7 @@ impl TxState {
         match qp.owed_ack() {
             Some(owed) => bequest.owe(debt_of(qp, owed)),
             // A blocked run has not been sent yet.
-            None if self.blocked.is_some() => {}
+            None if self.backlog.is_some() => {}
             None => bequest.settle(),
         }
     }
@@ -332,12 +331,12 @@ impl TxState {
     }
 
     /// Publishes an unpublished ACK and wakes the peer for it.
-    pub(crate) fn announce_quiet_ack(&mut self) {
-        if self.quiet.take().is_some()
+    pub(crate) fn publish_ack(&mut self) {
+        if self.unpublished_ack.take().is_some()
             && let Some((_, tx_route)) = &self.route
             && let Some(channel) = &tx_route.channel
         {
-            channel.keep_promise();
+            channel.publish_unpublished();
         }
     }
 }

@@ -330,10 +330,10 @@ fn release_to(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
     let Some(ownership) = inner.ownership() else {
         return false;
     };
-    if core.tx.is_blocked() || !ownership.release_to(&core.qp, to) {
+    if core.tx.has_backlog() || !ownership.release_to(&core.qp, to) {
         return false;
     }
-    core.tx.announce_quiet_ack();
+    core.tx.publish_ack();
     core.tx.set_rx_paused(true);
     true
 }

@@ -36,7 +36,7 @@ pub fn records(input: &[u8]) {
                     sent = sent.wrapping_add(1);
                 }
             }
-            3 => a.keep_promise(),
+            3 => a.publish_unpublished(),
             4 => {
                 let at = u64::from(operand) * RECORD_HEADER as u64 % RING_LEN as u64;
                 a.memory
@@ -50,7 +50,7 @@ pub fn records(input: &[u8]) {
             }
             6 => {
                 let mut receiver = b.receiver();
-                receiver.redeem();
+                receiver.read_unpublished();
             }
             _ => receive(&b, usize::from(operand), |byte| {
                 assert!(damaged || byte == received, "{byte} instead of {received}");
@@ -72,7 +72,7 @@ fn send(end: &ShmChannel, run: &[u8], what: u8) -> ShmSent {
         hop_limit: 1,
         after_udp: what & 0x10 != 0,
         wait: what & 0x20 != 0,
-        promise: what & 0x40 != 0,
+        unpublished: what & 0x40 != 0,
     };
     end.send(std::iter::once(Piece::Bytes(run)), sending)
 }

@@ -95,9 +95,9 @@ pub(crate) struct Sending {
     pub(crate) after_udp: bool,
     /// Waits for room, see [`ShmSent::Full`].
     pub(crate) wait: bool,
-    /// Leaves the record unpublished until the next run or [`ShmChannel::keep_promise`]. The peer
+    /// Leaves the record unpublished until the next run or [`ShmChannel::publish_unpublished`]. The peer
     /// also reads it if this process ends.
-    pub(crate) promise: bool,
+    pub(crate) unpublished: bool,
 }
 
 /// Results of sending a run.
@@ -252,7 +252,7 @@ impl ShmChannel {
         run: impl Iterator<Item = Piece<'a>>,
         sending: Sending,
     ) -> ShmSent {
-        let (run_len, promise) = (sending.len, sending.promise);
+        let (run_len, unpublished) = (sending.len, sending.unpublished);
         let flags = if sending.after_udp { AFTER_UDP } else { 0 };
         let lens = (u16::try_from(run_len), u16::try_from(sending.segment_len));
         let (Ok(len), Ok(segment_len)) = lens else {
@@ -268,7 +268,7 @@ impl ShmChannel {
             Ok(true) => {}
             Ok(false) => {
                 // The peer frees only the space of published records.
-                producer.keep_promise(control);
+                producer.publish_unpublished(control);
                 return ShmSent::Full;
             }
             Err(Corrupt) => {
@@ -303,8 +303,8 @@ impl ShmChannel {
             place = place.wrapping_add(len);
         }
         self.next.store(at.wrapping_add(need), Ordering::Relaxed);
-        if promise {
-            producer.promise(control, need);
+        if unpublished {
+            producer.append_unpublished(control, need);
             return ShmSent::Sent;
         }
         producer.publish(control, need);
@@ -328,9 +328,9 @@ impl ShmChannel {
     }
 
     /// Publishes unpublished records, and wakes the peer if it sleeps.
-    pub(crate) fn keep_promise(&self) {
+    pub(crate) fn publish_unpublished(&self) {
         let producer = self.producer.lock();
-        producer.keep_promise(self.memory.control(self.tx));
+        producer.publish_unpublished(self.memory.control(self.tx));
         drop(producer);
         self.wake_peer();
     }
@@ -454,9 +454,9 @@ pub(crate) struct ShmSegment<'a> {
 impl<'a> ShmReceiver<'a> {
     /// Makes unpublished records readable, because the peer is gone or this process cannot wait.
     /// Returns false if there is nothing to receive.
-    pub(crate) fn redeem(&mut self) -> bool {
+    pub(crate) fn read_unpublished(&mut self) -> bool {
         let control = self.channel.rx_control();
-        self.consumer.redeem(control);
+        self.consumer.read_unpublished(control);
         self.consumer.available(control) != Ok(0)
     }
 

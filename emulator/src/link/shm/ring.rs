@@ -26,7 +26,7 @@ pub(super) struct Control {
     tail: Apart<AtomicU64>,
     /// The end of the unpublished bytes. All bytes before it are written and will be published
     /// soon. The consumer may read them early, and does so when the producer is gone.
-    promised: Apart<AtomicU64>,
+    unpublished: Apart<AtomicU64>,
     /// The consumer's position: all bytes before it are free.
     head: Apart<AtomicU64>,
     /// Not 0 while the consumer sleeps and must be woken after producing.
@@ -61,7 +61,7 @@ pub(super) struct Producer {
 pub(super) struct Consumer {
     head: u64,
     /// Position up to which unpublished bytes may be read.
-    redeemed: u64,
+    unpublished_tail: u64,
     len: u64,
 }
 
@@ -71,7 +71,7 @@ impl Control {
         let word = || Apart(AtomicU64::new(0));
         Self {
             tail: word(),
-            promised: word(),
+            unpublished: word(),
             head: word(),
             sleeping: word(),
             blocked: word(),
@@ -83,7 +83,7 @@ impl Control {
     pub(super) fn damage(&self, which: u8, value: u64) {
         let words = [
             &self.tail,
-            &self.promised,
+            &self.unpublished,
             &self.head,
             &self.sleeping,
             &self.blocked,
@@ -204,19 +204,19 @@ impl Producer {
     #[inline]
     pub(super) fn publish(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
-        self.keep_promise(control);
+        self.publish_unpublished(control);
     }
 
     /// Appends `count` bytes, for which there was room, without publishing them. The next bytes or
-    /// [`Producer::keep_promise`] publish them. They survive the death of this process.
-    pub(super) fn promise(&mut self, control: &Control, count: u64) {
+    /// [`Producer::publish_unpublished`] publish them. They survive the death of this process.
+    pub(super) fn append_unpublished(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
-        control.promised.0.store(self.tail, Ordering::Release);
+        control.unpublished.0.store(self.tail, Ordering::Release);
     }
 
     /// Publishes all appended bytes.
     #[inline]
-    pub(super) fn keep_promise(&self, control: &Control) {
+    pub(super) fn publish_unpublished(&self, control: &Control) {
         control.tail.0.store(self.tail, Ordering::Release);
     }
 }
@@ -226,7 +226,7 @@ impl Consumer {
     pub(super) const fn new(len: u64) -> Self {
         Self {
             head: 0,
-            redeemed: 0,
+            unpublished_tail: 0,
             len,
         }
     }
@@ -240,7 +240,7 @@ impl Consumer {
     #[inline]
     pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
         let tail = control.tail.0.load(Ordering::Acquire);
-        let count = ahead(tail, self.head).max(ahead(self.redeemed, self.head));
+        let count = ahead(tail, self.head).max(ahead(self.unpublished_tail, self.head));
         if count > self.len {
             Err(Corrupt)
         } else {
@@ -249,8 +249,8 @@ impl Consumer {
     }
 
     /// Makes the bytes that are unpublished now readable.
-    pub(super) fn redeem(&mut self, control: &Control) {
-        self.redeemed = control.promised.0.load(Ordering::Acquire);
+    pub(super) fn read_unpublished(&mut self, control: &Control) {
+        self.unpublished_tail = control.unpublished.0.load(Ordering::Acquire);
     }
 
     /// Passes up to `max` records to `each` and frees their space, until `each` breaks off. `each`
@@ -342,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_later_or_redeemed() {
+    fn an_unpublished_record_is_published_later_or_read_early() {
         let control = Control::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
-        producer.promise(&control, 64);
+        producer.append_unpublished(&control, 64);
         assert!(!control.has_news(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(0));
         assert_eq!(producer.room(&control, 256), Ok(false), "it takes room");
@@ -354,13 +354,13 @@ mod tests {
         assert_eq!(consumer.available(&control), Ok(128));
         consumer.release(&control, 128);
         // The producer publishes them itself.
-        producer.promise(&control, 64);
-        producer.keep_promise(&control);
+        producer.append_unpublished(&control, 64);
+        producer.publish_unpublished(&control);
         assert_eq!(consumer.available(&control), Ok(64));
         consumer.release(&control, 64);
         // The consumer reads them early, and is then ahead of the published position.
-        producer.promise(&control, 64);
-        consumer.redeem(&control);
+        producer.append_unpublished(&control, 64);
+        consumer.read_unpublished(&control);
         assert_eq!(consumer.available(&control), Ok(64));
         consumer.release(&control, 64);
         assert!(!control.has_news(consumer.position()));
@@ -369,8 +369,8 @@ mod tests {
         assert!(control.has_news(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(64));
         // An invalid unpublished position is detected, too.
-        control.promised.0.store(1 << 40, Ordering::Relaxed);
-        consumer.redeem(&control);
+        control.unpublished.0.store(1 << 40, Ordering::Relaxed);
+        consumer.read_unpublished(&control);
         assert_eq!(consumer.available(&control), Err(Corrupt));
     }
 

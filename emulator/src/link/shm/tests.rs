@@ -50,7 +50,7 @@ fn sending(run: &[u8], segment_len: usize) -> Sending {
         hop_limit: 9,
         after_udp: false,
         wait: true,
-        promise: false,
+        unpublished: false,
     }
 }
 
@@ -260,7 +260,7 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
     let (a, b, _, wake_b) = pair_and_wakes();
     let unpublished = |run: &[u8]| {
         let sending = Sending {
-            promise: true,
+            unpublished: true,
             ..sending(run, run.len())
         };
         a.send(std::iter::once(Piece::Bytes(run)), sending)
@@ -268,7 +268,7 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
     assert!(ShmChannel::announce_sleep(std::iter::once(&b)));
     assert_eq!(unpublished(b"ack"), ShmSent::Sent);
     assert!(!b.has_packets() && !was_woken(&wake_b));
-    a.keep_promise();
+    a.publish_unpublished();
     assert!(was_woken(&wake_b));
     assert_eq!(receive(&b, 9), [[b"ack"]]);
     assert_eq!(unpublished(b"ack"), ShmSent::Sent);
@@ -283,7 +283,7 @@ fn a_full_ring_publishes_what_is_in_it() {
     let (a, b) = pair();
     let run = vec![7; 60_000];
     let unpublished = Sending {
-        promise: true,
+        unpublished: true,
         ..sending(&run, 4096)
     };
     let mut sent = 0;
