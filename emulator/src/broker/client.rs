@@ -19,7 +19,7 @@ use super::sys::{self, HangupWatch};
 use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::cm::services::Binding;
-use crate::link::shm::ChannelOffer;
+use crate::link::shm::ShmLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::Slot;
 
@@ -82,7 +82,7 @@ struct State {
     link: Link,
     holdings: Holdings,
     /// Shared-memory links that peers have requested and that were not taken yet.
-    offers: Vec<ChannelOffer>,
+    offers: Vec<ShmLinkOffer>,
     /// Events of XRC targets that were not taken yet.
     of_targets: Vec<(Qpn, TargetNews)>,
     /// New fault rules that were not taken yet.
@@ -377,12 +377,12 @@ impl BrokerClient {
     ///
     /// # Errors
     /// See [`BrokerError`].
-    pub(crate) fn channel_to(
+    pub(crate) fn shm_link_to(
         &self,
         local: LocalAddr,
         peer: LocalAddr,
         slot: Slot,
-    ) -> Result<Option<ChannelOffer>, BrokerError> {
+    ) -> Result<Option<ShmLinkOffer>, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
@@ -398,7 +398,7 @@ impl BrokerClient {
 
     /// Returns the shared-memory links that peers have requested since the last call. Unless `wait`
     /// is set, returns none while another thread uses the connection.
-    pub(crate) fn take_offers(&self, wait: bool) -> Vec<ChannelOffer> {
+    pub(crate) fn take_offers(&self, wait: bool) -> Vec<ShmLinkOffer> {
         if self.check_process().is_err() {
             return Vec::new();
         }

@@ -16,11 +16,11 @@ use crate::link::claim::{Introduction, Rival};
 use crate::steering::Slot;
 
 mod addresses;
-mod channels;
 mod connections;
 mod faults;
 mod files;
 mod requests;
+mod shm_links;
 mod will;
 mod xrc;
 

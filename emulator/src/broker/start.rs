@@ -93,7 +93,7 @@ pub(super) struct Connector {
     deadline: Instant,
     /// Held while this process starts the broker.
     lock: Option<File>,
-    life_line: Option<OwnedFd>,
+    liveness_socket: Option<OwnedFd>,
     starts: u32,
     looks: u32,
 }
@@ -114,7 +114,7 @@ impl Connector {
             paths: paths.clone(),
             deadline: Instant::now() + config.start_timeout,
             lock: None,
-            life_line: None,
+            liveness_socket: None,
             starts: 0,
             looks: 0,
         }
@@ -159,9 +159,9 @@ impl Connector {
                 self.pause()
             }));
         }
-        match &self.life_line {
+        match &self.liveness_socket {
             None => {
-                self.life_line = Some(self.spawn()?);
+                self.liveness_socket = Some(self.spawn()?);
                 self.starts += 1;
                 Ok(Step::Wait(LOOK_AGAIN))
             }
@@ -169,7 +169,7 @@ impl Connector {
                 if self.starts >= MOST_STARTS {
                     return Err(self.failed("it ended at once".to_owned()));
                 }
-                self.life_line = None;
+                self.liveness_socket = None;
                 Ok(Step::Wait(LOOK_AGAIN * 10 * self.starts))
             }
             Some(_) => Ok(Step::Wait(self.pause())),
@@ -283,8 +283,8 @@ fn entry(name: &OsStr, value: &OsStr) -> OsString {
     OsString::from_vec([name.as_bytes(), b"=", value.as_bytes()].concat())
 }
 
-fn has_ended(life_line: &OwnedFd) -> bool {
-    let mut fds = [sys::poll_readable(life_line.as_fd())];
+fn has_ended(liveness_socket: &OwnedFd) -> bool {
+    let mut fds = [sys::poll_readable(liveness_socket.as_fd())];
     sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 

@@ -139,11 +139,11 @@ pub(super) struct Waiting {
 #[doc(alias = "rdma_event_channel")]
 pub struct CmChannel {
     pub(super) engine: Arc<EngineInner>,
-    pub(super) inner: Arc<ChannelInner>,
+    pub(super) inner: Arc<CmEventChannel>,
 }
 
 #[derive(Debug)]
-pub(super) struct ChannelInner {
+pub(super) struct CmEventChannel {
     pub(super) events: EventQueue<Waiting>,
 }
 
@@ -157,7 +157,7 @@ impl CmChannel {
         let events = EventQueue::new()?;
         Ok(Self {
             engine: Arc::clone(engine.inner()),
-            inner: Arc::new(ChannelInner { events }),
+            inner: Arc::new(CmEventChannel { events }),
         })
     }
 
@@ -181,7 +181,7 @@ impl CmChannel {
         let events = EventQueue::nonblocking()?;
         Ok(Self {
             engine: Arc::clone(engine),
-            inner: Arc::new(ChannelInner { events }),
+            inner: Arc::new(CmEventChannel { events }),
         })
     }
 

@@ -8,7 +8,7 @@ use rocade_wire::mad::{CmPath, CmTimeout, CommId, Ece, ServiceId};
 use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
 use super::address::PathHint;
-use super::event::ChannelInner;
+use super::event::CmEventChannel;
 use super::messages::ack_delay;
 use super::services::Binding;
 use crate::error::VerbsError;
@@ -120,7 +120,7 @@ pub(super) struct PeerEnd {
 /// An ID.
 #[derive(Debug)]
 pub(super) struct IdCore {
-    pub(super) channel: Arc<ChannelInner>,
+    pub(super) channel: Arc<CmEventChannel>,
     /// The application's cookie, `None` until the application knows the ID.
     pub(super) cookie: Option<u64>,
     pub(super) port_space: PortSpace,
@@ -159,7 +159,11 @@ pub(super) struct IdCore {
 }
 
 impl IdCore {
-    pub(super) fn new(channel: Arc<ChannelInner>, port_space: PortSpace, qp_type: QpType) -> Self {
+    pub(super) fn new(
+        channel: Arc<CmEventChannel>,
+        port_space: PortSpace,
+        qp_type: QpType,
+    ) -> Self {
         Self {
             channel,
             cookie: None,

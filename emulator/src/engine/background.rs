@@ -207,7 +207,7 @@ impl EngineInner {
                 broker.service(now);
                 self.take_faults(&broker);
                 self.take_offers();
-                self.drop_ended_channels();
+                self.drop_ended_shm_links();
                 self.shared_targets.take_news(self, &broker);
             }
         }
@@ -323,10 +323,10 @@ impl EngineInner {
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
     fn spin_once(&self, turn: u32) -> bool {
-        let channels = self.channels.read();
-        let mut packets = self.receive_shared(&channels, Caller::Background);
-        let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
-        drop(channels);
+        let shm_links = self.shm_links.read();
+        let mut packets = self.receive_shared(&shm_links, Caller::Background);
+        let sockets = shm_links.is_empty() || turn.is_multiple_of(SOCKET_TURN);
+        drop(shm_links);
         if sockets {
             packets += self.receive_frames(Caller::Background);
             for endpoint in self.endpoints.read().iter() {
@@ -344,7 +344,7 @@ impl EngineInner {
             .read()
             .iter()
             .any(|endpoint| endpoint.rx.is_locked());
-        sockets || self.channels.read().iter().any(|c| c.is_receiving())
+        sockets || self.shm_links.read().iter().any(|c| c.is_receiving())
     }
 
     /// Receives from all links until they are empty, or until the application polls and receives
@@ -394,10 +394,10 @@ impl EngineInner {
     /// reached. In a stream the next packets are only microseconds away, so that the thread spins
     /// instead of sleeping.
     fn receive_all_shared(&self) -> u64 {
-        let channels = self.channels.read();
+        let shm_links = self.shm_links.read();
         let (mut packets, mut looks) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = self.receive_shared(&channels, Caller::Background);
+            let found = self.receive_shared(&shm_links, Caller::Background);
             packets += found;
             if found >= STREAM_PACKETS {
                 looks = STREAM_LOOKS;
@@ -405,7 +405,7 @@ impl EngineInner {
             if found > 0 {
                 continue;
             }
-            while looks > 0 && !channels.iter().any(|channel| channel.has_packets()) {
+            while looks > 0 && !shm_links.iter().any(|shm_link| shm_link.has_packets()) {
                 std::hint::spin_loop();
                 looks -= 1;
             }

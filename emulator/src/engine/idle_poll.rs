@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_a_channel_wakes_a_poller() {
+    fn a_packet_over_shm_wakes_a_poller() {
         let specs = ["near=127.4.0.33", "far=127.4.0.34"].map(str::to_owned);
         let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
         let link = LinkMode::Shm;
@@ -275,8 +275,8 @@ mod tests {
         let b = Side::on_device(engine.clone(), "far", 64);
         common::connect(&a, &b);
         // When the first address was connected, the other one was not in use yet.
-        for channel in engine.inner.channels.read().clone() {
-            engine.inner.move_qps_to(&channel);
+        for shm_link in engine.inner.shm_links.read().clone() {
+            engine.inner.move_qps_to(&shm_link);
         }
         for _ in 0..100 {
             post_receive(&a);

@@ -6,7 +6,6 @@
 //! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
 mod background;
-mod channels;
 mod dispatch;
 mod frames;
 mod gsi;
@@ -20,6 +19,7 @@ mod pending;
 mod poll_policy;
 mod progress;
 mod resources;
+mod shm_links;
 mod simulation;
 mod tapped;
 mod transmit;
@@ -47,7 +47,7 @@ use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
 use crate::link::fault::Rule;
-use crate::link::shm::{self, ShmChannel};
+use crate::link::shm::{self, ShmLink};
 use crate::link::sim::{Network, SimLink};
 use crate::link::tap::Tap;
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
@@ -118,9 +118,9 @@ pub(crate) struct EngineInner {
     /// There are datagram QPs, which report the headers of received packets.
     shows_headers: AtomicBool,
     frames: RawPorts,
-    channels: RwLock<Vec<Arc<ShmChannel>>>,
-    /// Number of `channels`, which pollers read without the lock.
-    channel_count: AtomicUsize,
+    shm_links: RwLock<Vec<Arc<ShmLink>>>,
+    /// Number of `shm_links`, which pollers read without the lock.
+    shm_link_count: AtomicUsize,
     service_queue: Arc<ServiceQueue>,
     /// The ACK and connection journal that the broker executes when this process has ended.
     will: OnceLock<Arc<Will>>,
@@ -189,8 +189,8 @@ impl Engine {
                 groups: Groups::default(),
                 shows_headers: AtomicBool::new(false),
                 frames: RawPorts::default(),
-                channels: RwLock::default(),
-                channel_count: AtomicUsize::new(0),
+                shm_links: RwLock::default(),
+                shm_link_count: AtomicUsize::new(0),
                 service_queue: Arc::new(ServiceQueue::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
                 shared_targets: SharedTargets::default(),
@@ -495,14 +495,14 @@ impl EngineInner {
     ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let endpoint = self.endpoint_for(hca.local_addr(sgid.to_ip()))?;
         let to = av.dgid.to_ip();
-        let channel = self.channel_to(&endpoint, dest, to);
+        let shm_link = self.shm_link_to(&endpoint, dest, to);
         let mut av = *av;
         //= ENC-10
         if self.controls_congestion() && av.traffic_class & ECN == 0 {
             // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
-        let tx_route = endpoint.tx_route_to(dest, to, &av, channel)?;
+        let tx_route = endpoint.tx_route_to(dest, to, &av, shm_link)?;
         Ok((endpoint, tx_route))
     }
 

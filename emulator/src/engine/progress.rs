@@ -58,9 +58,9 @@ impl EngineInner {
 
     /// Receives from all links. Returns true if there were packets.
     pub(super) fn receive_inline(&self) -> bool {
-        let channels = self.channels.read();
-        let shared = self.receive_shared(&channels, Caller::Application);
-        drop(channels);
+        let shm_links = self.shm_links.read();
+        let shared = self.receive_shared(&shm_links, Caller::Application);
+        drop(shm_links);
         let packets = shared + self.receive_from_sockets();
         if packets > 0 {
             self.polls.idle_since.store(0, Ordering::Relaxed);
@@ -94,15 +94,15 @@ impl EngineInner {
     /// Receives from the shared memory links.
     #[inline]
     fn progress_shared(&self, cq: Option<&CqInner>) -> Shared {
-        if self.channel_count.load(Ordering::Acquire) == 0 {
+        if self.shm_link_count.load(Ordering::Acquire) == 0 {
             return Shared {
                 found: false,
                 sockets: true,
             };
         }
-        let channels = self.channels.read();
-        let mut found = self.receive_shared(&channels, Caller::Application) > 0;
-        drop(channels);
+        let shm_links = self.shm_links.read();
+        let mut found = self.receive_shared(&shm_links, Caller::Application) > 0;
+        drop(shm_links);
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
         self.polls.shared.store(polls, Ordering::Relaxed);

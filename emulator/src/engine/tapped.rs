@@ -20,7 +20,7 @@ impl Origin for Via {
     fn is_accepted(&self, tx: &mut TxState) -> bool {
         match self {
             Self::Udp(..) => !tx.rejects_udp(),
-            Self::Channel(channel) => tx.accepts_shm(channel),
+            Self::Shm(shm_link) => tx.accepts_shm(shm_link),
         }
     }
 
@@ -43,7 +43,7 @@ impl EngineInner {
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
-        let shared = tx_route.live_channel().is_some();
+        let shared = tx_route.live_shm_link().is_some();
         let envelope = Envelope {
             source: endpoint.link.local(),
             destination: tx_route.to,

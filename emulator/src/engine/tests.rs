@@ -16,7 +16,7 @@ use rocade_wire::{Bth, Opcode, Packet, Psn};
 use super::owed;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
-use crate::link::shm::ShmChannel;
+use crate::link::shm::ShmLink;
 use crate::memory::KERNEL_CALLS;
 use crate::state::ServiceReason;
 use crate::steering::Slot;
@@ -164,20 +164,20 @@ fn a_second_channel_of_ones_own_is_not_used() {
     // The other address is not in use yet, so there is no link.
     connect(&a.qps[0], &b.qps[0], &b);
     let inner = &engine.inner;
-    assert_eq!(inner.channels.read().len(), 0);
+    assert_eq!(inner.shm_links.read().len(), 0);
 
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.peer_wake_fd.as_fd());
+        let ends = ShmLink::own(from, to, Slot::EMBEDDED, inner.peer_wake_fd.as_fd());
         ends.expect("memory").map(Arc::new)
     };
     // The first thread has added its link to the list, and has not moved the queue pairs.
     let first = ends();
-    inner.channels.write().extend(first.iter().cloned());
-    inner.channel_count.store(2, Ordering::Release);
+    inner.shm_links.write().extend(first.iter().cloned());
+    inner.shm_link_count.store(2, Ordering::Release);
     inner.adopt(from, to, Slot::EMBEDDED, &ends());
-    assert_eq!(inner.channels.read().len(), 2);
+    assert_eq!(inner.shm_links.read().len(), 2);
 
     connect(&b.qps[0], &a.qps[0], &a);
     for end in &first {

@@ -12,7 +12,7 @@ use rocade_wire::Gid;
 
 use super::EngineInner;
 use crate::config::LinkMode;
-use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
+use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
@@ -34,7 +34,7 @@ thread_local! {
 pub(crate) struct Run<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
-    /// See [`ShmChannel::send`].
+    /// See [`ShmLink::send`].
     pub(crate) unpublished: bool,
 }
 
@@ -213,7 +213,7 @@ impl EngineInner {
         let Some((_, tx_route)) = &tx.route else {
             return false;
         };
-        let Some(channel) = tx_route.live_channel().filter(|_| !self.tap.is_on()) else {
+        let Some(shm_link) = tx_route.live_shm_link().filter(|_| !self.tap.is_on()) else {
             return false;
         };
         let Some(ack) = qp.take_lone_ack() else {
@@ -221,7 +221,7 @@ impl EngineInner {
         };
         let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, caller);
-        let sent = send_shared(channel, &mut tx.first_shm_send, piece, sending);
+        let sent = send_shared(shm_link, &mut tx.first_shm_send, piece, sending);
         self.note_sent(inner, (1, len), true, caller);
         // No registered memory is read.
         if sent == Ok(false) {
@@ -286,13 +286,13 @@ impl EngineInner {
                 debug_assert!(qp.answer_route(tag).is_some());
                 continue;
             };
-            let channel = tx_route
-                .channel
+            let shm_link = tx_route
+                .shm_link
                 .as_deref()
-                .filter(|channel| !channel.has_ended());
+                .filter(|shm_link| !shm_link.has_ended());
             let tapped = self.tap.is_on();
             let len = buffer.bytes().len();
-            let by_socket = channel.is_none();
+            let by_socket = shm_link.is_none();
             let held = by_socket && is_paced && !endpoint.speed.admits(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
@@ -300,7 +300,7 @@ impl EngineInner {
                 acks = AckTiming::Now;
             }
             let filled = fill_by_kernel(buffer, mem);
-            let sent = match channel {
+            let sent = match shm_link {
                 _ if filled.is_err() => Err(Fault),
                 _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
                 _ if tapped => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
@@ -311,11 +311,11 @@ impl EngineInner {
                     sent
                 }),
                 // A shared memory link that has just ended: the packets are lost.
-                Some(channel) => {
+                Some(shm_link) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let sending = sending(tx_route, len, segment_len, unpublished, caller);
                     let pieces = pieces(buffer, mem);
-                    let sent = send_shared(channel, &mut tx.first_shm_send, pieces, sending);
+                    let sent = send_shared(shm_link, &mut tx.first_shm_send, pieces, sending);
                     tx.unpublished_ack
                         .take_if(|_| !unpublished && sent == Ok(true));
                     sent
@@ -323,7 +323,7 @@ impl EngineInner {
                 None => seal(&mut tx_route.icrc, buffer, mem)
                     .map(|()| self.send(endpoint, tx_route, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = tapped || !may_leave || channel.is_none();
+            let sealed = tapped || !may_leave || shm_link.is_none();
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
@@ -333,7 +333,7 @@ impl EngineInner {
                 self.salvage(inner, qp, via, mem, now, buffer);
                 continue;
             };
-            self.note_sent(inner, (buffer.segments(), len), channel.is_some(), caller);
+            self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
             if !sent {
                 tx.backlog = Some(Box::new(TxBacklog {
                     bytes: buffer.bytes().into(),
@@ -399,7 +399,7 @@ impl EngineInner {
         };
         qp.salvage(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
-            traffic.sent(1, segment.len(), tx_route.channel.is_some());
+            traffic.sent(1, segment.len(), tx_route.shm_link.is_some());
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = tx_route.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
@@ -430,9 +430,9 @@ impl EngineInner {
                 unpublished: false,
             };
             // A run for a shared memory link that has ended is lost.
-            let lost = !backlog.sealed && tx_route.live_channel().is_none();
+            let lost = !backlog.sealed && tx_route.live_shm_link().is_none();
             let held = backlog.is_paced
-                && tx_route.live_channel().is_none()
+                && tx_route.live_shm_link().is_none()
                 && !endpoint.speed.admits(self.now(), run.bytes.len());
             if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, run, caller) {
                 return false;
@@ -452,14 +452,14 @@ impl EngineInner {
         run: Run<'_>,
         caller: Caller,
     ) -> bool {
-        let Some(channel) = tx_route.live_channel() else {
+        let Some(shm_link) = tx_route.live_shm_link() else {
             return self.send(endpoint, tx_route, run.bytes, run.segment_len);
         };
         let pieces = iter::once(Piece::Bytes(run.bytes));
         let (len, segment_len) = (run.bytes.len(), run.segment_len);
         // No registered memory is read.
         let sending = sending(tx_route, len, segment_len, run.unpublished, caller);
-        send_shared(channel, first_shm_send, pieces, sending).unwrap_or(true)
+        send_shared(shm_link, first_shm_send, pieces, sending).unwrap_or(true)
     }
 
     /// Returns false if the socket has no room. Other failures count as packet loss, for the
@@ -544,7 +544,7 @@ fn sending(
 /// [`TxState`].
 #[inline]
 fn send_shared<'a>(
-    channel: &ShmChannel,
+    shm_link: &ShmLink,
     first_shm_send: &mut bool,
     run: impl Iterator<Item = Piece<'a>>,
     sending: Sending,
@@ -553,7 +553,7 @@ fn send_shared<'a>(
         after_udp: *first_shm_send,
         ..sending
     };
-    let sent = channel.send(run, sending);
+    let sent = shm_link.send(run, sending);
     *first_shm_send &= matches!(sent, ShmSent::Full | ShmSent::Fault);
     match sent {
         ShmSent::Fault => Err(Fault),

@@ -15,7 +15,7 @@ use rocade_transport::{PacketMeta, Time};
 
 use super::capture::{Capture, Medium, Seen};
 use super::fault::{self, Direction, Effect, Ends, Faults, Held, Rule};
-use super::shm::ShmChannel;
+use super::shm::ShmLink;
 use super::{Segments, Simulation};
 
 /// The ECN bits of TOS or traffic class for congestion experienced (CE).
@@ -79,7 +79,7 @@ pub(crate) enum Via {
     /// A socket: the source port, Identification and TOS.
     Udp(u16, u16, u8),
     /// A shared-memory link.
-    Channel(Arc<ShmChannel>),
+    Shm(Arc<ShmLink>),
 }
 
 /// The hooks' decision on a run to be sent.
@@ -119,7 +119,7 @@ impl Envelope {
     pub(crate) const fn of(meta: &PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
-            Via::Channel(_) => (None, meta.traffic_class),
+            Via::Shm(_) => (None, meta.traffic_class),
         };
         Self {
             source: meta.source,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::context::ContextInner;
 use crate::error::VerbsError;
-use crate::state::{ChannelInner, EventQueue, EventWaiter};
+use crate::state::{CompChannelState, EventQueue, EventWaiter};
 
 /// A completion channel, at which completion events of CQs arrive (`ibv_comp_channel`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompChannel {
     pub(super) context: Arc<ContextInner>,
-    pub(super) inner: Arc<ChannelInner>,
+    pub(super) inner: Arc<CompChannelState>,
 }
 
 impl CompChannel {
@@ -20,7 +20,7 @@ impl CompChannel {
         let events = EventQueue::new()?;
         Ok(Self {
             context,
-            inner: Arc::new(ChannelInner::new(events)),
+            inner: Arc::new(CompChannelState::new(events)),
         })
     }
 

@@ -353,7 +353,7 @@ impl Qp {
             _ => None,
         };
         let mut routes = route.iter().chain(&alternate);
-        let by_udp = routes.any(|(_, tx_route)| tx_route.channel().is_none());
+        let by_udp = routes.any(|(_, tx_route)| tx_route.shm_link().is_none());
         if route.is_some()
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
@@ -379,7 +379,7 @@ impl Qp {
         }
         modified?;
         if let Some((endpoint, tx_route)) = route {
-            if core.qp.state() == QpState::Rtr && tx_route.live_channel().is_some() {
+            if core.qp.state() == QpState::Rtr && tx_route.live_shm_link().is_some() {
                 core.qp.expect_credits();
             }
             let peer = attr.ah_attr.dgid.to_ip();

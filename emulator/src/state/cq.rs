@@ -16,12 +16,12 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The state of a completion channel.
 #[derive(Debug)]
-pub(crate) struct ChannelInner {
+pub(crate) struct CompChannelState {
     pub(crate) events: EventQueue<Arc<CqInner>>,
     cqs: Users,
 }
 
-impl ChannelInner {
+impl CompChannelState {
     pub(crate) fn new(events: EventQueue<Arc<CqInner>>) -> Self {
         Self {
             events,
@@ -46,9 +46,9 @@ pub(crate) struct CqInner {
     /// Number of the oldest completion in the ring, or of the next one if it is empty. The
     /// application has taken all completions before it. Changes under the lock of the ring.
     oldest: AtomicU64,
-    channel: Option<Arc<ChannelInner>>,
+    channel: Option<Arc<CompChannelState>>,
     /// The channel counts this CQ as a user.
-    uses_channel: AtomicBool,
+    uses_shm_link: AtomicBool,
     cookie: u64,
     users: Users,
     /// Every successful receive completion has the flag `GRH`.
@@ -64,7 +64,7 @@ impl CqInner {
     pub(crate) fn new(
         events: Arc<AsyncEvents>,
         service_queue: Arc<ServiceQueue>,
-        channel: Option<Arc<ChannelInner>>,
+        channel: Option<Arc<CompChannelState>>,
         cookie: u64,
         ring: CqRing,
         marks_receives: bool,
@@ -79,7 +79,7 @@ impl CqInner {
             len: AtomicUsize::new(0),
             oldest: AtomicU64::new(0),
             channel,
-            uses_channel: AtomicBool::new(true),
+            uses_shm_link: AtomicBool::new(true),
             cookie,
             users: Users::default(),
             marks_receives,
@@ -203,7 +203,7 @@ impl CqInner {
         self.events.forget(&self.async_acks);
         self.acks.wait();
         self.async_acks.wait();
-        self.leave_channel();
+        self.leave_shm_link();
     }
 
     pub(crate) fn async_acks(&self) -> &AckCounter {
@@ -220,9 +220,9 @@ impl CqInner {
 
     /// Stops using the channel, so that it can be destroyed while other threads still hold
     /// references to the CQ, as the background thread sometimes does.
-    fn leave_channel(&self) {
+    fn leave_shm_link(&self) {
         if let Some(channel) = &self.channel
-            && self.uses_channel.swap(false, Ordering::AcqRel)
+            && self.uses_shm_link.swap(false, Ordering::AcqRel)
         {
             channel.cqs.remove(User::Cq);
         }
@@ -377,6 +377,6 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        self.leave_channel();
+        self.leave_shm_link();
     }
 }

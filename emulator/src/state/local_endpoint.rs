@@ -11,7 +11,7 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
-use crate::link::shm::ShmChannel;
+use crate::link::shm::ShmLink;
 use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, UdpTxHandle};
 use crate::steering::Slot;
 
@@ -52,7 +52,7 @@ pub(crate) struct TxRoute {
     /// The slot of the destination QP.
     pub(crate) slot: Slot,
     /// The shared memory link to that process.
-    pub(crate) channel: Option<Arc<ShmChannel>>,
+    pub(crate) shm_link: Option<Arc<ShmLink>>,
 }
 
 impl TxRoute {
@@ -62,26 +62,26 @@ impl TxRoute {
     }
 
     /// The shared memory link to the destination process, if there is one.
-    pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
-        self.channel.as_ref()
+    pub(crate) const fn shm_link(&self) -> Option<&Arc<ShmLink>> {
+        self.shm_link.as_ref()
     }
 
     /// Uses a shared memory link that matches the path, unless there is one already. Returns true
     /// if it does.
-    pub(super) fn offer(&mut self, endpoint: &LocalEndpoint, channel: &Arc<ShmChannel>) -> bool {
-        let takes =
-            self.channel.is_none() && channel.leads(endpoint.link.local_addr(), self.to, self.slot);
+    pub(super) fn offer(&mut self, endpoint: &LocalEndpoint, shm_link: &Arc<ShmLink>) -> bool {
+        let takes = self.shm_link.is_none()
+            && shm_link.leads(endpoint.link.local_addr(), self.to, self.slot);
         if takes {
-            self.channel = Some(Arc::clone(channel));
+            self.shm_link = Some(Arc::clone(shm_link));
         }
         takes
     }
 
     /// The shared memory link, unless it has ended.
     #[inline]
-    pub(crate) fn live_channel(&self) -> Option<&ShmChannel> {
-        let channel = self.channel.as_deref();
-        channel.filter(|channel| !channel.has_ended())
+    pub(crate) fn live_shm_link(&self) -> Option<&ShmLink> {
+        let shm_link = self.shm_link.as_deref();
+        shm_link.filter(|shm_link| !shm_link.has_ended())
     }
 }
 
@@ -124,7 +124,7 @@ impl LocalEndpoint {
         dest: Qpn,
         to: IpAddr,
         av: &AddressVector,
-        channel: Option<Arc<ShmChannel>>,
+        shm_link: Option<Arc<ShmLink>>,
     ) -> io::Result<TxRoute> {
         let tx = if to.is_multicast() {
             self.link.group_tx_handle(av.hop_limit)?
@@ -145,7 +145,7 @@ impl LocalEndpoint {
                 limit => limit,
             },
             slot,
-            channel,
+            shm_link,
         })
     }
 }

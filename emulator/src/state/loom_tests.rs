@@ -34,7 +34,7 @@ impl Device {
         }
     }
 
-    fn cq(&self, channel: Option<Arc<ChannelInner>>) -> Arc<CqInner> {
+    fn cq(&self, channel: Option<Arc<CompChannelState>>) -> Arc<CqInner> {
         let (events, service_queue) = (Arc::clone(&self.events), Arc::clone(&self.service_queue));
         CqInner::new(
             events,
@@ -145,7 +145,7 @@ fn loom_an_event_that_waits_comes_once() {
     for completions in [1, 2] {
         loom::model(move || {
             let device = Device::new();
-            let channel = Arc::new(ChannelInner::new(EventQueue::new().expect("a queue")));
+            let channel = Arc::new(CompChannelState::new(EventQueue::new().expect("a queue")));
             let cq = device.cq(Some(Arc::clone(&channel)));
             cq.moderate(2, PERIOD_NS, Time::ZERO);
             assert!(cq.arm(false));

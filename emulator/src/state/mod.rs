@@ -28,7 +28,7 @@ pub use domain::{FileId, XrcdInitAttr};
 pub use event_queue::EventWaiter;
 pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
-pub(crate) use cq::{ChannelInner, CqInner};
+pub(crate) use cq::{CompChannelState, CqInner};
 pub(crate) use cq_ring::CqRing;
 pub(crate) use cross::{CrossPart, ManagedQueue, Releasing, Waiting};
 pub(crate) use domain::{Domain, Domains};

@@ -21,7 +21,7 @@ use rocade_wire::Qpn;
 
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use crate::link::LocalAddr;
-use crate::link::shm::ShmChannel;
+use crate::link::shm::ShmLink;
 use crate::steering::Slot;
 
 /// Number of routes that a queue pair remembers before it drops those that it does not need.
@@ -45,7 +45,7 @@ pub(crate) struct Route {
     dest: Qpn,
     endpoint: Arc<LocalEndpoint>,
     udp_route: TxRoute,
-    channel: RwLock<Option<Arc<ShmChannel>>>,
+    shm_link: RwLock<Option<Arc<ShmLink>>>,
     /// The broker was asked for a shared memory link.
     is_ready: AtomicBool,
 }
@@ -62,9 +62,9 @@ impl Route {
     }
 
     /// Records the answer of the broker, and the shared memory link if there is one.
-    pub(crate) fn resolve(&self, channel: Option<Arc<ShmChannel>>) {
-        if let Some(channel) = channel {
-            self.channel.write().get_or_insert(channel);
+    pub(crate) fn resolve(&self, shm_link: Option<Arc<ShmLink>>) {
+        if let Some(shm_link) = shm_link {
+            self.shm_link.write().get_or_insert(shm_link);
         }
         self.is_ready.store(true, Ordering::Release);
     }
@@ -120,7 +120,7 @@ impl Routes {
             dest,
             endpoint: Arc::clone(endpoint),
             udp_route: endpoint.tx_route_to(dest, key.to, av, None)?,
-            channel: RwLock::default(),
+            shm_link: RwLock::default(),
             is_ready: AtomicBool::new(at_once),
         });
         known.insert(key, Arc::downgrade(&route));
@@ -138,14 +138,14 @@ impl Routes {
     }
 
     /// Makes the routes that match a new shared memory link use it, unless they have one.
-    pub(crate) fn offer(&self, channel: &Arc<ShmChannel>) {
+    pub(crate) fn offer(&self, shm_link: &Arc<ShmLink>) {
         for route in self.all() {
             let TxRoute { to, slot, .. } = route.udp_route;
-            if channel.leads(route.endpoint.link.local_addr(), to, slot) {
+            if shm_link.leads(route.endpoint.link.local_addr(), to, slot) {
                 route
-                    .channel
+                    .shm_link
                     .write()
-                    .get_or_insert_with(|| Arc::clone(channel));
+                    .get_or_insert_with(|| Arc::clone(shm_link));
             }
         }
     }
@@ -153,7 +153,10 @@ impl Routes {
     /// Makes the routes whose shared memory link has ended use UDP again.
     pub(crate) fn leave_ended(&self) {
         for route in self.all() {
-            route.channel.write().take_if(|channel| channel.has_ended());
+            route
+                .shm_link
+                .write()
+                .take_if(|shm_link| shm_link.has_ended());
         }
     }
 }
@@ -250,17 +253,17 @@ impl PeerRoutes {
     /// Returns the route of this tag, through its shared memory link if it has one now.
     pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<LocalEndpoint>, &mut TxRoute)> {
         let PeerRoute { route, tx_route } = self.peer_routes.get_mut(&tag)?;
-        let current = route.channel.read();
-        let same = match (&*current, &tx_route.channel) {
+        let current = route.shm_link.read();
+        let same = match (&*current, &tx_route.shm_link) {
             (Some(new), Some(old)) => Arc::ptr_eq(new, old),
             (None, None) => true,
             _ => false,
         };
         if !same {
-            tx_route.channel.clone_from(&current);
+            tx_route.shm_link.clone_from(&current);
         }
         drop(current);
-        self.by_socket = tx_route.channel.is_none();
+        self.by_socket = tx_route.shm_link.is_none();
         Some((&route.endpoint, tx_route))
     }
 }

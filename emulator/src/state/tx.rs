@@ -10,7 +10,7 @@ use super::routes::{PeerRoutes, Route};
 use super::service_queue::QueuedReasons;
 use crate::broker::{Bequest, Creditor, Debt};
 use crate::link::MAX_SEGMENTS;
-use crate::link::shm::ShmChannel;
+use crate::link::shm::ShmLink;
 
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl TxState {
     pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.backlog = None;
         self.unpublished_ack = None;
-        self.first_shm_send = tx_route.channel.is_some();
+        self.first_shm_send = tx_route.shm_link.is_some();
         self.peer_uses_shm = false;
         self.route = Some((endpoint, tx_route));
         self.bequest = None;
@@ -142,23 +142,23 @@ impl TxState {
     }
 
     /// Makes the paths that match a new shared memory link use it, unless they have one.
-    pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
+    pub(crate) fn offer_shm_link(&mut self, shm_link: &Arc<ShmLink>) {
         if let Some((endpoint, tx_route)) = &mut self.route {
-            self.first_shm_send |= tx_route.offer(endpoint, channel);
+            self.first_shm_send |= tx_route.offer(endpoint, shm_link);
         }
         if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
-            tx_route.offer(endpoint, channel);
+            tx_route.offer(endpoint, shm_link);
         }
     }
 
     /// Makes the paths use UDP again whose shared memory link has ended.
-    pub(crate) fn drop_ended_channel(&mut self) {
+    pub(crate) fn drop_ended_shm_link(&mut self) {
         if let Some((_, tx_route)) = &mut self.route {
-            tx_route.channel.take_if(|channel| channel.has_ended());
-            self.peer_uses_shm &= tx_route.channel.is_some() || self.rx_filter == RxFilter::Paused;
+            tx_route.shm_link.take_if(|shm_link| shm_link.has_ended());
+            self.peer_uses_shm &= tx_route.shm_link.is_some() || self.rx_filter == RxFilter::Paused;
         }
         if let Some((_, tx_route)) = self.alternate.as_deref_mut() {
-            tx_route.channel.take_if(|channel| channel.has_ended());
+            tx_route.shm_link.take_if(|shm_link| shm_link.has_ended());
         }
     }
 
@@ -196,17 +196,17 @@ impl TxState {
     /// Accepts a packet that came through a shared memory link. Returns false if the peer uses
     /// another link.
     #[inline]
-    pub(crate) fn accepts_shm(&mut self, channel: &ShmChannel) -> bool {
+    pub(crate) fn accepts_shm(&mut self, shm_link: &ShmLink) -> bool {
         if let Some((_, tx_route)) = &self.route
-            && let Some(own) = &tx_route.channel
+            && let Some(own) = &tx_route.shm_link
             && !own.has_ended()
         {
             // Both sides may request a shared memory link at the same time. Then there are two.
-            let is_own = own.is_parallel_to(channel);
+            let is_own = own.is_parallel_to(shm_link);
             self.peer_uses_shm |= is_own;
             return match self.rx_filter {
                 RxFilter::Peer => {
-                    is_own || self.alternate.is_some() && self.may_migrate_to(channel)
+                    is_own || self.alternate.is_some() && self.may_migrate_to(shm_link)
                 }
                 RxFilter::Any | RxFilter::ExceptSelf => true,
                 RxFilter::Paused => false,
@@ -217,10 +217,10 @@ impl TxState {
 
     /// Returns true if the peer may announce a migration through this shared memory link.
     #[cold]
-    fn may_migrate_to(&self, channel: &ShmChannel) -> bool {
+    fn may_migrate_to(&self, shm_link: &ShmLink) -> bool {
         let alternate = self.alternate.as_ref();
-        let own = alternate.and_then(|route| route.1.live_channel());
-        own.is_none_or(|own| own.is_parallel_to(channel))
+        let own = alternate.and_then(|route| route.1.live_shm_link());
+        own.is_none_or(|own| own.is_parallel_to(shm_link))
     }
 
     /// Returns true if packets over UDP are refused because the peer uses shared memory: anyone
@@ -234,24 +234,24 @@ impl TxState {
     #[cold]
     fn alternate_uses_shm(&self) -> bool {
         let alternate = self.alternate.as_ref();
-        alternate.is_none_or(|route| route.1.live_channel().is_some())
+        alternate.is_none_or(|route| route.1.live_shm_link().is_some())
     }
 
     #[cold]
     fn filter_rejects_udp(&self) -> bool {
         match self.rx_filter {
-            RxFilter::Peer => self.has_live_channel() && self.alternate_uses_shm(),
+            RxFilter::Peer => self.has_live_shm_link() && self.alternate_uses_shm(),
             RxFilter::Any | RxFilter::ExceptSelf => false,
             RxFilter::Paused => true,
         }
     }
 
-    fn has_live_channel(&self) -> bool {
-        let channel = self
+    fn has_live_shm_link(&self) -> bool {
+        let shm_link = self
             .route
             .as_ref()
-            .and_then(|(_, tx_route)| tx_route.channel.as_ref());
-        channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
+            .and_then(|(_, tx_route)| tx_route.shm_link.as_ref());
+        shm_link.is_some_and(|shm_link| !shm_link.has_ended() && !shm_link.has_hung_up())
     }
 
     /// Forgets routes and unsent packets.
@@ -277,8 +277,8 @@ impl TxState {
     /// the runs of datagrams itself.
     pub(crate) fn max_segments(&self) -> usize {
         let one_by_one = self.route.as_ref().is_some_and(|(endpoint, tx_route)| {
-            let by_channel = tx_route.channel.as_ref().is_some_and(|c| !c.has_ended());
-            !by_channel && !endpoint.link.gso()
+            let by_shm = tx_route.shm_link.as_ref().is_some_and(|c| !c.has_ended());
+            !by_shm && !endpoint.link.gso()
         });
         if one_by_one { 1 } else { MAX_SEGMENTS }
     }
@@ -287,7 +287,7 @@ impl TxState {
     pub(crate) fn uses_socket(&self) -> bool {
         self.route
             .as_ref()
-            .is_some_and(|(_, tx_route)| tx_route.channel.is_none())
+            .is_some_and(|(_, tx_route)| tx_route.shm_link.is_none())
     }
 
     /// Returns true if the last run of a DC initiator, whose runs use different routes, was sent
@@ -334,9 +334,9 @@ impl TxState {
     pub(crate) fn publish_ack(&mut self) {
         if self.unpublished_ack.take().is_some()
             && let Some((_, tx_route)) = &self.route
-            && let Some(channel) = &tx_route.channel
+            && let Some(shm_link) = &tx_route.shm_link
         {
-            channel.publish_unpublished();
+            shm_link.publish_unpublished();
         }
     }
 }

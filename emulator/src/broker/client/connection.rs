@@ -16,7 +16,7 @@ use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, StopOutcome};
 use crate::fdpass;
 use crate::link::LocalAddr;
-use crate::link::shm::ChannelOffer;
+use crate::link::shm::ShmLinkOffer;
 use crate::steering::Slot;
 
 /// A received message: its bytes and its descriptors.
@@ -27,7 +27,7 @@ type Message = (Vec<u8>, Vec<OwnedFd>);
 pub(super) struct Connection {
     socket: OwnedFd,
     /// Shared-memory links that peers have requested.
-    offers: Vec<ChannelOffer>,
+    offers: Vec<ShmLinkOffer>,
     /// A new lock file of this process's slot.
     lock: Option<OwnedFd>,
     /// Events of XRC targets.
@@ -39,7 +39,7 @@ pub(super) struct Connection {
 /// Unsolicited messages.
 pub(super) struct News {
     /// Shared-memory links that peers have requested.
-    pub(super) offers: Vec<ChannelOffer>,
+    pub(super) offers: Vec<ShmLinkOffer>,
     /// A new lock file of this process's slot.
     pub(super) lock: Option<OwnedFd>,
     /// Events of XRC targets.
@@ -301,7 +301,7 @@ impl Connection {
     }
 
     /// Requests a shared-memory link.
-    pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ChannelOffer>, BrokerError> {
+    pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ShmLinkOffer>, BrokerError> {
         match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
             (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
             (Response::NoChannel, _) => Ok(None),
@@ -359,17 +359,17 @@ impl AnswerWait {
 }
 
 /// Builds the shared-memory link from the descriptors of a message.
-fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
+fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ShmLinkOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
-    let [memory, life_line, wake] =
+    let [memory, liveness_socket, wake] =
         <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
-    Ok(ChannelOffer {
+    Ok(ShmLinkOffer {
         local,
         peer,
         slot,
         asked,
         memory,
-        life_line,
+        liveness_socket,
         wake,
     })
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 
 use super::memory::Direction;
 use super::{
-    HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmChannel, ShmSent, wake_fd,
+    HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
 };
 use crate::steering::Slot;
 
@@ -22,7 +22,7 @@ const MAX_SENT: u16 = 4096;
 pub fn records(input: &[u8]) {
     let wake = wake_fd().expect("an eventfd");
     let ip = IpAddr::from([127, 0, 0, 1]);
-    let ends = ShmChannel::own(ip.into(), ip.into(), Slot::new(1), wake.as_fd());
+    let ends = ShmLink::own(ip.into(), ip.into(), Slot::new(1), wake.as_fd());
     let [a, b] = ends.expect("memory");
     let (mut sent, mut received) = (0u8, 0u8);
     let mut damaged = false;
@@ -64,7 +64,7 @@ pub fn records(input: &[u8]) {
     }
 }
 
-fn send(end: &ShmChannel, run: &[u8], what: u8) -> ShmSent {
+fn send(end: &ShmLink, run: &[u8], what: u8) -> ShmSent {
     let sending = Sending {
         len: run.len(),
         segment_len: usize::from(what) + 1,
@@ -79,7 +79,7 @@ fn send(end: &ShmChannel, run: &[u8], what: u8) -> ShmSent {
 
 /// Receives up to `max` runs, parses their segments and passes the first byte of each run to
 /// `first_byte`.
-fn receive(end: &ShmChannel, max: usize, mut first_byte: impl FnMut(u8)) {
+fn receive(end: &ShmLink, max: usize, mut first_byte: impl FnMut(u8)) {
     end.receiver().receive(max, true, |run| {
         for (index, segment) in run.segments().enumerate() {
             let mut head = [0; HEAD_LEN];

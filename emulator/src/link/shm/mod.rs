@@ -1,6 +1,6 @@
 //! Shared-memory links: packets between two processes of a host without the kernel.
 //!
-//! A [`ShmChannel`] connects an address of this process with an address of another process of the
+//! A [`ShmLink`] connects an address of this process with an address of another process of the
 //! same broker, which has created the memory. It carries the same runs of segments (BTH to ICRC) as
 //! UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
 //! pair, the liveness socket, hangs up when the other end is gone.
@@ -53,7 +53,7 @@ const CROWDED: u64 = RING_LEN as u64 / 4;
 
 /// The ends of a link and the descriptors to use it, from the broker.
 #[derive(Debug)]
-pub(crate) struct ChannelOffer {
+pub(crate) struct ShmLinkOffer {
     /// The address of this process.
     pub(crate) local: LocalAddr,
     /// The peer's address.
@@ -65,7 +65,7 @@ pub(crate) struct ChannelOffer {
     /// The memory.
     pub(crate) memory: OwnedFd,
     /// The liveness socket, which hangs up when the peer is gone.
-    pub(crate) life_line: OwnedFd,
+    pub(crate) liveness_socket: OwnedFd,
     /// The eventfd that wakes the peer.
     pub(crate) wake: OwnedFd,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Sending {
     pub(crate) after_udp: bool,
     /// Waits for room, see [`ShmSent::Full`].
     pub(crate) wait: bool,
-    /// Leaves the record unpublished until the next run or [`ShmChannel::publish_unpublished`]. The peer
+    /// Leaves the record unpublished until the next run or [`ShmLink::publish_unpublished`]. The peer
     /// also reads it if this process ends.
     pub(crate) unpublished: bool,
 }
@@ -114,7 +114,7 @@ pub(crate) enum ShmSent {
 }
 
 /// A shared-memory link to another process. Threads may send and receive at the same time.
-pub(crate) struct ShmChannel {
+pub(crate) struct ShmLink {
     local: LocalAddr,
     peer: LocalAddr,
     slot: Slot,
@@ -126,19 +126,19 @@ pub(crate) struct ShmChannel {
     head: AtomicU64,
     /// The producer's position, to prefetch without its lock.
     next: AtomicU64,
-    life_line: UnixStream,
+    liveness_socket: UnixStream,
     wake: OwnedFd,
     /// True while this process has announced that it sleeps.
     announced: AtomicBool,
     ended: AtomicBool,
 }
 
-impl ShmChannel {
+impl ShmLink {
     /// Maps a link.
     ///
     /// # Errors
     /// Errors of mapping, or `InvalidData` if the memory is invalid.
-    pub(crate) fn new(offer: ChannelOffer) -> io::Result<Self> {
+    pub(crate) fn new(offer: ShmLinkOffer) -> io::Result<Self> {
         let memory = SharedMemory::map(offer.memory.as_fd())?;
         let len = RING_LEN as u64;
         Ok(Self {
@@ -155,7 +155,7 @@ impl ShmChannel {
             consumer: Mutex::new(Consumer::new(len)),
             head: AtomicU64::new(0),
             next: AtomicU64::new(0),
-            life_line: offer.life_line.into(),
+            liveness_socket: offer.liveness_socket.into(),
             wake: offer.wake,
             announced: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -174,14 +174,14 @@ impl ShmChannel {
     ) -> io::Result<[Self; 2]> {
         let memory = create()?;
         let (one, other) = UnixStream::pair()?;
-        let offer = |local, peer, asked, life_line: UnixStream| {
-            Self::new(ChannelOffer {
+        let offer = |local, peer, asked, liveness_socket: UnixStream| {
+            Self::new(ShmLinkOffer {
                 local,
                 peer,
                 slot,
                 asked,
                 memory: memory.try_clone()?,
-                life_line: life_line.into(),
+                liveness_socket: liveness_socket.into(),
                 wake: wake.try_clone_to_owned()?,
             })
         };
@@ -213,8 +213,8 @@ impl ShmChannel {
     }
 
     /// Returns the liveness socket, which hangs up when the peer is gone.
-    pub(crate) fn life_line(&self) -> BorrowedFd<'_> {
-        self.life_line.as_fd()
+    pub(crate) fn liveness_socket(&self) -> BorrowedFd<'_> {
+        self.liveness_socket.as_fd()
     }
 
     /// Returns true if the link cannot be used any longer.
@@ -226,7 +226,7 @@ impl ShmChannel {
     /// Returns true if the peer is gone or the link was shut down. Earlier packets of the peer can
     /// still be received.
     pub(crate) fn has_hung_up(&self) -> bool {
-        memory::has_hung_up(self.life_line.as_fd())
+        memory::has_hung_up(self.liveness_socket.as_fd())
     }
 
     /// Stops sending and receiving.
@@ -238,9 +238,9 @@ impl ShmChannel {
     #[cold]
     fn give_up(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
-            tracing::warn!(channel = %self, "shutting down a shared-memory link, because the peer has damaged its memory");
+            tracing::warn!(shm_link = %self, "shutting down a shared-memory link, because the peer has damaged its memory");
             // Both ends hang up. Fails if that has happened before.
-            let _ = self.life_line.shutdown(Shutdown::Both);
+            let _ = self.liveness_socket.shutdown(Shutdown::Both);
         }
     }
 
@@ -357,7 +357,7 @@ impl ShmChannel {
     #[inline]
     pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
         self.consumer.try_lock().map(|consumer| ShmReceiver {
-            channel: self,
+            shm_link: self,
             consumer,
         })
     }
@@ -365,20 +365,20 @@ impl ShmChannel {
     /// Locks the receiving end.
     pub(crate) fn receiver(&self) -> ShmReceiver<'_> {
         ShmReceiver {
-            channel: self,
+            shm_link: self,
             consumer: self.consumer.lock(),
         }
     }
 
-    /// Announces to the peers of `channels` that this process is going to wait for its wake fd.
+    /// Announces to the peers of `shm_links` that this process is going to wait for its wake fd.
     /// Returns true if it may: there are no packets, and peers wake it for new ones.
-    pub(crate) fn announce_sleep<'c>(channels: impl Iterator<Item = &'c Self> + Clone) -> bool {
-        for channel in channels.clone() {
-            channel.announced.store(true, Ordering::Relaxed);
+    pub(crate) fn announce_sleep<'c>(shm_links: impl Iterator<Item = &'c Self> + Clone) -> bool {
+        for shm_link in shm_links.clone() {
+            shm_link.announced.store(true, Ordering::Relaxed);
         }
         // A link that has ended receives no packets.
-        let in_use = channels.filter(|channel| !channel.has_ended());
-        ring::announce_sleep(in_use.map(|channel| (channel.rx_control(), channel.head())))
+        let in_use = shm_links.filter(|shm_link| !shm_link.has_ended());
+        ring::announce_sleep(in_use.map(|shm_link| (shm_link.rx_control(), shm_link.head())))
     }
 
     /// Returns the control words of the receive direction.
@@ -399,15 +399,15 @@ impl ShmChannel {
     }
 }
 
-impl fmt::Display for ShmChannel {
+impl fmt::Display for ShmLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to slot {} at {}", self.local, self.slot, self.peer)
     }
 }
 
-impl fmt::Debug for ShmChannel {
+impl fmt::Debug for ShmLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmChannel")
+        f.debug_struct("ShmLink")
             .field("local", &self.local)
             .field("peer", &self.peer)
             .field("slot", &self.slot)
@@ -424,7 +424,7 @@ const fn record_len(run: usize) -> u64 {
 
 /// The receiving end of a link, locked.
 pub(crate) struct ShmReceiver<'a> {
-    channel: &'a ShmChannel,
+    shm_link: &'a ShmLink,
     consumer: MutexGuard<'a, Consumer>,
 }
 
@@ -434,7 +434,7 @@ const HEAD_LEN: usize = 64;
 /// A run of segments in the ring.
 #[derive(Clone, Copy)]
 pub(crate) struct ShmRun<'a> {
-    channel: &'a ShmChannel,
+    shm_link: &'a ShmLink,
     at: u64,
     len: usize,
     segment_len: usize,
@@ -446,7 +446,7 @@ pub(crate) struct ShmRun<'a> {
 /// One segment of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct ShmSegment<'a> {
-    channel: &'a ShmChannel,
+    shm_link: &'a ShmLink,
     at: u64,
     len: usize,
 }
@@ -455,7 +455,7 @@ impl<'a> ShmReceiver<'a> {
     /// Makes unpublished records readable, because the peer is gone or this process cannot wait.
     /// Returns false if there is nothing to receive.
     pub(crate) fn read_unpublished(&mut self) -> bool {
-        let control = self.channel.rx_control();
+        let control = self.shm_link.rx_control();
         self.consumer.read_unpublished(control);
         self.consumer.available(control) != Ok(0)
     }
@@ -463,7 +463,7 @@ impl<'a> ShmReceiver<'a> {
     /// Returns true if earlier UDP packets must be received before the next run.
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
-        let control = self.channel.rx_control();
+        let control = self.shm_link.rx_control();
         let is_there = self
             .consumer
             .available(control)
@@ -481,12 +481,12 @@ impl<'a> ShmReceiver<'a> {
         mut udp_received: bool,
         mut each: impl FnMut(ShmRun<'a>) -> ControlFlow<()>,
     ) {
-        let channel = self.channel;
+        let shm_link = self.shm_link;
         let next = |at, available| {
-            if channel.has_ended() {
+            if shm_link.has_ended() {
                 return Ok(None);
             }
-            let run = next_run(channel, at, available).ok_or(Corrupt)?;
+            let run = next_run(shm_link, at, available).ok_or(Corrupt)?;
             if run.after_udp && !udp_received {
                 return Ok(None);
             }
@@ -494,13 +494,13 @@ impl<'a> ShmReceiver<'a> {
             let (len, is_last) = (record_len(run.len), each(run).is_break());
             Ok(Some(Consumed { len, is_last }))
         };
-        let released = |head| channel.head.store(head, Ordering::Relaxed);
+        let released = |head| shm_link.head.store(head, Ordering::Relaxed);
         let bounds = (max, CROWDED);
-        let control = channel.rx_control();
+        let control = shm_link.rx_control();
         match self.consumer.consume(control, bounds, next, released) {
-            Ok(true) => memory::wake(channel.wake.as_fd()),
+            Ok(true) => memory::wake(shm_link.wake.as_fd()),
             Ok(false) => {}
-            Err(Corrupt) => channel.give_up(),
+            Err(Corrupt) => shm_link.give_up(),
         }
     }
 
@@ -509,20 +509,20 @@ impl<'a> ShmReceiver<'a> {
     fn next_is_after_udp(&self) -> bool {
         let mut flags = [0; 2];
         let at = self.consumer.position().wrapping_add(RECORD_FLAGS as u64);
-        let direction = self.channel.tx.reverse();
-        self.channel.memory.copy(direction, at, &mut flags);
+        let direction = self.shm_link.tx.reverse();
+        self.shm_link.memory.copy(direction, at, &mut flags);
         u16::from_le_bytes(flags) == AFTER_UDP
     }
 }
 
 /// Returns the run at a position, if its header is valid.
 #[inline]
-fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>> {
+fn next_run(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmRun<'_>> {
     let mut header = [0; RECORD_HEADER];
     if available < RECORD_HEADER as u64 {
         return None;
     }
-    channel.memory.copy(channel.tx.reverse(), at, &mut header);
+    shm_link.memory.copy(shm_link.tx.reverse(), at, &mut header);
     let [a, b, c, d, e, f, traffic_class, hop_limit] = header;
     let len = usize::from(u16::from_le_bytes([a, b]));
     let segment_len = usize::from(u16::from_le_bytes([c, d]));
@@ -534,7 +534,7 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
         return None;
     }
     Some(ShmRun {
-        channel,
+        shm_link,
         at: at.wrapping_add(RECORD_HEADER as u64),
         len,
         segment_len,
@@ -555,7 +555,7 @@ impl<'a> ShmRun<'a> {
     pub(crate) fn segments(self) -> impl Iterator<Item = ShmSegment<'a>> {
         let starts = (0..self.len).step_by(self.segment_len);
         starts.map(move |start| ShmSegment {
-            channel: self.channel,
+            shm_link: self.shm_link,
             at: self.at.wrapping_add(start as u64),
             len: self.segment_len.min(self.len - start),
         })
@@ -578,16 +578,16 @@ impl<'a> ShmSegment<'a> {
     fn copy_head<'h>(&self, head: &'h mut [u8]) -> &'h [u8] {
         let len = self.len.min(head.len());
         let head = &mut head[..len];
-        let direction = self.channel.tx.reverse();
-        self.channel.memory.copy(direction, self.at, head);
+        let direction = self.shm_link.tx.reverse();
+        self.shm_link.memory.copy(direction, self.at, head);
         head
     }
 
     /// Returns the whole segment in place. Only its length is reliable.
     #[inline]
     fn in_place(&self) -> &'a [u8] {
-        let direction = self.channel.tx.reverse();
-        self.channel.memory.in_place(direction, self.at, self.len)
+        let direction = self.shm_link.tx.reverse();
+        self.shm_link.memory.in_place(direction, self.at, self.len)
     }
 }
 

@@ -1,45 +1,45 @@
 use super::*;
 
 /// Returns both ends of a link in one process.
-fn pair() -> (ShmChannel, ShmChannel) {
+fn pair() -> (ShmLink, ShmLink) {
     let (a, b, ..) = pair_and_wakes();
     (a, b)
 }
 
 /// Returns both ends of a link, and the eventfds that wake the first and the second process.
-fn pair_and_wakes() -> (ShmChannel, ShmChannel, OwnedFd, OwnedFd) {
+fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
     let memory = create().unwrap();
     let (line_a, line_b) = UnixStream::pair().unwrap();
     let (wake_a, wake_b) = (wake_fd().unwrap(), wake_fd().unwrap());
     let wakes = (wake_a.try_clone().unwrap(), wake_b.try_clone().unwrap());
     let (ip_a, ip_b) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
-    let a = ChannelOffer {
+    let a = ShmLinkOffer {
         local: ip_a.into(),
         peer: ip_b.into(),
         slot: Slot::new(2),
         asked: true,
         memory: memory.try_clone().unwrap(),
-        life_line: line_a.into(),
+        liveness_socket: line_a.into(),
         wake: wake_b,
     };
-    let b = ChannelOffer {
+    let b = ShmLinkOffer {
         local: ip_b.into(),
         peer: ip_a.into(),
         slot: Slot::new(1),
         asked: false,
         memory,
-        life_line: line_b.into(),
+        liveness_socket: line_b.into(),
         wake: wake_a,
     };
-    let (a, b) = (ShmChannel::new(a).unwrap(), ShmChannel::new(b).unwrap());
+    let (a, b) = (ShmLink::new(a).unwrap(), ShmLink::new(b).unwrap());
     (a, b, wakes.0, wakes.1)
 }
 
 /// Sends a run, in two pieces.
-fn send(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
+fn send(shm_link: &ShmLink, run: &[u8], segment_len: usize) -> ShmSent {
     let (head, tail) = run.split_at(run.len() / 2);
     let pieces = [Piece::Bytes(head), Piece::Bytes(tail)];
-    channel.send(pieces.into_iter(), sending(run, segment_len))
+    shm_link.send(pieces.into_iter(), sending(run, segment_len))
 }
 
 fn sending(run: &[u8], segment_len: usize) -> Sending {
@@ -54,19 +54,19 @@ fn sending(run: &[u8], segment_len: usize) -> Sending {
     }
 }
 
-fn send_after_udp(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
+fn send_after_udp(shm_link: &ShmLink, run: &[u8], segment_len: usize) -> ShmSent {
     let pieces = std::iter::once(Piece::Bytes(run));
     let sending = Sending {
         after_udp: true,
         ..sending(run, segment_len)
     };
-    channel.send(pieces, sending)
+    shm_link.send(pieces, sending)
 }
 
 /// Receives with one call. Returns runs as lists of segments.
-fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
+fn receive(shm_link: &ShmLink, max: usize) -> Vec<Vec<Vec<u8>>> {
     let mut runs = Vec::new();
-    channel.receiver().receive(max, true, |run| {
+    shm_link.receiver().receive(max, true, |run| {
         assert_eq!(run.header(), (0x62, 9));
         let mut segments = Vec::new();
         for segment in run.segments() {
@@ -243,7 +243,7 @@ fn a_consumer_that_sleeps_is_woken_once_and_one_that_is_awake_is_not() {
     let (a, b, _, wake_b) = pair_and_wakes();
     assert_eq!(send(&a, b"one", 3), ShmSent::Sent);
     assert!(!was_woken(&wake_b));
-    let goes_to_sleep = || ShmChannel::announce_sleep(std::iter::once(&b));
+    let goes_to_sleep = || ShmLink::announce_sleep(std::iter::once(&b));
     assert!(!goes_to_sleep(), "a run is there");
     assert!(!b.wake_up());
     assert_eq!(receive(&b, 9).len(), 1);
@@ -265,7 +265,7 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
         };
         a.send(std::iter::once(Piece::Bytes(run)), sending)
     };
-    assert!(ShmChannel::announce_sleep(std::iter::once(&b)));
+    assert!(ShmLink::announce_sleep(std::iter::once(&b)));
     assert_eq!(unpublished(b"ack"), ShmSent::Sent);
     assert!(!b.has_packets() && !was_woken(&wake_b));
     a.publish_unpublished();

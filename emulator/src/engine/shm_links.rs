@@ -20,7 +20,7 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
-use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
+use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
 use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
@@ -31,12 +31,12 @@ use crate::xrc_shared::{Stray, source_of};
 impl EngineInner {
     /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
     /// is none.
-    pub(crate) fn channel_to(
+    pub(crate) fn shm_link_to(
         &self,
         endpoint: &LocalEndpoint,
         dest: Qpn,
         to: IpAddr,
-    ) -> Option<Arc<ShmChannel>> {
+    ) -> Option<Arc<ShmLink>> {
         let slot = Slot::of(dest);
         if self.link_mode == LinkMode::Udp || slot == Slot::BROKER || self.sim.is_some() {
             return None;
@@ -48,19 +48,19 @@ impl EngineInner {
         if slot == own && self.has_endpoint(peer) {
             let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
             return shares
-                .then(|| self.own_channel(local, peer, slot))
+                .then(|| self.own_shm_link(local, peer, slot))
                 .flatten();
         }
         let broker = broker.filter(|_| slot != own)?;
         // Links that were offered before the peer told its QP number are attached now.
         self.attach_offers(broker.client().take_offers(true));
-        if let Some(channel) = self.find_channel(local, slot, to) {
-            return Some(channel);
+        if let Some(shm_link) = self.find_shm_link(local, slot, to) {
+            return Some(shm_link);
         }
         if !crate::sys::is_of_this_host(peer.with_port(0)) {
             return None;
         }
-        match broker.client().channel_to(local, peer, slot) {
+        match broker.client().shm_link_to(local, peer, slot) {
             Ok(offer) => {
                 // The peer may have requested the link at the same time: then its offer came first.
                 let offers = broker.client().take_offers(true);
@@ -68,7 +68,7 @@ impl EngineInner {
             }
             Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
         }
-        self.find_channel(local, slot, to)
+        self.find_shm_link(local, slot, to)
     }
 
     /// Returns true if this is an address of this process.
@@ -82,23 +82,18 @@ impl EngineInner {
     /// Returns the shared memory link between two addresses of this process, or from one to itself.
     /// Both ends are in this process.
     //= UD-15
-    fn own_channel(
-        &self,
-        local: LocalAddr,
-        peer: LocalAddr,
-        slot: Slot,
-    ) -> Option<Arc<ShmChannel>> {
-        if let Some(channel) = self.find_channel(local, slot, peer.ip()) {
-            return Some(channel);
+    fn own_shm_link(&self, local: LocalAddr, peer: LocalAddr, slot: Slot) -> Option<Arc<ShmLink>> {
+        if let Some(shm_link) = self.find_shm_link(local, slot, peer.ip()) {
+            return Some(shm_link);
         }
-        let ends = ShmChannel::own(local, peer, slot, self.peer_wake_fd.as_fd())
+        let ends = ShmLink::own(local, peer, slot, self.peer_wake_fd.as_fd())
             .inspect_err(
                 |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
             )
             .ok()?
             .map(Arc::new);
         self.adopt(local, peer, slot, &ends);
-        self.find_channel(local, slot, peer.ip())
+        self.find_shm_link(local, slot, peer.ip())
     }
 
     /// Adds both ends of a link within this process, unless another thread has added one: no thread
@@ -108,13 +103,13 @@ impl EngineInner {
         local: LocalAddr,
         peer: LocalAddr,
         slot: Slot,
-        ends: &[Arc<ShmChannel>; 2],
+        ends: &[Arc<ShmLink>; 2],
     ) {
         let mut is_first = false;
-        self.change_channels(|channels| {
-            is_first = !channels.iter().any(|c| c.leads(local, peer.ip(), slot));
+        self.change_shm_links(|shm_links| {
+            is_first = !shm_links.iter().any(|c| c.leads(local, peer.ip(), slot));
             if is_first {
-                channels.extend(ends.iter().cloned());
+                shm_links.extend(ends.iter().cloned());
             }
         });
         if !is_first {
@@ -126,13 +121,13 @@ impl EngineInner {
         self.wake_background();
     }
 
-    fn find_channel(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
-        let channels = self.channels.read();
-        let mut fitting = channels
+    fn find_shm_link(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmLink>> {
+        let shm_links = self.shm_links.read();
+        let mut fitting = shm_links
             .iter()
-            .filter(|channel| channel.leads(local, to, slot));
+            .filter(|shm_link| shm_link.leads(local, to, slot));
         fitting
-            .find(|channel| !channel.has_ended() && !channel.has_hung_up())
+            .find(|shm_link| !shm_link.has_ended() && !shm_link.has_hung_up())
             .cloned()
     }
 
@@ -143,7 +138,7 @@ impl EngineInner {
         }
     }
 
-    fn attach_offers(&self, offers: impl IntoIterator<Item = ChannelOffer>) {
+    fn attach_offers(&self, offers: impl IntoIterator<Item = ShmLinkOffer>) {
         let Some(broker) = self.broker_link() else {
             return;
         };
@@ -154,20 +149,20 @@ impl EngineInner {
                 tracing::debug!(peer = %offer.peer, "refused shared memory from a peer that is not allowed");
                 continue;
             }
-            let channel = match ShmChannel::new(offer) {
-                Ok(channel) => Arc::new(channel),
+            let shm_link = match ShmLink::new(offer) {
+                Ok(shm_link) => Arc::new(shm_link),
                 Err(error) => {
                     tracing::warn!(%error, "failed to map a shared memory link, using UDP");
                     continue;
                 }
             };
-            if let Err(error) = broker.client().watch(channel.life_line()) {
+            if let Err(error) = broker.client().watch(shm_link.liveness_socket()) {
                 tracing::warn!(%error, "failed to watch a shared memory link, using UDP");
                 continue;
             }
-            tracing::debug!(%channel, "shared memory link is up");
-            self.change_channels(|channels| channels.push(Arc::clone(&channel)));
-            self.move_qps_to(&channel);
+            tracing::debug!(%shm_link, "shared memory link is up");
+            self.change_shm_links(|shm_links| shm_links.push(Arc::clone(&shm_link)));
+            self.move_qps_to(&shm_link);
             attached = true;
         }
         if attached {
@@ -176,18 +171,19 @@ impl EngineInner {
         }
     }
 
-    fn change_channels(&self, change: impl FnOnce(&mut Vec<Arc<ShmChannel>>)) {
-        let mut channels = self.channels.write();
-        change(&mut channels);
-        self.channel_count.store(channels.len(), Ordering::Release);
+    fn change_shm_links(&self, change: impl FnOnce(&mut Vec<Arc<ShmLink>>)) {
+        let mut shm_links = self.shm_links.write();
+        change(&mut shm_links);
+        self.shm_link_count
+            .store(shm_links.len(), Ordering::Release);
     }
 
     /// Makes QPs without a shared memory link that match a new one use it.
-    pub(super) fn move_qps_to(&self, channel: &Arc<ShmChannel>) {
+    pub(super) fn move_qps_to(&self, shm_link: &Arc<ShmLink>) {
         for inner in self.qps.read().iter() {
-            inner.lock().tx.offer_channel(channel);
+            inner.lock().tx.offer_shm_link(shm_link);
         }
-        self.routes.offer(channel);
+        self.routes.offer(shm_link);
     }
 
     /// Returns the route of datagrams from an address to a QP of a peer.
@@ -213,66 +209,66 @@ impl EngineInner {
     pub(super) fn resolve_new_routes(&self) {
         for route in self.routes.take_new() {
             let (endpoint, dest, to) = route.ends();
-            route.resolve(self.channel_to(endpoint, dest, to));
+            route.resolve(self.shm_link_to(endpoint, dest, to));
         }
     }
 
     /// Checks for a shared memory link again after a QP has got a path without one.
     pub(crate) fn reconsider_path(&self, inner: &QpInner) {
-        let channels = self.channels.read().clone();
-        for channel in channels.iter().filter(|channel| !channel.has_ended()) {
-            inner.lock().tx.offer_channel(channel);
+        let shm_links = self.shm_links.read().clone();
+        for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
+            inner.lock().tx.offer_shm_link(shm_link);
         }
     }
 
     /// Receives the packets of a peer, including unpublished records.
-    fn receive_unpublished(&self, channel: &Arc<ShmChannel>, rounds: usize) {
-        let mut receiver = channel.receiver();
+    fn receive_unpublished(&self, shm_link: &Arc<ShmLink>, rounds: usize) {
+        let mut receiver = shm_link.receiver();
         for _ in 0..rounds {
-            if channel.has_ended() || !receiver.read_unpublished() {
+            if shm_link.has_ended() || !receiver.read_unpublished() {
                 break;
             }
-            self.receive_from(channel, &mut receiver, Caller::Background);
+            self.receive_from(shm_link, &mut receiver, Caller::Background);
         }
     }
 
     /// Like `receive_unpublished`, from all peers. A timer is due, and the awaited ACK may be an
     /// unpublished record.
     pub(super) fn receive_all_unpublished(&self) {
-        for channel in self.channels.read().iter() {
-            self.receive_unpublished(channel, UNPUBLISHED_ROUNDS);
+        for shm_link in self.shm_links.read().iter() {
+            self.receive_unpublished(shm_link, UNPUBLISHED_ROUNDS);
         }
     }
 
     /// Drops the shared memory links whose peer has ended, and damaged ones. Receives what the peer
     /// has sent before: it may be the ACK of the last message.
-    pub(super) fn drop_ended_channels(&self) {
-        let channels: Vec<_> = self
-            .channels
+    pub(super) fn drop_ended_shm_links(&self) {
+        let shm_links: Vec<_> = self
+            .shm_links
             .read()
             .iter()
-            .filter(|channel| channel.has_hung_up())
+            .filter(|shm_link| shm_link.has_hung_up())
             .cloned()
             .collect();
-        if channels.is_empty() {
+        if shm_links.is_empty() {
             return;
         }
-        for channel in &channels {
+        for shm_link in &shm_links {
             // Bounded, because a peer that violates the protocol could write for ever.
-            self.receive_unpublished(channel, shm::MAX_RECORDS);
-            channel.end();
+            self.receive_unpublished(shm_link, shm::MAX_RECORDS);
+            shm_link.end();
         }
-        self.change_channels(|all| {
-            all.retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
+        self.change_shm_links(|all| {
+            all.retain(|shm_link| !shm_links.iter().any(|c| Arc::ptr_eq(c, shm_link)));
         });
-        for channel in &channels {
-            tracing::debug!(%channel, "shared memory link has ended");
+        for shm_link in &shm_links {
+            tracing::debug!(%shm_link, "shared memory link has ended");
             if let Some(broker) = self.broker_link() {
-                broker.client().unwatch(channel.life_line());
+                broker.client().unwatch(shm_link.liveness_socket());
             }
         }
         for inner in self.qps.read().iter() {
-            inner.lock().tx.drop_ended_channel();
+            inner.lock().tx.drop_ended_shm_link();
         }
         self.routes.leave_ended();
     }
@@ -280,20 +276,20 @@ impl EngineInner {
     /// Receives from shared memory links. Returns the number of packets. The application skips
     /// links that another thread receives from.
     #[inline]
-    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], caller: Caller) -> u64 {
+    pub(super) fn receive_shared(&self, shm_links: &[Arc<ShmLink>], caller: Caller) -> u64 {
         let mut packets = 0;
-        for channel in channels {
-            if !channel.has_packets() {
+        for shm_link in shm_links {
+            if !shm_link.has_packets() {
                 continue;
             }
-            channel.fetch_ahead();
+            shm_link.fetch_ahead();
             let receiver = if caller == Caller::Background {
-                Some(channel.receiver())
+                Some(shm_link.receiver())
             } else {
-                channel.try_receiver()
+                shm_link.try_receiver()
             };
             if let Some(mut receiver) = receiver {
-                packets += self.receive_from(channel, &mut receiver, caller);
+                packets += self.receive_from(shm_link, &mut receiver, caller);
             }
         }
         packets
@@ -301,7 +297,7 @@ impl EngineInner {
 
     fn receive_from(
         &self,
-        channel: &Arc<ShmChannel>,
+        shm_link: &Arc<ShmLink>,
         receiver: &mut ShmReceiver<'_>,
         caller: Caller,
     ) -> u64 {
@@ -315,13 +311,13 @@ impl EngineInner {
         let after_udp = receiver.is_after_udp();
         if after_udp {
             drop(locked);
-            self.receive_udp_before(channel, caller);
+            self.receive_udp_before(shm_link, caller);
             locked = tables();
         }
         let (qps, now, mem) = locked;
         let mut meta = PacketMeta {
-            source: channel.peer(),
-            destination: channel.local(),
+            source: shm_link.peer(),
+            destination: shm_link.local(),
             traffic_class: 0,
             hop_limit: 0,
         };
@@ -332,7 +328,7 @@ impl EngineInner {
             (meta.traffic_class, meta.hop_limit) = run.header();
             for segment in run.segments() {
                 undrained += segment.len();
-                match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
+                match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link), None) {
                     Verdict::Taken => {}
                     Verdict::Malformed => self.count(|counters| &counters.rx_malformed),
                     // Only when a fault rule corrupts packets.
@@ -343,8 +339,8 @@ impl EngineInner {
                     Verdict::Elsewhere => {
                         let bytes = segment.copied();
                         let stray = Stray {
-                            source: source_of(channel.peer()),
-                            destination: channel.local(),
+                            source: source_of(shm_link.peer()),
+                            destination: shm_link.local(),
                             bytes: &bytes,
                             hops: 0,
                             is_sealed: false,
@@ -378,11 +374,11 @@ impl EngineInner {
     /// Packets that it has sent before must not be overtaken. On the loopback interface they have
     /// already arrived.
     #[cold]
-    fn receive_udp_before(&self, channel: &ShmChannel, caller: Caller) {
+    fn receive_udp_before(&self, shm_link: &ShmLink, caller: Caller) {
         let endpoints = self.endpoints.read();
         let mut of_channel = endpoints
             .iter()
-            .filter(|endpoint| endpoint.link.local() == channel.local());
+            .filter(|endpoint| endpoint.link.local() == shm_link.local());
         if let Some(endpoint) = of_channel.next() {
             let mut rx = endpoint.rx.lock();
             // Bounded, because other senders may keep the socket full.
@@ -397,15 +393,19 @@ impl EngineInner {
     /// Announces to all peers that they have to wake this process. Returns false if there are
     /// packets to receive already.
     pub(super) fn announce_sleep(&self) -> bool {
-        let channels = self.channels.read();
-        channels.is_empty() || ShmChannel::announce_sleep(channels.iter().map(AsRef::as_ref))
+        let shm_links = self.shm_links.read();
+        shm_links.is_empty() || ShmLink::announce_sleep(shm_links.iter().map(AsRef::as_ref))
     }
 
     /// Announces that the process is awake. Returns true if a peer has woken it for packets.
     pub(super) fn announce_awake(&self) -> bool {
-        let channels = self.channels.read();
+        let shm_links = self.shm_links.read();
         // `count` visits all of them.
-        channels.iter().filter(|channel| channel.wake_up()).count() > 0
+        shm_links
+            .iter()
+            .filter(|shm_link| shm_link.wake_up())
+            .count()
+            > 0
     }
 
     /// Tells the broker that this process uses shared memory.
@@ -419,9 +419,9 @@ impl EngineInner {
 }
 
 /// Packets from a shared memory link. They have no ICRC, because memory does not corrupt them.
-struct FromChannel<'c>(&'c Arc<ShmChannel>);
+struct FromShmLink<'c>(&'c Arc<ShmLink>);
 
-impl Origin for FromChannel<'_> {
+impl Origin for FromShmLink<'_> {
     #[inline]
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
         true
@@ -433,6 +433,6 @@ impl Origin for FromChannel<'_> {
     }
 
     fn via(&self) -> Via {
-        Via::Channel(Arc::clone(self.0))
+        Via::Shm(Arc::clone(self.0))
     }
 }

@@ -14,14 +14,14 @@ impl Server {
     pub(super) fn connect(&mut self, index: usize, ends: Ends) {
         let made = self
             .peer_for(index, ends)
-            .and_then(|peer| match Channel::new() {
-                Ok(channel) => Some((peer, channel)),
+            .and_then(|peer| match SharedMemoryPair::new() {
+                Ok(shm_link) => Some((peer, shm_link)),
                 Err(error) => {
                     tracing::warn!(%error, "failed to create a shared-memory link: the clients use UDP");
                     None
                 }
             });
-        let given = made.is_some_and(|(peer, channel)| self.give(index, peer, ends, &channel));
+        let given = made.is_some_and(|(peer, shm_link)| self.give(index, peer, ends, &shm_link));
         if !given {
             self.clients[index].send(&Response::NoChannel, &[]);
         }
@@ -52,7 +52,13 @@ impl Server {
 
     /// Sends both ends. Returns false if the peer does not receive. If a client drops its end
     /// later, the liveness socket hangs up and the other client notices.
-    fn give(&mut self, asking: usize, peer: usize, ends: Ends, channel: &Channel) -> bool {
+    fn give(
+        &mut self,
+        asking: usize,
+        peer: usize,
+        ends: Ends,
+        shm_link: &SharedMemoryPair,
+    ) -> bool {
         let (Some(own), Ok(asking_wake), Ok(peer_wake)) = (
             self.clients[asking].slot,
             copy(self.clients[asking].wake.as_ref()),
@@ -65,17 +71,17 @@ impl Server {
             peer: ends.local,
             slot: own,
         };
-        let memory = channel.memory.as_fd();
-        let [line, peer_line] = &channel.life_line;
+        let memory = shm_link.memory.as_fd();
+        let [liveness, peer_liveness] = &shm_link.liveness_socket;
         if !self.clients[peer].offer(
             &Response::Offer(reverse),
-            &[memory, peer_line.as_fd(), asking_wake.as_fd()],
+            &[memory, peer_liveness.as_fd(), asking_wake.as_fd()],
         ) {
             return false;
         }
         self.clients[asking].send(
             &Response::Channel(ends),
-            &[memory, line.as_fd(), peer_wake.as_fd()],
+            &[memory, liveness.as_fd(), peer_wake.as_fd()],
         );
         tracing::info!(local = %ends.local, peer = %ends.peer, %own, slot = %ends.slot, "channel");
         true
@@ -87,17 +93,17 @@ fn copy(fd: Option<&OwnedFd>) -> io::Result<OwnedFd> {
 }
 
 /// The shared parts of a link.
-struct Channel {
+struct SharedMemoryPair {
     memory: OwnedFd,
-    life_line: [UnixStream; 2],
+    liveness_socket: [UnixStream; 2],
 }
 
-impl Channel {
+impl SharedMemoryPair {
     fn new() -> io::Result<Self> {
         let (one, other) = UnixStream::pair()?;
         Ok(Self {
             memory: shm::create()?,
-            life_line: [one, other],
+            liveness_socket: [one, other],
         })
     }
 }
