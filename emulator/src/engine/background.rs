@@ -219,8 +219,8 @@ impl EngineInner {
         self.shared_targets.serve(self);
         let sleep_epoch = self.arbiter.sleep_epoch();
         let step = self.poll_links(turn, woken.by_packets || by_shared, sleep_epoch);
-        if self.tap.is_on() {
-            self.release_late(Caller::Background);
+        if self.hooks.is_active() {
+            self.release_delayed(Caller::Background);
         }
         self.fire_timers();
         self.serve_cm();
@@ -423,7 +423,7 @@ impl EngineInner {
             [
                 self.publisher.due(),
                 self.cm().next_timeout(),
-                self.tap.next_due(),
+                self.hooks.next_due(),
             ]
         };
         let until = others().into_iter().chain([broker]).flatten().min();

@@ -9,7 +9,7 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
 use crate::link::Inbound;
-use crate::link::tap::Via;
+use crate::link::packet_hooks::Ingress;
 use crate::memory::MemGuard;
 use crate::state::{Caller, QpCore, QpInner, QpTable, TxState};
 
@@ -24,7 +24,7 @@ pub(super) trait Origin {
     fn is_accepted(&self, tx: &mut TxState) -> bool;
 
     /// The source of a packet that was checked, for packets that are delayed.
-    fn via(&self) -> Via;
+    fn ingress(&self) -> Ingress;
 }
 
 /// The outcome for a packet.
@@ -62,7 +62,7 @@ impl Locked<'_> {
 pub(super) struct Dispatch<'e> {
     pub(super) engine: &'e EngineInner,
     /// Captures or fault rules are active.
-    tapped: bool,
+    hooked: bool,
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
     pub(super) now: Time,
@@ -83,7 +83,7 @@ impl<'e> Dispatch<'e> {
     ) -> Self {
         Self {
             engine,
-            tapped: engine.tap.is_on(),
+            hooked: engine.hooks.is_active(),
             qps,
             mem,
             now,
@@ -104,8 +104,8 @@ impl<'e> Dispatch<'e> {
         origin: &mut impl Origin,
         later: Option<&mut Vec<Qpn>>,
     ) -> Verdict {
-        if self.tapped {
-            return self.tapped_packet(meta, packet, origin, later);
+        if self.hooked {
+            return self.hooked_packet(meta, packet, origin, later);
         }
         self.hand_over(meta, packet, origin, later)
     }

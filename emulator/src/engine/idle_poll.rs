@@ -145,7 +145,7 @@ impl EngineInner {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }
         }
-        match self.tap.next_due() {
+        match self.hooks.next_due() {
             Some(due) => limit_ns.min(due.ns_since(self.now())),
             None => limit_ns,
         }

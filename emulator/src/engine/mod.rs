@@ -9,6 +9,7 @@ mod background;
 mod dispatch;
 mod frames;
 mod gsi;
+mod hooked;
 mod idle_policy;
 mod idle_poll;
 mod inline;
@@ -21,7 +22,6 @@ mod progress;
 mod resources;
 mod shm_links;
 mod simulation;
-mod tapped;
 mod transmit;
 mod xrc_shared;
 
@@ -47,9 +47,9 @@ use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
 use crate::link::fault::Rule;
+use crate::link::packet_hooks::PacketHooks;
 use crate::link::shm::{self, ShmLink};
 use crate::link::sim::{Network, SimLink};
-use crate::link::tap::Tap;
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
@@ -61,11 +61,11 @@ use crate::state::{
 use crate::steering::{QpnAllocator, Slot};
 use crate::xrc_shared::SharedTargets;
 
+use hooked::OwnedTxRoute;
 use idle_poll::IdlePolls;
 pub(crate) use inventory::{Inventory, Registration};
 use pending::ServiceContext;
 use resources::ResourceSocket;
-use tapped::OwnedTxRoute;
 
 /// The emulated hardware of one process.
 ///
@@ -142,7 +142,7 @@ pub(crate) struct EngineInner {
     /// The socket at which other processes read the inventory, in a sysfs view.
     resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
-    tap: Tap<OwnedTxRoute>,
+    hooks: PacketHooks<OwnedTxRoute>,
     /// The simulated network, in a simulation.
     sim: Option<Arc<Network>>,
     random: Randomness,
@@ -162,7 +162,7 @@ impl Engine {
             None => Clock::new(),
             Some(network) => Clock::simulated(network.time()),
         };
-        let tap = Tap::new(
+        let hooks = PacketHooks::new(
             &config.faults,
             config.capture,
             config.simulation,
@@ -207,7 +207,7 @@ impl Engine {
                 inventory: Arc::default(),
                 resources: OnceLock::new(),
                 cm: CmHost::default(),
-                tap,
+                hooks,
                 sim,
                 random,
             }),
@@ -352,7 +352,7 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let own_rules = self.tap.own_rules().iter().map(Rule::to_string);
+                let own_rules = self.hooks.own_rules().iter().map(Rule::to_string);
                 let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
@@ -368,7 +368,7 @@ impl EngineInner {
                 }
             }
         };
-        self.tap.start();
+        self.hooks.start();
         self.start_background()?;
         // The background thread may run already, and has more to wait for.
         self.wake_background();
@@ -379,10 +379,10 @@ impl EngineInner {
     /// Installs the broker's current fault rules if they have changed.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(news) = broker.client().take_faults() {
-            let (ids, rules) = news.rules_with(self.tap.own_rules());
+            let (ids, rules) = news.rules_with(self.hooks.own_rules());
             let will = broker.client().will();
-            let tally = will.map(|will| HitTally::new(will, news.generation, ids) as _);
-            self.tap.obey(&rules, tally);
+            let hit_counter = will.map(|will| HitTally::new(will, news.generation, ids) as _);
+            self.hooks.set_rules(&rules, hit_counter);
         }
     }
 

@@ -148,7 +148,7 @@ extern "C" fn exiting() {
             engine.release_acks_at_exit();
             engine.end_connections_at_exit();
             engine.publisher.publish_at_exit(&engine.hcas);
-            engine.tap.flush();
+            engine.hooks.flush();
         }
     }
 }

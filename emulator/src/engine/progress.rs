@@ -11,7 +11,7 @@ use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
-use crate::link::tap::Via;
+use crate::link::packet_hooks::Ingress;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::Slot;
@@ -26,8 +26,8 @@ impl EngineInner {
     #[inline]
     pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
         self.serve(ServiceContext::Poll);
-        if self.tap.is_on() {
-            self.release_late(Caller::Application);
+        if self.hooks.is_active() {
+            self.release_delayed(Caller::Application);
         }
         let shared = self.progress_shared(cq);
         if !shared.sockets {
@@ -370,9 +370,9 @@ impl Origin for Socket<'_> {
         !tx.rejects_udp()
     }
 
-    fn via(&self) -> Via {
+    fn ingress(&self) -> Ingress {
         let (port, ip_id) = self.flow.as_ref().map_or((0, 0), |flow| flow.last());
-        Via::Udp(port, ip_id, self.tos)
+        Ingress::Udp(port, ip_id, self.tos)
     }
 }
 

@@ -20,8 +20,8 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
+use crate::link::packet_hooks::Ingress;
 use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
-use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::Slot;
@@ -432,7 +432,7 @@ impl Origin for FromShmLink<'_> {
         tx.accepts_shm(self.0)
     }
 
-    fn via(&self) -> Via {
-        Via::Shm(Arc::clone(self.0))
+    fn ingress(&self) -> Ingress {
+        Ingress::Shm(Arc::clone(self.0))
     }
 }

@@ -19,7 +19,7 @@ impl EngineInner {
         let all = [
             network.next_due(),
             self.service_queue.next_deadline(self.now()),
-            self.tap.next_due(),
+            self.hooks.next_due(),
             self.cm().next_timeout(),
         ];
         all.into_iter().flatten().min()
@@ -39,7 +39,7 @@ impl EngineInner {
             return false;
         };
         self.move_to(next);
-        self.release_late(Caller::Application);
+        self.release_delayed(Caller::Application);
         for endpoint in self.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
             while self.receive(endpoint, &mut rx, Caller::Application).more {}

@@ -213,7 +213,7 @@ impl EngineInner {
         let Some((_, tx_route)) = &tx.route else {
             return false;
         };
-        let Some(shm_link) = tx_route.live_shm_link().filter(|_| !self.tap.is_on()) else {
+        let Some(shm_link) = tx_route.live_shm_link().filter(|_| !self.hooks.is_active()) else {
             return false;
         };
         let Some(ack) = qp.take_lone_ack() else {
@@ -267,7 +267,7 @@ impl EngineInner {
         loop {
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
-            let single = self.tap.is_on() && self.tap.is_faulty();
+            let single = self.hooks.is_active() && self.hooks.has_faults();
             buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
             qp.poll_transmit(now, mem, acks, buffer);
             if buffer.is_empty() {
@@ -290,7 +290,7 @@ impl EngineInner {
                 .shm_link
                 .as_deref()
                 .filter(|shm_link| !shm_link.has_ended());
-            let tapped = self.tap.is_on();
+            let hooked = self.hooks.is_active();
             let len = buffer.bytes().len();
             let by_socket = shm_link.is_none();
             let held = by_socket && is_paced && !endpoint.speed.admits(self.now(), len);
@@ -303,10 +303,10 @@ impl EngineInner {
             let sent = match shm_link {
                 _ if filled.is_err() => Err(Fault),
                 _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
-                _ if tapped => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
+                _ if hooked => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
                     let run = Run::of(buffer, unpublished);
                     let sent =
-                        self.send_tapped(endpoint, tx_route, &mut tx.first_shm_send, run, caller);
+                        self.send_hooked(endpoint, tx_route, &mut tx.first_shm_send, run, caller);
                     tx.unpublished_ack.take_if(|_| !unpublished && sent);
                     sent
                 }),
@@ -323,7 +323,7 @@ impl EngineInner {
                 None => seal(&mut tx_route.icrc, buffer, mem)
                     .map(|()| self.send(endpoint, tx_route, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = tapped || !may_leave || shm_link.is_none();
+            let sealed = hooked || !may_leave || shm_link.is_none();
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,

@@ -22,13 +22,13 @@ pub mod fault;
 pub(crate) mod forward;
 mod habit;
 pub(crate) mod holder;
+pub(crate) mod packet_hooks;
 mod port_speed;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod socket;
 pub(crate) mod sys;
-pub(crate) mod tap;
 mod udp;
 
 pub use forward::{Arrival, ForwardKey};

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use rocade_emulator::link::fault::{Direction, Faults as Rules, Rule};
+use rocade_emulator::link::fault::{Faults as Rules, PacketDirection, Rule};
 use rocade_transport::testing::{Fate, Side, Transit};
 use rocade_wire::{Headers, Operation, Psn};
 
@@ -158,7 +158,7 @@ impl Network {
         }
         let ruled = self
             .rules
-            .decide_packet(Direction::Tx, transit.path, &transit.packet);
+            .decide_packet(PacketDirection::Tx, transit.path, &transit.packet);
         if ruled.corrupt.is_some() {
             // The ICRC would tell.
             return Fate::Drop;

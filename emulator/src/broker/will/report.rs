@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{REPORT_AT, Will, words};
-use crate::link::tap::Tally;
+use crate::link::packet_hooks::HitCounter;
 
 /// Most rules that have a counter.
 pub(crate) const MAX_COUNTED: usize = 64;
@@ -43,7 +43,7 @@ impl HitTally {
     }
 }
 
-impl Tally for HitTally {
+impl HitCounter for HitTally {
     fn begin(&self, hits: &mut dyn Iterator<Item = u64>) {
         let hits = self.ids.iter().copied().zip(hits);
         self.will.count_anew(self.generation, hits);

@@ -19,7 +19,7 @@ use pcap_file::pcapng::{PcapNgBlock as _, PcapNgWriter};
 use pcap_file::{DataLink, Endianness};
 
 use super::{Counts, Medium, Record};
-use crate::link::fault::Direction;
+use crate::link::fault::PacketDirection;
 use crate::sys::check_file_size;
 
 /// The type of a section header block, with which a pcapng file begins.
@@ -199,8 +199,8 @@ impl Sections {
 
 fn packet<'a>(record: &'a Record, frame: &'a [u8]) -> EnhancedPacketBlock<'a> {
     let flags = match record.direction {
-        Direction::Rx => INBOUND,
-        Direction::Tx => OUTBOUND,
+        PacketDirection::Rx => INBOUND,
+        PacketDirection::Tx => OUTBOUND,
     };
     let mut options = vec![EnhancedPacketOption::Flags(flags)];
     if !record.note.is_empty() {

@@ -26,7 +26,7 @@ use rocade_wire::ip::Datagram;
 use rocade_wire::{Bth, ICRC_LEN};
 
 use super::ROCE_PORT;
-use super::fault::Direction;
+use super::fault::PacketDirection;
 use file::Sections;
 pub use file::prepare;
 
@@ -69,9 +69,9 @@ impl Medium {
 
 /// A packet and its metadata.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct CapturedPacket<'a> {
     pub(crate) medium: Medium,
-    pub(crate) direction: Direction,
+    pub(crate) direction: PacketDirection,
     /// Nanoseconds since 1970.
     pub(crate) unix_ns: u64,
     pub(crate) source: IpAddr,
@@ -90,7 +90,7 @@ pub(crate) struct Seen<'a> {
 #[derive(Debug)]
 struct Record {
     medium: Medium,
-    direction: Direction,
+    direction: PacketDirection,
     unix_ns: u64,
     /// End of the packet's frame. The frame begins at the end of the previous one.
     end: usize,
@@ -119,7 +119,7 @@ impl Queue {
     }
 
     /// Queues a packet. Returns false if there is no room.
-    fn push(&mut self, seen: &Seen<'_>) -> bool {
+    fn push(&mut self, seen: &CapturedPacket<'_>) -> bool {
         self.counts.seen += 1;
         if self.len() + seen.payload.len() + seen.note.len() > MAX_WAITING
             || !append_frame(&mut self.frames, seen)
@@ -178,7 +178,7 @@ impl Capture {
     }
 
     /// Queues a copy of a packet, if there is room.
-    pub(crate) fn record(&self, seen: &Seen<'_>) {
+    pub(crate) fn record(&self, seen: &CapturedPacket<'_>) {
         let mut queue = self.shared.queue.lock();
         let before = queue.len();
         queue.push(seen);
@@ -246,8 +246,8 @@ impl Shared {
 }
 
 /// Appends the whole Ethernet frame. Returns false if the packet is too long for IP.
-fn append_frame(frames: &mut Vec<u8>, seen: &Seen<'_>) -> bool {
-    let Seen {
+fn append_frame(frames: &mut Vec<u8>, seen: &CapturedPacket<'_>) -> bool {
+    let CapturedPacket {
         source: src,
         destination: dst,
         payload: udp_payload,

@@ -16,10 +16,10 @@ fn payload() -> Vec<u8> {
     bytes
 }
 
-fn seen(payload: &[u8], note: &'static str) -> Seen<'static> {
-    Seen {
+fn seen(payload: &[u8], note: &'static str) -> CapturedPacket<'static> {
+    CapturedPacket {
         medium: Medium::Shared,
-        direction: Direction::Tx,
+        direction: PacketDirection::Tx,
         unix_ns: 1_700_000_000_123_456_789,
         source: [127, 0, 0, 2].into(),
         destination: [127, 0, 0, 3].into(),
@@ -130,7 +130,7 @@ fn other_files_stay_as_they_are() {
 #[test]
 fn ipv6_has_its_checksum_and_too_long_is_lost() {
     let mut frames = Vec::new();
-    let ipv6 = Seen {
+    let ipv6 = CapturedPacket {
         medium: Medium::Udp,
         source: "::1".parse().expect("an address"),
         destination: "fe80::2".parse().expect("an address"),

@@ -2,10 +2,10 @@
 //!
 //! A [`Rule`] selects packets and an action ([`Rule::parse`] parses `drop opcode=READ_RESPONSE
 //! nth=3`). [`Faults`] applies the rules to one packet after the other, without clock and I/O. The
-//! same rules and packets always give the same [`Effect`]s. [`Held`] stores delayed packets. Links,
+//! same rules and packets always give the same [`Effect`]s. [`DelayQueue`] stores delayed packets. Links,
 //! the simulated network of the engine and the simulation of the tests share this module.
 
-mod held;
+mod delay_queue;
 mod parse;
 mod rule;
 #[cfg(test)]
@@ -13,9 +13,9 @@ mod tests;
 
 use std::fmt::Write as _;
 
-pub use held::Held;
+pub use delay_queue::DelayQueue;
 pub use parse::RuleError;
-pub use rule::{Action, Direction, Ends, Rule};
+pub use rule::{Action, Ends, PacketDirection, Rule};
 
 use rocade_wire::{Bth, Packet};
 
@@ -147,7 +147,7 @@ impl Faults {
 
     /// Applies the rules to the next packet, `udp_payload` from BTH to ICRC. An invalid packet is
     /// unaffected.
-    pub fn decide(&mut self, direction: Direction, ends: Ends, udp_payload: &[u8]) -> Effect {
+    pub fn decide(&mut self, direction: PacketDirection, ends: Ends, udp_payload: &[u8]) -> Effect {
         match Packet::parse(udp_payload) {
             Ok(packet) => self.decide_packet(direction, ends, &packet),
             Err(_) => Effect::NONE,
@@ -157,7 +157,7 @@ impl Faults {
     /// Like [`decide`](Self::decide), for a parsed packet.
     pub fn decide_packet(
         &mut self,
-        direction: Direction,
+        direction: PacketDirection,
         ends: Ends,
         packet: &Packet<'_>,
     ) -> Effect {

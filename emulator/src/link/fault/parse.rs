@@ -5,7 +5,7 @@ use std::fmt;
 
 use rocade_wire::{Operation, Psn, Qpn};
 
-use super::rule::{Action, CLASSES, Direction, Rule, begins};
+use super::rule::{Action, CLASSES, PacketDirection, Rule, begins};
 use crate::config::nearest;
 
 /// The actions, with which a rule begins.
@@ -80,7 +80,7 @@ impl Rule {
                     );
                 }
             },
-            direction: Some(Direction::Tx),
+            direction: Some(PacketDirection::Tx),
             opcodes: Vec::new(),
             qpn: None,
             ip: None,
@@ -146,8 +146,8 @@ impl Rule {
             },
             "dir" => {
                 self.direction = match value {
-                    "tx" => Some(Direction::Tx),
-                    "rx" => Some(Direction::Rx),
+                    "tx" => Some(PacketDirection::Tx),
+                    "rx" => Some(PacketDirection::Rx),
                     "both" => None,
                     _ => {
                         return error(word, "there is no such direction", "tx (default), rx, both");

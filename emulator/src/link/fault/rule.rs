@@ -30,7 +30,7 @@ pub enum Action {
 
 /// The direction of a packet, from the viewpoint of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum PacketDirection {
     /// Sent by the process.
     Tx,
     /// Received by the process.
@@ -48,7 +48,7 @@ pub(super) const CLASSES: [&str; 6] = ["REQUEST", "RESPONSE", "ACK", "NAK", "RNR
 pub struct Rule {
     pub(super) action: Action,
     /// `None` for both.
-    pub(super) direction: Option<Direction>,
+    pub(super) direction: Option<PacketDirection>,
     /// Names of operations or classes. Matches all packets if empty.
     pub(super) opcodes: Vec<String>,
     pub(super) qpn: Option<Qpn>,
@@ -74,7 +74,7 @@ impl Rule {
     /// Returns true if a packet matches, before `nth` and `every` are applied. `ends` are its
     /// source and destination.
     #[must_use]
-    pub fn fits(&self, direction: Direction, ends: Ends, packet: &Packet<'_>) -> bool {
+    pub fn fits(&self, direction: PacketDirection, ends: Ends, packet: &Packet<'_>) -> bool {
         let bth = packet.bth();
         let within = |(first, last): (Psn, Psn)| {
             bth.psn.diff(first) >= 0 && last.diff(bth.psn) >= 0 && last.diff(first) >= 0
@@ -152,7 +152,7 @@ impl fmt::Display for Action {
     }
 }
 
-impl fmt::Display for Direction {
+impl fmt::Display for PacketDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tx => "tx",
@@ -166,8 +166,8 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
         match self.direction {
-            Some(Direction::Tx) => {}
-            Some(Direction::Rx) => f.write_str(" dir=rx")?,
+            Some(PacketDirection::Tx) => {}
+            Some(PacketDirection::Rx) => f.write_str(" dir=rx")?,
             None => f.write_str(" dir=both")?,
         }
         if !self.opcodes.is_empty() {

@@ -29,7 +29,7 @@ fn faults(text: &str) -> Faults {
 fn lost(text: &str, operation: Operation) -> Vec<usize> {
     let mut faults = faults(text);
     let bytes = packet(operation, 0x11, 7);
-    let lost = |_: &usize| faults.decide(Direction::Tx, ENDS, &bytes).copies == 0;
+    let lost = |_: &usize| faults.decide(PacketDirection::Tx, ENDS, &bytes).copies == 0;
     (1..=10).filter(lost).collect()
 }
 
@@ -73,18 +73,21 @@ fn packets_are_told_apart() {
         ("drop dir=rx", false),
         ("drop dir=both", true),
     ] {
-        assert_eq!(hit(rule, Direction::Tx, &read), expected, "{rule}");
+        assert_eq!(hit(rule, PacketDirection::Tx, &read), expected, "{rule}");
     }
-    assert!(hit("drop dir=rx", Direction::Rx, &read));
+    assert!(hit("drop dir=rx", PacketDirection::Rx, &read));
     let mut ack = packet(Operation::Acknowledge, 1, 1);
-    assert!(hit("drop opcode=ACK", Direction::Tx, &ack));
-    assert!(!hit("drop opcode=NAK", Direction::Tx, &ack));
+    assert!(hit("drop opcode=ACK", PacketDirection::Tx, &ack));
+    assert!(!hit("drop opcode=NAK", PacketDirection::Tx, &ack));
     ack[12] = 0x60;
-    assert!(hit("drop opcode=NAK", Direction::Tx, &ack));
-    assert!(hit("drop opcode=ACKNOWLEDGE", Direction::Tx, &ack));
+    assert!(hit("drop opcode=NAK", PacketDirection::Tx, &ack));
+    assert!(hit("drop opcode=ACKNOWLEDGE", PacketDirection::Tx, &ack));
     ack[12] = 0x20;
-    assert!(hit("drop opcode=RNR_NAK", Direction::Tx, &ack));
-    assert!(!hit("drop", Direction::Tx, &[0; 5]), "that is no packet");
+    assert!(hit("drop opcode=RNR_NAK", PacketDirection::Tx, &ack));
+    assert!(
+        !hit("drop", PacketDirection::Tx, &[0; 5]),
+        "that is no packet"
+    );
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn effects_add_up() {
     let bytes = packet(Operation::SendOnly, 1, 1);
-    let effect = |text: &str| faults(text).decide(Direction::Tx, ENDS, &bytes);
+    let effect = |text: &str| faults(text).decide(PacketDirection::Tx, ENDS, &bytes);
     assert!(effect("drop nth=2").is_none());
     assert_eq!(effect("dup").copies, 2);
     assert_eq!(effect("dup; drop; dup").copies, 0);
@@ -168,10 +171,10 @@ fn rules_that_stay_go_on_counting() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let mut faults = faults("drop nth=3; dup nth=1");
     for _ in 0..2 {
-        faults.decide(Direction::Tx, ENDS, &bytes);
+        faults.decide(PacketDirection::Tx, ENDS, &bytes);
     }
     faults.replace(&Rule::parse_list("ecn; drop nth=3").expect("rules"));
-    assert_eq!(faults.decide(Direction::Tx, ENDS, &bytes).copies, 0);
+    assert_eq!(faults.decide(PacketDirection::Tx, ENDS, &bytes).copies, 0);
     let hits: Vec<_> = faults
         .rules()
         .map(|(rule, hits)| (rule.to_string(), hits))
@@ -186,28 +189,37 @@ fn rules_that_stay_go_on_counting() {
 #[test]
 fn what_is_late_goes_on_in_order() {
     let at = |ns| Time::from_ns(ns);
-    let mut held = Held::default();
+    let mut delay_queue = DelayQueue::default();
     for (due, behind, item) in [(30, 0, 'c'), (10, 0, 'a'), (10, 0, 'b'), (90, 2, 'r')] {
-        held.hold(at(due), behind, item).expect("room");
+        delay_queue.hold(at(due), behind, item).expect("room");
     }
-    assert_eq!(held.next_due(), Some(at(10)));
-    assert_eq!(held.take(at(9)), None);
+    assert_eq!(delay_queue.next_due(), Some(at(10)));
+    assert_eq!(delay_queue.take(at(9)), None);
     assert_eq!(
-        [held.take(at(10)), held.take(at(10)), held.take(at(10))],
+        [
+            delay_queue.take(at(10)),
+            delay_queue.take(at(10)),
+            delay_queue.take(at(10))
+        ],
         [Some('a'), Some('b'), None]
     );
-    held.pass();
-    assert_eq!(held.take(at(10)), None);
-    held.pass();
-    assert_eq!(held.take(at(10)), Some('r'), "two have passed");
-    held.pass();
-    assert_eq!(held.take(at(10)), None, "for others only time counts");
-    assert_eq!(held.take(at(30)), Some('c'));
+    delay_queue.pass();
+    assert_eq!(delay_queue.take(at(10)), None);
+    delay_queue.pass();
+    assert_eq!(delay_queue.take(at(10)), Some('r'), "two have passed");
+    delay_queue.pass();
+    assert_eq!(
+        delay_queue.take(at(10)),
+        None,
+        "for others only time counts"
+    );
+    assert_eq!(delay_queue.take(at(30)), Some('c'));
     for item in 0..4_096 {
-        held.hold(at(1), 0, char::from_u32(item + 0x4e00).expect("a letter"))
+        delay_queue
+            .hold(at(1), 0, char::from_u32(item + 0x4e00).expect("a letter"))
             .expect("room");
     }
-    assert_eq!(held.hold(at(1), 0, 'x'), Err('x'));
+    assert_eq!(delay_queue.hold(at(1), 0, 'x'), Err('x'));
 }
 
 fn any_rule() -> impl Strategy<Value = Rule> {
@@ -232,8 +244,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     );
     let direction = prop_oneof![
         Just(None),
-        Just(Some(Direction::Tx)),
-        Just(Some(Direction::Rx))
+        Just(Some(PacketDirection::Tx)),
+        Just(Some(PacketDirection::Rx))
     ];
     let psn = (0..1_u32 << 24, 0..1_u32 << 24);
     let chance = (1..=1_000_000_u32, prop::option::of(any::<u64>()));
@@ -292,7 +304,7 @@ proptest! {
                 continue;
             }
             let bytes = packet(operation, qpn, psn);
-            let direction = if tx { Direction::Tx } else { Direction::Rx };
+            let direction = if tx { PacketDirection::Tx } else { PacketDirection::Rx };
             let effect = first.decide(direction, ENDS, &bytes);
             prop_assert_eq!(&effect, &second.decide(direction, ENDS, &bytes));
             effects += u64::from(!effect.is_none());
@@ -314,7 +326,7 @@ fn chance_is_as_likely_as_it_says() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let count = |text: &str| {
         let mut faults = faults(text);
-        let is_lost = |_: &u32| faults.decide(Direction::Tx, ENDS, &bytes).copies == 0;
+        let is_lost = |_: &u32| faults.decide(PacketDirection::Tx, ENDS, &bytes).copies == 0;
         (0..100_000).filter(is_lost).count()
     };
     assert!((9_700..10_300).contains(&count("drop p=0.1 seed=3")));

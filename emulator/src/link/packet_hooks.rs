@@ -13,8 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rocade_transport::{PacketMeta, Time};
 
-use super::capture::{Capture, Medium, Seen};
-use super::fault::{self, Direction, Effect, Ends, Faults, Held, Rule};
+use super::capture::{Capture, CapturedPacket, Medium};
+use super::fault::{self, DelayQueue, Effect, Ends, Faults, PacketDirection, Rule};
 use super::shm::ShmLink;
 use super::{Segments, Simulation};
 
@@ -23,11 +23,11 @@ pub(crate) const ECN_CE: u8 = 0b11;
 
 /// Capture and fault rules of an engine. `W` is the route of a delayed packet.
 #[derive(Debug)]
-pub(crate) struct Tap<W> {
+pub(crate) struct PacketHooks<W> {
     /// True if there is anything to do.
-    on: AtomicBool,
+    is_active: AtomicBool,
     /// True if packets must be sent one by one.
-    faulty: AtomicBool,
+    has_fault_rules: AtomicBool,
     /// The rules that the process was started with.
     own: Vec<Rule>,
     path: Option<PathBuf>,
@@ -36,19 +36,19 @@ pub(crate) struct Tap<W> {
     medium: Medium,
     /// The engine's time 0, in nanoseconds since 1970.
     origin_ns: u64,
-    state: Mutex<State<W>>,
+    state: Mutex<HookState<W>>,
 }
 
 #[derive(Debug)]
-struct State<W> {
+struct HookState<W> {
     faults: Faults,
-    tally: Option<Box<dyn Tally>>,
-    leaving: Held<Leaving<W>>,
-    arriving: Held<Arriving>,
+    hit_counter: Option<Box<dyn HitCounter>>,
+    delayed_tx: DelayQueue<DelayedTx<W>>,
+    delayed_rx: DelayQueue<DelayedRx>,
 }
 
 /// A receiver of the rules' hit counts.
-pub(crate) trait Tally: fmt::Debug + Send {
+pub(crate) trait HitCounter: fmt::Debug + Send {
     /// Starts counting for a list of rules, with the present counts.
     fn begin(&self, hits: &mut dyn Iterator<Item = u64>);
 
@@ -58,7 +58,7 @@ pub(crate) trait Tally: fmt::Debug + Send {
 
 /// A packet to be sent, possibly delayed.
 #[derive(Debug)]
-pub(crate) struct Leaving<W> {
+pub(crate) struct DelayedTx<W> {
     pub(crate) tx_route: W,
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: u32,
@@ -66,16 +66,16 @@ pub(crate) struct Leaving<W> {
 
 /// A packet to be delivered, possibly delayed.
 #[derive(Debug)]
-pub(crate) struct Arriving {
+pub(crate) struct DelayedRx {
     pub(crate) meta: PacketMeta,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) via: Via,
+    pub(crate) ingress: Ingress,
     pub(crate) copies: u32,
 }
 
 /// The source of a packet whose ICRC was verified.
 #[derive(Clone, Debug)]
-pub(crate) enum Via {
+pub(crate) enum Ingress {
     /// A socket: the source port, Identification and TOS.
     Udp(u16, u16, u8),
     /// A shared-memory link.
@@ -84,29 +84,29 @@ pub(crate) enum Via {
 
 /// The hooks' decision on a run to be sent.
 #[derive(Debug)]
-pub(crate) enum Departure<W> {
+pub(crate) enum TxVerdict<W> {
     /// Send the run unchanged.
-    Free,
+    Pass,
     /// Send this packet instead.
-    Changed(Leaving<W>),
+    Modified(DelayedTx<W>),
     /// The packet is delayed until this time at the latest.
-    Late(Time),
+    Delayed(Time),
 }
 
 /// The hooks' decision on a received packet.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum RxVerdict {
     /// Deliver the packet now.
-    Now(Arriving),
+    Pass(DelayedRx),
     /// Drop the packet, because it was corrupted.
     Damaged,
     /// The packet is delayed until this time at the latest.
-    Late(Time),
+    Delayed(Time),
 }
 
 /// The addresses and header fields of a packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Envelope {
+pub(crate) struct PacketInfo {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// UDP source port and IPv4 Identification, for packets over UDP.
@@ -114,12 +114,12 @@ pub(crate) struct Envelope {
     pub(crate) tos: u8,
 }
 
-impl Envelope {
+impl PacketInfo {
     /// Returns the information of a received packet.
-    pub(crate) const fn of(meta: &PacketMeta, via: &Via) -> Self {
-        let (udp, tos) = match *via {
-            Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
-            Via::Shm(_) => (None, meta.traffic_class),
+    pub(crate) const fn of(meta: &PacketMeta, ingress: &Ingress) -> Self {
+        let (udp, tos) = match *ingress {
+            Ingress::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
+            Ingress::Shm(_) => (None, meta.traffic_class),
         };
         Self {
             source: meta.source,
@@ -134,34 +134,34 @@ impl Envelope {
     }
 }
 
-impl<W> Default for State<W> {
+impl<W> Default for HookState<W> {
     fn default() -> Self {
         Self {
             faults: Faults::default(),
-            tally: None,
-            leaving: Held::default(),
-            arriving: Held::default(),
+            hit_counter: None,
+            delayed_tx: DelayQueue::default(),
+            delayed_rx: DelayQueue::default(),
         }
     }
 }
 
-impl<W> State<W> {
+impl<W> HookState<W> {
     /// Applies the rules to a packet and reports the hits.
-    fn decide(&mut self, direction: Direction, ends: Ends, packet: &[u8]) -> Effect {
+    fn decide(&mut self, direction: PacketDirection, ends: Ends, packet: &[u8]) -> Effect {
         let effect = self.faults.decide(direction, ends, packet);
         if !effect.is_none()
-            && let Some(tally) = &self.tally
+            && let Some(hit_counter) = &self.hit_counter
         {
             for (index, (_, hits)) in self.faults.rules().enumerate() {
-                tally.count(index, hits);
+                hit_counter.count(index, hits);
             }
         }
         effect
     }
 }
 
-impl<W> Tap<W> {
-    /// Creates hooks with these rules. Capturing into the file begins with [`Tap::start`].
+impl<W> PacketHooks<W> {
+    /// Creates hooks with these rules. Capturing into the file begins with [`PacketHooks::start`].
     pub(crate) fn new(
         rules: &[Rule],
         capture: Option<PathBuf>,
@@ -171,9 +171,9 @@ impl<W> Tap<W> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         let unix = unix.ok().filter(|_| simulation.is_none());
         let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
-        let tap = Self {
-            on: AtomicBool::new(false),
-            faulty: AtomicBool::new(false),
+        let hooks = Self {
+            is_active: AtomicBool::new(false),
+            has_fault_rules: AtomicBool::new(false),
             own: rules.to_vec(),
             path: capture,
             capture: OnceLock::new(),
@@ -186,22 +186,22 @@ impl<W> Tap<W> {
             state: Mutex::default(),
         };
         let seed = simulation.map_or(0, |simulation| simulation.seed);
-        let mut state = tap.state.lock();
+        let mut state = hooks.state.lock();
         state.faults = Faults::with_seed(seed);
-        tap.replace(&mut state, rules);
+        hooks.replace(&mut state, rules);
         drop(state);
-        tap
+        hooks
     }
 
     /// Returns true if there is anything to do.
     #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
     }
 
     /// Returns true if packets must be sent one by one.
-    pub(crate) fn is_faulty(&self) -> bool {
-        self.faulty.load(Ordering::Relaxed)
+    pub(crate) fn has_faults(&self) -> bool {
+        self.has_fault_rules.load(Ordering::Relaxed)
     }
 
     /// Returns the rules that the process was started with.
@@ -209,23 +209,24 @@ impl<W> Tap<W> {
         &self.own
     }
 
-    /// Installs these rules, whose hits are reported to `tally`.
-    pub(crate) fn obey(&self, rules: &[Rule], tally: Option<Box<dyn Tally>>) {
+    /// Installs these rules, whose hits are reported to `hit_counter`.
+    pub(crate) fn set_rules(&self, rules: &[Rule], hit_counter: Option<Box<dyn HitCounter>>) {
         tracing::info!(rules = rules.len(), "installing fault rules");
         let mut state = self.state.lock();
         self.replace(&mut state, rules);
-        if let Some(tally) = &tally {
-            tally.begin(&mut state.faults.rules().map(|(_, hits)| hits));
+        if let Some(hit_counter) = &hit_counter {
+            hit_counter.begin(&mut state.faults.rules().map(|(_, hits)| hits));
         }
-        state.tally = tally;
+        state.hit_counter = hit_counter;
     }
 
-    fn replace(&self, state: &mut State<W>, rules: &[Rule]) {
+    fn replace(&self, state: &mut HookState<W>, rules: &[Rule]) {
         state.faults.replace(rules);
-        self.faulty.store(!rules.is_empty(), Ordering::Relaxed);
-        let late = state.leaving.next_due().is_some() || state.arriving.next_due().is_some();
-        let on = !rules.is_empty() || late || self.capture.get().is_some();
-        self.on.store(on, Ordering::Relaxed);
+        self.has_fault_rules
+            .store(!rules.is_empty(), Ordering::Relaxed);
+        let late = state.delayed_tx.next_due().is_some() || state.delayed_rx.next_due().is_some();
+        let is_active = !rules.is_empty() || late || self.capture.get().is_some();
+        self.is_active.store(is_active, Ordering::Relaxed);
     }
 
     /// Starts the capture. Must be called before the process has packets.
@@ -235,7 +236,7 @@ impl<W> Tap<W> {
             Ok(capture) => {
                 // Set only once, because an engine is attached only once.
                 let _ = self.capture.set(capture);
-                self.on.store(true, Ordering::Relaxed);
+                self.is_active.store(true, Ordering::Relaxed);
             }
             Err(error) => tracing::error!("failed to capture into {}: {error}", path.display()),
         }
@@ -250,139 +251,164 @@ impl<W> Tap<W> {
 
     /// Returns the time of the next delayed packet.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        if !self.is_on() {
+        if !self.is_active() {
             return None;
         }
         let state = self.state.lock();
-        let both = [state.leaving.next_due(), state.arriving.next_due()];
+        let both = [state.delayed_tx.next_due(), state.delayed_rx.next_due()];
         both.into_iter().flatten().min()
     }
 
     /// Captures a complete and sealed run that is to be sent now, and returns the decision on it.
     /// `tx_route` returns the route, with or without ECN mark.
-    pub(crate) fn depart(
+    pub(crate) fn on_tx(
         &self,
         now: Time,
-        mut envelope: Envelope,
+        mut packet_info: PacketInfo,
         run: Segments<'_>,
         tx_route: impl FnOnce(bool) -> W,
-    ) -> Departure<W> {
+    ) -> TxVerdict<W> {
         let only = run.clone().next().unwrap_or_default();
-        let effect = if self.is_faulty() && run.len() == 1 {
+        let effect = if self.has_faults() && run.len() == 1 {
             let mut state = self.state.lock();
-            state.decide(Direction::Tx, envelope.ends(), only)
+            state.decide(PacketDirection::Tx, packet_info.ends(), only)
         } else {
             Effect::NONE
         };
         if effect.is_none() {
             for (id, segment) in (0..).zip(run) {
-                envelope.udp = envelope.udp.map(|(port, _)| (port, id));
-                self.record(now, Direction::Tx, &envelope, segment, "");
+                packet_info.udp = packet_info.udp.map(|(port, _)| (port, id));
+                self.record(now, PacketDirection::Tx, &packet_info, segment, "");
             }
-            return Departure::Free;
+            return TxVerdict::Pass;
         }
-        let mut leaving = Leaving {
+        let mut delayed_tx = DelayedTx {
             tx_route: tx_route(effect.ecn),
             bytes: only.to_vec(),
             copies: effect.copies,
         };
         if effect.ecn {
-            envelope.tos |= ECN_CE;
+            packet_info.tos |= ECN_CE;
         }
         if let Some(random) = effect.corrupt {
-            fault::corrupt(&mut leaving.bytes, random);
-            if envelope.udp.is_none() {
+            fault::corrupt(&mut delayed_tx.bytes, random);
+            if packet_info.udp.is_none() {
                 // Shared memory has no ICRC to verify, so the packet is dropped here instead of by the receiver.
-                leaving.copies = 0;
+                delayed_tx.copies = 0;
             }
         }
-        self.record(now, Direction::Tx, &envelope, &leaving.bytes, &effect.note);
+        self.record(
+            now,
+            PacketDirection::Tx,
+            &packet_info,
+            &delayed_tx.bytes,
+            &effect.note,
+        );
         if !effect.is_late() {
-            return Departure::Changed(leaving);
+            return TxVerdict::Modified(delayed_tx);
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
-        match state.leaving.hold(due, effect.behind, leaving) {
-            Ok(()) => Departure::Late(due),
-            Err(leaving) => Departure::Changed(leaving),
+        match state.delayed_tx.hold(due, effect.behind, delayed_tx) {
+            Ok(()) => TxVerdict::Delayed(due),
+            Err(delayed_tx) => TxVerdict::Modified(delayed_tx),
         }
     }
 
     /// Captures a received packet, and returns the decision on it.
-    pub(crate) fn arrive(&self, now: Time, meta: &PacketMeta, bytes: Vec<u8>, via: Via) -> Arrived {
-        let envelope = Envelope::of(meta, &via);
+    pub(crate) fn on_rx(
+        &self,
+        now: Time,
+        meta: &PacketMeta,
+        bytes: Vec<u8>,
+        ingress: Ingress,
+    ) -> RxVerdict {
+        let packet_info = PacketInfo::of(meta, &ingress);
         let mut effect = Effect::NONE;
-        if self.is_faulty() {
+        if self.has_faults() {
             let mut state = self.state.lock();
-            effect = state.decide(Direction::Rx, envelope.ends(), &bytes);
+            effect = state.decide(PacketDirection::Rx, packet_info.ends(), &bytes);
         }
-        self.record(now, Direction::Rx, &envelope, &bytes, &effect.note);
+        self.record(now, PacketDirection::Rx, &packet_info, &bytes, &effect.note);
         if effect.corrupt.is_some() {
-            return Arrived::Damaged;
+            return RxVerdict::Damaged;
         }
-        let arriving = Arriving {
+        let delayed_rx = DelayedRx {
             meta: *meta,
             bytes,
-            via,
+            ingress,
             copies: effect.copies,
         };
         if !effect.is_late() {
-            return Arrived::Now(arriving);
+            return RxVerdict::Pass(delayed_rx);
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
-        match state.arriving.hold(due, effect.behind, arriving) {
-            Ok(()) => Arrived::Late(due),
-            Err(arriving) => Arrived::Now(arriving),
+        match state.delayed_rx.hold(due, effect.behind, delayed_rx) {
+            Ok(()) => RxVerdict::Delayed(due),
+            Err(delayed_rx) => RxVerdict::Pass(delayed_rx),
         }
     }
 
     /// Captures a received packet that is dropped.
-    pub(crate) fn refuse(&self, now: Time, meta: &PacketMeta, bytes: &[u8], via: &Via, why: &str) {
-        self.record(now, Direction::Rx, &Envelope::of(meta, via), bytes, why);
+    pub(crate) fn record_dropped(
+        &self,
+        now: Time,
+        meta: &PacketMeta,
+        bytes: &[u8],
+        ingress: &Ingress,
+        why: &str,
+    ) {
+        self.record(
+            now,
+            PacketDirection::Rx,
+            &PacketInfo::of(meta, ingress),
+            bytes,
+            why,
+        );
     }
 
     /// Notes that a packet was sent, for packets to be reordered behind it.
-    pub(crate) fn has_left(&self) {
-        self.state.lock().leaving.pass();
+    pub(crate) fn note_tx(&self) {
+        self.state.lock().delayed_tx.pass();
     }
 
     /// Notes that a packet was delivered, for packets to be reordered behind it.
-    pub(crate) fn has_arrived(&self) {
-        self.state.lock().arriving.pass();
+    pub(crate) fn note_rx(&self) {
+        self.state.lock().delayed_rx.pass();
     }
 
     /// Takes the next delayed packet that is to be sent now.
-    pub(crate) fn take_leaving(&self, now: Time) -> Option<Leaving<W>> {
-        self.state.lock().leaving.take(now)
+    pub(crate) fn take_delayed_tx(&self, now: Time) -> Option<DelayedTx<W>> {
+        self.state.lock().delayed_tx.take(now)
     }
 
     /// Takes the next delayed packet that is to be delivered now.
-    pub(crate) fn take_arriving(&self, now: Time) -> Option<Arriving> {
-        self.state.lock().arriving.take(now)
+    pub(crate) fn take_delayed_rx(&self, now: Time) -> Option<DelayedRx> {
+        self.state.lock().delayed_rx.take(now)
     }
 
     fn record(
         &self,
         now: Time,
-        direction: Direction,
-        envelope: &Envelope,
+        direction: PacketDirection,
+        packet_info: &PacketInfo,
         payload: &[u8],
         note: &str,
     ) {
         if let Some(capture) = self.capture.get() {
-            capture.record(&Seen {
-                medium: if envelope.udp.is_some() {
+            capture.record(&CapturedPacket {
+                medium: if packet_info.udp.is_some() {
                     self.medium
                 } else {
                     Medium::Shared
                 },
                 direction,
                 unix_ns: self.origin_ns + now.as_ns(),
-                source: envelope.source,
-                destination: envelope.destination,
-                udp: envelope.udp,
-                tos: envelope.tos,
+                source: packet_info.source,
+                destination: packet_info.destination,
+                udp: packet_info.udp,
+                tos: packet_info.tos,
                 payload,
                 note,
             });

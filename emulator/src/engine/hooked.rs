@@ -1,4 +1,4 @@
-//! Packets that pass the packet hooks (`link/tap.rs`), which may drop, change or delay them.
+//! Packets that pass the packet hooks (`link/packet_hooks.rs`), which may drop, change or delay them.
 
 use std::sync::Arc;
 
@@ -8,11 +8,13 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::transmit::Run;
-use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
+use crate::link::packet_hooks::{
+    DelayedRx, DelayedTx, ECN_CE, Ingress, PacketInfo, RxVerdict, TxVerdict,
+};
 use crate::link::{Inbound, Segments};
 use crate::state::{Caller, LocalEndpoint, TxRoute, TxState};
 
-impl Origin for Via {
+impl Origin for Ingress {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
         true
     }
@@ -24,7 +26,7 @@ impl Origin for Via {
         }
     }
 
-    fn via(&self) -> Self {
+    fn ingress(&self) -> Self {
         self.clone()
     }
 }
@@ -35,7 +37,7 @@ pub(super) type OwnedTxRoute = (Arc<LocalEndpoint>, TxRoute);
 impl EngineInner {
     /// Sends a complete and sealed run through the packet hooks. Returns false if there is no room.
     #[cold]
-    pub(super) fn send_tapped(
+    pub(super) fn send_hooked(
         &self,
         endpoint: &Arc<LocalEndpoint>,
         tx_route: &TxRoute,
@@ -44,7 +46,7 @@ impl EngineInner {
         caller: Caller,
     ) -> bool {
         let shared = tx_route.live_shm_link().is_some();
-        let envelope = Envelope {
+        let packet_info = PacketInfo {
             source: endpoint.link.local(),
             destination: tx_route.to,
             udp: (!shared).then_some((tx_route.tx.source_port, 0)),
@@ -57,19 +59,22 @@ impl EngineInner {
         };
         let segments = Segments::new(run.bytes, run.segment_len);
         let mut sent = true;
-        match self.tap.depart(self.now(), envelope, segments, owned_route) {
-            Departure::Free => sent = self.put(endpoint, tx_route, first_shm_send, run, caller),
-            Departure::Changed(leaving) => {
-                self.leave(&leaving, first_shm_send, run.unpublished, caller)
+        match self
+            .hooks
+            .on_tx(self.now(), packet_info, segments, owned_route)
+        {
+            TxVerdict::Pass => sent = self.put(endpoint, tx_route, first_shm_send, run, caller),
+            TxVerdict::Modified(delayed_tx) => {
+                self.send_delayed(&delayed_tx, first_shm_send, run.unpublished, caller)
             }
-            Departure::Late(due) => {
+            TxVerdict::Delayed(due) => {
                 self.service_queue.wake_thread_by(due);
                 return true;
             }
         }
-        if self.tap.is_faulty() {
-            self.tap.has_left();
-            self.release_leaving(caller);
+        if self.hooks.has_faults() {
+            self.hooks.note_tx();
+            self.release_delayed_tx(caller);
         }
         sent
     }
@@ -83,51 +88,51 @@ impl EngineInner {
     ) {
         let run = Run::single(bytes, false);
         let caller = Caller::Application;
-        if self.tap.is_on() {
-            self.send_tapped(endpoint, tx_route, &mut false, run, caller);
+        if self.hooks.is_active() {
+            self.send_hooked(endpoint, tx_route, &mut false, run, caller);
         } else {
             self.put(endpoint, tx_route, &mut false, run, caller);
         }
     }
 
-    fn release_leaving(&self, caller: Caller) {
+    fn release_delayed_tx(&self, caller: Caller) {
         let now = self.now();
-        while let Some(leaving) = self.tap.take_leaving(now) {
-            self.leave(&leaving, &mut false, false, caller);
+        while let Some(delayed_tx) = self.hooks.take_delayed_tx(now) {
+            self.send_delayed(&delayed_tx, &mut false, false, caller);
         }
     }
 
-    fn leave(
+    fn send_delayed(
         &self,
-        leaving: &Leaving<OwnedTxRoute>,
+        delayed_tx: &DelayedTx<OwnedTxRoute>,
         first_shm_send: &mut bool,
         unpublished: bool,
         caller: Caller,
     ) {
-        let (endpoint, tx_route) = &leaving.tx_route;
-        for _ in 0..leaving.copies {
+        let (endpoint, tx_route) = &delayed_tx.tx_route;
+        for _ in 0..delayed_tx.copies {
             // Without room the packet is lost.
-            let run = Run::single(&leaving.bytes, unpublished);
+            let run = Run::single(&delayed_tx.bytes, unpublished);
             self.put(endpoint, tx_route, first_shm_send, run, caller);
         }
     }
 
     /// Sends and delivers the packets whose delay is over.
     #[cold]
-    pub(super) fn release_late(&self, caller: Caller) {
-        self.release_leaving(caller);
+    pub(super) fn release_delayed(&self, caller: Caller) {
+        self.release_delayed_tx(caller);
         loop {
             let now = self.now();
-            let Some(mut arriving) = self.tap.take_arriving(now) else {
+            let Some(mut delayed_rx) = self.hooks.take_delayed_rx(now) else {
                 return;
             };
             let qps = self.qps.read();
             let mem = self.regions().read(now);
             let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
-            let verdict = dispatch.arrive(&mut arriving, None);
+            let verdict = dispatch.deliver_delayed(&mut delayed_rx, None);
             dispatch.let_go(None);
             if verdict == Verdict::UnknownQp(Qpn::GSI) {
-                let Arriving { meta, bytes, .. } = arriving;
+                let DelayedRx { meta, bytes, .. } = delayed_rx;
                 let endpoints = self.endpoints.read();
                 let mut endpoints = endpoints.iter();
                 let here = endpoints.find(|endpoint| endpoint.link.local() == meta.destination);
@@ -143,7 +148,7 @@ impl EngineInner {
 impl Dispatch<'_> {
     /// [`Dispatch::packet`] for packets that are captured or subject to fault rules.
     #[cold]
-    pub(super) fn tapped_packet<'p>(
+    pub(super) fn hooked_packet<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
@@ -151,10 +156,10 @@ impl Dispatch<'_> {
         mut later: Option<&mut Vec<Qpn>>,
     ) -> Verdict {
         // Not the time of the batch: its later packets may have been sent after that.
-        let (tap, now) = (&self.engine.tap, self.engine.now());
+        let (hooks, now) = (&self.engine.hooks, self.engine.now());
         let bytes = packet.copied();
         if Packet::parse(&bytes).is_err() {
-            tap.refuse(now, meta, &bytes, &origin.via(), "not a RoCEv2 packet");
+            hooks.record_dropped(now, meta, &bytes, &origin.ingress(), "not a RoCEv2 packet");
             return Verdict::Malformed;
         }
         let is_intact = origin.is_intact(|| match bytes.split_last_chunk() {
@@ -162,36 +167,43 @@ impl Dispatch<'_> {
             None => (&[], [0; ICRC_LEN]),
         });
         // The check has determined the Identification.
-        let via = origin.via();
+        let ingress = origin.ingress();
         if !is_intact {
-            tap.refuse(now, meta, &bytes, &via, "wrong ICRC");
+            hooks.record_dropped(now, meta, &bytes, &ingress, "wrong ICRC");
             return Verdict::BadIcrc;
         }
-        let mut arriving = match tap.arrive(now, meta, bytes, via) {
-            Arrived::Now(arriving) => arriving,
-            Arrived::Damaged => return Verdict::BadIcrc,
-            Arrived::Late(due) => {
+        let mut delayed_rx = match hooks.on_rx(now, meta, bytes, ingress) {
+            RxVerdict::Pass(delayed_rx) => delayed_rx,
+            RxVerdict::Damaged => return Verdict::BadIcrc,
+            RxVerdict::Delayed(due) => {
                 self.engine.service_queue.wake_thread_by(due);
                 return Verdict::Taken;
             }
         };
-        let verdict = self.arrive(&mut arriving, later.as_deref_mut());
-        if tap.is_faulty() {
-            tap.has_arrived();
-            while let Some(mut next) = tap.take_arriving(now) {
-                self.arrive(&mut next, later.as_deref_mut());
+        let verdict = self.deliver_delayed(&mut delayed_rx, later.as_deref_mut());
+        if hooks.has_faults() {
+            hooks.note_rx();
+            while let Some(mut next) = hooks.take_delayed_rx(now) {
+                self.deliver_delayed(&mut next, later.as_deref_mut());
             }
         }
         verdict
     }
 
-    fn arrive(&mut self, arriving: &mut Arriving, mut later: Option<&mut Vec<Qpn>>) -> Verdict {
+    fn deliver_delayed(
+        &mut self,
+        delayed_rx: &mut DelayedRx,
+        mut later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
         let mut verdict = Verdict::Taken;
-        for _ in 0..arriving.copies {
-            let Arriving {
-                meta, bytes, via, ..
-            } = &mut *arriving;
-            verdict = self.hand_over(meta, &**bytes, via, later.as_deref_mut());
+        for _ in 0..delayed_rx.copies {
+            let DelayedRx {
+                meta,
+                bytes,
+                ingress,
+                ..
+            } = &mut *delayed_rx;
+            verdict = self.hand_over(meta, &**bytes, ingress, later.as_deref_mut());
         }
         verdict
     }
