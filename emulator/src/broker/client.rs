@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::Qpn;
 
+use super::ack_journal::AckJournal;
 use super::faults::{FaultNews, RuleForClient, WhichRule};
 use super::paths::Paths;
 use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetNews};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
-use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::cm::services::Binding;
 use crate::link::shm::ShmLinkOffer;
@@ -99,7 +99,7 @@ struct Holdings {
     /// The eventfd that wakes this process, if it uses shared-memory links.
     wake: Option<OwnedFd>,
     /// The ACK journal, which the broker processes after the end of this process.
-    will: Option<Arc<Will>>,
+    journal: Option<Arc<AckJournal>>,
     /// The connection manager's ports that this process has.
     ports: Vec<Binding>,
     /// The XRC domains that this process shares with others.
@@ -232,11 +232,11 @@ impl BrokerClient {
         let watch = HangupWatch::new()?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
-        let will = Will::new()
+        let journal = AckJournal::new()
             .inspect_err(|error| tracing::warn!(%error, "failed to create an ACK journal: no ACK is delayed"))
             .ok();
-        let deposited = match &will {
-            Some(will) => connection.deposit(will),
+        let registered = match &journal {
+            Some(journal) => connection.register_journal(journal),
             None => Ok(()),
         };
         let state = State {
@@ -246,7 +246,7 @@ impl BrokerClient {
                 lock,
                 shares: BTreeMap::new(),
                 wake: None,
-                will: will.map(Arc::new),
+                journal: journal.map(Arc::new),
                 ports: Vec::new(),
                 domains: Vec::new(),
                 own_faults,
@@ -263,7 +263,7 @@ impl BrokerClient {
             watch,
             state: Mutex::new(state),
         };
-        if let Err(error) = deposited {
+        if let Err(error) = registered {
             // The next broker gets the journal. A late answer of this one must not be taken for the
             // answer to another request.
             tracing::info!(%error, "failed to pass the ACK journal to the broker, reconnecting");
@@ -273,8 +273,8 @@ impl BrokerClient {
     }
 
     /// Returns the ACK journal that the broker has of this process.
-    pub(crate) fn will(&self) -> Option<Arc<Will>> {
-        self.state.lock().holdings.will.clone()
+    pub(crate) fn journal(&self) -> Option<Arc<AckJournal>> {
+        self.state.lock().holdings.journal.clone()
     }
 
     /// Returns the leased slot, 1 to 255. It stays the same for the life of the client.
@@ -513,8 +513,10 @@ impl BrokerClient {
     /// Drops the connection, if there is one, and prepares another attempt.
     fn disconnect(&self, state: &mut State, failures: u32) {
         state.keep_news();
-        let will = &state.holdings.will;
-        will.iter().for_each(|will| will.set_deposited(false));
+        let journal = &state.holdings.journal;
+        journal
+            .iter()
+            .for_each(|journal| journal.set_registered(false));
         if let Some(connection) = state.connection() {
             self.watch.forget(connection.fd());
         }

@@ -1,6 +1,6 @@
 //! Disconnect notices to the peers of a process that was killed.
 //!
-//! Each process keeps a journal of its connections (`will/ledger.rs`), which the broker reads after
+//! Each process keeps a journal of its connections (`ack_journal/connections.rs`), which the broker reads after
 //! the end of the process. The broker then sends the DREQ or REJ that the process would have sent.
 //! It repeats each a few times until the peer answers. Without a broker there are no notices, and
 //! the peers notice by exceeded retries.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use rocade_transport::cm::{Bond, BondKind};
+use rocade_transport::cm::{ConnRecord, ConnRecordKind};
 use rocade_wire::mad::{CmMessage, CommId, Drep, Dreq, Rej, RejReason, Rejected, TransactionId};
 
 /// Delays between the repetitions of a notice, unless the peer has answered it.
@@ -25,7 +25,7 @@ type PeerEnd = (IpAddr, CommId);
 /// A notice to a peer whose process is gone.
 #[derive(Debug)]
 struct Farewell {
-    bond: Bond,
+    conn_record: ConnRecord,
     due: Instant,
     /// Number of times it was sent.
     said: usize,
@@ -37,18 +37,19 @@ pub(super) struct Farewells(BTreeMap<PeerEnd, Farewell>);
 
 impl Farewells {
     /// Adds a notice for a connection of a process that is gone.
-    pub(super) fn add(&mut self, bond: Bond, now: Instant) {
-        let wait = match bond.kind {
-            BondKind::Asked | BondKind::Made => Duration::ZERO,
+    pub(super) fn add(&mut self, conn_record: ConnRecord, now: Instant) {
+        let wait = match conn_record.kind {
+            ConnRecordKind::Requested | ConnRecordKind::Established => Duration::ZERO,
             // The process sent a DREQ itself, and the peer may be about to answer.
-            BondKind::Parting => AGAIN[0],
+            ConnRecordKind::Disconnecting => AGAIN[0],
         };
         let farewell = Farewell {
-            bond,
+            conn_record,
             due: now + wait,
             said: 0,
         };
-        self.0.insert((bond.route.remote, bond.peer_id), farewell);
+        self.0
+            .insert((conn_record.route.remote, conn_record.peer_id), farewell);
     }
 
     /// Handles a message to a process that is gone: removes the notice that it answers.
@@ -76,7 +77,7 @@ impl Farewells {
                 return true;
             }
             let message = farewell.message();
-            let tid = TransactionId::new(farewell.bond.own_id.get().into());
+            let tid = TransactionId::new(farewell.conn_record.own_id.get().into());
             messages.push((peer, tid, message));
             let next = AGAIN.get(farewell.said);
             farewell.said += 1;
@@ -98,14 +99,14 @@ impl Farewell {
     /// Returns the message that ends a connection, or that rejects a request for one.
     //= CM-ST-10
     fn message(&self) -> CmMessage {
-        let Bond {
+        let ConnRecord {
             own_id,
             peer_id,
             peer_qpn,
             kind,
             ..
-        } = self.bond;
-        if kind != BondKind::Asked {
+        } = self.conn_record;
+        if kind != ConnRecordKind::Requested {
             return CmMessage::Dreq(Dreq {
                 local_id: own_id,
                 remote_id: peer_id,
@@ -134,8 +135,8 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-    fn bond(own: u32, peer: u32, qpn: u32, kind: BondKind) -> Bond {
-        Bond {
+    fn conn_record(own: u32, peer: u32, qpn: u32, kind: ConnRecordKind) -> ConnRecord {
+        ConnRecord {
             route: CmRoute {
                 local: [10, 0, 0, 1].into(),
                 remote: PEER,
@@ -176,10 +177,13 @@ mod tests {
     #[test]
     fn connections_and_requests_are_ended() {
         let (mut farewells, now) = (Farewells::default(), Instant::now());
-        farewells.add(bond(0x31, 1, 0x11, BondKind::Made), now);
-        farewells.add(bond(0x32, 2, 0x12, BondKind::Made), now);
-        farewells.add(bond(0x33, 3, 0x13, BondKind::Asked), now);
-        farewells.add(bond(0x34, 4, 0x14, BondKind::Parting), now);
+        farewells.add(conn_record(0x31, 1, 0x11, ConnRecordKind::Established), now);
+        farewells.add(conn_record(0x32, 2, 0x12, ConnRecordKind::Established), now);
+        farewells.add(conn_record(0x33, 3, 0x13, ConnRecordKind::Requested), now);
+        farewells.add(
+            conn_record(0x34, 4, 0x14, ConnRecordKind::Disconnecting),
+            now,
+        );
         let first = [(0x31, 1, 0x11), (0x32, 2, 0x12), (0x33, 3, 28)];
         assert_eq!(said(&mut farewells, now, false), first);
         assert_eq!(said(&mut farewells, now, false), []);
@@ -199,7 +203,10 @@ mod tests {
             times += 1;
         }
         assert_eq!(times, 2);
-        farewells.add(bond(0x35, 5, 0x15, BondKind::Parting), soon);
+        farewells.add(
+            conn_record(0x35, 5, 0x15, ConnRecordKind::Disconnecting),
+            soon,
+        );
         assert_eq!(said(&mut farewells, soon, true), [(0x35, 5, 0x15)]);
         assert_eq!(farewells.deadline(), None);
     }

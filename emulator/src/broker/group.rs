@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
-use rocade_transport::cm::{Bond, CmRoute};
+use rocade_transport::cm::{CmRoute, ConnRecord};
 use rocade_wire::Psn;
 use rocade_wire::mad::Mad;
 use socket2::Socket;
@@ -86,7 +86,7 @@ pub(super) struct Group {
     vacant: BTreeSet<Slot>,
     farewells: Farewells,
     /// Sends disconnect notices. Opened on first use.
-    mourner: Option<Socket>,
+    cm_socket: Option<Socket>,
 }
 
 impl Group {
@@ -103,7 +103,7 @@ impl Group {
             orphaned: BTreeSet::new(),
             vacant: BTreeSet::new(),
             farewells: Farewells::default(),
-            mourner: None,
+            cm_socket: None,
         }
     }
 
@@ -328,12 +328,12 @@ impl Group {
 
     /// Sends disconnect notices to the peers of a process that is gone, for its connections at this
     /// address.
-    pub(super) fn mourn(&mut self, bonds: &[Bond], now: Instant) {
-        for bond in bonds
+    pub(super) fn on_process_exit(&mut self, conn_records: &[ConnRecord], now: Instant) {
+        for conn_record in conn_records
             .iter()
-            .filter(|bond| bond.route.local == self.local.ip())
+            .filter(|conn_record| conn_record.route.local == self.local.ip())
         {
-            self.farewells.add(*bond, now);
+            self.farewells.add(*conn_record, now);
         }
         self.say_farewells(now);
     }
@@ -356,10 +356,10 @@ impl Group {
 
     fn say(&mut self, peer: IpAddr, mad: Mad) -> io::Result<()> {
         let to = self.local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
-        if self.mourner.is_none() {
-            self.mourner = Some(socket::open_send(self.local, 0, None)?);
+        if self.cm_socket.is_none() {
+            self.cm_socket = Some(socket::open_send(self.local, 0, None)?);
         }
-        let socket = self.mourner.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let socket = self.cm_socket.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let source = socket.local_addr()?.as_socket();
         let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
         let route = CmRoute {
@@ -512,7 +512,7 @@ fn means_refused(error: &io::Error) -> bool {
 mod tests {
     use std::net::{IpAddr, UdpSocket};
 
-    use rocade_transport::cm::BondKind;
+    use rocade_transport::cm::ConnRecordKind;
     use rocade_wire::Qpn;
     use rocade_wire::mad::CommId;
 
@@ -613,7 +613,7 @@ mod tests {
             group.lease(Slot::new(1));
         }
         let peer = UdpSocket::bind(local(8).with_port(ROCE_PORT)).unwrap();
-        let bond = Bond {
+        let conn_record = ConnRecord {
             route: CmRoute {
                 local: local(6).ip(),
                 remote: local(8).ip(),
@@ -621,11 +621,11 @@ mod tests {
             own_id: CommId::new(0x0100_0001),
             peer_id: CommId::new(7),
             peer_qpn: Qpn::new(8),
-            kind: BondKind::Made,
+            kind: ConnRecordKind::Established,
         };
         let now = Instant::now();
         for group in [&mut other, &mut of_it] {
-            group.mourn(&[bond], now);
+            group.on_process_exit(&[conn_record], now);
         }
         assert_eq!(other.deadline(), None);
         assert!(of_it.deadline().is_some_and(|again| again > now));

@@ -41,6 +41,7 @@ use crate::link::LocalAddr;
 pub use crate::link::SharedSocket;
 use crate::steering::Slot;
 
+mod ack_journal;
 mod client;
 mod domain;
 mod farewell;
@@ -61,9 +62,11 @@ mod sys;
     reason = "in helpers of tests a panic is the report"
 )]
 mod tests;
-mod will;
 mod words;
 
+pub(crate) use ack_journal::{
+    AckDestination, AckJournal, ConnectionJournal, HitTally, JournalSlot, PendingAck,
+};
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub(crate) use domain::{DomainMemory, TargetRecord};
 pub use faults::{
@@ -76,7 +79,6 @@ pub use protocol::fuzz_messages;
 pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;
-pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Ledger, Will};
 
 /// Environment variable with the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

@@ -97,8 +97,8 @@ pub(super) enum Request {
     Share,
     /// Requests a shared-memory link to another client.
     Channel(Ends),
-    /// Carries the client's ACK journal (`will.rs`).
-    Will,
+    /// Carries the client's ACK journal (`ack_journal.rs`).
+    AckJournal,
     /// Reserves a port of the connection manager.
     Bind {
         /// The port and address. The service has no port if `any_port` is set.
@@ -160,7 +160,7 @@ pub(super) enum Response {
         /// Number of sockets for the client, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore`, `Share`, `Will`, `Listen` and `Release`.
+    /// Answer to `Restore`, `Share`, `AckJournal`, `Listen` and `Release`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -361,7 +361,7 @@ impl Request {
             Self::Stop => Writer::new(STOP).finish(),
             Self::Share => Writer::new(6).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
-            Self::Will => Writer::new(8).finish(),
+            Self::AckJournal => Writer::new(8).finish(),
             Self::Bind { binding, any_port } => {
                 let mut w = Writer::new(9);
                 w.binding(binding);
@@ -440,7 +440,7 @@ impl Request {
             STOP => (Self::Stop, 0..=0),
             6 => (Self::Share, 1..=1),
             7 => (Self::Channel(r.ends()?), 0..=0),
-            8 => (Self::Will, 1..=1),
+            8 => (Self::AckJournal, 1..=1),
             9 => (
                 Self::Bind {
                     binding: r.binding()?,

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use super::ack_journal::read_conn_records;
 use super::group::Group;
 use super::gsi::Lapsed;
 use super::paths::Paths;
 use super::slots::SlotTable;
-use super::will::read_bonds;
 use super::{BrokerConfig, BrokerError, sys};
 use crate::cm::services::Services;
 use crate::link::LocalAddr;
 use crate::link::claim::{Introduction, Rival};
 use crate::steering::Slot;
 
+mod ack_journal;
 mod addresses;
 mod connections;
 mod faults;
 mod files;
 mod requests;
 mod shm_links;
-mod will;
 mod xrc;
 
 use connections::{Client, Reserve};
@@ -73,7 +73,7 @@ struct Server {
     /// Services whose listener ended, and the requests that wait for a new listener.
     lapsed: Lapsed,
     /// Journals of processes that have lost their connection and may still live.
-    wills: BTreeMap<Slot, OwnedFd>,
+    journals: BTreeMap<Slot, OwnedFd>,
     /// XRC domains that processes share.
     domains: xrc::Domains,
     /// Other brokers that own addresses requested by clients.
@@ -122,7 +122,7 @@ impl Server {
             services: Services::default(),
             faults: FaultTable::new(),
             lapsed: Lapsed::default(),
-            wills: BTreeMap::new(),
+            journals: BTreeMap::new(),
             domains: xrc::Domains::default(),
             rivals: BTreeMap::new(),
             started: now,
@@ -198,7 +198,7 @@ impl Server {
         let first_process = fds.len();
         let mut processes = Vec::new();
         for (index, client) in self.clients.iter().enumerate() {
-            if let Some(fd) = client.deposit.as_ref().and_then(|d| d.process()) {
+            if let Some(fd) = client.registered_journal.as_ref().and_then(|d| d.process()) {
                 processes.push(index);
                 fds.push(readable(fd));
             }
@@ -223,8 +223,8 @@ impl Server {
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
                 // A child of the process may still hold the connection.
-                if let Some(will) = self.clients[index].carry_out_will() {
-                    self.mourn(&will);
+                if let Some(journal) = self.clients[index].send_pending_acks() {
+                    self.on_process_exit(&journal);
                 }
             }
         }
@@ -254,10 +254,10 @@ impl Server {
     }
 
     /// Sends disconnect notices to the peers of a process that has ended.
-    fn mourn(&mut self, will: &OwnedFd) {
-        let (bonds, now) = (read_bonds(will), Instant::now());
+    fn on_process_exit(&mut self, journal: &OwnedFd) {
+        let (conn_records, now) = (read_conn_records(journal), Instant::now());
         for group in self.groups.values_mut() {
-            group.mourn(&bonds, now);
+            group.on_process_exit(&conn_records, now);
         }
     }
 

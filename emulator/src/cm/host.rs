@@ -16,7 +16,7 @@ use rocade_wire::{Guid, Psn};
 use super::event::{ByKey, CmEventKind, CmParam, Waiting};
 use super::id::{IdCore, IdKey, IdState};
 use super::services::{Binding, Services};
-use crate::broker::{Ledger, Will};
+use crate::broker::{AckJournal, ConnectionJournal};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::Hca;
@@ -53,13 +53,13 @@ pub(crate) struct CmCore {
     /// The ports of this process. Without a broker, they are those of the host as well.
     pub(super) services: Services<IdKey>,
     /// The connections as the broker sees them, if there is one.
-    ledger: Option<Ledger>,
+    conn_journal: Option<ConnectionJournal>,
     next_key: u64,
     psn: Psn,
 }
 
 impl CmCore {
-    fn new(guid: Guid, slot: Slot, will: Option<Arc<Will>>) -> Self {
+    fn new(guid: Guid, slot: Slot, ack_journal: Option<Arc<AckJournal>>) -> Self {
         let config = CmConfig {
             guid,
             prefix: slot.get(),
@@ -70,7 +70,7 @@ impl CmCore {
             ids: BTreeMap::new(),
             by_conn: BTreeMap::new(),
             services: Services::default(),
-            ledger: will.and_then(Ledger::new),
+            conn_journal: ack_journal.and_then(ConnectionJournal::new),
             next_key: 1,
             psn: Psn::new(0),
         }
@@ -232,7 +232,8 @@ impl EngineInner {
     ) -> Result<R, VerbsError> {
         let slot = self.attached_slot()?;
         let mut core = self.cm().lock();
-        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.will()));
+        let core =
+            core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));
         let now = self.now();
         let result = f(core, now);
         self.follow_up(core, now);
@@ -272,7 +273,8 @@ impl EngineInner {
         let Some(slot) = self.slot() else { return };
         let host = self.cm();
         let mut core = host.lock();
-        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.will()));
+        let core =
+            core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));
         host.has_arrived.store(false, Ordering::Release);
         let arrived = std::mem::take(&mut *host.arrived.lock());
         for Arrived { route, mad } in arrived {
@@ -305,9 +307,9 @@ impl EngineInner {
             core.react(self, now, event);
         }
         // Recorded before the peer gets the message.
-        while let Some((id, bond)) = core.cm.poll_bond() {
-            if let Some(ledger) = &mut core.ledger {
-                ledger.write(id, bond);
+        while let Some((id, conn_record)) = core.cm.poll_conn_record() {
+            if let Some(conn_journal) = &mut core.conn_journal {
+                conn_journal.write(id, conn_record);
             }
         }
         while let Some(transmit) = core.cm.poll_transmit() {

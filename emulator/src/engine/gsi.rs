@@ -9,7 +9,7 @@ use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
 use super::EngineInner;
-use crate::broker::Will;
+use crate::broker::AckJournal;
 use crate::cm::CmHost;
 use crate::cm::gsi::mad_of;
 use crate::cm::services::{Binding, BoundTo, Conflict};
@@ -54,8 +54,8 @@ impl EngineInner {
     }
 
     /// The ACK and connection journal, if there is a broker. It outlives this process.
-    pub(crate) fn will(&self) -> Option<Arc<Will>> {
-        self.will.get().cloned()
+    pub(crate) fn ack_journal(&self) -> Option<Arc<AckJournal>> {
+        self.ack_journal.get().cloned()
     }
 
     /// Wakes the background thread if it would sleep beyond `at`.

@@ -5,6 +5,7 @@
 //! for each batch the QP table and the region table for reading, then one QP at a time. Lock order
 //! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
+mod ack_durability;
 mod background;
 mod dispatch;
 mod frames;
@@ -15,7 +16,6 @@ mod idle_poll;
 mod inline;
 mod inventory;
 mod overrun;
-mod owed;
 mod pending;
 mod poll_policy;
 mod progress;
@@ -39,7 +39,7 @@ use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
-use crate::broker::{BrokerLink, HitTally, Will};
+use crate::broker::{AckJournal, BrokerLink, HitTally};
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
@@ -123,7 +123,7 @@ pub(crate) struct EngineInner {
     shm_link_count: AtomicUsize,
     service_queue: Arc<ServiceQueue>,
     /// The ACK and connection journal that the broker executes when this process has ended.
-    will: OnceLock<Arc<Will>>,
+    ack_journal: OnceLock<Arc<AckJournal>>,
     shared_targets: SharedTargets,
     network: NetworkWatch,
     /// The background thread was started.
@@ -192,7 +192,7 @@ impl Engine {
                 shm_links: RwLock::default(),
                 shm_link_count: AtomicUsize::new(0),
                 service_queue: Arc::new(ServiceQueue::new(Arc::new(shm::wake_fd()?))),
-                will: OnceLock::new(),
+                ack_journal: OnceLock::new(),
                 shared_targets: SharedTargets::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
@@ -356,9 +356,9 @@ impl EngineInner {
                 let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
-                if let Some(will) = broker.client().will() {
+                if let Some(ack_journal) = broker.client().journal() {
                     // There is only one attachment, so this succeeds.
-                    let _ = self.will.set(will);
+                    let _ = self.ack_journal.set(ack_journal);
                 }
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
@@ -372,7 +372,7 @@ impl EngineInner {
         self.start_background()?;
         // The background thread may run already, and has more to wait for.
         self.wake_background();
-        owed::release_at_exit(self);
+        ack_durability::release_at_exit(self);
         Ok(attachment)
     }
 
@@ -380,8 +380,9 @@ impl EngineInner {
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(news) = broker.client().take_faults() {
             let (ids, rules) = news.rules_with(self.hooks.own_rules());
-            let will = broker.client().will();
-            let hit_counter = will.map(|will| HitTally::new(will, news.generation, ids) as _);
+            let ack_journal = broker.client().journal();
+            let hit_counter = ack_journal
+                .map(|ack_journal| HitTally::new(ack_journal, news.generation, ids) as _);
             self.hooks.set_rules(&rules, hit_counter);
         }
     }

@@ -155,7 +155,7 @@ impl EngineInner {
             }
             let is_over = core.qp.pace_mut().forget(now);
             if is_over {
-                core.tx.forget_will();
+                core.tx.release_journal_slot();
             }
             !is_over
         });

@@ -13,7 +13,7 @@ use rocade_transport::{
 };
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
-use super::owed;
+use super::ack_durability;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmLink;
@@ -214,8 +214,11 @@ fn a_second_channel_of_ones_own_is_not_used() {
 fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
     let (engine, own) = (host("127.4.0.7").engine, std::process::id());
     let is_this = |other: &Weak<_>| Weak::ptr_eq(other, &Arc::downgrade(&engine.inner));
-    assert!(owed::engines_of(own).iter().any(is_this));
-    assert!(!owed::engines_of(own + 1).iter().any(is_this), "a child");
+    assert!(ack_durability::engines_of(own).iter().any(is_this));
+    assert!(
+        !ack_durability::engines_of(own + 1).iter().any(is_this),
+        "a child"
+    );
 }
 
 /// A message has come to a queue pair, whose outputs are not flushed yet, when the CQ of its sends

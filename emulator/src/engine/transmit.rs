@@ -64,7 +64,7 @@ impl EngineInner {
     ///
     /// The order matters. An ACK is sent before its completion can be seen, because the application
     /// may end the process when it sees the completion. An ACK that is delayed is in the ACK
-    /// journal by then: see [`super::owed`]. Room for the completion is reserved before that,
+    /// journal by then: see [`super::ack_durability`]. Room for the completion is reserved before that,
     /// because a message whose completion is lost must not be acknowledged.
     pub(crate) fn drain(
         &self,
@@ -153,7 +153,7 @@ impl EngineInner {
         }
         let owed = core.qp.owed_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, caller) {
-            self.note_unsent(core, owed);
+            self.record_unsent_ack(core, owed);
             return;
         }
         let mut acks = self.ack_timing(core, cause);
@@ -190,10 +190,10 @@ impl EngineInner {
             }
         }
         if core.tx.backlog.is_some() {
-            self.note_unsent(core, owed);
+            self.record_unsent_ack(core, owed);
         }
         let QpCore { qp, tx, .. } = core;
-        tx.write_down(qp);
+        tx.record_pending_ack(qp);
         if is_unpublished && tx.backlog.is_none() {
             tx.unpublished_ack = owed.map(|(psn, _)| psn);
         }

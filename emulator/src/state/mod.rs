@@ -45,7 +45,7 @@ pub(crate) use service_queue::{ServiceQueue, ServiceReason};
 pub(crate) use sleepers::Sleeper;
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, TargetOwnership};
-pub(crate) use tx::{TxBacklog, TxState, debt_of, tx_route_for};
+pub(crate) use tx::{TxBacklog, TxState, pending_ack_of, tx_route_for};
 pub(crate) use users::{User, Users};
 
 #[cfg(all(test, loom))]

@@ -8,7 +8,7 @@ use rocade_wire::{Msn, Psn};
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use super::routes::{PeerRoutes, Route};
 use super::service_queue::QueuedReasons;
-use crate::broker::{Bequest, Creditor, Debt};
+use crate::broker::{AckDestination, JournalSlot, PendingAck};
 use crate::link::MAX_SEGMENTS;
 use crate::link::shm::ShmLink;
 
@@ -33,7 +33,7 @@ pub(crate) struct TxState {
     /// yet.
     pub(crate) unpublished_ack: Option<Psn>,
     /// The pending ACK that the QP has recorded in the ACK journal.
-    pub(crate) bequest: Option<Bequest>,
+    pub(crate) journal_slot: Option<JournalSlot>,
     /// The ready lists that the QP is on.
     pub(crate) queued: QueuedReasons,
     /// The sources that packets are accepted from.
@@ -75,7 +75,7 @@ impl TxState {
         self.first_shm_send = tx_route.shm_link.is_some();
         self.peer_uses_shm = false;
         self.route = Some((endpoint, tx_route));
-        self.bequest = None;
+        self.journal_slot = None;
     }
 
     /// Sets the path that a migration leads to.
@@ -261,7 +261,7 @@ impl TxState {
         self.peer_routes = None;
         self.backlog = None;
         self.unpublished_ack = None;
-        self.bequest = None;
+        self.journal_slot = None;
     }
 
     pub(crate) const fn take_timer(&mut self) {
@@ -299,9 +299,9 @@ impl TxState {
     }
 
     /// The destination of the ACKs of a QP, for the ACK journal.
-    pub(crate) fn creditor(&self, qp: &Qp) -> Option<Creditor> {
+    pub(crate) fn ack_destination(&self, qp: &Qp) -> Option<AckDestination> {
         let (endpoint, tx_route) = self.route.as_ref()?;
-        Some(Creditor {
+        Some(AckDestination {
             local: endpoint.link.local_addr(),
             peer: tx_route.to,
             dest_qp: qp.dest_qp(),
@@ -313,21 +313,21 @@ impl TxState {
 
     /// Records in the ACK journal which ACK the QP delays, or that it delays none.
     #[inline]
-    pub(crate) fn write_down(&mut self, qp: &Qp) {
-        let Some(bequest) = &mut self.bequest else {
+    pub(crate) fn record_pending_ack(&mut self, qp: &Qp) {
+        let Some(journal_slot) = &mut self.journal_slot else {
             return;
         };
         match qp.owed_ack() {
-            Some(owed) => bequest.owe(debt_of(qp, owed)),
+            Some(unacknowledged) => journal_slot.record(pending_ack_of(qp, unacknowledged)),
             // A blocked run has not been sent yet.
             None if self.backlog.is_some() => {}
-            None => bequest.settle(),
+            None => journal_slot.clear(),
         }
     }
 
     /// Stops using the ACK journal: the QP delays no ACK for a while, or its route changes.
-    pub(crate) fn forget_will(&mut self) {
-        self.bequest = None;
+    pub(crate) fn release_journal_slot(&mut self) {
+        self.journal_slot = None;
     }
 
     /// Publishes an unpublished ACK and wakes the peer for it.
@@ -342,9 +342,9 @@ impl TxState {
 }
 
 /// The ACK that a QP would send now, as a journal record.
-pub(crate) fn debt_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> Debt {
+pub(crate) fn pending_ack_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> PendingAck {
     let terms = qp.ack_terms();
-    Debt {
+    PendingAck {
         psn,
         msn,
         credits: terms.credits,

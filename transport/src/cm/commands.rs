@@ -308,7 +308,7 @@ impl Cm {
                 let tid = self.config.tid(id);
                 self.send(route, tid, message);
                 if let Some(conn) = self.conns.get_mut(&id) {
-                    conn.is_parting = true;
+                    conn.is_disconnecting = true;
                 }
                 State::TimeWait
             }

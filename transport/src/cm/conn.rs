@@ -100,7 +100,7 @@ pub(super) struct Conn {
     /// Its owner has destroyed it: no more events are reported.
     pub(super) is_abandoned: bool,
     /// The peer was sent a DREQ whose answer the owner does not wait for, and has not answered.
-    pub(super) is_parting: bool,
+    pub(super) is_disconnecting: bool,
 }
 
 impl Conn {
@@ -125,7 +125,7 @@ impl Conn {
             print: 0,
             asked_again: false,
             is_abandoned: false,
-            is_parting: false,
+            is_disconnecting: false,
         }
     }
 

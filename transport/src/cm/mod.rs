@@ -19,9 +19,9 @@
 //! counted and has no effect.
 
 mod admission;
-mod bond;
 mod commands;
 mod conn;
+mod conn_record;
 mod limits;
 mod receive;
 mod refused;
@@ -40,8 +40,8 @@ use rocade_wire::{Guid, Qpn};
 
 pub use admission::PLACES;
 use admission::{Admission, Stage};
-pub use bond::{Bond, BondKind};
 pub use commands::{private_data, refusal};
+pub use conn_record::{ConnRecord, ConnRecordKind};
 
 use crate::time::Time;
 use conn::{Conn, State};
@@ -232,7 +232,7 @@ pub struct Cm {
     /// Answered requests for services, oldest first.
     replied: VecDeque<CommId>,
     timers: Timers,
-    /// Connections whose state has changed since `poll_bond` returned them.
+    /// Connections whose state has changed since `poll_conn_record` returned them.
     moved: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,

@@ -341,7 +341,7 @@ impl Cm {
     /// Notes that the peer has ended the connection, too.
     fn parted(&mut self, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
-            conn.is_parting = false;
+            conn.is_disconnecting = false;
             self.moved.insert(id);
         }
     }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use rocade_wire::Qpn;
 
+use super::super::ack_journal::AckJournal;
 use super::super::faults::FaultNews;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
 };
 use super::super::sys::{self, HangupWatch};
-use super::super::will::Will;
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, StopOutcome};
 use crate::fdpass;
@@ -290,10 +290,10 @@ impl Connection {
     }
 
     /// Passes the ACK journal to the broker.
-    pub(super) fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
-        match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
+    pub(super) fn register_journal(&mut self, journal: &AckJournal) -> Result<(), BrokerError> {
+        match self.ask(&Request::AckJournal, &[journal.fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => {
-                will.set_deposited(true);
+                journal.set_registered(true);
                 Ok(())
             }
             _ => Err(ProtocolError::Unexpected.into()),

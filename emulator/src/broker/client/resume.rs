@@ -23,7 +23,7 @@ enum Say {
     /// Use of shared-memory links.
     Share,
     /// The ACK journal.
-    Will,
+    AckJournal,
     /// A port of the connection manager, by its index in the holdings.
     Port(usize),
     /// An XRC domain, by its index in the holdings.
@@ -63,7 +63,7 @@ impl Resume {
             firsts.map(|first| Say::Restore(*local, first))
         });
         let share = holdings.wake.is_some().then_some(Say::Share);
-        let will = holdings.will.is_some().then_some(Say::Will);
+        let journal = holdings.journal.is_some().then_some(Say::AckJournal);
         let domains = holdings
             .domains
             .iter()
@@ -78,7 +78,7 @@ impl Resume {
                 .into_iter()
                 .chain(restore)
                 .chain(share)
-                .chain(will)
+                .chain(journal)
                 .chain((0..holdings.ports.len()).map(Say::Port))
                 .chain(domains)
                 .collect(),
@@ -104,11 +104,11 @@ impl Resume {
                     }
                 }
                 (Say::Restore(..) | Say::Share, Response::Accepted) => {}
-                (Say::Will, Response::Accepted) => {
+                (Say::AckJournal, Response::Accepted) => {
                     holdings
-                        .will
+                        .journal
                         .iter()
-                        .for_each(|will| will.set_deposited(true));
+                        .for_each(|journal| journal.set_registered(true));
                 }
                 (Say::Port(_), Response::Bound(_)) => {}
                 (Say::Domain(_), Response::Domain) => {}
@@ -199,10 +199,10 @@ impl Resume {
                 let request = Request::Target(domain.key, *qpn, TargetCall::Open);
                 self.connection.send(&request, &[])
             }
-            Say::Will => {
-                let will = holdings.will.iter().map(|will| will.fd());
-                let will = will.collect::<Vec<_>>();
-                self.connection.send(&Request::Will, &will)
+            Say::AckJournal => {
+                let journal = holdings.journal.iter().map(|journal| journal.fd());
+                let journal = journal.collect::<Vec<_>>();
+                self.connection.send(&Request::AckJournal, &journal)
             }
         }
     }

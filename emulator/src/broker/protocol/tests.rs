@@ -142,7 +142,7 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
-        Just((Request::Will, 1)),
+        Just((Request::AckJournal, 1)),
         (binding(), any::<bool>())
             .prop_map(|(binding, any_port)| (Request::Bind { binding, any_port }, 0)),
         binding().prop_map(|binding| (Request::Listen(binding), 0)),

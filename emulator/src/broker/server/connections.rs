@@ -16,8 +16,8 @@ use socket2::Socket;
 
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
 use super::super::sys::{self, effective_uid};
+use super::ack_journal::RegisteredJournal;
 use super::faults::ClientFaults;
-use super::will::Deposit;
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::fdpass::{self, Peer};
 use crate::steering::Slot;
@@ -41,7 +41,7 @@ pub(super) struct Client {
     /// The eventfd that wakes the client, if it uses shared-memory links.
     pub(super) wake: Option<OwnedFd>,
     /// The client's ACK journal, to process when the client is gone.
-    pub(super) deposit: Option<Deposit>,
+    pub(super) registered_journal: Option<RegisteredJournal>,
     /// An unanswered request for an address.
     pub(super) pending: Option<Pending>,
     /// The client's fault rules.
@@ -64,7 +64,7 @@ impl Client {
             name: String::new(),
             slot: None,
             wake: None,
-            deposit: None,
+            registered_journal: None,
             pending: None,
             faults: ClientFaults::default(),
             version: VERSION,

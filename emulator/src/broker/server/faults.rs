@@ -3,12 +3,12 @@
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use super::super::ack_journal::{self, Report};
 use super::super::faults::{
     FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
-use super::super::will::{self, Report};
 use super::requests::Refusal;
 use super::{Client, Server};
 use crate::link::fault::{MAX_RULES, Rule};
@@ -92,8 +92,11 @@ impl Client {
     }
 
     fn report(&self) -> Report {
-        let will = self.deposit.as_ref().map(|deposit| deposit.will());
-        will.map(will::read_report).unwrap_or_default()
+        let journal = self
+            .registered_journal
+            .as_ref()
+            .map(|registered_journal| registered_journal.journal());
+        journal.map(ack_journal::read_report).unwrap_or_default()
     }
 
     fn faulty_process(&self, table: &FaultTable) -> Option<FaultyProcess> {

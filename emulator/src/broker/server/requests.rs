@@ -10,8 +10,8 @@ use super::super::protocol::{
 use super::super::slots::Resumed;
 use super::super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use super::Server;
+use super::ack_journal::RegisteredJournal;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
-use super::will::Deposit;
 use crate::cm::port_range;
 use crate::cm::services::Binding;
 use crate::fdpass;
@@ -106,11 +106,11 @@ impl Server {
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
         for mut client in gone {
-            let will = client.carry_out_will();
+            let journal = client.send_pending_acks();
             let Some(slot) = client.slot else { continue };
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
             drop(client);
-            self.wills.extend(will.map(|will| (slot, will)));
+            self.journals.extend(journal.map(|journal| (slot, journal)));
             if self.slots.disconnected(slot) {
                 self.release(slot);
             }
@@ -121,8 +121,8 @@ impl Server {
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
         let now = Instant::now();
-        if let Some(will) = self.wills.remove(&slot) {
-            self.mourn(&will);
+        if let Some(journal) = self.journals.remove(&slot) {
+            self.on_process_exit(&journal);
         }
         let news = self.domains.leave_all(slot);
         let lives_on = self.domains.needs(slot);
@@ -178,10 +178,13 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
-            (Request::Will, Some(_)) => {
+            (Request::AckJournal, Some(_)) => {
                 let client = &mut self.clients[index];
                 let pid = client.peer.pid;
-                client.deposit = fds.into_iter().next().map(|will| Deposit::new(will, pid));
+                client.registered_journal = fds
+                    .into_iter()
+                    .next()
+                    .map(|journal| RegisteredJournal::new(journal, pid));
                 client.send(&Response::Accepted, &[]);
                 Ok(())
             }
@@ -311,7 +314,7 @@ impl Server {
             }
         };
         // The client lives and sends its journal again.
-        self.wills.remove(&slot);
+        self.journals.remove(&slot);
         // An earlier connection of the same client must not free the slot when it ends.
         for earlier in self
             .clients

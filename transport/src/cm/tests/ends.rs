@@ -320,8 +320,8 @@ fn a_target_ends_without_a_word() {
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
 
     // No peer has to be notified if the process is killed.
-    let mut bonds = std::iter::from_fn(|| pair.b.poll_bond());
-    assert_eq!(bonds.find(|(id, _)| *id == b), Some((b, None)));
+    let mut conn_records = std::iter::from_fn(|| pair.b.poll_conn_record());
+    assert_eq!(conn_records.find(|(id, _)| *id == b), Some((b, None)));
 
     // Either side may send the DREQ, which names the receiver's queue pair.
     pair.tell_b(dreq(a, b, 0x11));

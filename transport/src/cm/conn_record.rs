@@ -11,18 +11,18 @@ use super::{Cm, CmRoute};
 
 /// State of a connection that decides which message its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BondKind {
+pub enum ConnRecordKind {
     /// The peer has requested a connection and waits for the answer. A REJ ends the wait.
-    Asked,
+    Requested,
     /// The connection is established, or about to be. A DREQ ends it.
-    Made,
+    Established,
     /// The peer was sent a DREQ, and has not answered.
-    Parting,
+    Disconnecting,
 }
 
 /// A connection whose peer would have to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bond {
+pub struct ConnRecord {
     /// The ports of the connection.
     pub route: CmRoute,
     /// The local communication ID.
@@ -32,13 +32,13 @@ pub struct Bond {
     /// The peer's queue pair.
     pub peer_qpn: Qpn,
     /// The message that the peer needs.
-    pub kind: BondKind,
+    pub kind: ConnRecordKind,
 }
 
 impl Conn {
-    const fn bond_kind(&self) -> Option<BondKind> {
+    const fn conn_record_kind(&self) -> Option<ConnRecordKind> {
         match self.state {
-            State::ReqRcvd | State::MraReqSent => Some(BondKind::Asked),
+            State::ReqRcvd | State::MraReqSent => Some(ConnRecordKind::Requested),
             //= CM-ST-10
             State::Established if matches!(self.end, End::XrcTarget) => None,
             State::RepRcvd
@@ -46,9 +46,9 @@ impl Conn {
             | State::RepSent
             | State::MraRepRcvd
             | State::Established
-            | State::DreqRcvd => Some(BondKind::Made),
-            State::DreqSent => Some(BondKind::Parting),
-            State::TimeWait if self.is_parting => Some(BondKind::Parting),
+            | State::DreqRcvd => Some(ConnRecordKind::Established),
+            State::DreqSent => Some(ConnRecordKind::Disconnecting),
+            State::TimeWait if self.is_disconnecting => Some(ConnRecordKind::Disconnecting),
             _ => None,
         }
     }
@@ -57,17 +57,17 @@ impl Conn {
 impl Cm {
     /// Returns the next connection whose state has changed since the last call, with its record if
     /// it has one now.
-    pub fn poll_bond(&mut self) -> Option<(CommId, Option<Bond>)> {
+    pub fn poll_conn_record(&mut self) -> Option<(CommId, Option<ConnRecord>)> {
         let own_id = self.moved.pop_first()?;
-        let bond = self.conns.get(&own_id).and_then(|conn| {
-            Some(Bond {
+        let conn_record = self.conns.get(&own_id).and_then(|conn| {
+            Some(ConnRecord {
                 route: conn.route,
                 own_id,
                 peer_id: conn.remote_id,
                 peer_qpn: conn.remote_qpn,
-                kind: conn.bond_kind()?,
+                kind: conn.conn_record_kind()?,
             })
         });
-        Some((own_id, bond))
+        Some((own_id, conn_record))
     }
 }

@@ -9,7 +9,7 @@
 //! pending, and up to which PSN. It is written last and in one store, so that a death never leaves
 //! a partial entry. The other words hold the destination, and change only while no ACK is pending.
 
-mod ledger;
+mod connections;
 mod report;
 
 use std::io;
@@ -24,23 +24,23 @@ use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 use super::sys;
 use super::words::{self, Shared};
 use crate::link::LocalAddr;
-pub(crate) use ledger::{Ledger, read as read_bonds};
+pub(crate) use connections::{ConnectionJournal, read as read_conn_records};
 pub(crate) use report::{HitTally, Report, read as read_report};
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
 /// Entries of a journal.
-const ENTRIES: usize = 64;
+const SLOTS: usize = 64;
 /// Length of the entries in bytes.
-const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
+const LEN: usize = SLOTS * WORDS * size_of::<u64>();
 /// Offset of the fault counters (`report.rs`), behind the entries.
 const REPORT_AT: usize = LEN;
-/// Offset of the connection journal (`ledger.rs`), behind the counters, in pages of its own.
-const LEDGER_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
+/// Offset of the connection journal (`connections.rs`), behind the counters, in pages of its own.
+const CONNECTIONS_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
 
 /// The destination of a pending ACK, and the fields that all ACKs of a connection share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Creditor {
+pub(crate) struct AckDestination {
     /// Source address.
     pub(crate) local: LocalAddr,
     /// Address of the peer.
@@ -57,7 +57,7 @@ pub(crate) struct Creditor {
 
 /// An ACK of all packets up to a PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Debt {
+pub(crate) struct PendingAck {
     /// PSN of the last packet acknowledged.
     pub(crate) psn: Psn,
     /// Number of messages completed (MSN).
@@ -70,38 +70,38 @@ pub(crate) struct Debt {
 
 /// The ACK journal of a process.
 #[derive(Debug)]
-pub(crate) struct Will {
+pub(crate) struct AckJournal {
     shared: Shared,
     /// Bit mask of the entries in use.
     used: Mutex<u64>,
     /// True while a broker has the journal.
-    deposited: AtomicBool,
+    registered: AtomicBool,
 }
 
 /// An entry of the journal, for one queue pair. Dropping it removes the pending ACK.
 #[derive(Debug)]
-pub(crate) struct Bequest {
-    will: Arc<Will>,
+pub(crate) struct JournalSlot {
+    journal: Arc<AckJournal>,
     index: u8,
-    owed: bool,
+    is_pending: bool,
 }
 
-impl Will {
+impl AckJournal {
     /// Creates an empty journal.
     ///
     /// # Errors
     /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
-        let whole = LEDGER_AT + ledger::LEN;
+        let whole = CONNECTIONS_AT + connections::LEN;
         let len = if sys::allows_files_of(whole) {
             whole
         } else {
-            LEDGER_AT
+            CONNECTIONS_AT
         };
         Ok(Self {
             shared: Shared::new(c"rocade-will", len)?,
             used: Mutex::new(0),
-            deposited: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
         })
     }
 
@@ -111,74 +111,77 @@ impl Will {
     }
 
     /// Sets whether a broker has the journal.
-    pub(super) fn set_deposited(&self, deposited: bool) {
-        self.deposited.store(deposited, Ordering::Release);
+    pub(super) fn set_registered(&self, registered: bool) {
+        self.registered.store(registered, Ordering::Release);
     }
 
     /// Returns true if a broker has the journal and would process it.
-    pub(crate) fn is_deposited(&self) -> bool {
-        self.deposited.load(Ordering::Acquire)
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Acquire)
     }
 
     /// Allocates an entry, or returns `None` if all are in use.
-    pub(crate) fn bequest(self: &Arc<Self>, creditor: &Creditor) -> Option<Bequest> {
+    pub(crate) fn allocate_slot(
+        self: &Arc<Self>,
+        destination: &AckDestination,
+    ) -> Option<JournalSlot> {
         let mut used = self.used.lock();
         let index = u8::try_from(used.trailing_ones()).ok()?;
-        if usize::from(index) >= ENTRIES {
+        if usize::from(index) >= SLOTS {
             return None;
         }
         *used |= 1 << index;
         drop(used);
-        let words = creditor.to_words();
-        for (word, value) in self.entry(index)[1..].iter().zip(words) {
+        let words = destination.to_words();
+        for (word, value) in self.slot(index)[1..].iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
-        Some(Bequest {
-            will: Arc::clone(self),
+        Some(JournalSlot {
+            journal: Arc::clone(self),
             index,
-            owed: false,
+            is_pending: false,
         })
     }
 
-    fn entry(&self, index: u8) -> &[AtomicU64] {
+    fn slot(&self, index: u8) -> &[AtomicU64] {
         &self.shared.words()[usize::from(index) * WORDS..][..WORDS]
     }
 }
 
-impl Bequest {
+impl JournalSlot {
     /// Records a pending ACK.
     #[inline]
-    pub(crate) fn owe(&mut self, debt: Debt) {
-        self.owed = true;
-        self.will.entry(self.index)[0].store(debt.to_word(), Ordering::Release);
+    pub(crate) fn record(&mut self, ack: PendingAck) {
+        self.is_pending = true;
+        self.journal.slot(self.index)[0].store(ack.to_word(), Ordering::Release);
     }
 
     /// Removes the pending ACK, after it was sent.
     #[inline]
-    pub(crate) fn settle(&mut self) {
-        if self.owed {
-            self.owed = false;
-            self.will.entry(self.index)[0].store(0, Ordering::Release);
+    pub(crate) fn clear(&mut self) {
+        if self.is_pending {
+            self.is_pending = false;
+            self.journal.slot(self.index)[0].store(0, Ordering::Release);
         }
     }
 }
 
-impl Drop for Bequest {
+impl Drop for JournalSlot {
     fn drop(&mut self) {
-        self.settle();
-        *self.will.used.lock() &= !(1 << self.index);
+        self.clear();
+        *self.journal.used.lock() &= !(1 << self.index);
     }
 }
 
 // Fields that programs and brokers of earlier versions lack are 0. 0 means: no credits, MigReq set,
 // service RC.
-impl Debt {
-    const OWED: u64 = 1 << 63;
+impl PendingAck {
+    const PENDING: u64 = 1 << 63;
     const READY: u64 = 1 << 62;
 
     fn to_word(self) -> u64 {
         let credits = self.credits.code() ^ CreditCode::INVALID.code();
-        Self::OWED
+        Self::PENDING
             | if self.migreq { 0 } else { Self::READY }
             | u64::from(credits) << 48
             | u64::from(self.msn.get()) << 24
@@ -189,7 +192,7 @@ impl Debt {
         let low24 = |word: u64| u32::try_from(word & 0xFF_FFFF).unwrap_or(0);
         let [_, credits, ..] = word.to_be_bytes();
         let credits = CreditCode::new(credits ^ CreditCode::INVALID.code());
-        (word & Self::OWED != 0).then(|| Self {
+        (word & Self::PENDING != 0).then(|| Self {
             psn: Psn::new(low24(word)),
             msn: Msn::new(low24(word >> 24)),
             credits: credits.unwrap_or(CreditCode::INVALID),
@@ -198,7 +201,7 @@ impl Debt {
     }
 }
 
-impl Creditor {
+impl AckDestination {
     /// Returns the ACKNOWLEDGE opcode of the service with this number in the journal.
     //= RC-ACK-07 XRC-02
     fn opcode_of(number: u8) -> Option<Opcode> {
@@ -252,7 +255,7 @@ fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
 
 /// Returns the pending ACKs in a client's journal. Skips invalid entries, because the client may
 /// write anything to the file.
-pub(super) fn read(file: &OwnedFd) -> Vec<(Creditor, Debt)> {
+pub(super) fn read(file: &OwnedFd) -> Vec<(AckDestination, PendingAck)> {
     let mut bytes = [0; LEN];
     let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
         return Vec::new();
@@ -260,29 +263,32 @@ pub(super) fn read(file: &OwnedFd) -> Vec<(Creditor, Debt)> {
     let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();
     let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let (entries, _) = words.as_chunks::<WORDS>();
-    let entry = |[owed, rest @ ..]: &[u64; WORDS]| {
-        Some((Creditor::from_words(*rest)?, Debt::from_word(*owed)?))
+    let slot = |[ack, rest @ ..]: &[u64; WORDS]| {
+        Some((
+            AckDestination::from_words(*rest)?,
+            PendingAck::from_word(*ack)?,
+        ))
     };
-    entries.iter().filter_map(entry).collect()
+    entries.iter().filter_map(slot).collect()
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    fn creditor(local: &str, peer: &str) -> Creditor {
-        Creditor {
+    fn destination(local: &str, peer: &str) -> AckDestination {
+        AckDestination {
             local: LocalAddr::new(local.parse().expect("an address"), 0),
             peer: peer.parse().expect("an address"),
             dest_qp: Qpn::new(0xAB_CDEF),
-            opcode: Creditor::opcode_of(0).expect("RC has acknowledgements"),
+            opcode: AckDestination::opcode_of(0).expect("RC has acknowledgements"),
             pkey: Pkey::new(0x8123),
             traffic_class: 0x60,
         }
     }
 
-    fn debt(psn: u32, msn: u32) -> Debt {
-        Debt {
+    fn ack(psn: u32, msn: u32) -> PendingAck {
+        PendingAck {
             psn: Psn::new(psn),
             msn: Msn::new(msn),
             credits: CreditCode::INVALID,
@@ -293,78 +299,85 @@ mod tests {
     /// Entries are read as written, and entries of earlier versions keep their meaning.
     //= RC-APM-02 RC-CRD-01 XRC-02 type=test
     #[test]
-    fn an_acknowledgement_says_what_its_process_would() {
-        let will = Arc::new(Will::new().unwrap());
-        let file = will.fd().try_clone_to_owned().unwrap();
-        let xrc = Creditor {
+    fn a_pending_ack_is_read_as_it_was_written() {
+        let journal = Arc::new(AckJournal::new().unwrap());
+        let file = journal.fd().try_clone_to_owned().unwrap();
+        let xrc = AckDestination {
             opcode: Opcode::new(0xb1),
-            ..creditor("127.0.0.2", "10.1.2.3")
+            ..destination("127.0.0.2", "10.1.2.3")
         };
-        let mut entry = will.bequest(&xrc).unwrap();
+        let mut slot = journal.allocate_slot(&xrc).unwrap();
         for credits in (0..=31).map(|code| CreditCode::new(code).unwrap()) {
             for migreq in [false, true] {
-                let owed = Debt {
+                let ack = PendingAck {
                     credits,
                     migreq,
-                    ..debt(0xFF_FFFF, 0xAB_CDEF)
+                    ..ack(0xFF_FFFF, 0xAB_CDEF)
                 };
-                entry.owe(owed);
-                assert_eq!(read(&file), [(xrc, owed)]);
+                slot.record(ack);
+                assert_eq!(read(&file), [(xrc, ack)]);
             }
         }
-        let old = Debt::OWED | 5 << 24 | 7;
-        assert_eq!(Debt::from_word(old), Some(debt(7, 5)));
-        let nonsense = Debt::from_word(u64::MAX).unwrap();
+        let old = PendingAck::PENDING | 5 << 24 | 7;
+        assert_eq!(PendingAck::from_word(old), Some(ack(7, 5)));
+        let nonsense = PendingAck::from_word(u64::MAX).unwrap();
         assert_eq!(nonsense.credits, CreditCode::INVALID);
-        let words = creditor("127.0.0.2", "10.1.2.3").to_words();
-        assert_eq!(Creditor::from_words(words).unwrap().opcode.get(), 0x11);
+        let words = destination("127.0.0.2", "10.1.2.3").to_words();
+        assert_eq!(
+            AckDestination::from_words(words).unwrap().opcode.get(),
+            0x11
+        );
         let mut other = words;
         other[4] |= 2 << 48;
-        assert_eq!(Creditor::from_words(other), None, "of no service");
+        assert_eq!(AckDestination::from_words(other), None, "of no service");
     }
 
     #[test]
-    fn what_is_owed_can_be_read_until_it_is_settled() {
-        let will = Arc::new(Will::new().unwrap());
-        let file = will.fd().try_clone_to_owned().unwrap();
-        let v4 = creditor("127.0.0.2", "10.1.2.3");
-        let v6 = Creditor {
+    fn a_pending_ack_can_be_read_until_it_is_cleared() {
+        let journal = Arc::new(AckJournal::new().unwrap());
+        let file = journal.fd().try_clone_to_owned().unwrap();
+        let v4 = destination("127.0.0.2", "10.1.2.3");
+        let v6 = AckDestination {
             local: LocalAddr::new("fe80::1".parse().unwrap(), 7),
-            ..creditor("::1", "fe80::2")
+            ..destination("::1", "fe80::2")
         };
-        let mut first = will.bequest(&v4).unwrap();
-        let mut second = will.bequest(&v6).unwrap();
+        let mut first = journal.allocate_slot(&v4).unwrap();
+        let mut second = journal.allocate_slot(&v6).unwrap();
         assert_eq!(read(&file), []);
-        first.owe(debt(0, 0));
-        second.owe(debt(0xFF_FFFF, 0xFF_FFFF));
+        first.record(ack(0, 0));
+        second.record(ack(0xFF_FFFF, 0xFF_FFFF));
         assert_eq!(
             read(&file),
-            [(v4, debt(0, 0)), (v6, debt(0xFF_FFFF, 0xFF_FFFF))]
+            [(v4, ack(0, 0)), (v6, ack(0xFF_FFFF, 0xFF_FFFF))]
         );
-        first.owe(debt(1, 2));
-        second.settle();
-        assert_eq!(read(&file), [(v4, debt(1, 2))]);
+        first.record(ack(1, 2));
+        second.clear();
+        assert_eq!(read(&file), [(v4, ack(1, 2))]);
         drop(first);
         assert_eq!(read(&file), []);
     }
 
     #[test]
-    fn entries_are_used_again() {
-        let will = Arc::new(Will::new().unwrap());
-        let to = creditor("127.0.0.2", "127.0.0.3");
-        let mut all: Vec<_> = (0..ENTRIES).map(|_| will.bequest(&to).unwrap()).collect();
-        assert!(will.bequest(&to).is_none());
+    fn slots_are_reused() {
+        let journal = Arc::new(AckJournal::new().unwrap());
+        let to = destination("127.0.0.2", "127.0.0.3");
+        let mut all: Vec<_> = (0..SLOTS)
+            .map(|_| journal.allocate_slot(&to).unwrap())
+            .collect();
+        assert!(journal.allocate_slot(&to).is_none());
         all.swap_remove(17);
-        assert_eq!(will.bequest(&to).unwrap().index, 17);
+        assert_eq!(journal.allocate_slot(&to).unwrap().index, 17);
     }
 
     #[test]
-    fn a_will_that_is_cut_short_says_less() {
-        let will = Arc::new(Will::new().unwrap());
-        let to = creditor("127.0.0.2", "127.0.0.3");
-        let mut all: Vec<_> = (0..3).map(|_| will.bequest(&to).unwrap()).collect();
-        all.iter_mut().for_each(|entry| entry.owe(debt(5, 6)));
-        let file = std::fs::File::from(will.fd().try_clone_to_owned().unwrap());
+    fn a_truncated_journal_yields_fewer_acks() {
+        let journal = Arc::new(AckJournal::new().unwrap());
+        let to = destination("127.0.0.2", "127.0.0.3");
+        let mut all: Vec<_> = (0..3)
+            .map(|_| journal.allocate_slot(&to).unwrap())
+            .collect();
+        all.iter_mut().for_each(|slot| slot.record(ack(5, 6)));
+        let file = std::fs::File::from(journal.fd().try_clone_to_owned().unwrap());
         let mut copy = tempfile::tempfile().unwrap();
         let mut bytes = vec![0; LEN];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();

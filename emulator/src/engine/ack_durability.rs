@@ -5,7 +5,7 @@
 //! it with the response, when the delay is over
 //! ([`publish_ack`](crate::state::TxState::publish_ack)), or when it needs it. Over
 //! UDP an ACK is delayed only after it was recorded in the process's ACK journal, which the broker
-//! executes (`broker/will.rs`). Without a broker no ACK is delayed.
+//! executes (`broker/ack_journal.rs`). Without a broker no ACK is delayed.
 
 use std::mem::ManuallyDrop;
 use std::process;
@@ -18,7 +18,7 @@ use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use crate::state::{Caller, QpCore, QpInner, ServiceReason, debt_of};
+use crate::state::{Caller, QpCore, QpInner, ServiceReason, pending_ack_of};
 use crate::sys;
 use crate::tuning::{LAST_PAUSE_NS, LAST_TRIES};
 
@@ -37,30 +37,34 @@ impl EngineInner {
         let looked_after =
             core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_look_after();
         let may = looked_after && !self.arbiter.is_asleep();
-        may && (!core.tx.uses_socket() || self.may_write_down(core))
+        may && (!core.tx.uses_socket() || self.has_journal_slot(core))
     }
 
     /// Returns true if a delayed ACK can be recorded in the journal.
-    fn may_write_down(&self, core: &mut QpCore) -> bool {
-        let Some(will) = self.will.get().filter(|will| will.is_deposited()) else {
+    fn has_journal_slot(&self, core: &mut QpCore) -> bool {
+        let Some(journal) = self
+            .ack_journal
+            .get()
+            .filter(|journal| journal.is_registered())
+        else {
             return false;
         };
-        if core.tx.bequest.is_none()
-            && let Some(creditor) = core.tx.creditor(&core.qp)
+        if core.tx.journal_slot.is_none()
+            && let Some(ack_destination) = core.tx.ack_destination(&core.qp)
         {
-            core.tx.bequest = will.bequest(&creditor);
+            core.tx.journal_slot = journal.allocate_slot(&ack_destination);
         }
-        core.tx.bequest.is_some()
+        core.tx.journal_slot.is_some()
     }
 
     /// Records a pending ACK that may be among the packets that there was no room for.
     #[cold]
-    pub(super) fn note_unsent(&self, core: &mut QpCore, owed: Option<(Psn, Msn)>) {
-        if let Some(owed) = owed
-            && self.may_write_down(core)
-            && let Some(bequest) = &mut core.tx.bequest
+    pub(super) fn record_unsent_ack(&self, core: &mut QpCore, unacknowledged: Option<(Psn, Msn)>) {
+        if let Some(unacknowledged) = unacknowledged
+            && self.has_journal_slot(core)
+            && let Some(journal_slot) = &mut core.tx.journal_slot
         {
-            bequest.owe(debt_of(&core.qp, owed));
+            journal_slot.record(pending_ack_of(&core.qp, unacknowledged));
         }
     }
 
@@ -75,10 +79,10 @@ impl EngineInner {
                 //= DCW-12
                 core.qp.hang_up();
                 let is_dynamic = core.qp.config().qp_type.is_dynamic();
-                let owes = core.qp.owed_ack().is_some()
+                let has_unsent = core.qp.owed_ack().is_some()
                     || core.qp.pace().posts_wait()
                     || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
-                if owes {
+                if has_unsent {
                     self.transmit(inner, &mut core, &mem, Cause::Other, (now, caller), true);
                 } else if core.tx.has_backlog() {
                     self.resend_backlog(inner, &mut core, &mem, caller);

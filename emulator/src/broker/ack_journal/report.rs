@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{REPORT_AT, Will, words};
+use super::{AckJournal, REPORT_AT, words};
 use crate::link::packet_hooks::HitCounter;
 
 /// Most rules that have a counter.
@@ -27,16 +27,16 @@ pub(crate) struct Report {
 /// Counts the hits of a rule list in the journal file.
 #[derive(Debug)]
 pub(crate) struct HitTally {
-    will: Arc<Will>,
+    journal: Arc<AckJournal>,
     generation: u32,
     /// The numbers of the rules.
     ids: Vec<u32>,
 }
 
 impl HitTally {
-    pub(crate) fn new(will: Arc<Will>, generation: u32, ids: Vec<u32>) -> Box<Self> {
+    pub(crate) fn new(journal: Arc<AckJournal>, generation: u32, ids: Vec<u32>) -> Box<Self> {
         Box::new(Self {
-            will,
+            journal,
             generation,
             ids,
         })
@@ -46,15 +46,15 @@ impl HitTally {
 impl HitCounter for HitTally {
     fn begin(&self, hits: &mut dyn Iterator<Item = u64>) {
         let hits = self.ids.iter().copied().zip(hits);
-        self.will.count_anew(self.generation, hits);
+        self.journal.count_anew(self.generation, hits);
     }
 
     fn count(&self, index: usize, hits: u64) {
-        self.will.count(index, hits);
+        self.journal.count(index, hits);
     }
 }
 
-impl Will {
+impl AckJournal {
     fn report(&self) -> &[AtomicU64] {
         &self.shared.words()[REPORT_AT / size_of::<u64>()..][..WORDS]
     }
@@ -109,19 +109,19 @@ mod tests {
 
     #[test]
     fn counts_can_be_read_with_the_list_that_they_are_of() {
-        let will = Will::new().unwrap();
-        let file = will.fd().try_clone_to_owned().unwrap();
+        let journal = AckJournal::new().unwrap();
+        let file = journal.fd().try_clone_to_owned().unwrap();
         assert_eq!(read(&file), Report::default());
-        will.count_anew(7, [(3, 0), (5, 9)].into_iter());
-        will.count(0, 2);
-        will.count(MAX_COUNTED, 2);
+        journal.count_anew(7, [(3, 0), (5, 9)].into_iter());
+        journal.count(0, 2);
+        journal.count(MAX_COUNTED, 2);
         let report = read(&file);
         assert_eq!(
             (report.generation, &*report.hits),
             (7, &[(3, 2), (5, 9)][..])
         );
-        will.count_anew(8, (1..).map(|id| (id, u64::from(id))));
-        will.count(MAX_COUNTED - 1, 1);
+        journal.count_anew(8, (1..).map(|id| (id, u64::from(id))));
+        journal.count(MAX_COUNTED - 1, 1);
         let report = read(&file);
         assert_eq!((report.generation, report.hits.len()), (8, MAX_COUNTED));
         assert_eq!(report.hits.last(), Some(&(64, 1)));

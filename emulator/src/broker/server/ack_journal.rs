@@ -6,31 +6,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Aeth, Bth, Syndrome};
 
+use super::super::ack_journal::{self, AckDestination, PendingAck};
 use super::super::sys;
-use super::super::will::{self, Creditor, Debt};
 use super::connections::Client;
 use crate::link::sys::{SendOptions, send};
 use crate::link::{LocalAddr, socket};
 
 /// A client's ACK journal, and its process.
-pub(super) struct Deposit {
-    will: OwnedFd,
+pub(super) struct RegisteredJournal {
+    journal: OwnedFd,
     /// A pidfd. Readable when the process has ended, even if a child holds the connection. `None`
     /// if the system has no pidfds.
     process: Option<OwnedFd>,
 }
 
-impl Deposit {
-    pub(super) fn new(will: OwnedFd, pid: u32) -> Self {
+impl RegisteredJournal {
+    pub(super) fn new(journal: OwnedFd, pid: u32) -> Self {
         let process = sys::open_process(pid)
             .inspect_err(|error| tracing::debug!(%error, pid, "failed to watch a client's process"))
             .ok();
-        Self { will, process }
+        Self { journal, process }
     }
 
     /// Returns the journal's memory file.
-    pub(super) const fn will(&self) -> &OwnedFd {
-        &self.will
+    pub(super) const fn journal(&self) -> &OwnedFd {
+        &self.journal
     }
 
     /// Returns the pidfd to poll.
@@ -42,32 +42,35 @@ impl Deposit {
 impl Client {
     /// Sends the ACKs that a terminated client left pending. Returns the journal unless it was
     /// processed before, because a live process may still use the connections in it.
-    pub(super) fn carry_out_will(&mut self) -> Option<OwnedFd> {
-        let deposit = self.deposit.take()?;
-        for (creditor, debt) in will::read(&deposit.will) {
+    pub(super) fn send_pending_acks(&mut self) -> Option<OwnedFd> {
+        let registered_journal = self.registered_journal.take()?;
+        for (destination, ack) in ack_journal::read(&registered_journal.journal) {
             let pid = self.peer.pid;
-            match pay(&creditor, debt) {
-                Ok(()) => tracing::info!(pid, ?creditor, ?debt, "sent a pending ACK"),
-                Err(error) => tracing::warn!(pid, %error, ?creditor, "failed to send pending ACK"),
+            match send_ack(&destination, ack) {
+                Ok(()) => tracing::info!(pid, ?destination, ?ack, "sent a pending ACK"),
+                Err(error) => {
+                    tracing::warn!(pid, %error, ?destination, "failed to send pending ACK")
+                }
             }
         }
-        Some(deposit.will)
+        Some(registered_journal.journal)
     }
 }
 
 /// Sends one ACK, from a new socket.
-fn pay(creditor: &Creditor, debt: Debt) -> io::Result<()> {
-    let Creditor {
+fn send_ack(destination: &AckDestination, ack: PendingAck) -> io::Result<()> {
+    let AckDestination {
         local,
         peer,
         traffic_class,
         ..
-    } = *creditor;
+    } = *destination;
     let to = local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
     let socket = socket::open_send(local, 0, None)?;
     let source = socket.local_addr()?.as_socket();
     let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
-    let packet = acknowledgement(creditor, debt, local, port).ok_or(io::ErrorKind::InvalidInput)?;
+    let packet =
+        acknowledgement(destination, ack, local, port).ok_or(io::ErrorKind::InvalidInput)?;
     let options = SendOptions {
         tos: (traffic_class != 0).then_some(traffic_class),
         hop_limit: None,
@@ -79,24 +82,24 @@ fn pay(creditor: &Creditor, debt: Debt) -> io::Result<()> {
 /// Builds the ACK packet like the transport would.
 //= RC-ACK-07
 fn acknowledgement(
-    creditor: &Creditor,
-    debt: Debt,
+    destination: &AckDestination,
+    ack: PendingAck,
     local: LocalAddr,
     source_port: u16,
 ) -> Option<Vec<u8>> {
     let bth = Bth {
         //= BTH-03 RC-APM-02
-        migreq: debt.migreq,
-        pkey: creditor.pkey,
-        ..Bth::new(creditor.opcode, creditor.dest_qp, debt.psn)
+        migreq: ack.migreq,
+        pkey: destination.pkey,
+        ..Bth::new(destination.opcode, destination.dest_qp, ack.psn)
     };
     let aeth = Aeth {
         //= RC-CRD-01
-        syndrome: Syndrome::Ack(debt.credits),
-        msn: debt.msn,
+        syndrome: Syndrome::Ack(ack.credits),
+        msn: ack.msn,
     };
     let mut packet = [&bth.to_bytes()[..], &aeth.to_bytes()[..]].concat();
-    let flow = IcrcFlow::new(local.ip(), creditor.peer, source_port)?;
+    let flow = IcrcFlow::new(local.ip(), destination.peer, source_port)?;
     packet.extend(flow.compute(0, &packet).to_le_bytes());
     Some(packet)
 }
@@ -110,7 +113,7 @@ mod tests {
     //= RC-APM-02 RC-CRD-01 type=test
     #[test]
     fn an_acknowledgement_is_a_whole_packet() {
-        let creditor = Creditor {
+        let destination = AckDestination {
             local: LocalAddr::new("127.0.0.2".parse().unwrap(), 0),
             peer: "127.0.0.3".parse().unwrap(),
             dest_qp: Qpn::new(0x12_3456),
@@ -118,22 +121,22 @@ mod tests {
             pkey: Pkey::DEFAULT,
             traffic_class: 0,
         };
-        let debt = Debt {
+        let ack = PendingAck {
             psn: Psn::new(77),
             msn: Msn::new(3),
             credits: CreditCode::new(9).unwrap(),
             migreq: false,
         };
-        let bytes = acknowledgement(&creditor, debt, creditor.local, 50_000).unwrap();
+        let bytes = acknowledgement(&destination, ack, destination.local, 50_000).unwrap();
         let packet = Packet::parse(&bytes).unwrap();
-        assert_eq!(packet.bth().dest_qp, creditor.dest_qp);
-        assert_eq!(packet.bth().psn, debt.psn);
-        assert_eq!(packet.bth().opcode, creditor.opcode);
+        assert_eq!(packet.bth().dest_qp, destination.dest_qp);
+        assert_eq!(packet.bth().psn, ack.psn);
+        assert_eq!(packet.bth().opcode, destination.opcode);
         assert!(!packet.bth().migreq);
         let aeth = packet.headers().aeth.unwrap();
-        assert_eq!(aeth.msn, debt.msn);
-        assert_eq!(aeth.syndrome, Syndrome::Ack(debt.credits));
-        let flow = IcrcFlow::new(creditor.local.ip(), creditor.peer, 50_000).unwrap();
+        assert_eq!(aeth.msn, ack.msn);
+        assert_eq!(aeth.syndrome, Syndrome::Ack(ack.credits));
+        let flow = IcrcFlow::new(destination.local.ip(), destination.peer, 50_000).unwrap();
         let crc = flow.compute(0, packet.covered());
         assert_eq!(packet.icrc_bytes(), crc.to_le_bytes());
     }

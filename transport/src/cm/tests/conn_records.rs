@@ -1,45 +1,52 @@
 //! Connection records for a process that outlives this one.
 
-use super::super::BondKind;
+use super::super::ConnRecordKind;
 use super::*;
 
 /// Returns the last state of the only connection's record, or none.
-fn kind(cm: &mut Cm, id: CommId) -> Option<BondKind> {
+fn kind(cm: &mut Cm, id: CommId) -> Option<ConnRecordKind> {
     let mut last = None;
-    while let Some((of, bond)) = cm.poll_bond() {
+    while let Some((of, conn_record)) = cm.poll_conn_record() {
         assert_eq!(of, id);
-        last = Some(bond.map(|bond| bond.kind));
+        last = Some(conn_record.map(|conn_record| conn_record.kind));
     }
     last.expect("the state has changed")
 }
 
 #[test]
-fn a_bond_lasts_from_the_request_to_the_peers_farewell() {
+fn a_conn_record_lasts_from_the_request_to_the_peers_drep() {
     let mut pair = Pair::new();
     let (a, b) = pair.request();
-    assert_eq!(kind(&mut pair.b, b), Some(BondKind::Asked));
+    assert_eq!(kind(&mut pair.b, b), Some(ConnRecordKind::Requested));
     // Before the REP arrives, the peer of the active side need not be notified.
     assert_eq!(kind(&mut pair.a, a), None);
     pair.b.reply(pair.now, b, rep(0x22)).unwrap();
-    let (of, bond) = pair.b.poll_bond().expect("the state has changed");
-    let bond = bond.expect("a bond");
-    assert_eq!((of, bond.own_id, bond.peer_id), (b, b, a));
-    assert_eq!((bond.route, bond.peer_qpn), (back(to_b()), Qpn::new(0x11)));
-    assert_eq!(bond.kind, BondKind::Made);
+    let (of, conn_record) = pair.b.poll_conn_record().expect("the state has changed");
+    let conn_record = conn_record.expect("a bond");
+    assert_eq!((of, conn_record.own_id, conn_record.peer_id), (b, b, a));
+    assert_eq!(
+        (conn_record.route, conn_record.peer_qpn),
+        (back(to_b()), Qpn::new(0x11))
+    );
+    assert_eq!(conn_record.kind, ConnRecordKind::Established);
     pair.event_of_a();
-    assert_eq!(kind(&mut pair.a, a), Some(BondKind::Made));
+    assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Established));
     pair.a.ready(pair.now, a, &[]).unwrap();
     pair.event_of_b();
-    assert_eq!(kind(&mut pair.b, b), Some(BondKind::Made));
+    assert_eq!(kind(&mut pair.b, b), Some(ConnRecordKind::Established));
     pair.a.disconnect(pair.now, a, &[]).unwrap();
-    assert_eq!(kind(&mut pair.a, a), Some(BondKind::Parting));
+    assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
     pair.event_of_b();
-    assert_eq!(kind(&mut pair.b, b), Some(BondKind::Made), "A waits");
+    assert_eq!(
+        kind(&mut pair.b, b),
+        Some(ConnRecordKind::Established),
+        "A waits"
+    );
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(kind(&mut pair.b, b), None);
     pair.event_of_a();
     assert_eq!(kind(&mut pair.a, a), None);
-    assert_eq!(pair.a.poll_bond(), None, "nothing has changed");
+    assert_eq!(pair.a.poll_conn_record(), None, "nothing has changed");
 }
 
 /// Checks that a destroyed connection sends one DREQ, and that its record stays until the peer
@@ -49,7 +56,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
     pair.a.destroy(pair.now, a);
-    assert_eq!(kind(&mut pair.a, a), Some(BondKind::Parting));
+    assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
     pair.event_of_b();
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
     pair.settle();
@@ -61,7 +68,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     kind(&mut pair.a, a);
     pair.a.destroy(pair.now, a);
     pair.said_by_a();
-    assert_eq!(kind(&mut pair.a, a), Some(BondKind::Parting));
+    assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
     pair.tell_a(dreq(b, a, 0x11));
     assert_eq!(kind(&mut pair.a, a), None);
 
@@ -70,7 +77,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     let (a, _) = pair.connection();
     kind(&mut pair.a, a);
     pair.a.destroy(pair.now, a);
-    assert_eq!(kind(&mut pair.a, a), Some(BondKind::Parting));
+    assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
     pair.said_by_a();
     pair.pass(2 * TIMEWAIT);
     assert_eq!(kind(&mut pair.a, a), None);
@@ -80,7 +87,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
 fn a_rejection_unbinds() {
     let mut pair = Pair::new();
     let (_, b) = pair.request();
-    assert_eq!(kind(&mut pair.b, b), Some(BondKind::Asked));
+    assert_eq!(kind(&mut pair.b, b), Some(ConnRecordKind::Requested));
     pair.b
         .reject(pair.now, b, RejReason::Consumer, &[], &[])
         .unwrap();
@@ -92,5 +99,9 @@ fn a_rejection_unbinds() {
     kind(&mut pair.b, b);
     pair.pass(2 * TIMEWAIT);
     while pair.b.poll_event().is_some() {}
-    assert!(pair.b.poll_bond().is_none_or(|(_, bond)| bond.is_none()));
+    assert!(
+        pair.b
+            .poll_conn_record()
+            .is_none_or(|(_, conn_record)| conn_record.is_none())
+    );
 }
