@@ -25,7 +25,7 @@ use crate::link::sys::SendOptions;
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{Slot, steering_program};
 
-use super::farewell::Farewells;
+use super::disconnect_notifier::DisconnectNotifier;
 use super::gsi::{self, Lapsed, Recipients, Waiting};
 use super::relay::Relay;
 
@@ -84,7 +84,7 @@ pub(super) struct Group {
     /// Slots without a process whose sockets this broker has created or got back. It answers on
     /// them like on its own.
     vacant: BTreeSet<Slot>,
-    farewells: Farewells,
+    notifier: DisconnectNotifier,
     /// Sends disconnect notices. Opened on first use.
     cm_socket: Option<Socket>,
 }
@@ -102,7 +102,7 @@ impl Group {
             users: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             vacant: BTreeSet::new(),
-            farewells: Farewells::default(),
+            notifier: DisconnectNotifier::default(),
             cm_socket: None,
         }
     }
@@ -273,12 +273,12 @@ impl Group {
             local: self.local,
         };
         let (users, local) = (&self.users, self.local);
-        let farewells = &mut self.farewells;
+        let notifier = &mut self.notifier;
         let mut gsi = |source: SocketAddr, packet: &[u8]| {
             let Some(message) = gsi::message_of(packet) else {
                 return Vec::new();
             };
-            farewells.hear(source.ip(), &message);
+            notifier.on_reply(source.ip(), &message);
             let slots = match gsi::recipients(&message, local.ip(), services, users) {
                 Recipients::Slots(slots) => slots,
                 Recipients::NobodyListens(service) => {
@@ -333,19 +333,19 @@ impl Group {
             .iter()
             .filter(|conn_record| conn_record.route.local == self.local.ip())
         {
-            self.farewells.add(*conn_record, now);
+            self.notifier.add(*conn_record, now);
         }
-        self.say_farewells(now);
+        self.send_disconnects(now);
     }
 
     /// Returns the time of the next disconnect notice.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.farewells.deadline()
+        self.notifier.deadline()
     }
 
     /// Sends the disconnect notices that are due, or all if no process is left at this address.
-    pub(super) fn say_farewells(&mut self, now: Instant) {
-        let messages = self.farewells.say(now, self.users.is_empty());
+    pub(super) fn send_disconnects(&mut self, now: Instant) {
+        let messages = self.notifier.take_due(now, self.users.is_empty());
         for (peer, tid, message) in messages {
             tracing::info!(local = %self.local, %peer, %message, "sending a disconnect notice");
             if let Err(error) = self.say(peer, Mad::new(tid, message)) {
@@ -403,7 +403,7 @@ impl Group {
     /// receives.
     pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
         if self.users.remove(&slot) {
-            self.say_farewells(now);
+            self.send_disconnects(now);
             self.orphaned.insert(slot);
         }
     }
@@ -446,7 +446,7 @@ impl Group {
         if !self.users.remove(&slot) {
             return;
         }
-        self.say_farewells(now);
+        self.send_disconnects(now);
         self.empty(slot);
     }
 
@@ -606,7 +606,7 @@ mod tests {
     /// A notice leaves only from the address of the connection.
     //= CM-ST-10 type=test
     #[test]
-    fn a_farewell_leaves_from_the_address_of_the_connection() {
+    fn a_disconnect_leaves_from_the_address_of_the_connection() {
         let [mut of_it, mut other] = [6, 7].map(|last| group(local(last)));
         for group in [&mut of_it, &mut other] {
             group.grow(Slot::new(1)).unwrap();

@@ -43,8 +43,8 @@ use crate::steering::Slot;
 
 mod ack_journal;
 mod client;
+mod disconnect_notifier;
 mod domain;
-mod farewell;
 mod faults;
 mod group;
 mod gsi;

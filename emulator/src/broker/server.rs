@@ -285,7 +285,7 @@ impl Server {
             }
         }
         for group in self.groups.values_mut() {
-            group.say_farewells(now);
+            group.send_disconnects(now);
         }
         self.drop_gone();
         for slot in self.slots.check_orphans() {

@@ -69,7 +69,7 @@ impl EngineInner {
     }
 
     /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
-    pub(crate) fn say_farewell(&self, inner: &QpInner) {
+    pub(crate) fn flush_before_close(&self, inner: &QpInner) {
         let caller = Caller::Application;
         for _ in 0..LAST_TRIES {
             {

@@ -418,7 +418,7 @@ impl EngineInner {
         drop(removed);
         self.leave_groups(qpn);
         self.end_flows(inner);
-        self.say_farewell(inner);
+        self.flush_before_close(inner);
         inner.abandon();
         self.regions.free_windows_of(qpn);
         self.release_qp_num(qpn);

@@ -358,7 +358,7 @@ impl Qp {
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
             // A reset drops delayed ACKs, and on another path no peer waits for them.
-            engine.say_farewell(inner);
+            engine.flush_before_close(inner);
         }
         if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Err.code() {
             engine.receive_before_end(inner);

@@ -9,8 +9,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod farewell;
 mod faults;
+mod flush_before_close;
 mod forged;
 mod gone;
 mod node;

@@ -13,7 +13,7 @@ use rocade_transport::cm::{ConnRecord, ConnRecordKind};
 use rocade_wire::mad::{CmMessage, CommId, Drep, Dreq, Rej, RejReason, Rejected, TransactionId};
 
 /// Delays between the repetitions of a notice, unless the peer has answered it.
-const AGAIN: [Duration; 3] = [
+const RETRY_AFTER: [Duration; 3] = [
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_millis(800),
@@ -24,36 +24,36 @@ type PeerEnd = (IpAddr, CommId);
 
 /// A notice to a peer whose process is gone.
 #[derive(Debug)]
-struct Farewell {
+struct PendingDisconnect {
     conn_record: ConnRecord,
     due: Instant,
     /// Number of times it was sent.
-    said: usize,
+    attempts: usize,
 }
 
 /// The disconnect notices of an address.
 #[derive(Debug, Default)]
-pub(super) struct Farewells(BTreeMap<PeerEnd, Farewell>);
+pub(super) struct DisconnectNotifier(BTreeMap<PeerEnd, PendingDisconnect>);
 
-impl Farewells {
+impl DisconnectNotifier {
     /// Adds a notice for a connection of a process that is gone.
     pub(super) fn add(&mut self, conn_record: ConnRecord, now: Instant) {
         let wait = match conn_record.kind {
             ConnRecordKind::Requested | ConnRecordKind::Established => Duration::ZERO,
             // The process sent a DREQ itself, and the peer may be about to answer.
-            ConnRecordKind::Disconnecting => AGAIN[0],
+            ConnRecordKind::Disconnecting => RETRY_AFTER[0],
         };
-        let farewell = Farewell {
+        let pending = PendingDisconnect {
             conn_record,
             due: now + wait,
-            said: 0,
+            attempts: 0,
         };
         self.0
-            .insert((conn_record.route.remote, conn_record.peer_id), farewell);
+            .insert((conn_record.route.remote, conn_record.peer_id), pending);
     }
 
     /// Handles a message to a process that is gone: removes the notice that it answers.
-    pub(super) fn hear(&mut self, peer: IpAddr, message: &CmMessage) {
+    pub(super) fn on_reply(&mut self, peer: IpAddr, message: &CmMessage) {
         match message {
             CmMessage::Dreq(Dreq { local_id, .. })
             | CmMessage::Rej(Rej { local_id, .. })
@@ -66,23 +66,23 @@ impl Farewells {
 
     /// Returns the notices to send now, with their destinations. With `all`, every notice one last
     /// time.
-    pub(super) fn say(
+    pub(super) fn take_due(
         &mut self,
         now: Instant,
         all: bool,
     ) -> Vec<(IpAddr, TransactionId, CmMessage)> {
         let mut messages = Vec::new();
-        self.0.retain(|&(peer, _), farewell| {
-            if farewell.due > now && !all {
+        self.0.retain(|&(peer, _), pending| {
+            if pending.due > now && !all {
                 return true;
             }
-            let message = farewell.message();
-            let tid = TransactionId::new(farewell.conn_record.own_id.get().into());
+            let message = pending.message();
+            let tid = TransactionId::new(pending.conn_record.own_id.get().into());
             messages.push((peer, tid, message));
-            let next = AGAIN.get(farewell.said);
-            farewell.said += 1;
+            let next = RETRY_AFTER.get(pending.attempts);
+            pending.attempts += 1;
             next.is_some_and(|wait| {
-                farewell.due = now + *wait;
+                pending.due = now + *wait;
                 !all
             })
         });
@@ -91,11 +91,11 @@ impl Farewells {
 
     /// Returns the time of the next notice.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.0.values().map(|farewell| farewell.due).min()
+        self.0.values().map(|pending| pending.due).min()
     }
 }
 
-impl Farewell {
+impl PendingDisconnect {
     /// Returns the message that ends a connection, or that rejects a request for one.
     //= CM-ST-10
     fn message(&self) -> CmMessage {
@@ -157,8 +157,8 @@ mod tests {
     }
 
     /// Returns DREQs as (own ID, peer's ID, queue pair), and REJs as (own ID, peer's ID, reason).
-    fn said(farewells: &mut Farewells, now: Instant, all: bool) -> Vec<(u32, u32, u32)> {
-        let all = farewells.say(now, all).into_iter();
+    fn taken(notifier: &mut DisconnectNotifier, now: Instant, all: bool) -> Vec<(u32, u32, u32)> {
+        let all = notifier.take_due(now, all).into_iter();
         let all = all.map(|(peer, _, message)| {
             assert_eq!(peer, PEER);
             match message {
@@ -176,38 +176,38 @@ mod tests {
 
     #[test]
     fn connections_and_requests_are_ended() {
-        let (mut farewells, now) = (Farewells::default(), Instant::now());
-        farewells.add(conn_record(0x31, 1, 0x11, ConnRecordKind::Established), now);
-        farewells.add(conn_record(0x32, 2, 0x12, ConnRecordKind::Established), now);
-        farewells.add(conn_record(0x33, 3, 0x13, ConnRecordKind::Requested), now);
-        farewells.add(
+        let (mut notifier, now) = (DisconnectNotifier::default(), Instant::now());
+        notifier.add(conn_record(0x31, 1, 0x11, ConnRecordKind::Established), now);
+        notifier.add(conn_record(0x32, 2, 0x12, ConnRecordKind::Established), now);
+        notifier.add(conn_record(0x33, 3, 0x13, ConnRecordKind::Requested), now);
+        notifier.add(
             conn_record(0x34, 4, 0x14, ConnRecordKind::Disconnecting),
             now,
         );
         let first = [(0x31, 1, 0x11), (0x32, 2, 0x12), (0x33, 3, 28)];
-        assert_eq!(said(&mut farewells, now, false), first);
-        assert_eq!(said(&mut farewells, now, false), []);
-        let soon = now + AGAIN[0];
-        assert_eq!(farewells.deadline(), Some(soon));
-        farewells.hear(PEER, &drep(2));
-        farewells.hear(PEER, &drep(9));
-        farewells.hear([10, 0, 0, 3].into(), &drep(1));
+        assert_eq!(taken(&mut notifier, now, false), first);
+        assert_eq!(taken(&mut notifier, now, false), []);
+        let soon = now + RETRY_AFTER[0];
+        assert_eq!(notifier.deadline(), Some(soon));
+        notifier.on_reply(PEER, &drep(2));
+        notifier.on_reply(PEER, &drep(9));
+        notifier.on_reply([10, 0, 0, 3].into(), &drep(1));
         let again = [(0x31, 1, 0x11), (0x33, 3, 28), (0x34, 4, 0x14)];
-        assert_eq!(said(&mut farewells, soon, false), again);
-        farewells.hear(PEER, &drep(3));
-        farewells.hear(PEER, &drep(4));
+        assert_eq!(taken(&mut notifier, soon, false), again);
+        notifier.on_reply(PEER, &drep(3));
+        notifier.on_reply(PEER, &drep(4));
         // After the last repetition, the notice is dropped.
         let mut times = 0;
-        while let Some(due) = farewells.deadline() {
-            assert_eq!(said(&mut farewells, due, false), [(0x31, 1, 0x11)]);
+        while let Some(due) = notifier.deadline() {
+            assert_eq!(taken(&mut notifier, due, false), [(0x31, 1, 0x11)]);
             times += 1;
         }
         assert_eq!(times, 2);
-        farewells.add(
+        notifier.add(
             conn_record(0x35, 5, 0x15, ConnRecordKind::Disconnecting),
             soon,
         );
-        assert_eq!(said(&mut farewells, soon, true), [(0x35, 5, 0x15)]);
-        assert_eq!(farewells.deadline(), None);
+        assert_eq!(taken(&mut notifier, soon, true), [(0x35, 5, 0x15)]);
+        assert_eq!(notifier.deadline(), None);
     }
 }
