@@ -70,9 +70,9 @@ fn a_group_gets_a_copy_each() {
     // One QP has no receive, and one has another Q_Key. Other members are not affected.
     let deaf = ud(&b);
     deaf.attach_mcast(group).unwrap();
-    let stranger = create(&b, QpType::Ud);
-    to_rts(&stranger, QKEY + 1);
-    stranger.attach_mcast(group).unwrap();
+    let foreign_socket = create(&b, QpType::Ud);
+    to_rts(&foreign_socket, QKEY + 1);
+    foreign_socket.attach_mcast(group).unwrap();
     let receivers = [(&members[0], &b), (&members[1], &b), (&members[2], &a)];
     for (index, (qp, side)) in receivers.iter().enumerate() {
         qp.recv_queue()
@@ -80,7 +80,10 @@ fn a_group_gets_a_copy_each() {
             .unwrap();
     }
     outsider.recv_queue().push(7, &[b.sge(0, 100)]).unwrap();
-    stranger.recv_queue().push(8, &[b.sge(0, 100)]).unwrap();
+    foreign_socket
+        .recv_queue()
+        .push(8, &[b.sge(0, 100)])
+        .unwrap();
     let ah = a.pd.create_ah(&address(group)).unwrap();
     a.fill(0, b"all of you");
     send_to_group(&sender, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
@@ -105,7 +108,9 @@ fn a_group_gets_a_copy_each() {
         assert_eq!(bytes[GRH - 4..GRH], [239, 1, 2, 3]);
     }
     wait(&b, || deaf.counters().dropped(DropReason::NoReceive) == 1);
-    wait(&b, || stranger.counters().dropped(DropReason::BadQkey) == 1);
+    wait(&b, || {
+        foreign_socket.counters().dropped(DropReason::BadQkey) == 1
+    });
     assert_eq!(outsider.counters().rx_packets, 0);
     // A QP that has left gets nothing, and the others stay members.
     members[0].detach_mcast(group).unwrap();

@@ -119,7 +119,7 @@ struct SharedDomain {
 /// State of a shared address in this process.
 struct Share {
     /// The lock by which the broker owns the address.
-    claim: OwnedFd,
+    address_lock: OwnedFd,
     /// The secret of the processes that share the address.
     key: ForwardKey,
     /// Copies of the sockets 0 up to that of this process.

@@ -19,7 +19,7 @@ use socket2::Socket;
 
 use crate::cm::gsi::packet as gsi_packet;
 use crate::cm::services::Services;
-use crate::link::claim::{Claim, Introduction};
+use crate::link::address_lock::{AddressLock, OwnerInfo};
 use crate::link::socket::{self, ReceiveKind, Sharing};
 use crate::link::sys::SendOptions;
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
@@ -73,7 +73,7 @@ enum Steering {
 #[derive(Debug)]
 pub(super) struct Group {
     local: LocalAddr,
-    claim: Claim,
+    address_lock: AddressLock,
     key: ForwardKey,
     members: Vec<Member>,
     steering: Steering,
@@ -91,10 +91,10 @@ pub(super) struct Group {
 
 impl Group {
     /// Creates a group without sockets for an address that this broker has locked.
-    pub(super) fn new(local: LocalAddr, claim: Claim, key: ForwardKey) -> Self {
+    pub(super) fn new(local: LocalAddr, address_lock: AddressLock, key: ForwardKey) -> Self {
         Self {
             local,
-            claim,
+            address_lock,
             key,
             members: Vec::new(),
             steering: Steering::Open,
@@ -123,8 +123,8 @@ impl Group {
     }
 
     /// Returns the lock by which this broker owns the address.
-    pub(super) const fn claim(&self) -> &Claim {
-        &self.claim
+    pub(super) const fn address_lock(&self) -> &AddressLock {
+        &self.address_lock
     }
 
     /// Returns the secret of the processes that share the address.
@@ -372,8 +372,8 @@ impl Group {
     }
 
     /// Answers a query for the owner of the address.
-    pub(super) fn introduce(&self, introduction: &Introduction) {
-        self.claim.introduce(introduction);
+    pub(super) fn send_owner_info(&self, owner_info: &OwnerInfo) {
+        self.address_lock.send_owner_info(owner_info);
     }
 
     /// Notes that the slot uses the address. A new user gets an empty socket with the usual buffer
@@ -525,13 +525,13 @@ mod tests {
 
     fn group(local: LocalAddr) -> Group {
         let key = ForwardKey::from_bytes([7; 16]);
-        Group::new(local, Claim::take(local).unwrap(), key)
+        Group::new(local, AddressLock::acquire(local).unwrap(), key)
     }
 
     fn same(old: &Group) -> Group {
-        let claim = old.claim().fd().try_clone_to_owned().unwrap();
-        let claim = Claim::restore(claim, old.local).unwrap();
-        Group::new(old.local, claim, old.key())
+        let address_lock = old.address_lock().fd().try_clone_to_owned().unwrap();
+        let address_lock = AddressLock::restore(address_lock, old.local).unwrap();
+        Group::new(old.local, address_lock, old.key())
     }
 
     fn copy(group: &Group, index: usize) -> OwnedFd {

@@ -17,7 +17,7 @@
 //!   living clients therefore still hold a prefix of the group without gaps.
 //! - Each client holds the lock of its slot's lock file. A new broker sees from the locks which
 //!   clients live, and adds to a group only after they have handed back their sockets.
-//! - The first user of an address locks it in the network namespace (`link/claim.rs`), so that no
+//! - The first user of an address locks it in the network namespace (`link/address_lock.rs`), so that no
 //!   other broker adds to its group.
 //! - Before and after a broker adds to a group, it compares the kernel's list of sockets on the
 //!   address with its own. It adds nothing while there are foreign ones.

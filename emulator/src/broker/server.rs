@@ -12,7 +12,7 @@ use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
 use crate::cm::services::Services;
 use crate::link::LocalAddr;
-use crate::link::claim::{Introduction, Rival};
+use crate::link::address_lock::{CompetingBroker, OwnerInfo};
 use crate::steering::Slot;
 
 mod ack_journal;
@@ -77,7 +77,7 @@ struct Server {
     /// XRC domains that processes share.
     domains: xrc::Domains,
     /// Other brokers that own addresses requested by clients.
-    rivals: BTreeMap<LocalAddr, Rival>,
+    competitors: BTreeMap<LocalAddr, CompetingBroker>,
     started: Instant,
     /// End of the wait for clients of an earlier broker.
     recovery_deadline: Instant,
@@ -124,7 +124,7 @@ impl Server {
             lapsed: Lapsed::default(),
             journals: BTreeMap::new(),
             domains: xrc::Domains::default(),
-            rivals: BTreeMap::new(),
+            competitors: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
             // The process that started the broker may take a moment to connect.
@@ -189,7 +189,7 @@ impl Server {
         let first_group = fds.len();
         for group in self.groups.values() {
             fds.extend(group.socket(0).map(readable));
-            fds.push(readable(group.claim().fd()));
+            fds.push(readable(group.address_lock().fd()));
             fds.extend(group.orphaned().map(readable));
             fds.extend(group.vacant().map(readable));
         }
@@ -240,7 +240,7 @@ impl Server {
 
     /// Receives from the broker's sockets, and answers queries for the owner of an address.
     fn look_after_groups(&mut self) {
-        let introduction = Introduction {
+        let owner_info = OwnerInfo {
             pid: std::process::id(),
             dir: self.paths.dir().to_owned(),
         };
@@ -249,7 +249,7 @@ impl Server {
             let received = group.receive(&self.services, &mut self.lapsed, now);
             self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
             group.receive_orphaned(|packet| self.domains.route(packet));
-            group.introduce(&introduction);
+            group.send_owner_info(&owner_info);
         }
     }
 
@@ -303,7 +303,7 @@ impl Server {
                     .is_some_and(|pending| pending.local == *local)
             })
         };
-        self.rivals.retain(|local, _| waiting(local));
+        self.competitors.retain(|local, _| waiting(local));
         self.keep_files();
         if self.clients.iter().any(|client| client.slot.is_some()) || self.slots.has_orphans() {
             self.last_active = now;

@@ -50,7 +50,7 @@ use crate::link::fault::Rule;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::shm::{self, ShmLink};
 use crate::link::sim::{Network, SimLink};
-use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
+use crate::link::{Link, LinkError, LocalAddr, SocketOwner, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::raw::RawPorts;
@@ -649,10 +649,10 @@ fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
     // either.
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
-    let is_own = |holder: &Holder| matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id());
+    let is_own = |owner: &SocketOwner| matches!(owner, SocketOwner::Process { pid, .. } if *pid == std::process::id());
     for _ in 0..ATTEMPTS {
         match UdpLink::bind(local) {
-            Err(LinkError::InUse { holder, .. }) if is_own(&holder) => thread::sleep(PAUSE),
+            Err(LinkError::InUse { owner, .. }) if is_own(&owner) => thread::sleep(PAUSE),
             result => return result,
         }
     }

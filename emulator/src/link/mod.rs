@@ -15,27 +15,27 @@ use rocade_wire::{Packet, PacketError, Qpn, ShortPacket};
 
 use crate::steering::Slot;
 
+pub(crate) mod address_lock;
 pub mod capture;
 mod carried;
-pub(crate) mod claim;
 pub mod fault;
 pub(crate) mod forward;
 mod habit;
-pub(crate) mod holder;
 pub(crate) mod packet_hooks;
 mod port_speed;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod socket;
+pub(crate) mod socket_owner;
 pub(crate) mod sys;
 mod udp;
 
 pub use forward::{Arrival, ForwardKey};
-pub use holder::Holder;
 pub(crate) use port_speed::PortSpeed;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
+pub use socket_owner::SocketOwner;
 pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, UdpLink, UdpTxHandle};
 
 /// The UDP destination port of every RoCEv2 packet.
@@ -348,7 +348,7 @@ pub enum LinkError {
         /// The address.
         local: LocalAddr,
         /// The owner.
-        holder: Holder,
+        owner: SocketOwner,
     },
     /// The address is not local to this machine or network namespace.
     NotLocal {
@@ -380,8 +380,8 @@ pub enum LinkError {
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse { local, holder } => {
-                write!(f, "UDP port {ROCE_PORT} of {local} is taken: {holder}")
+            Self::InUse { local, owner } => {
+                write!(f, "UDP port {ROCE_PORT} of {local} is taken: {owner}")
             }
             Self::NotLocal { local } => {
                 write!(f, "{local} is not an address of this machine")

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use libc::c_int;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
-use super::{LinkError, LocalAddr, ROCE_PORT, holder, sys};
+use super::{LinkError, LocalAddr, ROCE_PORT, socket_owner, sys};
 use crate::sys::bind;
 
 /// Requested receive buffer size. An unprivileged process gets `net.core.rmem_max` at most.
@@ -50,7 +50,7 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
         |source| match source.raw_os_error() {
             Some(libc::EADDRINUSE) => LinkError::InUse {
                 local,
-                holder: holder::find(local),
+                owner: socket_owner::find(local),
             },
             Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NotLocal { local },
             _ => LinkError::System {

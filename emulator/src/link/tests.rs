@@ -359,7 +359,7 @@ fn an_address_in_use_says_by_whom() {
     let _link = UdpLink::bind(local).unwrap();
     let error = UdpLink::bind(local).unwrap_err();
     let LinkError::InUse {
-        holder: Holder::Process { pid, .. },
+        owner: SocketOwner::Process { pid, .. },
         ..
     } = &error
     else {

@@ -12,13 +12,13 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::IcrcFlow;
 use socket2::SockRef;
 
+use super::address_lock::{AddressLock, AddressLockError};
 use super::carried::{self, Carrier};
-use super::claim::{Claim, ClaimError};
 use super::forward::{self, Arrival, ForwardKey};
 use super::habit::Habit;
 use super::socket::{self, ReceiveKind, Sharing};
 use super::sys::{self, SendOptions};
-use super::{DEFAULT_HOP_LIMIT, LinkError, LocalAddr, RxBatch, RxBuffer, holder};
+use super::{DEFAULT_HOP_LIMIT, LinkError, LocalAddr, RxBatch, RxBuffer, socket_owner};
 use crate::steering::{Slot, slot_of};
 
 /// Most segments of one [`UdpLink::send`].
@@ -80,7 +80,7 @@ pub struct UdpLink {
     /// Slot and key on a shared address.
     place: Option<(Slot, ForwardKey)>,
     /// The lock of an address that is not shared.
-    _claim: Option<Claim>,
+    _address_lock: Option<AddressLock>,
     rx: OwnedFd,
     tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
     /// The hop limit of the second half of `tx`.
@@ -107,23 +107,23 @@ impl UdpLink {
     /// [`LinkError::InUse`] names the owner of the port if it is taken, else see [`LinkError`].
     pub fn bind(local: impl Into<LocalAddr>) -> Result<Self, LinkError> {
         let local = local.into();
-        let in_use = |holder| LinkError::InUse { local, holder };
-        let claim = match Claim::take(local) {
-            Ok(claim) => Some(claim),
-            Err(ClaimError::Held(mut rival)) => {
-                let introduced = rival.wait_for_holder();
-                return Err(in_use(
-                    introduced.unwrap_or_else(|| holder::find_or_process(local, rival.pid())),
-                ));
+        let in_use = |owner| LinkError::InUse { local, owner };
+        let address_lock = match AddressLock::acquire(local) {
+            Ok(address_lock) => Some(address_lock),
+            Err(AddressLockError::Held(mut competitor)) => {
+                let owner = competitor.wait_for_owner();
+                return Err(in_use(owner.unwrap_or_else(|| {
+                    socket_owner::find_or_process(local, competitor.pid())
+                })));
             }
-            Err(ClaimError::System(error)) => {
+            Err(AddressLockError::System(error)) => {
                 // Binding the port decides.
                 tracing::debug!(%local, %error, "failed to lock an address: binding the port decides");
                 None
             }
         };
         let rx = socket::open_receive(local, Sharing::Exclusive)?;
-        Ok(Self::new(local, None, claim, rx.into()))
+        Ok(Self::new(local, None, address_lock, rx.into()))
     }
 
     /// Uses the receive socket of `slot` that the broker created for this address.
@@ -172,13 +172,13 @@ impl UdpLink {
     fn new(
         local: LocalAddr,
         place: Option<(Slot, ForwardKey)>,
-        claim: Option<Claim>,
+        address_lock: Option<AddressLock>,
         rx: OwnedFd,
     ) -> Self {
         Self {
             local,
             place,
-            _claim: claim,
+            _address_lock: address_lock,
             rx,
             tx: [const { OnceLock::new() }; (HOP_LIMITS * SEND_SOCKETS) as usize],
             other_hop_limit: OnceLock::new(),

@@ -44,7 +44,7 @@ fn child_process() {
     match env::var(ROLE).as_deref() {
         Ok("broker") => run_broker(),
         Ok("client") => run_client(),
-        Ok("stranger") => run_stranger(),
+        Ok("foreign-user") => run_foreign_user(),
         Ok("squatter") => isolation::run_squatter(),
         Ok("squatted-tmp") => isolation::run_in_squatted_tmp(),
         _ => {}
@@ -510,7 +510,7 @@ fn other_users_are_refused() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let run = |uid| {
-        let mut command = site.command("stranger");
+        let mut command = site.command("foreign-user");
         let child = command.env("ROCADE_TEST_SOCKET", &path).uid(uid).spawn();
         let output = match child.and_then(Child::wait_with_output) {
             Ok(output) => output,
@@ -518,11 +518,11 @@ fn other_users_are_refused() {
         };
         Ok(answer(&mut &output.stdout[..]))
     };
-    let stranger = match run(65_534) {
-        Ok(stranger) => stranger,
+    let foreign_socket = match run(65_534) {
+        Ok(foreign_socket) => foreign_socket,
         Err(error) => rocade_skip::skip!("cannot become somebody else: {error}"),
     };
-    assert_eq!(stranger, "answer 0");
+    assert_eq!(foreign_socket, "answer 0");
     assert_ne!(run(0).unwrap(), "answer 0");
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
 }

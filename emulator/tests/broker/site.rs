@@ -118,7 +118,7 @@ pub(crate) fn receive_tag(link: &UdpLink) -> u8 {
     }
 }
 
-pub(crate) fn run_stranger() {
+pub(crate) fn run_foreign_user() {
     let path = env::var_os("ROCADE_TEST_SOCKET").unwrap();
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();

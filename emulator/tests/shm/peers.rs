@@ -81,20 +81,20 @@ fn dropped(counters: EngineCounters) -> [u64; 4] {
 fn packets_of_others_are_counted_and_nothing_else() {
     let a = Side::on(embedded("127.3.1.1", "127.3.1.2"), 64);
     let b = Side::on(engine("127.3.1.2"), 64);
-    let stranger = Side::on(engine("127.3.1.3"), 64);
+    let foreign_socket = Side::on(engine("127.3.1.3"), 64);
     // Seventeen seconds: even on a slow machine, nothing is retransmitted.
     b.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 22);
     a.to_rts(b.qp.qp_num().get(), b.gid());
     // The stranger has all keys and numbers.
-    stranger.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 8);
+    foreign_socket.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 8);
     let op = |wr_id: u64| SendOp::Write {
         va: a.addr(0) + 8 * wr_id,
         rkey: a.mr.rkey(),
         imm: None,
     };
-    stranger.fill(0, &[1; 8]);
-    stranger.send(1, op(1), &[stranger.sge(0, 8)]);
-    assert_eq!(stranger.completion().status, WcStatus::RetryExcErr);
+    foreign_socket.fill(0, &[1; 8]);
+    foreign_socket.send(1, op(1), &[foreign_socket.sge(0, 8)]);
+    assert_eq!(foreign_socket.completion().status, WcStatus::RetryExcErr);
     // Malformed packets of strangers are dropped before they are parsed.
     let socket = UdpSocket::bind("127.3.1.4:0").unwrap();
     socket

@@ -271,9 +271,9 @@ impl Connection {
         let mut fds = fds.into_iter();
         let mut share = None;
         if first == 0 {
-            let claim = fds.next().ok_or(ProtocolError::Descriptors)?;
+            let address_lock = fds.next().ok_or(ProtocolError::Descriptors)?;
             share = Some(Share {
-                claim,
+                address_lock,
                 key,
                 sockets: Vec::new(),
             });

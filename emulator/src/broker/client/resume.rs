@@ -164,9 +164,12 @@ impl Resume {
             }
             Say::Restore(local, first) => {
                 let share = holdings.shares.get(&local).ok_or(BrokerError::Lost)?;
-                let claim = (first == 0).then(|| share.claim.as_fd());
+                let address_lock = (first == 0).then(|| share.address_lock.as_fd());
                 let sockets = share.sockets.iter().skip(first).take(SOCKETS_AT_ONCE);
-                let fds: Vec<_> = claim.into_iter().chain(sockets.map(AsFd::as_fd)).collect();
+                let fds: Vec<_> = address_lock
+                    .into_iter()
+                    .chain(sockets.map(AsFd::as_fd))
+                    .collect();
                 let first = u8::try_from(first).map_err(|_| ProtocolError::Descriptors)?;
                 let key = share.key;
                 self.connection

@@ -230,7 +230,7 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
             "too many",
             |(local, key, first, sockets)| {
                 let total = u16::from(first) + u16::try_from(sockets).ok()?;
-                let claim = usize::from(first == 0);
+                let address_lock = usize::from(first == 0);
                 (total <= 256).then_some((
                     Response::Sockets {
                         local,
@@ -238,7 +238,7 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
                         first,
                         total,
                     },
-                    sockets + claim,
+                    sockets + address_lock,
                 ))
             }
         ),

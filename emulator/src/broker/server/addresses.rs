@@ -10,9 +10,9 @@ use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
 use super::super::sys::effective_uid;
 use super::requests::Refusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
-use crate::link::claim::{Claim, ClaimError};
-use crate::link::holder::{self, BoundSocket};
-use crate::link::{ForwardKey, Holder, LinkError, LocalAddr};
+use crate::link::address_lock::{AddressLock, AddressLockError};
+use crate::link::socket_owner::{self, BoundSocket};
+use crate::link::{ForwardKey, LinkError, LocalAddr, SocketOwner};
 use crate::steering::Slot;
 
 /// Time for which foreign sockets may delay a request. Those of a process that is ending disappear
@@ -20,7 +20,7 @@ use crate::steering::Slot;
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval of attempts to lock an address that another process has locked.
-const LOOK_AT_CLAIM: Duration = Duration::from_millis(100);
+const RECHECK_LOCK: Duration = Duration::from_millis(100);
 
 impl From<LinkError> for Refusal {
     fn from(error: LinkError) -> Self {
@@ -42,41 +42,41 @@ impl From<LinkError> for Refusal {
 }
 
 /// Reasons why an address cannot be opened.
-enum Obstacle {
+enum OpenBlocker {
     /// A client of an earlier broker has not resumed yet and may have sockets of the group.
-    Awaited(Holder),
+    Awaited(SocketOwner),
     /// There is a socket that this broker does not know.
-    Stranger(BoundSocket),
+    ForeignSocket(BoundSocket),
     /// Another process of this user has locked the address: its process ID (0 if unknown), and the
     /// owner it reported.
-    Rival(u32, Option<Holder>),
+    CompetingBroker(u32, Option<SocketOwner>),
     /// The system refuses a socket.
     Failed(LinkError),
 }
 
-impl Obstacle {
+impl OpenBlocker {
     /// Returns true if the blocker may disappear by itself, because it is a process of this user
     /// that is starting or ending.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Awaited(_) | Self::Rival(..) => true,
-            Self::Stranger(socket) => socket.uid == effective_uid(),
+            Self::Awaited(_) | Self::CompetingBroker(..) => true,
+            Self::ForeignSocket(socket) => socket.uid == effective_uid(),
             Self::Failed(_) => false,
         }
     }
 
     fn into_error(self, local: LocalAddr) -> LinkError {
         match self {
-            Self::Awaited(holder) | Self::Rival(_, Some(holder)) => {
-                LinkError::InUse { local, holder }
+            Self::Awaited(owner) | Self::CompetingBroker(_, Some(owner)) => {
+                LinkError::InUse { local, owner }
             }
-            Self::Rival(pid, None) => LinkError::InUse {
+            Self::CompetingBroker(pid, None) => LinkError::InUse {
                 local,
-                holder: holder::find_or_process(local, pid),
+                owner: socket_owner::find_or_process(local, pid),
             },
-            Self::Stranger(socket) => LinkError::InUse {
+            Self::ForeignSocket(socket) => LinkError::InUse {
                 local,
-                holder: holder::of(&socket),
+                owner: socket_owner::of(&socket),
             },
             Self::Failed(error) => error,
         }
@@ -94,14 +94,14 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<(), (usize, RestoreError)> {
         let mut fds = fds.into_iter();
-        let claim = if first == 0 { fds.next() } else { None };
+        let address_lock = if first == 0 { fds.next() } else { None };
         let group = match self.groups.entry(local) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(none) => {
-                let claim = claim.ok_or((first, RestoreError::Gap))?;
-                let claim =
-                    Claim::restore(claim, local).ok_or((0, RestoreError::NotOfThisAddress))?;
-                none.insert(Group::new(local, claim, key))
+                let address_lock = address_lock.ok_or((first, RestoreError::Gap))?;
+                let address_lock = AddressLock::restore(address_lock, local)
+                    .ok_or((0, RestoreError::NotOfThisAddress))?;
+                none.insert(Group::new(local, address_lock, key))
             }
         };
         if group.key() != key {
@@ -154,26 +154,26 @@ impl Server {
                 },
                 None => return,
             },
-            Err(obstacle) if obstacle.may_pass() && may_wait => {
-                let pause = match obstacle {
-                    Obstacle::Rival(..) => LOOK_AT_CLAIM,
+            Err(blocker) if blocker.may_pass() && may_wait => {
+                let pause = match blocker {
+                    OpenBlocker::CompetingBroker(..) => RECHECK_LOCK,
                     _ => LOOK_AGAIN,
                 };
                 client.pending = Some(pending.after(pause));
                 return;
             }
-            Err(obstacle) => obstacle.into_error(local).into(),
+            Err(blocker) => blocker.into_error(local).into(),
         };
         self.refuse(index, refusal);
     }
 
     /// Makes sure that the address has a socket for the slot.
-    fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), Obstacle> {
+    fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), OpenBlocker> {
         let len = self.groups.get(&local).map_or(0, Group::len);
         if len <= slot.index() {
             self.check_awaited()?;
             if !self.groups.contains_key(&local) {
-                let group = self.claim(local)?;
+                let group = self.lock_address(local)?;
                 self.groups.insert(local, group);
             }
             self.check_whole(local)?;
@@ -181,15 +181,15 @@ impl Server {
         let Some(group) = self.groups.get_mut(&local) else {
             return Ok(());
         };
-        group.grow(slot).map_err(Obstacle::Failed)?;
+        group.grow(slot).map_err(OpenBlocker::Failed)?;
         if group.len() > len
-            && let Err(obstacle) = self.check_whole(local)
+            && let Err(blocker) = self.check_whole(local)
         {
             // Another process has added a socket in between.
             if let Some(group) = self.groups.get_mut(&local) {
                 group.shrink(len);
             }
-            return Err(obstacle);
+            return Err(blocker);
         }
         if let Some(group) = self.groups.get_mut(&local) {
             group.lease(slot);
@@ -198,12 +198,12 @@ impl Server {
     }
 
     /// Creates a group for an address after locking the address.
-    fn claim(&mut self, local: LocalAddr) -> Result<Group, Obstacle> {
-        let claim = match Claim::take(local) {
-            Ok(claim) => claim,
-            Err(ClaimError::Held(mut new)) => {
+    fn lock_address(&mut self, local: LocalAddr) -> Result<Group, OpenBlocker> {
+        let address_lock = match AddressLock::acquire(local) {
+            Ok(address_lock) => address_lock,
+            Err(AddressLockError::Held(mut new)) => {
                 // The same competing broker may already have answered an earlier query.
-                let rival = match self.rivals.entry(local) {
+                let competitor = match self.competitors.entry(local) {
                     Entry::Occupied(old) if old.get().pid() == new.pid() => old.into_mut(),
                     Entry::Occupied(mut old) => {
                         std::mem::swap(old.get_mut(), &mut new);
@@ -211,44 +211,47 @@ impl Server {
                     }
                     Entry::Vacant(none) => none.insert(new),
                 };
-                return Err(Obstacle::Rival(rival.pid(), rival.holder()));
+                return Err(OpenBlocker::CompetingBroker(
+                    competitor.pid(),
+                    competitor.owner(),
+                ));
             }
-            Err(ClaimError::System(source)) => {
-                return Err(Obstacle::Failed(LinkError::System {
+            Err(AddressLockError::System(source)) => {
+                return Err(OpenBlocker::Failed(LinkError::System {
                     local,
                     doing: "failed to lock the address",
                     source,
                 }));
             }
         };
-        Ok(Group::new(local, claim, ForwardKey::random()))
+        Ok(Group::new(local, address_lock, ForwardKey::random()))
     }
 
     /// Checks that all clients of an earlier broker have resumed, because they may have sockets of
     /// any group.
-    fn check_awaited(&mut self) -> Result<(), Obstacle> {
+    fn check_awaited(&mut self) -> Result<(), OpenBlocker> {
         if !self.slots.has_awaited() || Instant::now() >= self.recovery_deadline {
             return Ok(());
         }
         let awaited = self.slots.orphans().next();
-        let holder = awaited.map_or(Holder::Unknown, |SlotStatus { pid, name, .. }| {
-            Holder::Process { pid, name }
+        let owner = awaited.map_or(SocketOwner::Unknown, |SlotStatus { pid, name, .. }| {
+            SocketOwner::Process { pid, name }
         });
-        Err(Obstacle::Awaited(holder))
+        Err(OpenBlocker::Awaited(owner))
     }
 
     /// Checks that the address has no foreign sockets, because these would move a new socket to a
     /// wrong index.
-    fn check_whole(&self, local: LocalAddr) -> Result<(), Obstacle> {
+    fn check_whole(&self, local: LocalAddr) -> Result<(), OpenBlocker> {
         // Without /proc, the locks are the only information.
-        let sockets = holder::bound_sockets().unwrap_or_default();
+        let sockets = socket_owner::bound_sockets().unwrap_or_default();
         let known = |inode| self.groups.values().any(|group| group.has_inode(inode));
-        let mut strangers = sockets
+        let mut foreign_sockets = sockets
             .into_iter()
             .filter(|socket| socket.ip == local.ip() && !known(socket.inode));
-        strangers
-            .next()
-            .map_or(Ok(()), |stranger| Err(Obstacle::Stranger(stranger)))
+        foreign_sockets.next().map_or(Ok(()), |foreign_socket| {
+            Err(OpenBlocker::ForeignSocket(foreign_socket))
+        })
     }
 }
 
@@ -285,8 +288,8 @@ impl Client {
         let end = slot.index() + 1;
         let from = usize::from(first).min(end);
         let sockets = (from..end.min(from + SOCKETS_AT_ONCE)).filter_map(|at| group.socket(at));
-        let claim = (first == 0).then(|| group.claim().fd());
-        let fds: Vec<_> = claim.into_iter().chain(sockets).collect();
+        let address_lock = (first == 0).then(|| group.address_lock().fd());
+        let fds: Vec<_> = address_lock.into_iter().chain(sockets).collect();
         let response = Response::Sockets {
             local,
             key: group.key(),

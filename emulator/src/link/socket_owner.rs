@@ -11,7 +11,7 @@ use super::{LocalAddr, ROCE_PORT};
 
 /// The owner of a port that cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum SocketOwner {
     /// A process whose /proc entries this user may read.
     Process {
         /// Its process id.
@@ -43,7 +43,7 @@ pub enum Holder {
     Unknown,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for SocketOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process { pid, name } => write!(
@@ -105,48 +105,48 @@ pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
 }
 
 /// Finds the owner of port 4791 of the address, as far as this user can see it.
-pub(crate) fn find(local: LocalAddr) -> Holder {
+pub(crate) fn find(local: LocalAddr) -> SocketOwner {
     let Ok(sockets) = bound_sockets() else {
-        return Holder::Unknown;
+        return SocketOwner::Unknown;
     };
     let holds = |s: &&BoundSocket| s.ip == local.ip() || s.ip.is_unspecified();
     let Some(socket) = sockets.iter().find(holds) else {
-        return Holder::Unknown;
+        return SocketOwner::Unknown;
     };
     of(socket)
 }
 
 /// Finds the owner of an address that process `pid` (0: unknown) has locked. The process may also
 /// have port 4791 of it.
-pub(crate) fn find_or_process(local: LocalAddr, pid: u32) -> Holder {
+pub(crate) fn find_or_process(local: LocalAddr, pid: u32) -> SocketOwner {
     match find(local) {
-        Holder::Unknown if pid != 0 => Holder::Process {
+        SocketOwner::Unknown if pid != 0 => SocketOwner::Process {
             pid,
             name: process_name(pid).unwrap_or_else(|| "?".to_owned()),
         },
-        holder => holder,
+        owner => owner,
     }
 }
 
 /// Finds the owner of this socket, as far as this user can see it.
-pub(crate) fn of(socket: &BoundSocket) -> Holder {
-    if let Some(holder) = process_of(socket.inode) {
-        return holder;
+pub(crate) fn of(socket: &BoundSocket) -> SocketOwner {
+    if let Some(owner) = process_of(socket.inode) {
+        return owner;
     }
     if socket.uid == 0 && Path::new("/sys/module/rdma_rxe").exists() {
-        return Holder::KernelRxe;
+        return SocketOwner::KernelRxe;
     }
     if socket.uid == crate::sys::effective_uid() {
-        return Holder::Unknown;
+        return SocketOwner::Unknown;
     }
     let uid = socket.uid;
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if Some(uid) == overflow && !is_mapped(&map, uid) {
-        return Holder::UnmappedUser { uid };
+        return SocketOwner::UnmappedUser { uid };
     }
-    Holder::OtherUser { uid }
+    SocketOwner::OtherUser { uid }
 }
 
 /// Returns true if a user namespace with this `uid_map` has the user. Without a map it has all
@@ -163,7 +163,7 @@ fn is_mapped(map: &str, uid: u32) -> bool {
 }
 
 /// Returns the process that has an fd of this socket open, if this user may see it.
-fn process_of(inode: u64) -> Option<Holder> {
+fn process_of(inode: u64) -> Option<SocketOwner> {
     let wanted = format!("socket:[{inode}]");
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry
@@ -182,7 +182,7 @@ fn process_of(inode: u64) -> Option<Holder> {
             .any(|target| target.as_os_str() == wanted.as_str());
         if found {
             let name = process_name(pid).unwrap_or_else(|| "?".to_owned());
-            return Some(Holder::Process { pid, name });
+            return Some(SocketOwner::Process { pid, name });
         }
     }
     None
@@ -267,7 +267,7 @@ mod tests {
         let two = "0 1000 1\n1 100000 65536\n";
         assert!(is_mapped(two, 65534) && !is_mapped(two, 65537));
         assert!(is_mapped("", 65534), "no map means no namespace");
-        let text = Holder::UnmappedUser { uid: 65534 }.to_string();
+        let text = SocketOwner::UnmappedUser { uid: 65534 }.to_string();
         assert!(text.contains("outside of this user namespace"), "{text}");
     }
 

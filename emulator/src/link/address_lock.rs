@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::{Holder, LocalAddr};
+use super::{LocalAddr, SocketOwner};
 use crate::fdpass;
 use crate::random;
 use crate::sys::{effective_uid, poll, poll_readable};
@@ -35,31 +35,31 @@ const MOST_LOOKS: u32 = 20;
 /// Time between the checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Time that a broker has to identify itself to a process that can wait.
-const INTRODUCTION_TIMEOUT: Duration = Duration::from_millis(100);
+const OWNER_INFO_TIMEOUT: Duration = Duration::from_millis(100);
 /// Longest owner information in bytes. A path has 4096 at most.
-const MAX_INTRODUCTION_LEN: usize = 4200;
+const MAX_OWNER_INFO_LEN: usize = 4200;
 
 /// The lock of an address, held as long as this or a copy of it lives.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct AddressLock {
     socket: OwnedFd,
 }
 
 /// Reasons why an address cannot be locked.
 #[derive(Debug)]
-pub(crate) enum ClaimError {
+pub(crate) enum AddressLockError {
     /// Another process of this user has locked it.
-    Held(Rival),
+    Held(CompetingBroker),
     /// A system call failed.
     System(io::Error),
 }
 
-impl Claim {
+impl AddressLock {
     /// Locks an address.
-    pub(crate) fn take(local: LocalAddr) -> Result<Self, ClaimError> {
+    pub(crate) fn acquire(local: LocalAddr) -> Result<Self, AddressLockError> {
         let mut ours = None;
         for index in 0..NAMES {
-            match bind(&name(local, index)).map_err(ClaimError::System)? {
+            match bind(&name(local, index)).map_err(AddressLockError::System)? {
                 Some(socket) => {
                     ours = Some((index, socket));
                     break;
@@ -77,7 +77,7 @@ impl Claim {
                 socket: socket.into(),
             }),
             // Other users have all names. An unused name stands in for the lock.
-            None => unseen().map_err(ClaimError::System),
+            None => unseen().map_err(AddressLockError::System),
         }
     }
 
@@ -101,25 +101,25 @@ impl Claim {
     }
 
     /// Answers all pending owner queries.
-    pub(crate) fn introduce(&self, introduction: &Introduction) {
+    pub(crate) fn send_owner_info(&self, owner_info: &OwnerInfo) {
         let socket = SockRef::from(&self.socket);
         while let Ok((asking, _)) = socket.accept() {
             // A process that does not read needs no answer.
-            let _ = asking.send(&introduction.encode());
+            let _ = asking.send(&owner_info.encode());
         }
     }
 }
 
 /// The identity of a broker, as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Introduction {
+pub(crate) struct OwnerInfo {
     /// The broker's process ID in its own PID namespace.
     pub(crate) pid: u32,
     /// The broker's runtime directory.
     pub(crate) dir: PathBuf,
 }
 
-impl Introduction {
+impl OwnerInfo {
     fn encode(&self) -> Vec<u8> {
         format!("{} {}", self.pid, self.dir.display()).into_bytes()
     }
@@ -135,33 +135,33 @@ impl Introduction {
 
 /// A process of this user that has locked an address.
 #[derive(Debug)]
-pub(crate) struct Rival {
+pub(crate) struct CompetingBroker {
     pid: u32,
     connection: OwnedFd,
-    introduction: Option<Introduction>,
+    owner_info: Option<OwnerInfo>,
 }
 
-impl Rival {
+impl CompetingBroker {
     /// Returns the owner, if its answer has arrived. Returns `None` if at most its process ID is
     /// known.
-    pub(crate) fn holder(&mut self) -> Option<Holder> {
-        if self.introduction.is_none() {
-            let mut buf = vec![0; MAX_INTRODUCTION_LEN];
+    pub(crate) fn owner(&mut self) -> Option<SocketOwner> {
+        if self.owner_info.is_none() {
+            let mut buf = vec![0; MAX_OWNER_INFO_LEN];
             let received = fdpass::receive(self.connection.as_fd(), &mut buf);
-            self.introduction = received
+            self.owner_info = received
                 .ok()
-                .and_then(|(len, _)| Introduction::decode(&buf[..len]));
+                .and_then(|(len, _)| OwnerInfo::decode(&buf[..len]));
         }
-        let Introduction { pid, dir } = self.introduction.clone()?;
-        Some(Holder::Broker { pid, dir })
+        let OwnerInfo { pid, dir } = self.owner_info.clone()?;
+        Some(SocketOwner::Broker { pid, dir })
     }
 
-    /// Like [`holder`](Self::holder), but waits briefly for the answer.
-    pub(crate) fn wait_for_holder(&mut self) -> Option<Holder> {
+    /// Like [`owner`](Self::owner), but waits briefly for the answer.
+    pub(crate) fn wait_for_owner(&mut self) -> Option<SocketOwner> {
         let mut fds = [poll_readable(self.connection.as_fd())];
         // The attempt to read shows the result.
-        let _ = poll(&mut fds, Some(INTRODUCTION_TIMEOUT));
-        self.holder()
+        let _ = poll(&mut fds, Some(OWNER_INFO_TIMEOUT));
+        self.owner()
     }
 
     /// Returns the process ID, 0 if the process is invisible to this one.
@@ -178,10 +178,10 @@ fn name(local: LocalAddr, index: u8) -> Vec<u8> {
 /// Prefix of names that stand for no address.
 const UNSEEN: &[u8] = b"rocade/unseen/";
 
-fn unseen() -> io::Result<Claim> {
+fn unseen() -> io::Result<AddressLock> {
     let name = [b"\0", UNSEEN, &random::bytes::<16>()].concat();
     let socket = bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
-    Ok(Claim {
+    Ok(AddressLock {
         socket: socket.into(),
     })
 }
@@ -201,20 +201,20 @@ fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
 
 /// Checks the owner of a name, and fails if it is a process of this user. `bound` tells that the
 /// name is taken.
-fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), ClaimError> {
-    let address = address(&name(local, index)).map_err(ClaimError::System)?;
+fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), AddressLockError> {
+    let address = address(&name(local, index)).map_err(AddressLockError::System)?;
     for _ in 0..MOST_LOOKS {
-        let connection = new_socket().map_err(ClaimError::System)?;
+        let connection = new_socket().map_err(AddressLockError::System)?;
         match connection.connect(&address) {
             Ok(()) => {
-                let peer = fdpass::peer(connection.as_fd()).map_err(ClaimError::System)?;
+                let peer = fdpass::peer(connection.as_fd()).map_err(AddressLockError::System)?;
                 if peer.uid != effective_uid() {
                     return Ok(());
                 }
-                return Err(ClaimError::Held(Rival {
+                return Err(AddressLockError::Held(CompetingBroker {
                     pid: peer.pid,
                     connection: connection.into(),
-                    introduction: None,
+                    owner_info: None,
                 }));
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && bound => {
@@ -251,30 +251,30 @@ mod tests {
     fn an_address_is_claimed_once_until_the_last_copy_is_gone() {
         let _no_starts = crate::sys::STARTS.read();
         let local = own_address(1);
-        let claim = Claim::take(local).unwrap();
-        let other = Claim::take(own_address(2)).unwrap();
-        let Err(ClaimError::Held(mut rival)) = Claim::take(local) else {
+        let address_lock = AddressLock::acquire(local).unwrap();
+        let other = AddressLock::acquire(own_address(2)).unwrap();
+        let Err(AddressLockError::Held(mut competitor)) = AddressLock::acquire(local) else {
             panic!("locked twice")
         };
-        assert_eq!(rival.pid(), std::process::id());
-        assert_eq!(rival.holder(), None);
-        let introduction = Introduction {
+        assert_eq!(competitor.pid(), std::process::id());
+        assert_eq!(competitor.owner(), None);
+        let owner_info = OwnerInfo {
             pid: 7,
             dir: "/a b/c".into(),
         };
-        claim.introduce(&introduction);
-        let Introduction { pid, dir } = introduction;
-        assert_eq!(rival.holder(), Some(Holder::Broker { pid, dir }));
+        address_lock.send_owner_info(&owner_info);
+        let OwnerInfo { pid, dir } = owner_info;
+        assert_eq!(competitor.owner(), Some(SocketOwner::Broker { pid, dir }));
 
-        let copy = claim.fd().try_clone_to_owned().unwrap();
-        drop(claim);
-        let Err(ClaimError::Held(_)) = Claim::take(local) else {
+        let copy = address_lock.fd().try_clone_to_owned().unwrap();
+        drop(address_lock);
+        let Err(AddressLockError::Held(_)) = AddressLock::acquire(local) else {
             panic!("a copy is left")
         };
-        assert!(Claim::restore(other.fd().try_clone_to_owned().unwrap(), local).is_none());
-        let claim = Claim::restore(copy, local).unwrap();
-        drop(claim);
-        Claim::take(local).unwrap();
+        assert!(AddressLock::restore(other.fd().try_clone_to_owned().unwrap(), local).is_none());
+        let address_lock = AddressLock::restore(copy, local).unwrap();
+        drop(address_lock);
+        AddressLock::acquire(local).unwrap();
     }
 
     #[test]
@@ -284,14 +284,14 @@ mod tests {
         // A different user could do this to block the address.
         let silent = new_socket().unwrap();
         silent.bind(&address(&name(local, 0)).unwrap()).unwrap();
-        let claim = Claim::take(local).unwrap();
+        let address_lock = AddressLock::acquire(local).unwrap();
         drop(silent);
         // The first name is free again, but the lock on the second one is found.
-        let Err(ClaimError::Held(_)) = Claim::take(local) else {
+        let Err(AddressLockError::Held(_)) = AddressLock::acquire(local) else {
             panic!("locked twice")
         };
-        drop(claim);
-        Claim::take(local).unwrap();
+        drop(address_lock);
+        AddressLock::acquire(local).unwrap();
     }
 
     #[test]
@@ -304,9 +304,9 @@ mod tests {
                 socket
             })
             .collect();
-        let claim = Claim::take(local).unwrap();
-        let copy = claim.fd().try_clone_to_owned().unwrap();
-        assert!(Claim::restore(copy, local).is_some());
+        let address_lock = AddressLock::acquire(local).unwrap();
+        let copy = address_lock.fd().try_clone_to_owned().unwrap();
+        assert!(AddressLock::restore(copy, local).is_some());
         drop(squatted);
     }
 }
