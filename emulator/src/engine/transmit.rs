@@ -293,7 +293,7 @@ impl EngineInner {
             let hooked = self.hooks.is_active();
             let len = buffer.bytes().len();
             let by_socket = shm_link.is_none();
-            let held = by_socket && is_paced && !endpoint.speed.admits(self.now(), len);
+            let held = by_socket && is_paced && !endpoint.pacer.try_acquire(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
@@ -433,7 +433,7 @@ impl EngineInner {
             let lost = !backlog.sealed && tx_route.live_shm_link().is_none();
             let held = backlog.is_paced
                 && tx_route.live_shm_link().is_none()
-                && !endpoint.speed.admits(self.now(), run.bytes.len());
+                && !endpoint.pacer.try_acquire(self.now(), run.bytes.len());
             if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, run, caller) {
                 return false;
             }

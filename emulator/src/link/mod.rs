@@ -17,12 +17,12 @@ use crate::steering::Slot;
 
 pub(crate) mod address_lock;
 pub mod capture;
-mod carried;
 pub mod fault;
 pub(crate) mod forward;
-mod habit;
+mod gso_default;
+mod mcast_tunnel;
+mod pacer;
 pub(crate) mod packet_hooks;
-mod port_speed;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
@@ -32,7 +32,7 @@ pub(crate) mod sys;
 mod udp;
 
 pub use forward::{Arrival, ForwardKey};
-pub(crate) use port_speed::PortSpeed;
+pub(crate) use pacer::Pacer;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
 pub use socket_owner::SocketOwner;

@@ -185,11 +185,11 @@ fn a_habit_changes_nothing_but_the_system_call() {
     for tos in [0, 0x62] {
         all.iter().for_each(|lens| exchange(lens, tos));
     }
-    assert_eq!(a.usual_segment_len(handle), 0);
+    assert_eq!(a.default_segment_len(handle), 0);
     for _ in 0..100 {
         exchange(&[24, 20], 0);
     }
-    assert_eq!(a.usual_segment_len(handle), 24);
+    assert_eq!(a.default_segment_len(handle), 24);
     for tos in [0, 0x62] {
         all.iter().for_each(|lens| exchange(lens, tos));
     }
@@ -222,7 +222,7 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
     };
     std::thread::scope(|scope| {
         let talks = scope.spawn(|| {
-            while a.usual_segment_len(handle) == 0 {
+            while a.default_segment_len(handle) == 0 {
                 send(&[24, 20]);
             }
         });
@@ -241,7 +241,7 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
     });
     receive_all();
     assert!(received > 100, "{received}");
-    assert_eq!(a.usual_segment_len(handle), 24);
+    assert_eq!(a.default_segment_len(handle), 24);
 }
 
 #[test]

@@ -13,9 +13,9 @@ use rocade_wire::icrc::IcrcFlow;
 use socket2::SockRef;
 
 use super::address_lock::{AddressLock, AddressLockError};
-use super::carried::{self, Carrier};
 use super::forward::{self, Arrival, ForwardKey};
-use super::habit::Habit;
+use super::gso_default::DefaultSegmentSize;
+use super::mcast_tunnel::{self, Tunnel};
 use super::socket::{self, ReceiveKind, Sharing};
 use super::sys::{self, SendOptions};
 use super::{DEFAULT_HOP_LIMIT, LinkError, LocalAddr, RxBatch, RxBuffer, socket_owner};
@@ -49,7 +49,7 @@ pub struct UdpTxHandle {
     hop_limit: Option<u8>,
     socket: u8,
     /// True for a group that uses the multicast tunnel.
-    carried: bool,
+    is_tunneled: bool,
 }
 
 impl UdpTxHandle {
@@ -59,7 +59,7 @@ impl UdpTxHandle {
             source_port,
             hop_limit: None,
             socket: 0,
-            carried: false,
+            is_tunneled: false,
         }
     }
 }
@@ -67,7 +67,7 @@ impl UdpTxHandle {
 struct SendSocket {
     fd: OwnedFd,
     port: u16,
-    habit: Habit,
+    default_segment: DefaultSegmentSize,
 }
 
 /// A local IP address that sends and receives RoCEv2. Every method takes `&self`. Threads may send
@@ -88,9 +88,9 @@ pub struct UdpLink {
     opening: Mutex<()>,
     gso: AtomicBool,
     /// The multicast tunnel for sending, opened on first use.
-    carrier: OnceLock<Carrier>,
+    tunnel: OnceLock<Tunnel>,
     /// True if the link receives from the multicast tunnel.
-    is_carried: bool,
+    is_tunneled: bool,
 }
 
 /// This process's receive socket on a shared address, for [`UdpLink::from_broker`].
@@ -158,11 +158,11 @@ impl UdpLink {
     //= MC-06
     pub fn join(group: LocalAddr, own: IpAddr, interface: u32) -> Result<Self, LinkError> {
         if let IpAddr::V6(ip) = group.ip()
-            && carried::is_carried(group.ip(), own, interface)
+            && mcast_tunnel::is_tunneled(group.ip(), own, interface)
         {
             return Ok(Self {
-                is_carried: true,
-                ..Self::new(group, None, None, carried::open_group(ip)?)
+                is_tunneled: true,
+                ..Self::new(group, None, None, mcast_tunnel::open_group(ip)?)
             });
         }
         let rx = socket::open_group(group, own, interface)?;
@@ -184,8 +184,8 @@ impl UdpLink {
             other_hop_limit: OnceLock::new(),
             opening: Mutex::new(()),
             gso: AtomicBool::new(true),
-            carrier: OnceLock::new(),
-            is_carried: false,
+            tunnel: OnceLock::new(),
+            is_tunneled: false,
         }
     }
 
@@ -316,11 +316,11 @@ impl UdpLink {
     /// Errors of socket(2) and setsockopt(2).
     pub fn prepare_multicast(&self, interface: u32) -> io::Result<()> {
         let own = self.local.ip();
-        if own.is_ipv6() && carried::is_carried(own, own, interface) {
+        if own.is_ipv6() && mcast_tunnel::is_tunneled(own, own, interface) {
             let _only_one = self.opening.lock();
-            if self.carrier.get().is_none() {
+            if self.tunnel.get().is_none() {
                 // Cannot fail, because only one thread holds the lock.
-                let _ = self.carrier.set(Carrier::open()?);
+                let _ = self.tunnel.set(Tunnel::open()?);
             }
             return Ok(());
         }
@@ -343,7 +343,7 @@ impl UdpLink {
         // The hop limit of the socket does not apply to groups.
         Ok(UdpTxHandle {
             hop_limit: Some(hop_limit),
-            carried: self.carrier.get().is_some(),
+            is_tunneled: self.tunnel.get().is_some(),
             ..handle
         })
     }
@@ -362,7 +362,7 @@ impl UdpLink {
             source_port,
             hop_limit,
             socket,
-            carried: false,
+            is_tunneled: false,
         })
     }
 
@@ -402,7 +402,7 @@ impl UdpLink {
                     let socket = SendSocket {
                         fd: socket.into(),
                         port,
-                        habit: Habit::default(),
+                        default_segment: DefaultSegmentSize::default(),
                     };
                     return Ok(cell.get_or_init(|| socket));
                 }
@@ -435,8 +435,8 @@ impl UdpLink {
         segment_len: usize,
     ) -> io::Result<()> {
         let socket = self.send_socket(handle.socket)?;
-        if handle.carried {
-            return self.carry(handle, to, traffic_class, data, segment_len);
+        if handle.is_tunneled {
+            return self.send_tunneled(handle, to, traffic_class, data, segment_len);
         }
         let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
         let options = SendOptions {
@@ -466,7 +466,7 @@ impl UdpLink {
 
     /// Sends to a group through the multicast tunnel.
     #[cold]
-    fn carry(
+    fn send_tunneled(
         &self,
         handle: UdpTxHandle,
         to: IpAddr,
@@ -477,10 +477,10 @@ impl UdpLink {
         let (IpAddr::V6(own), IpAddr::V6(group)) = (self.local.ip(), to) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let carrier = self.carrier.get().ok_or(io::ErrorKind::NotConnected)?;
+        let tunnel = self.tunnel.get().ok_or(io::ErrorKind::NotConnected)?;
         let hop_limit = handle.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
         let (source, ip) = ((own, handle.source_port), (traffic_class, hop_limit));
-        carrier.send(source, group, ip, data, segment_len)
+        tunnel.send(source, group, ip, data, segment_len)
     }
 
     /// Sends data as one datagram, or segmented into datagrams of `at` bytes.
@@ -493,23 +493,23 @@ impl UdpLink {
         mut options: SendOptions,
         at: Option<u16>,
     ) -> io::Result<()> {
-        let (fd, habit) = (socket.fd.as_fd(), &socket.habit);
-        if habit.segment_len() == 0 {
-            let kept = habit.keep();
-            if habit.segment_len() == 0 {
+        let (fd, default_segment) = (socket.fd.as_fd(), &socket.default_segment);
+        if default_segment.segment_len() == 0 {
+            let pinned = default_segment.pin();
+            if default_segment.segment_len() == 0 {
                 options.segment_len = at;
                 let sent = send_all(fd, to, data, options);
-                drop(kept);
+                drop(pinned);
                 if let (Ok(()), Some(at)) = (&sent, at) {
-                    habit.note(fd, data.len(), at);
+                    default_segment.note_run(fd, data.len(), at);
                 }
                 return sent;
             }
         }
-        let usual = habit.segment_len();
+        let default_len = default_segment.segment_len();
         let as_usual = match at {
-            Some(at) => at == usual,
-            None => self.gso() && data.len() <= usize::from(usual),
+            Some(at) => at == default_len,
+            None => self.gso() && data.len() <= usize::from(default_len),
         };
         if as_usual {
             match send_all(fd, to, data, options) {
@@ -557,9 +557,9 @@ impl UdpLink {
     }
 
     #[cfg(test)]
-    pub(super) fn usual_segment_len(&self, handle: UdpTxHandle) -> u16 {
+    pub(super) fn default_segment_len(&self, handle: UdpTxHandle) -> u16 {
         self.send_socket(handle.socket)
-            .map_or(0, |socket| socket.habit.segment_len())
+            .map_or(0, |socket| socket.default_segment.segment_len())
     }
 
     /// Returns true if the kernel segments runs (GSO), with Identification 0, 1, 2, …. False after
@@ -617,8 +617,8 @@ impl UdpLink {
     #[inline]
     #[must_use]
     pub fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
-        if self.is_carried {
-            return carried::unwrap(self.local.ip(), segment);
+        if self.is_tunneled {
+            return mcast_tunnel::unwrap(self.local.ip(), segment);
         }
         if segment.first() != Some(&0xFF) {
             return Arrival::Direct;

@@ -12,7 +12,7 @@ use rocade_wire::Qpn;
 use super::{FlowAttr, FlowId, Outgoing, PacketSocket, RawPort, has_right_checksums};
 use crate::error::VerbsError;
 use crate::hca::Hca;
-use crate::link::PortSpeed;
+use crate::link::Pacer;
 
 /// Most frames that one poll receives.
 const FRAMES: usize = 16;
@@ -21,7 +21,7 @@ const FRAMES: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct RawPorts {
     ports: RwLock<Vec<Arc<RawPort>>>,
-    speed: PortSpeed,
+    pacer: Pacer,
     /// True while there are flows, which pollers check first.
     receiving: AtomicBool,
 }
@@ -108,7 +108,7 @@ impl RawPorts {
         mut sent: impl FnMut(usize, bool),
     ) -> Sent {
         while let Some(frame) = outgoing.next() {
-            if !self.speed.admits(now(), frame.len()) {
+            if !self.pacer.try_acquire(now(), frame.len()) {
                 return Sent::NoRoom;
             }
             match port.send(frame) {

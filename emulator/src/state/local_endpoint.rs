@@ -12,7 +12,7 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmLink;
-use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, UdpTxHandle};
+use crate::link::{DEFAULT_HOP_LIMIT, Link, Pacer, RxBuffer, UdpTxHandle};
 use crate::steering::Slot;
 
 /// Number of peers whose flow is remembered. A further one replaces the oldest.
@@ -24,7 +24,7 @@ pub(crate) struct LocalEndpoint {
     pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// Paces packets that are not acknowledged.
-    pub(crate) speed: PortSpeed,
+    pub(crate) pacer: Pacer,
     /// The device with this address.
     pub(crate) hca: Option<Arc<Hca>>,
     /// The multicast group whose address it has.
@@ -95,7 +95,7 @@ impl LocalEndpoint {
         Self {
             link,
             rx: Mutex::new(rx),
-            speed: PortSpeed::default(),
+            pacer: Pacer::default(),
             hca,
             group: None,
         }

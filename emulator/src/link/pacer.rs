@@ -16,13 +16,13 @@ const BURST_NS: u64 = 200_000;
 
 /// The time at which a link of that speed would be idle again.
 #[derive(Debug, Default)]
-pub(crate) struct PortSpeed {
+pub(crate) struct Pacer {
     free_at_ns: AtomicU64,
 }
 
-impl PortSpeed {
+impl Pacer {
     /// Reserves the link for a run of this many bytes. Returns false if the run has to wait.
-    pub(crate) fn admits(&self, now: Time, bytes: usize) -> bool {
+    pub(crate) fn try_acquire(&self, now: Time, bytes: usize) -> bool {
         let now = now.as_ns();
         let cost_ns = (bytes as u64 + PER_RUN_BYTES) * 1_000 / BYTES_PER_US;
         let next = |free_at: u64| {
@@ -41,18 +41,20 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_at_once_and_the_rest_at_the_speed_of_the_port() {
-        let speed = PortSpeed::default();
+        let pacer = Pacer::default();
         let at = |us: u64| Time::from_ns(us * 1_000);
         const RUN: usize = 49_744;
-        let burst = (0..100).take_while(|_| speed.admits(at(1), RUN)).count();
+        let burst = (0..100)
+            .take_while(|_| pacer.try_acquire(at(1), RUN))
+            .count();
         assert_eq!(burst, 5, "200 us ahead, and one more");
         let mut sent = 0;
         for us in 1..=1_001 {
-            sent += u64::from(speed.admits(at(us), RUN));
+            sent += u64::from(pacer.try_acquire(at(us), RUN));
         }
         assert_eq!(sent, 20, "a run each 50 us");
         assert!(
-            speed.admits(at(5_000), RUN),
+            pacer.try_acquire(at(5_000), RUN),
             "time that was not used is over"
         );
     }

@@ -13,13 +13,13 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use super::sys;
 
 /// Number of equal runs after which the socket option is set.
-const FIRM: u32 = 64;
+const RUNS_TO_LEARN: u32 = 64;
 /// Longest segment for which the socket option is set, in bytes.
 const SHORT: usize = 1_024;
 
 /// The default segment size of a socket. It changes only once.
 #[derive(Debug, Default)]
-pub(super) struct Habit {
+pub(super) struct DefaultSegmentSize {
     /// The default segment size of the socket, 0 while it has none.
     segment_len: AtomicU16,
     /// Locked for reading by senders while the default may change.
@@ -29,9 +29,9 @@ pub(super) struct Habit {
     last: AtomicU32,
 }
 
-impl Habit {
+impl DefaultSegmentSize {
     /// Returns the default segment size of the socket in bytes, 0 if it has none. A value of 0
-    /// stays valid only while [`Habit::keep`] is held.
+    /// stays valid only while [`DefaultSegmentSize::pin`] is held.
     #[inline]
     pub(super) fn segment_len(&self) -> u16 {
         self.segment_len.load(Ordering::Acquire)
@@ -39,12 +39,12 @@ impl Habit {
 
     /// Locks the default segment size against changes.
     #[inline]
-    pub(super) fn keep(&self) -> RwLockReadGuard<'_, ()> {
+    pub(super) fn pin(&self) -> RwLockReadGuard<'_, ()> {
         self.sending.read()
     }
 
     /// Notes a run that was sent while the socket has no default.
-    pub(super) fn note(&self, fd: BorrowedFd<'_>, run_len: usize, segment_len: u16) {
+    pub(super) fn note_run(&self, fd: BorrowedFd<'_>, run_len: usize, segment_len: u16) {
         let pair = run_len <= 2 * usize::from(segment_len) && usize::from(segment_len) <= SHORT;
         let last = self.last.load(Ordering::Relaxed);
         let alike = last & 0xffff == u32::from(segment_len);
@@ -55,7 +55,7 @@ impl Habit {
         };
         self.last
             .store(count << 16 | u32::from(segment_len), Ordering::Relaxed);
-        if count < FIRM {
+        if count < RUNS_TO_LEARN {
             return;
         }
         self.last.store(0, Ordering::Relaxed);

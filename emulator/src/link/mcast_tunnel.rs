@@ -31,12 +31,12 @@ const MAGIC: [u8; 4] = [0xFF, 0x52, 0xF1, 1];
 const LOOPBACK_INTERFACE: u32 = 1;
 
 /// Returns true if a group, joined or sent to from this address and interface, uses the tunnel.
-pub(crate) fn is_carried(group: IpAddr, own: IpAddr, interface: u32) -> bool {
+pub(crate) fn is_tunneled(group: IpAddr, own: IpAddr, interface: u32) -> bool {
     group.is_ipv6() && (own.is_loopback() || interface == LOOPBACK_INTERFACE)
 }
 
 /// Returns the IPv4 group that carries an IPv6 group, in the site-local range (239.255/16).
-fn carrier_of(group: Ipv6Addr) -> Ipv4Addr {
+fn tunnel_group_of(group: Ipv6Addr) -> Ipv4Addr {
     let folded = group.segments().iter().fold(0, |sum, part| sum ^ part);
     let [high, low] = folded.to_be_bytes();
     Ipv4Addr::new(239, 255, high, low)
@@ -44,9 +44,9 @@ fn carrier_of(group: Ipv6Addr) -> Ipv4Addr {
 
 /// Opens a socket that receives the tunnelled packets of a group.
 pub(crate) fn open_group(group: Ipv6Addr) -> Result<OwnedFd, LinkError> {
-    let carrier = LocalAddr::from(IpAddr::from(carrier_of(group)));
+    let tunnel = LocalAddr::from(IpAddr::from(tunnel_group_of(group)));
     let own = Ipv4Addr::LOCALHOST.into();
-    socket::open_group(carrier, own, LOOPBACK_INTERFACE).map(OwnedFd::from)
+    socket::open_group(tunnel, own, LOOPBACK_INTERFACE).map(OwnedFd::from)
 }
 
 /// Returns the packet tunnelled to `group`. Any other datagram is forged or belongs to another
@@ -71,11 +71,11 @@ pub(crate) fn unwrap(group: IpAddr, datagram: &[u8]) -> Arrival<'_> {
 
 /// Sends tunnelled packets.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct Tunnel {
     fd: OwnedFd,
 }
 
-impl Carrier {
+impl Tunnel {
     /// Opens a socket on the loopback interface.
     pub(crate) fn open() -> io::Result<Self> {
         let local = LocalAddr::from(IpAddr::from(Ipv4Addr::LOCALHOST));
@@ -97,7 +97,7 @@ impl Carrier {
         run: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
-        let to = SocketAddr::new(carrier_of(group).into(), ROCE_PORT);
+        let to = SocketAddr::new(tunnel_group_of(group).into(), ROCE_PORT);
         let options = SendOptions {
             tos: (traffic_class != 0).then_some(traffic_class),
             hop_limit: Some(hop_limit),
@@ -124,12 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_carried_to_the_group_is_unwrapped() {
+    fn only_packets_tunneled_to_the_group_are_unwrapped() {
         let group: Ipv6Addr = "ff1e::7:9".parse().unwrap();
         let link = open_group(group).unwrap();
         let source = (Ipv6Addr::LOCALHOST, 0xC123);
-        let carrier = Carrier::open().unwrap();
-        carrier.send(source, group, (0, 64), b"abcde", 3).unwrap();
+        let tunnel = Tunnel::open().unwrap();
+        tunnel.send(source, group, (0, 64), b"abcde", 3).unwrap();
         let mut received = Vec::new();
         let mut buffer = [0; 2000];
         while received.len() < 2 {
@@ -147,7 +147,7 @@ mod tests {
         }
         // A different IPv6 group with the same IPv4 group, and an invalid datagram.
         let other: Ipv6Addr = "ff1e::9:7".parse().unwrap();
-        assert_eq!(carrier_of(other), carrier_of(group));
+        assert_eq!(tunnel_group_of(other), tunnel_group_of(group));
         let forged =
             |group: Ipv6Addr, bytes: &[u8]| matches!(unwrap(group.into(), bytes), Arrival::Forged);
         assert!(forged(other, &received[0]));
@@ -164,12 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_the_loopback_interface_are_carried() {
+    fn groups_of_the_loopback_interface_are_tunneled() {
         let [v4, v6, one, other]: [IpAddr; 4] =
             ["239.1.1.1", "ff1e::1", "::1", "fd00::1"].map(|ip| ip.parse().unwrap());
-        assert!(!is_carried(v4, "127.0.0.1".parse().unwrap(), 1));
-        assert!(is_carried(v6, one, 0));
-        assert!(is_carried(v6, other, LOOPBACK_INTERFACE));
-        assert!(!is_carried(v6, other, 2));
+        assert!(!is_tunneled(v4, "127.0.0.1".parse().unwrap(), 1));
+        assert!(is_tunneled(v6, one, 0));
+        assert!(is_tunneled(v6, other, LOOPBACK_INTERFACE));
+        assert!(!is_tunneled(v6, other, 2));
     }
 }
