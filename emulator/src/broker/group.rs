@@ -301,7 +301,7 @@ impl Group {
             let port_of = |slot| passes.then(|| ports.relayed(slot)).flatten();
             received += self
                 .relay
-                .pass_on(from, local, &self.key, port_of, &mut gsi);
+                .forward(from, local, &self.key, port_of, &mut gsi);
         }
         received
     }
@@ -436,7 +436,7 @@ impl Group {
             if let Some(member) = self.members.get(slot.index()) {
                 let from = member.fd.as_fd();
                 self.relay
-                    .pass_on_orphaned(from, self.local, &self.key, *slot, to);
+                    .forward_orphaned(from, self.local, &self.key, *slot, to);
             }
         }
     }

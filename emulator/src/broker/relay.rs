@@ -27,7 +27,7 @@ impl Relay {
     /// (`link/forward.rs`). `port_of` returns the port of a slot if the broker has to steer. `gsi`
     /// returns the recipients of packets to QP 1. Returns the number of packets that were for slot
     /// 0 or undeliverable.
-    pub(super) fn pass_on(
+    pub(super) fn forward(
         &mut self,
         (from, slot): (BorrowedFd<'_>, Slot),
         local: LocalAddr,
@@ -64,7 +64,7 @@ impl Relay {
 
     /// Forwards the packets in the socket of a slot whose process is gone, to the ports that `to`
     /// returns.
-    pub(super) fn pass_on_orphaned(
+    pub(super) fn forward_orphaned(
         &mut self,
         from: BorrowedFd<'_>,
         local: LocalAddr,

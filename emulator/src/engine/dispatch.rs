@@ -29,9 +29,9 @@ pub(super) trait Origin {
 
 /// The outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Disposition {
     /// Its QP has handled it.
-    Taken,
+    Delivered,
     /// The packet is malformed.
     Malformed,
     /// The ICRC is wrong.
@@ -41,7 +41,7 @@ pub(super) enum Verdict {
     /// The QP does not accept packets from this link.
     WrongLink,
     /// Its XRC target is owned by another process, or has to be handed over for this packet.
-    Elsewhere,
+    OwnedElsewhere,
 }
 
 /// The locked QP that handles the current packets.
@@ -95,53 +95,53 @@ impl<'e> Dispatch<'e> {
     }
 
     /// Handles one packet. When the next packet is for another QP, the outputs of this one are
-    /// flushed, or it is put on the list `later`.
+    /// flushed, or it is put on the list `deferred`.
     #[inline(always)]
     pub(super) fn packet<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        later: Option<&mut Vec<Qpn>>,
-    ) -> Verdict {
+        deferred: Option<&mut Vec<Qpn>>,
+    ) -> Disposition {
         if self.hooked {
-            return self.hooked_packet(meta, packet, origin, later);
+            return self.hooked_packet(meta, packet, origin, deferred);
         }
-        self.hand_over(meta, packet, origin, later)
+        self.deliver(meta, packet, origin, deferred)
     }
 
     /// Like [`Self::packet`], after captures and fault rules.
     #[inline(always)]
-    pub(super) fn hand_over<'p>(
+    pub(super) fn deliver<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        later: Option<&mut Vec<Qpn>>,
-    ) -> Verdict {
+        deferred: Option<&mut Vec<Qpn>>,
+    ) -> Disposition {
         let Some(short) = packet.short() else {
-            return self.any_packet(meta, packet, origin, later);
+            return self.any_packet(meta, packet, origin, deferred);
         };
         if !origin.is_intact(|| (short.covered(), short.icrc_bytes())) {
-            return Verdict::BadIcrc;
+            return Disposition::BadIcrc;
         }
         let (now, mem) = (self.now, self.mem);
         let dest = short.bth().dest_qp;
-        let locked = match self.listener(dest, origin, later) {
+        let locked = match self.listener(dest, origin, deferred) {
             Ok(locked) => locked,
-            Err(verdict) => return verdict,
+            Err(disposition) => return disposition,
         };
         let taken = locked.core.qp.handle_short(now, meta, &short, mem);
         if !taken {
             // Not the expected packet: take the slow path.
             let Ok(packet) = packet.whole() else {
-                return Verdict::Malformed;
+                return Disposition::Malformed;
             };
             locked.handle(now, meta, &packet, mem);
         }
         self.packets += 1;
         self.bytes += packet.len();
-        Verdict::Taken
+        Disposition::Delivered
     }
 
     /// Handles a packet that needs the slow path.
@@ -150,48 +150,48 @@ impl<'e> Dispatch<'e> {
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,
         origin: &mut impl Origin,
-        later: Option<&mut Vec<Qpn>>,
-    ) -> Verdict {
+        deferred: Option<&mut Vec<Qpn>>,
+    ) -> Disposition {
         let Ok(packet) = bytes.whole() else {
-            return Verdict::Malformed;
+            return Disposition::Malformed;
         };
         if !origin.is_intact(|| (packet.covered(), packet.icrc_bytes())) {
-            return Verdict::BadIcrc;
+            return Disposition::BadIcrc;
         }
         let (now, mem) = (self.now, self.mem);
         let dest = packet.bth().dest_qp;
-        let locked = match self.listener(dest, origin, later) {
+        let locked = match self.listener(dest, origin, deferred) {
             Ok(locked) => locked,
-            Err(verdict) => return verdict,
+            Err(disposition) => return disposition,
         };
         locked.handle(now, meta, &packet, mem);
-        if locked.inner.ownership().is_some() && locked.core.qp.take_stray() {
+        if locked.inner.ownership().is_some() && locked.core.qp.take_misrouted() {
             // Packets behind it wait too.
             locked.core.tx.set_rx_paused(true);
-            return Verdict::Elsewhere;
+            return Disposition::OwnedElsewhere;
         }
         self.packets += 1;
         self.bytes += bytes.len();
-        Verdict::Taken
+        Disposition::Delivered
     }
 
     /// Hands a packet with a right ICRC to several QPs. The outcome at one does not affect the
     /// others. `is_own` tells whether its source is an address of this device.
     //= MC-08
     #[cold]
-    pub(super) fn hand_to<'p>(
+    pub(super) fn deliver_to_members<'p>(
         &mut self,
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,
         (members, is_own): (&[Qpn], bool),
-        mut later: Option<&mut Vec<Qpn>>,
+        mut deferred: Option<&mut Vec<Qpn>>,
     ) {
         let Ok(packet) = bytes.whole() else {
             return;
         };
         let (now, mem) = (self.now, self.mem);
         for &member in members {
-            if let Some(locked) = self.switch_to(member, later.as_deref_mut()) {
+            if let Some(locked) = self.switch_to(member, deferred.as_deref_mut()) {
                 //= MC-07
                 let deth = packet.headers().deth;
                 let by_itself = is_own && deth.is_some_and(|deth| deth.src_qp == member);
@@ -211,32 +211,32 @@ impl<'e> Dispatch<'e> {
         &mut self,
         dest: Qpn,
         origin: &mut impl Origin,
-        later: Option<&mut Vec<Qpn>>,
-    ) -> Result<&mut Locked<'e>, Verdict> {
-        let locked = self.switch_to(dest, later);
-        let locked = locked.ok_or(Verdict::UnknownQp(dest))?;
+        deferred: Option<&mut Vec<Qpn>>,
+    ) -> Result<&mut Locked<'e>, Disposition> {
+        let locked = self.switch_to(dest, deferred);
+        let locked = locked.ok_or(Disposition::UnknownQp(dest))?;
         if origin.is_accepted(&mut locked.core.tx) {
             Ok(locked)
         } else if locked.core.tx.is_rx_paused() {
-            Err(Verdict::Elsewhere)
+            Err(Disposition::OwnedElsewhere)
         } else {
-            Err(Verdict::WrongLink)
+            Err(Disposition::WrongLink)
         }
     }
 
     /// Locks the QP of the next packet.
     #[inline(always)]
-    fn switch_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
+    fn switch_to(&mut self, dest: Qpn, deferred: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
         let stays = |locked: &Locked<'_>| locked.inner.qp_num() == dest;
         if !self.current.as_ref().is_some_and(stays) {
-            self.turn_to(dest, later);
+            self.lock_qp(dest, deferred);
         }
         self.current.as_mut()
     }
 
     /// Unlocks the QP of the last packet, and locks another one.
-    fn turn_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) {
-        self.let_go(later);
+    fn lock_qp(&mut self, dest: Qpn, deferred: Option<&mut Vec<Qpn>>) {
+        self.flush_locked(deferred);
         self.current = self.qps.get(dest).map(|inner| Locked {
             inner,
             core: inner.lock(),
@@ -249,21 +249,21 @@ impl<'e> Dispatch<'e> {
     }
 
     /// Unlocks the QP of the last packet, after its outputs were flushed or it was put on the list
-    /// `later`.
-    pub(super) fn let_go(&mut self, later: Option<&mut Vec<Qpn>>) {
+    /// `deferred`.
+    pub(super) fn flush_locked(&mut self, deferred: Option<&mut Vec<Qpn>>) {
         let Some(Locked { inner, mut core }) = self.current.take() else {
             return;
         };
-        match later {
+        match deferred {
             None => {
                 let cause = cause_of(&core);
                 let Self { engine, mem, .. } = self;
                 engine.drain(inner, &mut core, mem, cause, self.now, self.caller);
             }
-            Some(later) => {
+            Some(deferred) => {
                 let qpn = inner.qp_num();
-                if !later.contains(&qpn) {
-                    later.push(qpn);
+                if !deferred.contains(&qpn) {
+                    deferred.push(qpn);
                 }
             }
         }

@@ -6,7 +6,7 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Origin, Verdict};
+use super::dispatch::{Dispatch, Disposition, Origin};
 use super::transmit::Run;
 use crate::link::packet_hooks::{
     DelayedRx, DelayedTx, ECN_CE, Ingress, PacketInfo, RxVerdict, TxVerdict,
@@ -129,9 +129,9 @@ impl EngineInner {
             let qps = self.qps.read();
             let mem = self.regions().read(now);
             let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
-            let verdict = dispatch.deliver_delayed(&mut delayed_rx, None);
-            dispatch.let_go(None);
-            if verdict == Verdict::UnknownQp(Qpn::GSI) {
+            let disposition = dispatch.deliver_delayed(&mut delayed_rx, None);
+            dispatch.flush_locked(None);
+            if disposition == Disposition::UnknownQp(Qpn::GSI) {
                 let DelayedRx { meta, bytes, .. } = delayed_rx;
                 let endpoints = self.endpoints.read();
                 let mut endpoints = endpoints.iter();
@@ -153,14 +153,14 @@ impl Dispatch<'_> {
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        mut later: Option<&mut Vec<Qpn>>,
-    ) -> Verdict {
+        mut deferred: Option<&mut Vec<Qpn>>,
+    ) -> Disposition {
         // Not the time of the batch: its later packets may have been sent after that.
         let (hooks, now) = (&self.engine.hooks, self.engine.now());
         let bytes = packet.copied();
         if Packet::parse(&bytes).is_err() {
             hooks.record_dropped(now, meta, &bytes, &origin.ingress(), "not a RoCEv2 packet");
-            return Verdict::Malformed;
+            return Disposition::Malformed;
         }
         let is_intact = origin.is_intact(|| match bytes.split_last_chunk() {
             Some((covered, icrc)) => (covered, *icrc),
@@ -170,32 +170,32 @@ impl Dispatch<'_> {
         let ingress = origin.ingress();
         if !is_intact {
             hooks.record_dropped(now, meta, &bytes, &ingress, "wrong ICRC");
-            return Verdict::BadIcrc;
+            return Disposition::BadIcrc;
         }
         let mut delayed_rx = match hooks.on_rx(now, meta, bytes, ingress) {
             RxVerdict::Pass(delayed_rx) => delayed_rx,
-            RxVerdict::Damaged => return Verdict::BadIcrc,
+            RxVerdict::Damaged => return Disposition::BadIcrc,
             RxVerdict::Delayed(due) => {
                 self.engine.service_queue.wake_thread_by(due);
-                return Verdict::Taken;
+                return Disposition::Delivered;
             }
         };
-        let verdict = self.deliver_delayed(&mut delayed_rx, later.as_deref_mut());
+        let disposition = self.deliver_delayed(&mut delayed_rx, deferred.as_deref_mut());
         if hooks.has_faults() {
             hooks.note_rx();
             while let Some(mut next) = hooks.take_delayed_rx(now) {
-                self.deliver_delayed(&mut next, later.as_deref_mut());
+                self.deliver_delayed(&mut next, deferred.as_deref_mut());
             }
         }
-        verdict
+        disposition
     }
 
     fn deliver_delayed(
         &mut self,
         delayed_rx: &mut DelayedRx,
-        mut later: Option<&mut Vec<Qpn>>,
-    ) -> Verdict {
-        let mut verdict = Verdict::Taken;
+        mut deferred: Option<&mut Vec<Qpn>>,
+    ) -> Disposition {
+        let mut disposition = Disposition::Delivered;
         for _ in 0..delayed_rx.copies {
             let DelayedRx {
                 meta,
@@ -203,8 +203,8 @@ impl Dispatch<'_> {
                 ingress,
                 ..
             } = &mut *delayed_rx;
-            verdict = self.hand_over(meta, &**bytes, ingress, later.as_deref_mut());
+            disposition = self.deliver(meta, &**bytes, ingress, deferred.as_deref_mut());
         }
-        verdict
+        disposition
     }
 }

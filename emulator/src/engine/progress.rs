@@ -7,7 +7,7 @@ use rocade_transport::{PacketMeta, Time};
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
+use super::dispatch::{Dispatch, Disposition, Origin, cause_of};
 use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
@@ -18,7 +18,7 @@ use crate::steering::Slot;
 use crate::tuning::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
 };
-use crate::xrc_shared::Stray;
+use crate::xrc_shared::Misrouted;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls the empty CQ `cq` (`None` in a
@@ -128,7 +128,7 @@ impl EngineInner {
         let RxState {
             buffer,
             flows,
-            dirty,
+            deferred_qps,
         } = rx;
         let mut received = Received {
             packets: 0,
@@ -140,7 +140,8 @@ impl EngineInner {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    let delivered = self.deliver(endpoint, flows, dirty, &batch, is_short, caller);
+                    let delivered =
+                        self.deliver(endpoint, flows, deferred_qps, &batch, is_short, caller);
                     received.packets += delivered.packets;
                     received.more = true;
                     // The application waits for completions, perhaps to post new receives.
@@ -164,7 +165,7 @@ impl EngineInner {
                 }
             }
         }
-        for qpn in dirty.drain(..) {
+        for qpn in deferred_qps.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let cause = cause_of(core);
                 self.drain(inner, core, mem, cause, self.now(), caller);
@@ -175,14 +176,14 @@ impl EngineInner {
     }
 
     /// Hands the packets of a batch to their QPs. Consecutive packets of a QP are handled under one
-    /// lock. The outputs of the QPs are flushed `at_once`, or the QPs are added to `dirty`.
+    /// lock. The outputs of the QPs are flushed `at_once`, or the QPs are added to `deferred_qps`.
     // Not inlined: an empty poll, which is frequent, should not set up its stack frame.
     #[inline(never)]
     fn deliver(
         &self,
         endpoint: &LocalEndpoint,
         flows: &mut Flows,
-        dirty: &mut Vec<Qpn>,
+        deferred_qps: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
         caller: Caller,
@@ -196,7 +197,7 @@ impl EngineInner {
         let now = self.now();
         let mem = self.regions().read(now);
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
-        let mut dirty = (!at_once || !dirty.is_empty()).then_some(dirty);
+        let mut deferred_qps = (!at_once || !deferred_qps.is_empty()).then_some(deferred_qps);
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
         let meta_of = |source: SocketAddr| PacketMeta {
@@ -221,13 +222,13 @@ impl EngineInner {
             } else {
                 welcome
             }) {
-                self.pass_on(endpoint, source, segment, forwarded, |c| &c.rx_refused);
+                self.forward(endpoint, source, segment, forwarded, |c| &c.rx_refused);
                 continue;
             }
             if forwarded {
                 sender = flows.find(local, source);
             }
-            let stray = |bytes, hops| Stray {
+            let misrouted = |bytes, hops| Misrouted {
                 source,
                 destination: local,
                 bytes,
@@ -242,31 +243,31 @@ impl EngineInner {
                 &direct
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
-            let verdict = dispatch.packet(
+            let disposition = dispatch.packet(
                 meta,
                 segment,
                 &mut Socket { flow, tos },
-                dirty.as_deref_mut(),
+                deferred_qps.as_deref_mut(),
             );
             if forwarded {
                 sender = flows.find(local, batch.source);
-            } else if !matches!(verdict, Verdict::Malformed | Verdict::BadIcrc) {
+            } else if !matches!(disposition, Disposition::Malformed | Disposition::BadIcrc) {
                 checked = checked.saturating_add(1);
             }
-            match verdict {
-                Verdict::Taken => {}
-                Verdict::Malformed => {
+            match disposition {
+                Disposition::Delivered => {}
+                Disposition::Malformed => {
                     self.count(|counters| &counters.rx_malformed);
                     endpoint.count(Traffic::malformed);
                 }
-                Verdict::BadIcrc => {
+                Disposition::BadIcrc => {
                     self.count(|counters| &counters.rx_bad_icrc);
                     endpoint.count(Traffic::bad_icrc);
                 }
                 // GRO may have merged it with a packet for this process although it is for another
                 // process on this address.
                 //= BTH-10
-                Verdict::UnknownQp(dest) => {
+                Disposition::UnknownQp(dest) => {
                     if let Some(group) = &endpoint.group {
                         //= MC-03
                         if dest == Qpn::MULTICAST {
@@ -274,7 +275,12 @@ impl EngineInner {
                             let hca = endpoint.hca.as_ref();
                             let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
                             let to = (&*members, is_own);
-                            dispatch.hand_to(meta, segment, to, dirty.as_deref_mut());
+                            dispatch.deliver_to_members(
+                                meta,
+                                segment,
+                                to,
+                                deferred_qps.as_deref_mut(),
+                            );
                         } else {
                             self.count(|counters| &counters.rx_unknown_qp);
                         }
@@ -283,15 +289,19 @@ impl EngineInner {
                     if dest == Qpn::GSI && self.to_gsi(endpoint, source.ip(), segment, forwarded) {
                         continue;
                     }
-                    let keeps = || self.shared_targets.keep(self, stray(segment, hops));
-                    if forwarded && self.may_be_shared(dest) && keeps() {
+                    let is_queued = || {
+                        self.shared_targets
+                            .queue_or_redirect(self, misrouted(segment, hops))
+                    };
+                    if forwarded && self.may_be_shared(dest) && is_queued() {
                         continue;
                     }
-                    self.pass_on(endpoint, source, segment, forwarded, |c| &c.rx_unknown_qp);
+                    self.forward(endpoint, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
-                Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
-                Verdict::Elsewhere => {
-                    self.shared_targets.keep(self, stray(segment, hops));
+                Disposition::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+                Disposition::OwnedElsewhere => {
+                    self.shared_targets
+                        .queue_or_redirect(self, misrouted(segment, hops));
                 }
             }
         }
@@ -301,7 +311,7 @@ impl EngineInner {
         let qp = dispatch.current().map(|(_, core)| &core.qp);
         let mid_message = qp.is_some_and(|qp| qp.receives_message());
         let completes = qp.is_some_and(|qp| qp.completions_waiting() > 0);
-        dispatch.let_go(dirty);
+        dispatch.flush_locked(deferred_qps);
         let (packets, bytes) = (dispatch.packets, dispatch.bytes);
         endpoint.count(|traffic| traffic.received(packets, bytes, false));
         self.count_traffic();
@@ -321,7 +331,7 @@ impl EngineInner {
             return false;
         }
         for segment in batch.segments() {
-            self.pass_on(endpoint, batch.source, segment, false, |c| &c.rx_refused);
+            self.forward(endpoint, batch.source, segment, false, |c| &c.rx_refused);
         }
         true
     }
@@ -329,7 +339,7 @@ impl EngineInner {
     /// Forwards a packet that this process does not accept to the process on this address that it
     /// is for. Counts it with `counter` if there is none.
     #[cold]
-    fn pass_on(
+    fn forward(
         &self,
         endpoint: &LocalEndpoint,
         source: SocketAddr,

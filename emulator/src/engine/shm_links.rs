@@ -17,7 +17,7 @@ use rocade_transport::{AddressVector, PacketMeta};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Origin, Verdict};
+use super::dispatch::{Dispatch, Disposition, Origin};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
 use crate::link::packet_hooks::Ingress;
@@ -26,7 +26,7 @@ use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::Slot;
 use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
-use crate::xrc_shared::{Stray, source_of};
+use crate::xrc_shared::{Misrouted, source_of};
 
 impl EngineInner {
     /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
@@ -329,23 +329,23 @@ impl EngineInner {
             for segment in run.segments() {
                 undrained += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link), None) {
-                    Verdict::Taken => {}
-                    Verdict::Malformed => self.count(|counters| &counters.rx_malformed),
+                    Disposition::Delivered => {}
+                    Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
                     // Only when a fault rule corrupts packets.
-                    Verdict::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
+                    Disposition::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
                     //= BTH-10
-                    Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
-                    Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
-                    Verdict::Elsewhere => {
+                    Disposition::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
+                    Disposition::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+                    Disposition::OwnedElsewhere => {
                         let bytes = segment.copied();
-                        let stray = Stray {
+                        let misrouted = Misrouted {
                             source: source_of(shm_link.peer()),
                             destination: shm_link.local(),
                             bytes: &bytes,
                             hops: 0,
                             is_sealed: false,
                         };
-                        self.shared_targets.keep(self, stray);
+                        self.shared_targets.queue_or_redirect(self, misrouted);
                     }
                 }
             }
@@ -353,7 +353,7 @@ impl EngineInner {
                 undrained = 0;
                 // All QPs of a link have its address, and therefore its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
-                dispatch.let_go(None);
+                dispatch.flush_locked(None);
             }
             if dispatch.uses_up_receives() {
                 ControlFlow::Break(())
@@ -366,7 +366,7 @@ impl EngineInner {
             qp.hca().traffic.received(received, bytes, true);
             self.count_traffic();
         }
-        dispatch.let_go(None);
+        dispatch.flush_locked(None);
         received
     }
 

@@ -80,7 +80,7 @@ impl Host for EngineInner {
         Self::wake_background(self);
     }
 
-    fn count_stray(&self, passed_on: bool) {
+    fn count_misrouted(&self, passed_on: bool) {
         self.count(|counters| match passed_on {
             true => &counters.forwarded,
             false => &counters.rx_unknown_qp,

@@ -131,9 +131,9 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
         Arrival::Direct
     }
 
-    /// Redirects a packet to the owner of its QP, see [`UdpLink::hand_over`]. Returns false if that
+    /// Redirects a packet to the owner of its QP, see [`UdpLink::redirect`]. Returns false if that
     /// fails.
-    fn hand_over(&self, _to: Slot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
+    fn redirect(&self, _to: Slot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
         false
     }
 
@@ -200,8 +200,8 @@ impl Link for UdpLink {
         Self::arrival(self, segment)
     }
 
-    fn hand_over(&self, to: Slot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
-        Self::hand_over(self, to, source, hops, segment).is_ok()
+    fn redirect(&self, to: Slot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
+        Self::redirect(self, to, source, hops, segment).is_ok()
     }
 
     fn forward(&self, to: Slot, source: SocketAddr, segment: &[u8]) -> bool {

@@ -318,17 +318,19 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     let members = group(local, 4);
     let peer = UdpLink::bind(own_address()).unwrap();
     let dest = Slot::new(2).qpn(0x77);
-    let stray = packet(dest, 9, 200, None);
+    let misrouted = packet(dest, 9, 200, None);
     let source = peer.local_addr().with_port(50_000);
 
     // Slot 3 has the packet of slot 2.
-    members[3].forward(Slot::new(2), source, &stray).unwrap();
+    members[3]
+        .forward(Slot::new(2), source, &misrouted)
+        .unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&members[2], &mut buf).unwrap();
     assert_eq!(batch.source.ip(), local.ip());
-    let forwarded = Arrival::Forwarded(source, &stray, 0);
+    let forwarded = Arrival::Forwarded(source, &misrouted, 0);
     assert_eq!(members[2].arrival(batch.data), forwarded);
-    assert_eq!(members[2].arrival(&stray), Arrival::Direct);
+    assert_eq!(members[2].arrival(&misrouted), Arrival::Direct);
 
     // A wrapped packet with a wrong key or for another slot is forged. A link that is not shared
     // accepts none.
@@ -343,13 +345,18 @@ fn a_packet_of_another_slot_is_forwarded_once() {
         assert_eq!(link.arrival(data), Arrival::Forged);
     }
     // Wrapped packets, those of this process, and those for a third slot are not forwarded.
-    for (slot, data) in [(2, batch.data), (3, &stray), (1, &stray), (2, &stray[..4])] {
+    for (slot, data) in [
+        (2, batch.data),
+        (3, &misrouted),
+        (1, &misrouted),
+        (2, &misrouted[..4]),
+    ] {
         let refused = members[3]
             .forward(Slot::new(slot), source, data)
             .unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
-    let refused = peer.forward(Slot::new(2), source, &stray).unwrap_err();
+    let refused = peer.forward(Slot::new(2), source, &misrouted).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
 }
 

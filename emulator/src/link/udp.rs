@@ -586,7 +586,7 @@ impl UdpLink {
         if !Slot::of_packet(segment).is_some_and(is_there) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.hand_over(to_slot, source, 0, segment)
+        self.redirect(to_slot, source, 0, segment)
     }
 
     /// Redirects a packet to the process that owns its QP now, which may differ from the slot in
@@ -594,7 +594,7 @@ impl UdpLink {
     ///
     /// # Errors
     /// As [`Self::forward`], except that the packet may be for any slot.
-    pub fn hand_over(
+    pub fn redirect(
         &self,
         to_slot: Slot,
         source: SocketAddr,

@@ -14,7 +14,7 @@ pub(crate) use guard::Fault;
 #[cfg(all(test, not(loom)))]
 pub(crate) use guard::kernel::CALLS as KERNEL_CALLS;
 pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
-pub(crate) use table::{Kept, MemGuard, MrTable, Region};
+pub(crate) use table::{MemGuard, MrTable, Region, RemoveError};
 
 #[cfg(test)]
 mod tests;

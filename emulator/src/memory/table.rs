@@ -56,7 +56,7 @@ struct Entry {
 
 /// The reason why a region cannot be removed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum RemoveError {
     /// There is no such region.
     Unknown,
     /// Windows are bound to it.
@@ -175,16 +175,16 @@ impl MrTable {
     ///
     /// # Errors
     /// The region stays.
-    pub(crate) fn remove(&self, key: u32) -> Result<(), Kept> {
+    pub(crate) fn remove(&self, key: u32) -> Result<(), RemoveError> {
         let mut regions = self.regions.write();
         //= MR-09
         match regions.lookup(key).map(|entry| &entry.object) {
             Some(Object::Region { windows, .. }) if windows.load(Ordering::Relaxed) > 0 => {
-                return Err(Kept::Bound);
+                return Err(RemoveError::Bound);
             }
             //= UMR-08
             Some(Object::Region { .. } | Object::Indirect(_) | Object::Null(_)) => {}
-            Some(Object::Window(_)) | None => return Err(Kept::Unknown),
+            Some(Object::Window(_)) | None => return Err(RemoveError::Unknown),
         }
         regions.take(key);
         Ok(())
@@ -246,7 +246,7 @@ impl MrTable {
     ///
     /// # Errors
     /// The region stays as it was.
-    pub(crate) fn replace(&self, key: u32, with: Region) -> Result<(), Kept> {
+    pub(crate) fn replace(&self, key: u32, with: Region) -> Result<(), RemoveError> {
         let mut regions = self.regions.write();
         let place = regions.place(key);
         match &mut regions.entries[place] {
@@ -255,12 +255,12 @@ impl MrTable {
                 object: Object::Region { region, windows },
             }) if *found == key => {
                 if windows.load(Ordering::Relaxed) > 0 {
-                    return Err(Kept::Bound);
+                    return Err(RemoveError::Bound);
                 }
                 *region = with;
                 Ok(())
             }
-            _ => Err(Kept::Unknown),
+            _ => Err(RemoveError::Unknown),
         }
     }
 

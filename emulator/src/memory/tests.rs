@@ -8,7 +8,7 @@ use rocade_transport::{
 };
 use rocade_wire::{Lkey, Qpn, Rkey};
 
-use super::{DeviceMemory, Kept, MrTable, Region};
+use super::{DeviceMemory, MrTable, Region, RemoveError};
 
 mod indirect;
 
@@ -51,7 +51,7 @@ fn stale_and_invented_keys_are_refused() {
         assert_eq!(check(bad), Err(AccessError::BadKey));
     }
     assert_eq!(table.remove(key), Ok(()));
-    assert_eq!(table.remove(key), Err(Kept::Unknown), "only once");
+    assert_eq!(table.remove(key), Err(RemoveError::Unknown), "only once");
     assert_eq!(check(key), Err(AccessError::BadKey));
     let region = NOWHERE;
     for _ in 0..1000 {
@@ -302,8 +302,8 @@ fn a_region_stays_while_windows_are_bound_to_it() {
         );
     }
     let is_bound = || {
-        assert_eq!(table.replace(region, NOWHERE), Err(Kept::Bound));
-        assert_eq!(table.remove(region), Err(Kept::Bound));
+        assert_eq!(table.replace(region, NOWHERE), Err(RemoveError::Bound));
+        assert_eq!(table.remove(region), Err(RemoveError::Bound));
     };
     is_bound();
     // One window is bound to another region, one is invalidated, and failed requests change
@@ -324,7 +324,7 @@ fn a_region_stays_while_windows_are_bound_to_it() {
     assert_eq!(table.replace(region, NOWHERE), Ok(()));
     assert_eq!(table.remove(region), Ok(()));
     // A type 1 window belongs to no QP, and keeps its region until it is destroyed.
-    assert_eq!(table.remove(other), Err(Kept::Bound));
+    assert_eq!(table.remove(other), Err(RemoveError::Bound));
     table.remove_window(bind(windows[0], other).rkey.get());
     assert_eq!(table.remove(other), Ok(()));
     let gone = table.read(Time::ZERO).bind(WHO, &bind(windows[0], other));
@@ -342,7 +342,7 @@ fn a_region_stays_while_windows_are_bound_to_it() {
         Ok(())
     );
     table.remove_with_windows(region);
-    assert_eq!(table.remove(region), Err(Kept::Unknown));
+    assert_eq!(table.remove(region), Err(RemoveError::Unknown));
     let again = table.insert(Region {
         len: 64,
         access: BINDABLE,
@@ -380,7 +380,7 @@ fn windows_are_found_among_many_by_their_index() {
         assert_eq!(wrong, Err(AccessError::BadKey));
     }
     drop(memory);
-    assert_eq!(table.remove(region), Err(Kept::Bound));
+    assert_eq!(table.remove(region), Err(RemoveError::Bound));
     for window in windows.iter().skip(1).step_by(2) {
         table.remove_window(*window);
     }
@@ -452,7 +452,7 @@ fn a_null_region_takes_everything_and_has_nothing() {
     let stale = memory.read_local(WHO, Lkey::new(key ^ 1), 0, &mut read);
     assert_eq!(stale, Err(AccessError::BadKey));
     drop(memory);
-    assert_eq!(table.replace(key, NOWHERE), Err(Kept::Unknown));
+    assert_eq!(table.replace(key, NOWHERE), Err(RemoveError::Unknown));
     assert_eq!(table.remove(key), Ok(()));
 }
 

@@ -13,7 +13,7 @@ use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
 use crate::hca::limits;
-use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
+use crate::memory::{ADDRESSES, Region, RemoveError, is_mapped, populate};
 use crate::state::{User, Users};
 
 bitflags! {
@@ -466,7 +466,7 @@ impl Mr {
             .engine
             .regions()
             .replace(self.inner.key, region)
-            .map_err(|why| self.inner.kept(why, &state))?;
+            .map_err(|why| self.inner.remove_error(why, &state))?;
         pd.users.add(User::Mr(self.inner.key));
         state.pd.users.remove(User::Mr(self.inner.key));
         *state = State {
@@ -548,7 +548,7 @@ impl MrInner {
         let regions = state.pd.context.engine.regions();
         regions
             .remove(self.key)
-            .map_err(|why| self.kept(why, &state))?;
+            .map_err(|why| self.remove_error(why, &state))?;
         self.ended(&state);
         Ok(())
     }
@@ -563,11 +563,11 @@ impl MrInner {
     }
 
     /// Returns the error of a region that cannot be removed or changed.
-    fn kept(&self, why: Kept, state: &State) -> VerbsError {
+    fn remove_error(&self, why: RemoveError, state: &State) -> VerbsError {
         match why {
-            Kept::Unknown => VerbsError::InvalidArgument("already deregistered"),
+            RemoveError::Unknown => VerbsError::InvalidArgument("already deregistered"),
             //= DST-07
-            Kept::Bound => {
+            RemoveError::Bound => {
                 let users = Users::default();
                 let windows = state.pd.context.engine.regions().windows_of(self.key);
                 windows.into_iter().for_each(|key| users.add(User::Mw(key)));

@@ -191,7 +191,7 @@ impl RawPort {
         } else {
             Direction::In
         };
-        let mut hand_over = |frame: &[u8]| {
+        let mut deliver = |frame: &[u8]| {
             if let Some(layout) = Layout::of(frame) {
                 let targets = self.table.read().targets(frame, &layout, direction);
                 each(frame, &layout, &targets);
@@ -205,11 +205,11 @@ impl RawPort {
             frame::cut(bytes, header_len, segment_len, out, ends);
             let mut start = 0;
             for end in ends {
-                hand_over(&out[start..*end]);
+                deliver(&out[start..*end]);
                 start = *end;
             }
         } else {
-            hand_over(bytes);
+            deliver(bytes);
         }
         true
     }

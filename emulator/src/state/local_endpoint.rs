@@ -37,7 +37,7 @@ pub(crate) struct RxState {
     pub(crate) buffer: RxBuffer,
     pub(crate) flows: Flows,
     /// QPs that have received packets and whose outputs were not flushed yet.
-    pub(crate) dirty: Vec<Qpn>,
+    pub(crate) deferred_qps: Vec<Qpn>,
 }
 
 /// The route of the packets of a QP.
@@ -90,7 +90,7 @@ impl LocalEndpoint {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
-            dirty: Vec::new(),
+            deferred_qps: Vec::new(),
         };
         Self {
             link,

@@ -10,7 +10,9 @@ use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState};
 use rocade_wire::{Packet, Qpn};
 
 use super::restore::{context_of, restore, sgid_of};
-use super::{Host, Kept, SharedTargets, Stray, event_code, event_from_code, hand_over, qp};
+use super::{
+    Host, Misrouted, QueuedPacket, SharedTargets, event_code, event_from_code, qp, redirect,
+};
 use crate::broker::{BrokerLink, TargetNews};
 use crate::error::VerbsError;
 use crate::state::{LocalEndpoint, QpCore, QpInner, TargetOwnership, TxRoute};
@@ -47,15 +49,15 @@ impl SharedTargets {
         }
         let mut touched: Vec<Arc<QpInner>> = Vec::new();
         loop {
-            let kept = {
-                let mut kept = self.kept.lock();
-                if kept.is_empty() {
+            let queued = {
+                let mut queued = self.queued.lock();
+                if queued.is_empty() {
                     self.is_busy.store(false, Ordering::Release);
                     break;
                 }
-                std::mem::take(&mut *kept)
+                std::mem::take(&mut *queued)
             };
-            for packet in kept {
+            for packet in queued {
                 self.place(host, packet, &mut touched);
             }
             // A packet that arrives from now on overtakes only packets that have arrived within
@@ -96,9 +98,9 @@ impl SharedTargets {
     }
 
     /// Finds the process that a packet belongs to, and delivers it there.
-    fn place(&self, host: &dyn Host, packet: Kept, touched: &mut Vec<Arc<QpInner>>) {
+    fn place(&self, host: &dyn Host, packet: QueuedPacket, touched: &mut Vec<Arc<QpInner>>) {
         let Some(inner) = self.find_target(host, packet.dest) else {
-            host.count_stray(false);
+            host.count_misrouted(false);
             return;
         };
         if !touched.iter().any(|other| Arc::ptr_eq(other, &inner)) {
@@ -111,10 +113,10 @@ impl SharedTargets {
                 Routing::Again => {}
             }
         }
-        host.count_stray(false);
+        host.count_misrouted(false);
     }
 
-    fn try_place(&self, host: &dyn Host, packet: &Kept, inner: &Arc<QpInner>) -> Routing {
+    fn try_place(&self, host: &dyn Host, packet: &QueuedPacket, inner: &Arc<QpInner>) -> Routing {
         let Some(ownership) = inner.ownership() else {
             return Routing::Done;
         };
@@ -148,9 +150,9 @@ impl SharedTargets {
         ownership.begin();
         core.qp.handle_packet(now, &meta, &whole, &mem);
         inner.note_violations(&mut core);
-        let is_stray = core.qp.take_stray();
+        let is_misrouted = core.qp.take_misrouted();
         host.drain(inner, &mut core, &mem, now);
-        if !is_stray {
+        if !is_misrouted {
             return Routing::Done;
         }
         let srqn = whole.headers().xrceth.map(|eth| Qpn::new(eth.srqn));
@@ -310,18 +312,18 @@ fn broadcast_event(host: &dyn Host, qpn: Qpn, event: QpEvent) {
     }
 }
 
-fn forward(host: &dyn Host, mut packet: Kept, slot: Slot) {
+fn forward(host: &dyn Host, mut packet: QueuedPacket, slot: Slot) {
     if !packet.seal() {
         return;
     }
-    let stray = Stray {
+    let misrouted = Misrouted {
         source: packet.source,
         destination: packet.destination,
         bytes: &packet.bytes,
         hops: packet.hops,
         is_sealed: true,
     };
-    hand_over(host, &stray, slot);
+    redirect(host, &misrouted, slot);
 }
 
 /// Hands over a target that this process owns, to `to` or to the next process that wants it.

@@ -2,7 +2,7 @@
 //!
 //! The process that has the destination SRQ receives a message. One process at a time owns the
 //! target, and serves it with the code of ordinary QPs. A packet for an SRQ of another process is
-//! queued ([`SharedTargets::keep`]). The background thread hands the target over when the previous
+//! queued ([`SharedTargets::queue_or_redirect`]). The background thread hands the target over when the previous
 //! message is complete and acknowledged, and then forwards the packet ([`SharedTargets::serve`]). Packets
 //! for a target that another process owns are forwarded to that process like other misrouted
 //! packets (`link/forward.rs`).
@@ -35,7 +35,7 @@ use crate::state::{Domains, LocalEndpoint, QpCore, QpInner, QpTable, TargetOwner
 use crate::steering::Slot;
 
 /// Maximum number of packets that wait for the background thread. Further ones are dropped.
-const MAX_KEPT: usize = 1024;
+const MAX_QUEUED: usize = 1024;
 /// The UDP source port that packets of a shared memory link are given.
 const NO_PORT: u16 = 0xC000;
 
@@ -43,7 +43,7 @@ const NO_PORT: u16 = 0xC000;
 #[derive(Debug, Default)]
 pub(crate) struct SharedTargets {
     domains: Domains,
-    kept: Mutex<Vec<Kept>>,
+    queued: Mutex<Vec<QueuedPacket>>,
     /// Events of targets, for other processes.
     raised: Mutex<Vec<(Qpn, QpEvent)>>,
     /// Packets or events are queued, or the background thread is handling them.
@@ -91,7 +91,7 @@ pub(crate) trait Host {
     fn wake_background(&self);
 
     /// Counts a misrouted packet that was forwarded to another process or dropped.
-    fn count_stray(&self, passed_on: bool);
+    fn count_misrouted(&self, passed_on: bool);
 }
 
 fn qp(host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
@@ -100,7 +100,7 @@ fn qp(host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
 
 /// A queued packet for a target that another process owns or will own soon.
 #[derive(Debug)]
-struct Kept {
+struct QueuedPacket {
     source: SocketAddr,
     destination: IpAddr,
     dest: Qpn,
@@ -111,9 +111,9 @@ struct Kept {
     is_sealed: bool,
 }
 
-/// A packet that [`SharedTargets::keep`] may queue.
+/// A packet that [`SharedTargets::queue_or_redirect`] may queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stray<'p> {
+pub(crate) struct Misrouted<'p> {
     pub(crate) source: SocketAddr,
     pub(crate) destination: IpAddr,
     pub(crate) bytes: &'p [u8],
@@ -123,14 +123,14 @@ pub(crate) struct Stray<'p> {
     pub(crate) is_sealed: bool,
 }
 
-impl Stray<'_> {
+impl Misrouted<'_> {
     fn dest(&self) -> Option<Qpn> {
         let [slot, high, low] = *self.bytes.get(5..8)?.first_chunk()?;
         Some(Qpn::new(u32::from_be_bytes([0, slot, high, low])))
     }
 }
 
-impl Kept {
+impl QueuedPacket {
     /// Fills in the ICRC of a packet that came through a shared memory link, where packets have
     /// none. Returns false if that is impossible.
     fn seal(&mut self) -> bool {
@@ -158,35 +158,35 @@ impl SharedTargets {
     /// Queues a packet for a target that another process may own, or forwards it. Returns false if
     /// its destination is no such target.
     #[cold]
-    pub(crate) fn keep(&self, host: &dyn Host, stray: Stray<'_>) -> bool {
-        let Some(dest) = stray.dest() else {
+    pub(crate) fn queue_or_redirect(&self, host: &dyn Host, misrouted: Misrouted<'_>) -> bool {
+        let Some(dest) = misrouted.dest() else {
             return false;
         };
-        let mut kept = self.kept.lock();
+        let mut queued = self.queued.lock();
         if !self.is_busy.load(Ordering::Acquire)
-            && stray.is_sealed
+            && misrouted.is_sealed
             && let Some(qp) = host.qps().try_read().and_then(|qps| qps.get(dest).cloned())
             && let Some(owner) = qp.ownership().and_then(TargetOwnership::other_owner)
         {
             // In the common case no packet waits, and forwarding at once keeps the order.
-            drop(kept);
-            hand_over(host, &stray, owner);
+            drop(queued);
+            redirect(host, &misrouted, owner);
             return true;
         }
-        if kept.len() >= MAX_KEPT {
-            host.count_stray(false);
+        if queued.len() >= MAX_QUEUED {
+            host.count_misrouted(false);
             return true;
         }
-        kept.push(Kept {
-            source: stray.source,
-            destination: stray.destination,
+        queued.push(QueuedPacket {
+            source: misrouted.source,
+            destination: misrouted.destination,
             dest,
-            bytes: stray.bytes.to_vec(),
-            hops: stray.hops,
-            is_sealed: stray.is_sealed,
+            bytes: misrouted.bytes.to_vec(),
+            hops: misrouted.hops,
+            is_sealed: misrouted.is_sealed,
         });
         let is_first = !self.is_busy.swap(true, Ordering::AcqRel);
-        drop(kept);
+        drop(queued);
         if is_first {
             host.wake_background();
         }
@@ -204,15 +204,15 @@ impl SharedTargets {
 }
 
 /// Forwards a packet to the process that owns its target.
-fn hand_over(host: &dyn Host, stray: &Stray<'_>, to: Slot) {
+fn redirect(host: &dyn Host, misrouted: &Misrouted<'_>, to: Slot) {
     let endpoints = host.endpoints().read_recursive();
     let mut endpoints = endpoints.iter();
-    let here = endpoints.find(|endpoint| endpoint.link.local() == stray.destination);
+    let here = endpoints.find(|endpoint| endpoint.link.local() == misrouted.destination);
     let passed = here.is_some_and(|endpoint| {
         let link = &endpoint.link;
-        link.hand_over(to, stray.source, stray.hops, stray.bytes)
+        link.redirect(to, misrouted.source, misrouted.hops, misrouted.bytes)
     });
-    host.count_stray(passed);
+    host.count_misrouted(passed);
 }
 
 /// The events of a target. Their positions are the codes that processes exchange.

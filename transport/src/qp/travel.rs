@@ -17,9 +17,9 @@ impl Qp {
     ///
     /// Such a packet had no effect.
     #[inline]
-    pub const fn take_stray(&mut self) -> bool {
+    pub const fn take_misrouted(&mut self) -> bool {
         match &mut self.recv {
-            RecvSide::Reliable(responder) => responder.receives_mut().take_stray(),
+            RecvSide::Reliable(responder) => responder.receives_mut().take_misrouted(),
             _ => false,
         }
     }

@@ -121,7 +121,7 @@ impl RecvSource {
     }
 
     /// Returns true once if the last packet was for a queue of another process.
-    pub(crate) const fn take_stray(&mut self) -> bool {
+    pub(crate) const fn take_misrouted(&mut self) -> bool {
         match self {
             Self::ByHeader(named) => core::mem::replace(&mut named.is_stray, false),
             Self::Own(_) | Self::Shared(_) | Self::OfTarget(..) => false,

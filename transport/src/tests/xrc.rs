@@ -499,8 +499,8 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
         };
         assert!(rig.answer(request, NOBODY).is_empty(), "{operation:?}");
         let qp = &mut rig.pair.node_mut(Side::B).qp;
-        assert!(qp.take_stray(), "{operation:?}");
-        assert!(!qp.take_stray(), "reported once");
+        assert!(qp.take_misrouted(), "{operation:?}");
+        assert!(!qp.take_misrouted(), "reported once");
         assert!(before.is_some() && at_rest(&rig) == before, "{operation:?}");
     }
     // In the middle of a message, a different number is an error, even for a queue of another
@@ -511,7 +511,7 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     assert_eq!(at_rest(&rig), None);
     let end = Request::new(SendLast, 1).payload(&[1; 4]);
     assert_eq!(rig.answer(end, NOBODY), ["NAK INVALID_REQUEST psn=1 msn=0"]);
-    assert!(!rig.pair.node_mut(Side::B).qp.take_stray());
+    assert!(!rig.pair.node_mut(Side::B).qp.take_misrouted());
 }
 
 /// Checks that another process replays what the first one has executed, and does not execute it

@@ -136,7 +136,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
             return;
         }
     }
-    pass_on(signal, by_access, info, context);
+    forward_signal(signal, by_access, info, context);
 }
 
 /// Addresses of aarch64 may have a tag in their first byte.
@@ -165,7 +165,12 @@ fn resume_at(registers: &mut libc::mcontext_t, code: usize, stack: usize) {
 fn resume_at(_registers: &mut libc::mcontext_t, _code: usize, _stack: usize) {}
 
 /// Treats the signal as it would be treated without Rocade's handler.
-fn pass_on(signal: c_int, by_access: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
+fn forward_signal(
+    signal: c_int,
+    by_access: bool,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
     let index = usize::from(signal != libc::SIGSEGV);
     // SAFETY: null, or a value that `install` has stored and that is never freed.
     let before = unsafe { BEFORE[index].load(Ordering::Acquire).as_ref() };

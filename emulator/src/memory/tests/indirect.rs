@@ -260,7 +260,7 @@ fn free_keys_and_what_cannot_be_listed() {
     drop(memory);
     for gone in [free, key] {
         assert_eq!(table.remove(gone), Ok(()));
-        assert_eq!(table.remove(gone), Err(Kept::Unknown));
+        assert_eq!(table.remove(gone), Err(RemoveError::Unknown));
     }
 }
 

@@ -8,7 +8,7 @@ use loom::thread;
 use rocade_transport::{Block, Indirect, Layout, PdTag, Remap, Time, WindowKind};
 use rocade_wire::Qpn;
 
-use super::super::table::{Kept, MrTable};
+use super::super::table::{MrTable, RemoveError};
 use super::*;
 
 const PD: PdTag = PdTag(7);
@@ -180,7 +180,7 @@ fn loom_a_region_that_gets_a_window_stays() {
         let removed = table.remove(region);
         match binder.join().unwrap() {
             Ok(()) => {
-                assert_eq!(removed, Err(Kept::Bound));
+                assert_eq!(removed, Err(RemoveError::Bound));
                 let memory = table.read(Time::ZERO);
                 assert_eq!(memory.invalidate(WHO, bind.rkey, false), Ok(()));
                 drop(memory);
@@ -212,7 +212,7 @@ fn loom_regions_know_their_windows() {
         let bound = binder.join().unwrap();
         assert_eq!(table.remove(first), Ok(()));
         match bound {
-            Ok(()) => assert_eq!(table.remove(second), Err(Kept::Bound)),
+            Ok(()) => assert_eq!(table.remove(second), Err(RemoveError::Bound)),
             Err(error) => {
                 assert_eq!(error, BindError::Bound);
                 assert_eq!(table.remove(second), Ok(()));
