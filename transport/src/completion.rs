@@ -199,8 +199,8 @@ pub struct Completion {
     /// The XRC SRQ that the receive came from. [`Srqn::NONE`] for any other queue.
     pub srqn: Srqn,
     /// WQEs of its queue that become free once the application has polled it: its own, and those of
-    /// the unsignaled work requests before it. Give them back with [`crate::Qp::free_slots`].
-    pub slots: u32,
+    /// the unsignaled work requests before it. Give them back with [`crate::Qp::free_wqes`].
+    pub freed_wqes: u32,
     /// Time of its generation, in ns of the transport's time.
     pub timestamp_ns: u64,
 }

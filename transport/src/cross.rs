@@ -85,7 +85,7 @@ pub(crate) struct Cross {
     pub(crate) gate: Option<Arc<Gate>>,
     /// WQEs are in use until the application has polled their completions. If false, until they are
     /// executed or, for receives, consumed by a message.
-    pub(crate) counts_slots: bool,
+    pub(crate) counts_wqes: bool,
 }
 
 /// Cross-channel settings of the queues of a queue pair.

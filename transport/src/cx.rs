@@ -54,7 +54,7 @@ impl<'a, H> Cx<'a, H> {
             to,
             solicited: false,
             srqn: Srqn::NONE,
-            slots: 1,
+            freed_wqes: 1,
             timestamp_ns: self.now.as_ns(),
         }
     }

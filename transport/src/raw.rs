@@ -127,14 +127,14 @@ impl FrameSender {
 
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
-    pub(crate) const fn unflush(&mut self, slots: u32) {
+    pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = slots - 1;
+        self.silent = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.used = self.used.saturating_sub(freed_wqes);
     }
 
     /// Queues a work request.
@@ -250,9 +250,9 @@ impl FrameSender {
     }
 
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let slots = core::mem::take(&mut self.silent) + 1;
+        let freed_wqes = core::mem::take(&mut self.silent) + 1;
         let completion = Completion {
-            slots,
+            freed_wqes,
             ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
         };
         cx.out.completions.push_back(completion);

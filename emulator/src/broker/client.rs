@@ -21,7 +21,7 @@ use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::cm::services::Binding;
 use crate::link::shm::ShmLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 mod connection;
 mod ports;
@@ -72,7 +72,7 @@ pub enum ServiceOutcome {
 pub struct BrokerClient {
     config: BrokerConfig,
     paths: Paths,
-    slot: Slot,
+    slot: ProcessSlot,
     pid: u32,
     watch: HangupWatch,
     state: Mutex<State>,
@@ -91,7 +91,7 @@ struct State {
 
 /// State that a process hands to the next broker.
 struct Holdings {
-    slot: Slot,
+    slot: ProcessSlot,
     /// The slot's lock file, locked.
     lock: OwnedFd,
     /// The addresses in use.
@@ -279,7 +279,7 @@ impl BrokerClient {
 
     /// Returns the leased slot, 1 to 255. It stays the same for the life of the client.
     #[must_use]
-    pub const fn slot(&self) -> Slot {
+    pub const fn slot(&self) -> ProcessSlot {
         self.slot
     }
 
@@ -381,7 +381,7 @@ impl BrokerClient {
         &self,
         local: LocalAddr,
         peer: LocalAddr,
-        slot: Slot,
+        slot: ProcessSlot,
     ) -> Result<Option<ShmLinkOffer>, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
@@ -718,7 +718,7 @@ fn tries_again(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bo
 
 /// The answer to the first message of a new client.
 struct Welcome {
-    slot: Slot,
+    slot: ProcessSlot,
     lock: OwnedFd,
     /// The broker runs under small limits.
     cramped: bool,

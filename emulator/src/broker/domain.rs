@@ -24,7 +24,7 @@ use rocade_transport::{AccessFlags, AddressVector, Progress, QpAttr, Repeatable}
 use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 
 use super::words::Shared;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Most targets of a domain.
 pub(crate) const MAX_TARGETS: usize = 1023;
@@ -74,7 +74,7 @@ const ATTR_READS: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TargetControl {
     /// The process that owns the target, or `None` if the first that needs it may take it.
-    pub(crate) owner: Option<Slot>,
+    pub(crate) owner: Option<ProcessSlot>,
     /// True if the record is complete. Otherwise the owner is processing a message.
     pub(crate) is_whole: bool,
     /// True if the owner died while processing a message.
@@ -90,7 +90,7 @@ impl TargetControl {
     fn of_word(word: u64) -> Self {
         let [slot, ..] = word.to_le_bytes();
         Self {
-            owner: (slot != 0).then_some(Slot::new(slot)),
+            owner: (slot != 0).then_some(ProcessSlot::new(slot)),
             is_whole: word & Self::WHOLE != 0,
             has_failed: word & Self::FAILED != 0,
         }
@@ -99,7 +99,7 @@ impl TargetControl {
     fn follows(self, word: u64) -> u64 {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         (word & !(Self::CHANGE - 1)).wrapping_add(Self::CHANGE)
-            | u64::from(self.owner.map_or(0, Slot::get))
+            | u64::from(self.owner.map_or(0, ProcessSlot::get))
             | flag(self.is_whole, Self::WHOLE)
             | flag(self.has_failed, Self::FAILED)
     }
@@ -130,12 +130,12 @@ impl DomainMemory {
     }
 
     /// Returns true if the process with this slot is a member of the domain.
-    pub(crate) fn is_member(&self, slot: Slot) -> bool {
+    pub(crate) fn is_member(&self, slot: ProcessSlot) -> bool {
         let word = &self.shared.words()[slot.index() / 64];
         word.load(Ordering::Acquire) & (1 << (slot.index() % 64)) != 0
     }
 
-    pub(super) fn set_member(&self, slot: Slot, is_member: bool) {
+    pub(super) fn set_member(&self, slot: ProcessSlot, is_member: bool) {
         let word = &self.shared.words()[slot.index() / 64];
         let bit = 1 << (slot.index() % 64);
         if is_member {
@@ -161,7 +161,7 @@ impl DomainMemory {
     }
 
     /// Allocates a record for a new target, owned by `slot`. Returns `None` if the domain is full.
-    pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: Slot) -> Option<TargetRecord> {
+    pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: ProcessSlot) -> Option<TargetRecord> {
         let free = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
         let index = self.directory().iter().position(free)?;
         let record = TargetRecord {
@@ -225,7 +225,7 @@ impl TargetRecord {
 
     /// Takes ownership if the target has no owner. Returns true if `slot` owns it, also if it was
     /// handed over.
-    pub(crate) fn try_acquire(&self, slot: Slot) -> bool {
+    pub(crate) fn try_acquire(&self, slot: ProcessSlot) -> bool {
         let word = &self.words()[CONTROL_AT];
         let seen = word.load(Ordering::Acquire);
         let control = TargetControl::of_word(seen);
@@ -244,7 +244,7 @@ impl TargetRecord {
     }
 
     /// Marks the record incomplete, before the owner processes a message.
-    pub(crate) fn begin(&self, slot: Slot) {
+    pub(crate) fn begin(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
             is_whole: false,
@@ -255,7 +255,7 @@ impl TargetRecord {
     }
 
     /// Marks the record complete, after the owner has written its state.
-    pub(crate) fn finish(&self, slot: Slot) {
+    pub(crate) fn finish(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
             is_whole: true,
@@ -265,7 +265,7 @@ impl TargetRecord {
 
     /// Hands ownership to another process, or with `None` to the first that needs it. The record
     /// must be complete.
-    pub(crate) fn transfer_to(&self, slot: Option<Slot>) {
+    pub(crate) fn transfer_to(&self, slot: Option<ProcessSlot>) {
         self.words()[REQUESTED_AT].store(0, Ordering::Relaxed);
         self.set(TargetControl {
             owner: slot,
@@ -289,17 +289,17 @@ impl TargetRecord {
 
     /// Requests ownership from the owner. With `at_once`, even if the owner has to abandon a
     /// message.
-    pub(crate) fn request(&self, slot: Slot, at_once: bool) {
+    pub(crate) fn request(&self, slot: ProcessSlot, at_once: bool) {
         let word = u64::from(slot.get()) | u64::from(at_once) << 8;
         self.words()[REQUESTED_AT].store(word, Ordering::Release);
     }
 
     /// Returns the process that requests ownership, and `at_once`.
-    pub(crate) fn requested(&self) -> Option<(Slot, bool)> {
+    pub(crate) fn requested(&self) -> Option<(ProcessSlot, bool)> {
         let [slot, at_once, ..] = self.words()[REQUESTED_AT]
             .load(Ordering::Acquire)
             .to_le_bytes();
-        (slot != 0).then_some((Slot::new(slot), at_once != 0))
+        (slot != 0).then_some((ProcessSlot::new(slot), at_once != 0))
     }
 
     /// Writes the owner's responder state between two messages.

@@ -10,7 +10,7 @@ use super::client::ask_running;
 use super::protocol::{ProtocolError, Request, Response};
 use super::{BrokerConfig, BrokerError};
 use crate::link::fault::Rule;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Longest text of a rule that the broker accepts, in bytes.
 pub const MAX_RULE_LEN: usize = 400;
@@ -39,7 +39,7 @@ pub struct RuleInProcess {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultyProcess {
     /// Its slot.
-    pub slot: Slot,
+    pub slot: ProcessSlot,
     /// Its process id.
     pub pid: u32,
     /// Name of its program.

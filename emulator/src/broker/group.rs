@@ -23,7 +23,7 @@ use crate::link::address_lock::{AddressLock, OwnerInfo};
 use crate::link::socket::{self, ReceiveKind, Sharing};
 use crate::link::sys::SendOptions;
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
-use crate::steering::{Slot, steering_program};
+use crate::steering::{ProcessSlot, steering_program};
 
 use super::disconnect_notifier::DisconnectNotifier;
 use super::gsi::{self, Lapsed, Recipients, Waiting};
@@ -78,12 +78,12 @@ pub(super) struct Group {
     members: Vec<Member>,
     steering: Steering,
     relay: Relay,
-    users: BTreeSet<Slot>,
+    users: BTreeSet<ProcessSlot>,
     /// Slots whose process is gone and that still have XRC targets.
-    orphaned: BTreeSet<Slot>,
+    orphaned: BTreeSet<ProcessSlot>,
     /// Slots without a process whose sockets this broker has created or got back. It answers on
     /// them like on its own.
-    vacant: BTreeSet<Slot>,
+    vacant: BTreeSet<ProcessSlot>,
     notifier: DisconnectNotifier,
     /// Sends disconnect notices. Opened on first use.
     cm_socket: Option<Socket>,
@@ -133,7 +133,7 @@ impl Group {
     }
 
     /// Returns the slots that use the address.
-    pub(super) fn users(&self) -> &BTreeSet<Slot> {
+    pub(super) fn users(&self) -> &BTreeSet<ProcessSlot> {
         &self.users
     }
 
@@ -169,7 +169,7 @@ impl Group {
     }
 
     /// Adds sockets until the slot has one, and makes sure that packets are delivered to it.
-    pub(super) fn grow(&mut self, slot: Slot) -> Result<(), LinkError> {
+    pub(super) fn grow(&mut self, slot: ProcessSlot) -> Result<(), LinkError> {
         if self.members.is_empty() {
             self.open_first()?;
         }
@@ -189,7 +189,7 @@ impl Group {
             let index = u8::try_from(self.members.len());
             self.members
                 .push(Member::new(socket.into()).map_err(failed)?);
-            self.vacant.extend(index.map(Slot::new));
+            self.vacant.extend(index.map(ProcessSlot::new));
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Group {
     /// datagrams that were for slot 0 or undeliverable.
     pub(super) fn receive(
         &mut self,
-        services: &Services<Slot>,
+        services: &Services<ProcessSlot>,
         lapsed: &mut Lapsed,
         now: Instant,
     ) -> usize {
@@ -292,12 +292,12 @@ impl Group {
         };
         let mut received = 0;
         let vacant = self.vacant.iter().copied();
-        for slot in [Slot::BROKER].into_iter().chain(vacant) {
+        for slot in [ProcessSlot::BROKER].into_iter().chain(vacant) {
             let Some(member) = self.members.get(slot.index()) else {
                 continue;
             };
             let from = (member.fd.as_fd(), slot);
-            let passes = ports.is_relay && slot == Slot::BROKER;
+            let passes = ports.is_relay && slot == ProcessSlot::BROKER;
             let port_of = |slot| passes.then(|| ports.relayed(slot)).flatten();
             received += self
                 .relay
@@ -314,7 +314,7 @@ impl Group {
 
     /// Delivers a delayed request to its listener or, without one, to any process, which rejects
     /// it.
-    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting) {
+    pub(super) fn deliver(&mut self, services: &Services<ProcessSlot>, waiting: &Waiting) {
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
@@ -378,7 +378,7 @@ impl Group {
 
     /// Notes that the slot uses the address. A new user gets an empty socket with the usual buffer
     /// size.
-    pub(super) fn lease(&mut self, slot: Slot) {
+    pub(super) fn lease(&mut self, slot: ProcessSlot) {
         if !self.users.insert(slot) {
             return;
         }
@@ -394,14 +394,14 @@ impl Group {
     }
 
     /// Notes that a client of an earlier broker uses the address.
-    pub(super) fn resume(&mut self, slot: Slot) {
+    pub(super) fn resume(&mut self, slot: ProcessSlot) {
         self.users.insert(slot);
         self.vacant.remove(&slot);
     }
 
     /// Notes that the process of a slot is gone while some of its QPs live on, for which the broker
     /// receives.
-    pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
+    pub(super) fn orphan(&mut self, slot: ProcessSlot, now: Instant) {
         if self.users.remove(&slot) {
             self.send_disconnects(now);
             self.orphaned.insert(slot);
@@ -409,7 +409,7 @@ impl Group {
     }
 
     /// Frees the slots without a process that no QP needs any longer.
-    pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(Slot) -> bool) {
+    pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(ProcessSlot) -> bool) {
         let orphaned = self.orphaned.iter().copied();
         let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
         for slot in free {
@@ -425,7 +425,7 @@ impl Group {
     }
 
     /// Forwards packets to slots without a process to the slot that `route` returns.
-    pub(super) fn receive_orphaned(&mut self, route: impl Fn(&[u8]) -> Option<Slot>) {
+    pub(super) fn receive_orphaned(&mut self, route: impl Fn(&[u8]) -> Option<ProcessSlot>) {
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
@@ -442,7 +442,7 @@ impl Group {
     }
 
     /// Notes that the slot is free. Its socket gets a minimal receive buffer.
-    pub(super) fn release(&mut self, slot: Slot, now: Instant) {
+    pub(super) fn release(&mut self, slot: ProcessSlot, now: Instant) {
         if !self.users.remove(&slot) {
             return;
         }
@@ -452,7 +452,7 @@ impl Group {
 
     /// Marks the slot vacant. The broker reads what is left in its socket, because any process can
     /// answer a request that the old one did not.
-    fn empty(&mut self, slot: Slot) {
+    fn empty(&mut self, slot: ProcessSlot) {
         self.vacant.insert(slot);
         if let Some(fd) = self.socket(slot.index()) {
             socket::shrink_receive_buffer(fd);
@@ -469,7 +469,7 @@ struct Ports<'g> {
 
 impl Ports<'_> {
     /// Returns the port of a slot that the kernel does not steer to.
-    fn relayed(&self, slot: Slot) -> Option<u16> {
+    fn relayed(&self, slot: ProcessSlot) -> Option<u16> {
         // Even if the slot is free: a client of an earlier broker may not have resumed yet.
         let member = self.members.get(slot.index())?;
         match socket::kind_of(member.fd.as_fd(), self.local)? {
@@ -478,7 +478,7 @@ impl Ports<'_> {
         }
     }
 
-    fn of(&self, slots: impl IntoIterator<Item = Slot>) -> Vec<(Slot, u16)> {
+    fn of(&self, slots: impl IntoIterator<Item = ProcessSlot>) -> Vec<(ProcessSlot, u16)> {
         let port = |slot| {
             if self.is_relay {
                 self.relayed(slot)
@@ -547,9 +547,9 @@ mod tests {
     #[test]
     fn sockets_come_in_the_order_of_slots() {
         let mut group = group(local(1));
-        group.grow(Slot::new(3)).unwrap();
+        group.grow(ProcessSlot::new(3)).unwrap();
         assert_eq!(group.len(), 4);
-        group.grow(Slot::new(1)).unwrap();
+        group.grow(ProcessSlot::new(1)).unwrap();
         assert_eq!(group.len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for slot in 0..4 {
@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn a_lease_begins_with_an_empty_socket() {
         let mut group = group(local(2));
-        let slot = Slot::new(1);
+        let slot = ProcessSlot::new(1);
         group.grow(slot).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = local(2).with_port(ROCE_PORT);
@@ -609,8 +609,8 @@ mod tests {
     fn a_disconnect_leaves_from_the_address_of_the_connection() {
         let [mut of_it, mut other] = [6, 7].map(|last| group(local(last)));
         for group in [&mut of_it, &mut other] {
-            group.grow(Slot::new(1)).unwrap();
-            group.lease(Slot::new(1));
+            group.grow(ProcessSlot::new(1)).unwrap();
+            group.lease(ProcessSlot::new(1));
         }
         let peer = UdpSocket::bind(local(8).with_port(ROCE_PORT)).unwrap();
         let conn_record = ConnRecord {
@@ -641,7 +641,7 @@ mod tests {
     #[test]
     fn restored_groups_have_the_same_order() {
         let mut old = group(local(3));
-        old.grow(Slot::new(2)).unwrap();
+        old.grow(ProcessSlot::new(2)).unwrap();
         let mut new = same(&old);
         assert_eq!(new.restore(1, copy(&old, 1)), Err(RestoreError::Gap));
         for index in [0, 1, 0, 1, 2] {
@@ -670,7 +670,7 @@ mod tests {
 
         // The new group continues where the old one was.
         drop(old);
-        new.grow(Slot::new(3)).unwrap();
+        new.grow(ProcessSlot::new(3)).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender
             .send_to(&datagram(3), local(3).with_port(ROCE_PORT))

@@ -15,13 +15,13 @@ use rocade_wire::{Packet, Qpn};
 use crate::cm::gsi::mad_of;
 use crate::cm::services::Services;
 use crate::link::LocalAddr;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// The recipients of a packet to QP 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recipients {
     /// The processes with these slots.
-    Slots(Vec<Slot>),
+    Slots(Vec<ProcessSlot>),
     /// No process listens for the service just now.
     NobodyListens(ServiceId),
 }
@@ -38,8 +38,8 @@ pub(super) fn message_of(packet: &[u8]) -> Option<CmMessage> {
 pub(super) fn recipients(
     message: &CmMessage,
     local: IpAddr,
-    services: &Services<Slot>,
-    users: &BTreeSet<Slot>,
+    services: &Services<ProcessSlot>,
+    users: &BTreeSet<ProcessSlot>,
 ) -> Recipients {
     let anybody = || users.first().copied();
     let one = match message {
@@ -56,7 +56,7 @@ pub(super) fn recipients(
             return Recipients::Slots(users.intersection(&listeners).copied().collect());
         }
         message => {
-            let slot = Slot::of(Qpn::new(message.receiver_id().get() >> 8));
+            let slot = ProcessSlot::of(Qpn::new(message.receiver_id().get() >> 8));
             let owner = Some(slot).filter(|slot| users.contains(slot));
             //= CM-ST-06
             owner.or_else(|| {
@@ -119,7 +119,7 @@ impl Lapsed {
     /// Delays a request. Returns false if it is to be answered at once.
     pub(super) fn wait(
         &mut self,
-        services: &Services<Slot>,
+        services: &Services<ProcessSlot>,
         (local, service): (LocalAddr, ServiceId),
         source: SocketAddr,
         packet: &[u8],
@@ -143,7 +143,7 @@ impl Lapsed {
     }
 
     /// Takes the requests that have a listener now, or whose time is up.
-    pub(super) fn ready(&mut self, services: &Services<Slot>, now: Instant) -> Vec<Waiting> {
+    pub(super) fn ready(&mut self, services: &Services<ProcessSlot>, now: Instant) -> Vec<Waiting> {
         let is_ready = |waiting: &mut Waiting| {
             waiting.until <= now
                 || services
@@ -194,8 +194,8 @@ mod tests {
             reuse: false,
             listens: true,
         };
-        assert!(services.bind(Slot::new(5), binding));
-        let users = BTreeSet::from([3, 5, 7].map(Slot::new));
+        assert!(services.bind(ProcessSlot::new(5), binding));
+        let users = BTreeSet::from([3, 5, 7].map(ProcessSlot::new));
         let of = |local, message| {
             let read = message_of(&packet(GSI_QKEY, message)).unwrap();
             recipients(&read, local, &services, &users)
@@ -209,7 +209,12 @@ mod tests {
             })
         };
         let slots = |numbers: &[u8]| {
-            Recipients::Slots(numbers.iter().map(|number| Slot::new(*number)).collect())
+            Recipients::Slots(
+                numbers
+                    .iter()
+                    .map(|number| ProcessSlot::new(*number))
+                    .collect(),
+            )
         };
         assert_eq!(of(here, ask(service)), slots(&[5]));
         assert_eq!(of(there, ask(service)), Recipients::NobodyListens(service));
@@ -263,7 +268,7 @@ mod tests {
             (tcp, ServiceId::of_port(0x013f, 7471), false),
         ] {
             let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
-            let wait = |lapsed: &mut Lapsed, services: &Services<Slot>| {
+            let wait = |lapsed: &mut Lapsed, services: &Services<ProcessSlot>| {
                 lapsed.wait(services, (local, asked), source, &[1], now)
             };
             assert!(!wait(&mut lapsed, &services));
@@ -275,7 +280,7 @@ mod tests {
                 reuse: false,
                 listens: true,
             };
-            assert!(services.bind(Slot::new(3), binding));
+            assert!(services.bind(ProcessSlot::new(3), binding));
             let mut lapsed = Lapsed::default();
             assert_eq!(wait(&mut lapsed, &services), waits, "{has:?} {asked:?}");
         }
@@ -305,7 +310,7 @@ mod tests {
             reuse: false,
             listens: true,
         };
-        assert!(services.bind(Slot::new(3), binding));
+        assert!(services.bind(ProcessSlot::new(3), binding));
         let ready = lapsed.ready(&services, now);
         assert_eq!((ready.len(), ready[0].source), (1, source));
         assert_eq!(lapsed.deadline(), None);
@@ -315,10 +320,10 @@ mod tests {
             listens: false,
             ..binding
         };
-        assert!(services.bind(Slot::new(3), bound));
+        assert!(services.bind(ProcessSlot::new(3), bound));
         assert!(lapsed.wait(&services, (local, other), source, &[4], now));
         assert!(lapsed.ready(&services, now).is_empty());
-        assert!(services.listen(Slot::new(3), bound));
+        assert!(services.listen(ProcessSlot::new(3), bound));
         assert_eq!(lapsed.ready(&services, now).len(), 1);
         for _ in 0..MAX_WAITING {
             assert!(lapsed.wait(&services, (local, service), source, &[3], now));

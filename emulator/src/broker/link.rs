@@ -8,7 +8,7 @@ use rocade_transport::Time;
 use super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use crate::error::VerbsError;
 use crate::link::{LocalAddr, UdpLink};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Holds the slot of this process, returns sockets and reconnects after the broker has ended.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl BrokerLink {
         })
     }
 
-    pub(crate) fn slot(&self) -> Slot {
+    pub(crate) fn slot(&self) -> ProcessSlot {
         self.client.slot()
     }
 

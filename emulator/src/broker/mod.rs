@@ -1,7 +1,7 @@
 //! The broker lets several processes of a user share UDP port 4791 of an address.
 //!
 //! There is one broker per user and network namespace, started on first use
-//! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`Slot`]) to each process
+//! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`ProcessSlot`]) to each process
 //! and passes it the socket of that slot. For each address it creates the `SO_REUSEPORT` group and
 //! attaches the steering program. The broker is on the data path only where the kernel does not steer
 //! (`relay.rs`). Processes keep running when the broker is killed.
@@ -39,7 +39,7 @@ use rocade_wire::mad::ServiceId;
 
 use crate::link::LocalAddr;
 pub use crate::link::SharedSocket;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 mod ack_journal;
 mod client;
@@ -160,7 +160,7 @@ pub struct ServiceStatus {
     /// Port space and port.
     pub service: ServiceId,
     /// Slot of the listening process.
-    pub slot: Slot,
+    pub slot: ProcessSlot,
 }
 
 /// An address that the broker manages.
@@ -178,7 +178,7 @@ pub struct AddressStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotStatus {
     /// The slot.
-    pub slot: Slot,
+    pub slot: ProcessSlot,
     /// The client's process ID, 0 if unknown.
     pub pid: u32,
     /// Name of the client's program.

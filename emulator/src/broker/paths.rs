@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::sys::effective_uid;
 use super::{BrokerConfig, BrokerError};
 use crate::random;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Permission bits that only the owner may have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -85,7 +85,7 @@ impl Paths {
     }
 
     /// Returns the path of the lock file that the client with this slot locks while it runs.
-    pub(super) fn slot_lock(&self, slot: Slot) -> PathBuf {
+    pub(super) fn slot_lock(&self, slot: ProcessSlot) -> PathBuf {
         self.file(&format!("slot-{slot}.lock"))
     }
 

@@ -28,7 +28,7 @@ use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::fdpass::MAX_FDS;
 use crate::link::{ForwardKey, LocalAddr};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 use codec::{Reader, Writer};
 pub(crate) use xrc::{DomainKey, TargetNews};
@@ -66,7 +66,7 @@ pub(super) enum Request {
     /// broker, and sends the slot's lock file as proof.
     Hello {
         /// The slot that the client has, or `None` to get a new one.
-        resume: Option<Slot>,
+        resume: Option<ProcessSlot>,
         /// Name of the program, for people.
         name: String,
         /// Fault rules that the client was started with, as text. Empty where they were cleared.
@@ -134,7 +134,7 @@ pub(super) struct Ends {
     /// The peer's address.
     pub(super) peer: LocalAddr,
     /// The peer's slot, not 0.
-    pub(super) slot: Slot,
+    pub(super) slot: ProcessSlot,
 }
 
 /// Answers and unsolicited messages of the broker.
@@ -143,7 +143,7 @@ pub(super) enum Response {
     /// Answer to `Hello`. Carries the slot's lock file, locked, if the client does not have it.
     Welcome {
         /// The client's slot, not 0.
-        slot: Slot,
+        slot: ProcessSlot,
         /// The broker's process id.
         broker_pid: u32,
         /// True if the broker's resource limits are too small for many clients.
@@ -339,7 +339,7 @@ impl Request {
                 faults,
             } => {
                 let mut w = Writer::new(1);
-                w.u8(resume.map_or(0, Slot::get));
+                w.u8(resume.map_or(0, ProcessSlot::get));
                 w.text(name, MAX_NAME_LEN);
                 w.list(faults, |w, text| w.text(text, MAX_RULE_LEN));
                 w.finish()
@@ -409,7 +409,7 @@ impl Request {
             1 => {
                 let resume = match r.u8()? {
                     0 => None,
-                    slot => Some(Slot::new(slot)),
+                    slot => Some(ProcessSlot::new(slot)),
                 };
                 let fds = usize::from(resume.is_some());
                 (
@@ -585,8 +585,8 @@ impl Response {
         let (kind, mut r) = Reader::new(bytes)?;
         let (response, fds_expected) = match kind {
             101 => {
-                let slot = Slot::new(r.u8()?);
-                if slot == Slot::BROKER {
+                let slot = ProcessSlot::new(r.u8()?);
+                if slot == ProcessSlot::BROKER {
                     return Err(ProtocolError::Field("slot"));
                 }
                 (

@@ -7,7 +7,7 @@ use socket2::Socket;
 
 use crate::link::sys::{self, SendOptions};
 use crate::link::{ForwardKey, LocalAddr, Segments, forward, socket};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Most datagrams, or GRO batches of them, that one call forwards before it returns to serve
 /// clients.
@@ -29,11 +29,11 @@ impl Relay {
     /// 0 or undeliverable.
     pub(super) fn forward(
         &mut self,
-        (from, slot): (BorrowedFd<'_>, Slot),
+        (from, slot): (BorrowedFd<'_>, ProcessSlot),
         local: LocalAddr,
         key: &ForwardKey,
-        port_of: impl Fn(Slot) -> Option<u16>,
-        gsi: &mut impl FnMut(SocketAddr, &[u8]) -> Vec<(Slot, u16)>,
+        port_of: impl Fn(ProcessSlot) -> Option<u16>,
+        gsi: &mut impl FnMut(SocketAddr, &[u8]) -> Vec<(ProcessSlot, u16)>,
     ) -> usize {
         self.buffer.resize(BUFFER_LEN, 0);
         let mut left = 0;
@@ -49,9 +49,10 @@ impl Relay {
                     Some((source, packet, _)) => (source, packet),
                     None => (received.source, segment),
                 };
-                let is_steered = Slot::of_packet(packet).is_some_and(|slot| slot != Slot::BROKER);
-                let to = match Slot::of_packet(packet) {
-                    Some(Slot::BROKER) => gsi(source, packet),
+                let is_steered =
+                    ProcessSlot::of_packet(packet).is_some_and(|slot| slot != ProcessSlot::BROKER);
+                let to = match ProcessSlot::of_packet(packet) {
+                    Some(ProcessSlot::BROKER) => gsi(source, packet),
                     Some(slot) => port_of(slot).map(|port| (slot, port)).into_iter().collect(),
                     None => Vec::new(),
                 };
@@ -69,8 +70,8 @@ impl Relay {
         from: BorrowedFd<'_>,
         local: LocalAddr,
         key: &ForwardKey,
-        slot: Slot,
-        to: impl Fn(&[u8]) -> Option<(Slot, u16)>,
+        slot: ProcessSlot,
+        to: impl Fn(&[u8]) -> Option<(ProcessSlot, u16)>,
     ) {
         self.buffer.resize(BUFFER_LEN, 0);
         for _ in 0..MOST_AT_ONCE {
@@ -97,7 +98,7 @@ impl Relay {
         key: &ForwardKey,
         source: SocketAddr,
         packet: &[u8],
-        to: &[(Slot, u16)],
+        to: &[(ProcessSlot, u16)],
     ) {
         deliver(&mut self.sender, local, key, source, packet, to);
     }
@@ -110,7 +111,7 @@ fn deliver(
     key: &ForwardKey,
     source: SocketAddr,
     packet: &[u8],
-    to: &[(Slot, u16)],
+    to: &[(ProcessSlot, u16)],
 ) -> bool {
     let mut passed = false;
     for (slot, port) in to {
@@ -127,10 +128,10 @@ fn deliver(
     passed
 }
 
-fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Option<Vec<u8>> {
+fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: ProcessSlot) -> Option<Vec<u8>> {
     if forward::is_wrapped(packet) {
         // From one process to another, which checks the key itself.
-        return (Slot::of_packet(packet) == Some(slot)).then(|| packet.to_vec());
+        return (ProcessSlot::of_packet(packet) == Some(slot)).then(|| packet.to_vec());
     }
     let header = forward::header(key, slot, source, 0, packet)?;
     Some([&header, packet].concat())

@@ -13,7 +13,7 @@ use super::{BrokerConfig, BrokerError, sys};
 use crate::cm::services::Services;
 use crate::link::LocalAddr;
 use crate::link::address_lock::{CompetingBroker, OwnerInfo};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 mod ack_journal;
 mod addresses;
@@ -68,12 +68,12 @@ struct Server {
     slots: SlotTable,
     groups: BTreeMap<LocalAddr, Group>,
     /// Reserved ports of the connection manager, and their slots.
-    services: Services<Slot>,
+    services: Services<ProcessSlot>,
     faults: FaultTable,
     /// Services whose listener ended, and the requests that wait for a new listener.
     lapsed: Lapsed,
     /// Journals of processes that have lost their connection and may still live.
-    journals: BTreeMap<Slot, OwnedFd>,
+    journals: BTreeMap<ProcessSlot, OwnedFd>,
     /// XRC domains that processes share.
     domains: xrc::Domains,
     /// Other brokers that own addresses requested by clients.

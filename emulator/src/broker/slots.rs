@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::SlotStatus;
 use super::paths::{Paths, open_lock};
 use super::sys;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Delay of the first check of a slot whose client has just gone.
 const FIRST_CHECK: Duration = Duration::from_millis(2);
@@ -42,7 +42,7 @@ pub(super) enum Resumed {
 #[derive(Debug)]
 pub(super) struct SlotTable {
     paths: Paths,
-    orphans: BTreeMap<Slot, Orphan>,
+    orphans: BTreeMap<ProcessSlot, Orphan>,
     interval: Duration,
 }
 
@@ -54,7 +54,7 @@ impl SlotTable {
             orphans: BTreeMap::new(),
             interval: FIRST_CHECK,
         };
-        for slot in Slot::leasable() {
+        for slot in ProcessSlot::leasable() {
             let Ok(file) = File::options()
                 .read(true)
                 .write(true)
@@ -82,13 +82,13 @@ impl SlotTable {
     /// Errors of opening and locking files.
     pub(super) fn lease(
         &mut self,
-        taken: impl Fn(Slot) -> bool,
+        taken: impl Fn(ProcessSlot) -> bool,
         pid: u32,
         name: &str,
-    ) -> io::Result<Option<(Slot, File)>> {
+    ) -> io::Result<Option<(ProcessSlot, File)>> {
         // A deleted lock file says nothing about its slot.
-        let free = |slot: &Slot| !taken(*slot) && !self.orphans.contains_key(slot);
-        for slot in Slot::leasable().filter(free) {
+        let free = |slot: &ProcessSlot| !taken(*slot) && !self.orphans.contains_key(slot);
+        for slot in ProcessSlot::leasable().filter(free) {
             if let Some(file) = self.lock(slot, pid, name)? {
                 return Ok(Some((slot, file)));
             }
@@ -100,7 +100,7 @@ impl SlotTable {
     ///
     /// # Errors
     /// Errors of opening and locking files.
-    pub(super) fn lock(&self, slot: Slot, pid: u32, name: &str) -> io::Result<Option<File>> {
+    pub(super) fn lock(&self, slot: ProcessSlot, pid: u32, name: &str) -> io::Result<Option<File>> {
         let mut file = open_lock(&self.paths.slot_lock(slot))?;
         if !sys::try_lock(file.as_fd())? {
             return Ok(None);
@@ -115,7 +115,7 @@ impl SlotTable {
     /// Resumes a slot for a client. `proof` is the file that the client locked.
     pub(super) fn resume(
         &mut self,
-        slot: Slot,
+        slot: ProcessSlot,
         proof: OwnedFd,
         pid: u32,
         name: &str,
@@ -133,7 +133,7 @@ impl SlotTable {
         }
         // Refuses the lock file of another slot. For an orphan of this broker, it must be the
         // orphan's file.
-        let of_another = Slot::leasable()
+        let of_another = ProcessSlot::leasable()
             .filter_map(|slot| std::fs::metadata(self.paths.slot_lock(slot)).ok())
             .any(|data| identity(&proof).is_ok_and(|proof| proof == (data.dev(), data.ino())));
         if of_another {
@@ -155,7 +155,7 @@ impl SlotTable {
 
     /// Notes that a client is gone. Returns true if its slot is free. Otherwise the slot is checked
     /// until it is.
-    pub(super) fn disconnected(&mut self, slot: Slot) -> bool {
+    pub(super) fn disconnected(&mut self, slot: ProcessSlot) -> bool {
         match open_lock(&self.paths.slot_lock(slot)) {
             Ok(file) if sys::try_lock(file.as_fd()).unwrap_or(false) => true,
             Ok(file) => {
@@ -177,7 +177,7 @@ impl SlotTable {
     }
 
     /// Returns the slots without a connection that have become free.
-    pub(super) fn check_orphans(&mut self) -> Vec<Slot> {
+    pub(super) fn check_orphans(&mut self) -> Vec<ProcessSlot> {
         let mut free = Vec::new();
         self.orphans.retain(|slot, orphan| {
             let locked = !sys::try_lock(orphan.file.as_fd()).unwrap_or(true);
@@ -248,7 +248,7 @@ mod tests {
         let lease = |table: &mut SlotTable| table.lease(|_| false, 7, "x y").unwrap().unwrap();
         let (one, lock_one) = lease(&mut table);
         let (two, lock_two) = lease(&mut table);
-        assert_eq!((one, two), (Slot::new(1), Slot::new(2)));
+        assert_eq!((one, two), (ProcessSlot::new(1), ProcessSlot::new(2)));
         drop(lock_one);
         assert!(table.disconnected(one));
         assert_eq!(lease(&mut table).0, one);

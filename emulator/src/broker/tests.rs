@@ -134,7 +134,7 @@ fn the_slot_of_a_living_target_is_not_leased() {
         inode: 3,
     };
     let maker = broker.client();
-    assert_eq!(maker.slot(), Slot::new(1));
+    assert_eq!(maker.slot(), ProcessSlot::new(1));
     let target = Qpn::new(0x01_1234);
     maker.open_domain(key, true, true).unwrap().unwrap();
     assert!(maker.new_target(key, target).unwrap());
@@ -145,9 +145,13 @@ fn the_slot_of_a_living_target_is_not_leased() {
     drop(maker);
     broker.wait_for_slots(&[2]);
     let third = broker.client();
-    assert_eq!(third.slot(), Slot::new(3), "its slot is the target's");
+    assert_eq!(
+        third.slot(),
+        ProcessSlot::new(3),
+        "its slot is the target's"
+    );
     assert!(other.close_target(key, target).unwrap(), "it is gone");
-    assert_eq!(broker.client().slot(), Slot::new(1));
+    assert_eq!(broker.client().slot(), ProcessSlot::new(1));
 }
 
 /// A program that stops listening between two connections does not lose the request in between.

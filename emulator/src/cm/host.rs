@@ -21,7 +21,7 @@ use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::random;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Maximum number of queued datagrams. Senders retransmit those that find no room.
 const MAX_WAITING: usize = 4_096;
@@ -59,7 +59,7 @@ pub(crate) struct CmCore {
 }
 
 impl CmCore {
-    fn new(guid: Guid, slot: Slot, ack_journal: Option<Arc<AckJournal>>) -> Self {
+    fn new(guid: Guid, slot: ProcessSlot, ack_journal: Option<Arc<AckJournal>>) -> Self {
         let config = CmConfig {
             guid,
             prefix: slot.get(),

@@ -16,7 +16,7 @@ use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::state::LocalEndpoint;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 impl EngineInner {
     pub(crate) const fn cm(&self) -> &CmHost {
@@ -38,7 +38,7 @@ impl EngineInner {
     }
 
     /// Returns the slot of this process. Attaches to the broker first if necessary.
-    pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<Slot, VerbsError> {
+    pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<ProcessSlot, VerbsError> {
         let mut attachment = self.attachment.lock();
         if attachment.is_none() {
             *attachment = Some(self.attach()?);
@@ -48,7 +48,7 @@ impl EngineInner {
     }
 
     /// Returns the slot of this process, if it has one.
-    pub(crate) fn slot(&self) -> Option<Slot> {
+    pub(crate) fn slot(&self) -> Option<ProcessSlot> {
         let attachment = self.attachment.lock();
         attachment.as_ref().map(|a| a.qp_numbers.slot())
     }
@@ -74,7 +74,7 @@ impl EngineInner {
         forwarded: bool,
     ) -> bool {
         // The broker gets the packets of other processes first.
-        let is_ours = |own| Slot::of_datagram(segment) == Some(own);
+        let is_ours = |own| ProcessSlot::of_datagram(segment) == Some(own);
         if !forwarded && !endpoint.link.slot().is_none_or(is_ours) {
             return false;
         }

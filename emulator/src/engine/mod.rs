@@ -58,7 +58,7 @@ use crate::state::{
     AsyncEvents, DriverArbiter, Groups, LocalEndpoint, NetworkWatch, QpCore, QpInner, QpTable,
     Routes, ServiceQueue, SrqNumber, SrqNumbers, TxRoute,
 };
-use crate::steering::{QpnAllocator, Slot};
+use crate::steering::{ProcessSlot, QpnAllocator};
 use crate::xrc_shared::SharedTargets;
 
 use hooked::OwnedTxRoute;
@@ -348,7 +348,7 @@ impl EngineInner {
         let attachment = match &self.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
-                qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+                qp_numbers: QpnAllocator::new(ProcessSlot::EMBEDDED),
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {

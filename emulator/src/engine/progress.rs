@@ -14,7 +14,7 @@ use crate::hca::Traffic;
 use crate::link::packet_hooks::Ingress;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::tuning::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
 };
@@ -349,7 +349,7 @@ impl EngineInner {
     ) {
         let to = segment
             .first_chunk()
-            .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
+            .map(|bth| ProcessSlot::of(Bth::from_bytes(bth).dest_qp));
         if let Some(to) = to
             && !forwarded
             && endpoint.link.forward(to, source, segment)

@@ -24,7 +24,7 @@ use crate::link::packet_hooks::Ingress;
 use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Misrouted, source_of};
 
@@ -37,14 +37,14 @@ impl EngineInner {
         dest: Qpn,
         to: IpAddr,
     ) -> Option<Arc<ShmLink>> {
-        let slot = Slot::of(dest);
-        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER || self.sim.is_some() {
+        let slot = ProcessSlot::of(dest);
+        if self.link_mode == LinkMode::Udp || slot == ProcessSlot::BROKER || self.sim.is_some() {
             return None;
         }
         let local = endpoint.link.local_addr();
         let peer = LocalAddr::new(to, local.scope_id());
         let broker = self.broker_link();
-        let own = broker.as_ref().map_or(Slot::EMBEDDED, |b| b.slot());
+        let own = broker.as_ref().map_or(ProcessSlot::EMBEDDED, |b| b.slot());
         if slot == own && self.has_endpoint(peer) {
             let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
             return shares
@@ -82,7 +82,12 @@ impl EngineInner {
     /// Returns the shared memory link between two addresses of this process, or from one to itself.
     /// Both ends are in this process.
     //= UD-15
-    fn own_shm_link(&self, local: LocalAddr, peer: LocalAddr, slot: Slot) -> Option<Arc<ShmLink>> {
+    fn own_shm_link(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: ProcessSlot,
+    ) -> Option<Arc<ShmLink>> {
         if let Some(shm_link) = self.find_shm_link(local, slot, peer.ip()) {
             return Some(shm_link);
         }
@@ -102,7 +107,7 @@ impl EngineInner {
         &self,
         local: LocalAddr,
         peer: LocalAddr,
-        slot: Slot,
+        slot: ProcessSlot,
         ends: &[Arc<ShmLink>; 2],
     ) {
         let mut is_first = false;
@@ -121,7 +126,12 @@ impl EngineInner {
         self.wake_background();
     }
 
-    fn find_shm_link(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmLink>> {
+    fn find_shm_link(
+        &self,
+        local: LocalAddr,
+        slot: ProcessSlot,
+        to: IpAddr,
+    ) -> Option<Arc<ShmLink>> {
         let shm_links = self.shm_links.read();
         let mut fitting = shm_links
             .iter()

@@ -19,7 +19,7 @@ use crate::link::LocalAddr;
 use crate::link::shm::ShmLink;
 use crate::memory::KERNEL_CALLS;
 use crate::state::ServiceReason;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
 /// Half a second: on a busy machine a process may not be scheduled for longer than usual timeouts.
@@ -169,14 +169,14 @@ fn a_second_channel_of_ones_own_is_not_used() {
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmLink::own(from, to, Slot::EMBEDDED, inner.peer_wake_fd.as_fd());
+        let ends = ShmLink::own(from, to, ProcessSlot::EMBEDDED, inner.peer_wake_fd.as_fd());
         ends.expect("memory").map(Arc::new)
     };
     // The first thread has added its link to the list, and has not moved the queue pairs.
     let first = ends();
     inner.shm_links.write().extend(first.iter().cloned());
     inner.shm_link_count.store(2, Ordering::Release);
-    inner.adopt(from, to, Slot::EMBEDDED, &ends());
+    inner.adopt(from, to, ProcessSlot::EMBEDDED, &ends());
     assert_eq!(inner.shm_links.read().len(), 2);
 
     connect(&b.qps[0], &a.qps[0], &a);

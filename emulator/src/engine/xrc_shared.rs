@@ -14,7 +14,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::state::{
     AsyncEvents, Caller, Domain, LocalEndpoint, QpCore, QpInner, QpTable, TxRoute, XrcdInitAttr,
 };
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::xrc_shared::{Host, SharedTargets};
 
 impl Host for EngineInner {
@@ -108,6 +108,6 @@ impl EngineInner {
     pub(super) fn may_be_shared(&self, dest: Qpn) -> bool {
         let endpoints = self.endpoints.read_recursive();
         let own = endpoints.first().and_then(|endpoint| endpoint.link.slot());
-        own.is_some_and(|own| Slot::of(dest) != own)
+        own.is_some_and(|own| ProcessSlot::of(dest) != own)
     }
 }

@@ -20,14 +20,14 @@ pub(crate) struct Port {
     active_mtu: Mtu,
     running: AtomicBool,
     gone: AtomicBool,
-    table: RwLock<Table>,
+    table: RwLock<GidTable>,
     bad_pkeys: AtomicU32,
     bad_qkeys: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Table {
-    slots: Vec<Slot>,
+struct GidTable {
+    rows: Vec<GidTableEntry>,
     ifindex: u32,
     /// The GID table for applications.
     entries: Arc<[GidEntry]>,
@@ -35,19 +35,19 @@ struct Table {
 
 /// An entry of the GID table. It remembers its address, which may come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
+struct GidTableEntry {
     addr: IpAddr,
     there: bool,
 }
 
 impl Port {
     pub(super) fn new(number: u8, config: PortConfig) -> Self {
-        let there = |addr: &IpAddr| Slot {
+        let there = |addr: &IpAddr| GidTableEntry {
             addr: *addr,
             there: true,
         };
-        let mut table = Table {
-            slots: config.addrs.iter().map(there).collect(),
+        let mut table = GidTable {
+            rows: config.addrs.iter().map(there).collect(),
             ifindex: config.ifindex,
             entries: Arc::new([]),
         };
@@ -138,21 +138,21 @@ impl Port {
     /// Returns true if the table has changed.
     pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
         let mut table = self.table.write();
-        let before = table.slots.clone();
-        for slot in &mut table.slots {
-            slot.there = network.owner_of(slot.addr).is_some();
+        let before = table.rows.clone();
+        for row in &mut table.rows {
+            row.there = network.owner_of(row.addr).is_some();
         }
         for addr in followed(&self.config, network) {
-            if table.slots.iter().any(|slot| slot.addr == addr) {
+            if table.rows.iter().any(|row| row.addr == addr) {
                 continue;
             }
-            let new = Slot { addr, there: true };
-            match table.slots.iter_mut().find(|slot| !slot.there) {
-                Some(slot) => *slot = new,
-                None => table.slots.push(new),
+            let new = GidTableEntry { addr, there: true };
+            match table.rows.iter_mut().find(|row| !row.there) {
+                Some(row) => *row = new,
+                None => table.rows.push(new),
             }
         }
-        let changed = table.slots != before;
+        let changed = table.rows != before;
         if changed {
             table.publish();
         }
@@ -175,18 +175,18 @@ fn followed(config: &PortConfig, network: &HostNetwork) -> Vec<IpAddr> {
     .collect()
 }
 
-impl Table {
+impl GidTable {
     fn publish(&mut self) {
-        let entry = |(index, slot): (u32, &Slot)| GidEntry {
-            gid: if slot.there {
-                Gid::from_ip(slot.addr)
+        let entry = |(index, row): (u32, &GidTableEntry)| GidEntry {
+            gid: if row.there {
+                Gid::from_ip(row.addr)
             } else {
                 Gid::default()
             },
             index,
             ifindex: self.ifindex,
         };
-        self.entries = (0u32..).zip(&self.slots).map(entry).collect();
+        self.entries = (0u32..).zip(&self.rows).map(entry).collect();
     }
 }
 

@@ -23,7 +23,7 @@ use core::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::random;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Bytes before the packet.
 pub(crate) const HEADER_LEN: usize = KEY_AT + KEY_LEN;
@@ -106,7 +106,7 @@ pub(crate) fn is_wrapped(datagram: &[u8]) -> bool {
 /// destination, or was forwarded too often.
 pub(crate) fn header(
     key: &ForwardKey,
-    to_slot: Slot,
+    to_slot: ProcessSlot,
     source: SocketAddr,
     hops: u8,
     packet: &[u8],
@@ -133,7 +133,7 @@ pub(crate) fn header(
 /// unless this is a datagram to `slot` with the right key.
 pub(crate) fn unwrap<'d>(
     key: &ForwardKey,
-    slot: Slot,
+    slot: ProcessSlot,
     datagram: &'d [u8],
 ) -> Option<(SocketAddr, &'d [u8], u8)> {
     let (header, packet) = datagram.split_first_chunk::<HEADER_LEN>()?;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn wrap_again(slot: u8, source: SocketAddr, hops: u8, packet: &[u8]) -> Option<Vec<u8>> {
-        let header = header(&KEY, Slot::new(slot), source, hops, packet)?;
+        let header = header(&KEY, ProcessSlot::new(slot), source, hops, packet)?;
         Some([&header[..], packet].concat())
     }
 
@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(wrapped[0], 0xFF);
             assert_eq!(wrapped[5], 7);
             assert_eq!(
-                unwrap(&KEY, Slot::new(7), &wrapped),
+                unwrap(&KEY, ProcessSlot::new(7), &wrapped),
                 Some((source, &packet(7)[..], 0))
             );
         }
@@ -216,7 +216,7 @@ mod tests {
             // A packet to the target of another slot.
             let wrapped = wrap_again(8, source, hops, &packet(7)).unwrap();
             assert_eq!(
-                unwrap(&KEY, Slot::new(8), &wrapped),
+                unwrap(&KEY, ProcessSlot::new(8), &wrapped),
                 Some((source, &packet(7)[..], hops))
             );
         }
@@ -227,10 +227,10 @@ mod tests {
     fn only_the_slot_it_is_for_unwraps() {
         let source = "192.0.2.1:50000".parse().unwrap();
         let wrapped = wrap(7, source, &packet(7)).unwrap();
-        assert_eq!(unwrap(&KEY, Slot::new(8), &wrapped), None);
-        assert_eq!(unwrap(&KEY, Slot::new(7), &packet(7)), None);
+        assert_eq!(unwrap(&KEY, ProcessSlot::new(8), &wrapped), None);
+        assert_eq!(unwrap(&KEY, ProcessSlot::new(7), &packet(7)), None);
         let short = &wrapped[..HEADER_LEN + 7];
-        assert_eq!(unwrap(&KEY, Slot::new(7), short), None);
+        assert_eq!(unwrap(&KEY, ProcessSlot::new(7), short), None);
     }
 
     #[test]
@@ -240,11 +240,15 @@ mod tests {
         for at in KEY_AT..HEADER_LEN {
             let mut forged = wrapped.clone();
             forged[at] ^= 0x10;
-            assert_eq!(unwrap(&KEY, Slot::new(7), &forged), None, "byte {at}");
+            assert_eq!(
+                unwrap(&KEY, ProcessSlot::new(7), &forged),
+                None,
+                "byte {at}"
+            );
         }
         let others = ForwardKey::random();
         assert_ne!(others, ForwardKey::random());
-        assert_eq!(unwrap(&others, Slot::new(7), &wrapped), None);
+        assert_eq!(unwrap(&others, ProcessSlot::new(7), &wrapped), None);
         assert_eq!(format!("{others:?}"), "ForwardKey(..)");
     }
 
@@ -259,7 +263,7 @@ mod tests {
                 bytes[..4].copy_from_slice(&MAGIC);
                 bytes[KEY_AT..HEADER_LEN].copy_from_slice(&KEY.0);
             }
-            if let Some((_, packet, _)) = unwrap(&KEY, Slot::new(slot), &bytes) {
+            if let Some((_, packet, _)) = unwrap(&KEY, ProcessSlot::new(slot), &bytes) {
                 prop_assert!(packet.len() >= 8);
                 prop_assert_eq!(bytes[5], slot);
             }

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 
 use rocade_wire::{Packet, PacketError, Qpn, ShortPacket};
 
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 pub(crate) mod address_lock;
 pub mod capture;
@@ -56,7 +56,7 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     }
 
     /// Returns the slot of this process, if the address is shared.
-    fn slot(&self) -> Option<Slot> {
+    fn slot(&self) -> Option<ProcessSlot> {
         None
     }
 
@@ -133,13 +133,13 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
 
     /// Redirects a packet to the owner of its QP, see [`UdpLink::redirect`]. Returns false if that
     /// fails.
-    fn redirect(&self, _to: Slot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
+    fn redirect(&self, _to: ProcessSlot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
         false
     }
 
     /// Forwards a misrouted packet, see [`UdpLink::forward`]. Returns false if the packet cannot be
     /// forwarded.
-    fn forward(&self, _to: Slot, _source: SocketAddr, _segment: &[u8]) -> bool {
+    fn forward(&self, _to: ProcessSlot, _source: SocketAddr, _segment: &[u8]) -> bool {
         false
     }
 }
@@ -149,7 +149,7 @@ impl Link for UdpLink {
         Self::local_addr(self)
     }
 
-    fn slot(&self) -> Option<Slot> {
+    fn slot(&self) -> Option<ProcessSlot> {
         Self::slot(self)
     }
 
@@ -200,11 +200,11 @@ impl Link for UdpLink {
         Self::arrival(self, segment)
     }
 
-    fn redirect(&self, to: Slot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
+    fn redirect(&self, to: ProcessSlot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
         Self::redirect(self, to, source, hops, segment).is_ok()
     }
 
-    fn forward(&self, to: Slot, source: SocketAddr, segment: &[u8]) -> bool {
+    fn forward(&self, to: ProcessSlot, source: SocketAddr, segment: &[u8]) -> bool {
         self.slot().is_some_and(|own| own != to) && Self::forward(self, to, source, segment).is_ok()
     }
 }

@@ -11,7 +11,7 @@ use rocade_wire::icrc::IcrcFlow;
 
 use super::socket::{self, Sharing};
 use super::*;
-use crate::steering::{Slot, steering_program};
+use crate::steering::{ProcessSlot, steering_program};
 
 /// Returns an address of 127.0.0.0/8 that no other test uses, in this process or another.
 fn own_address() -> LocalAddr {
@@ -55,7 +55,7 @@ fn group(local: LocalAddr, members: u8) -> Vec<UdpLink> {
                 let program = steering_program().encode();
                 sys::attach_reuseport_cbpf(socket.as_fd(), &program).unwrap();
             }
-            UdpLink::from_broker(local, Slot::new(slot), shared(socket.into())).unwrap()
+            UdpLink::from_broker(local, ProcessSlot::new(slot), shared(socket.into())).unwrap()
         })
         .collect()
 }
@@ -317,13 +317,13 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     let local = own_address();
     let members = group(local, 4);
     let peer = UdpLink::bind(own_address()).unwrap();
-    let dest = Slot::new(2).qpn(0x77);
+    let dest = ProcessSlot::new(2).qpn(0x77);
     let misrouted = packet(dest, 9, 200, None);
     let source = peer.local_addr().with_port(50_000);
 
     // Slot 3 has the packet of slot 2.
     members[3]
-        .forward(Slot::new(2), source, &misrouted)
+        .forward(ProcessSlot::new(2), source, &misrouted)
         .unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&members[2], &mut buf).unwrap();
@@ -352,11 +352,13 @@ fn a_packet_of_another_slot_is_forwarded_once() {
         (2, &misrouted[..4]),
     ] {
         let refused = members[3]
-            .forward(Slot::new(slot), source, data)
+            .forward(ProcessSlot::new(slot), source, data)
             .unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
-    let refused = peer.forward(Slot::new(2), source, &misrouted).unwrap_err();
+    let refused = peer
+        .forward(ProcessSlot::new(2), source, &misrouted)
+        .unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
 }
 
@@ -398,9 +400,9 @@ fn unusable_addresses_are_refused() {
 fn only_members_of_a_group_are_taken_from_the_broker() {
     let local = own_address();
     let lonely = UdpSocket::bind(local.with_port(ROCE_PORT)).unwrap();
-    assert!(UdpLink::from_broker(local, Slot::new(1), shared(lonely.into())).is_err());
+    assert!(UdpLink::from_broker(local, ProcessSlot::new(1), shared(lonely.into())).is_err());
     let other = socket::open_receive(own_address(), Sharing::ReusePort).unwrap();
-    assert!(UdpLink::from_broker(local, Slot::new(1), shared(other.into())).is_err());
+    assert!(UdpLink::from_broker(local, ProcessSlot::new(1), shared(other.into())).is_err());
 }
 
 #[test]

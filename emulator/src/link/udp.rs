@@ -19,7 +19,7 @@ use super::mcast_tunnel::{self, Tunnel};
 use super::socket::{self, ReceiveKind, Sharing};
 use super::sys::{self, SendOptions};
 use super::{DEFAULT_HOP_LIMIT, LinkError, LocalAddr, RxBatch, RxBuffer, socket_owner};
-use crate::steering::{Slot, slot_of};
+use crate::steering::{ProcessSlot, slot_of};
 
 /// Most segments of one [`UdpLink::send`].
 pub const MAX_SEGMENTS: usize = 64;
@@ -78,7 +78,7 @@ struct SendSocket {
 pub struct UdpLink {
     local: LocalAddr,
     /// Slot and key on a shared address.
-    place: Option<(Slot, ForwardKey)>,
+    place: Option<(ProcessSlot, ForwardKey)>,
     /// The lock of an address that is not shared.
     _address_lock: Option<AddressLock>,
     rx: OwnedFd,
@@ -132,7 +132,7 @@ impl UdpLink {
     /// [`LinkError::System`] if `rx` is not such a socket.
     pub fn from_broker(
         local: impl Into<LocalAddr>,
-        slot: Slot,
+        slot: ProcessSlot,
         rx: SharedSocket,
     ) -> Result<Self, LinkError> {
         let local = local.into();
@@ -171,7 +171,7 @@ impl UdpLink {
 
     fn new(
         local: LocalAddr,
-        place: Option<(Slot, ForwardKey)>,
+        place: Option<(ProcessSlot, ForwardKey)>,
         address_lock: Option<AddressLock>,
         rx: OwnedFd,
     ) -> Self {
@@ -203,7 +203,7 @@ impl UdpLink {
 
     /// Returns this process's slot on a shared address, or `None` if the address is not shared.
     #[must_use]
-    pub fn slot(&self) -> Option<Slot> {
+    pub fn slot(&self) -> Option<ProcessSlot> {
         self.place.map(|(slot, _)| slot)
     }
 
@@ -305,7 +305,7 @@ impl UdpLink {
     /// Errors of [`Self::tx_handle`].
     pub fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
         for slot in 0..SEND_SOCKETS {
-            self.tx_handle_to_slot(Slot::new(slot), hop_limit)?;
+            self.tx_handle_to_slot(ProcessSlot::new(slot), hop_limit)?;
         }
         Ok(())
     }
@@ -348,7 +348,7 @@ impl UdpLink {
         })
     }
 
-    fn tx_handle_to_slot(&self, slot: Slot, hop_limit: u8) -> io::Result<UdpTxHandle> {
+    fn tx_handle_to_slot(&self, slot: ProcessSlot, hop_limit: u8) -> io::Result<UdpTxHandle> {
         let index = slot.get() % SEND_SOCKETS;
         let (socket, hop_limit) = match hop_limit {
             0 | DEFAULT_HOP_LIMIT => (index, None),
@@ -581,9 +581,14 @@ impl UdpLink {
     /// # Errors
     /// `InvalidInput` if the address is not shared, or if the packet is for this process, not for `to_slot`, or forwarded already. Otherwise the errors of
     /// sending. On any error drop the packet.
-    pub fn forward(&self, to_slot: Slot, source: SocketAddr, segment: &[u8]) -> io::Result<()> {
+    pub fn forward(
+        &self,
+        to_slot: ProcessSlot,
+        source: SocketAddr,
+        segment: &[u8],
+    ) -> io::Result<()> {
         let is_there = |slot| slot == to_slot || segment.get(5..8) == Some(&[0, 0, 1]);
-        if !Slot::of_packet(segment).is_some_and(is_there) {
+        if !ProcessSlot::of_packet(segment).is_some_and(is_there) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.redirect(to_slot, source, 0, segment)
@@ -596,7 +601,7 @@ impl UdpLink {
     /// As [`Self::forward`], except that the packet may be for any slot.
     pub fn redirect(
         &self,
-        to_slot: Slot,
+        to_slot: ProcessSlot,
         source: SocketAddr,
         hops: u8,
         segment: &[u8],

@@ -11,7 +11,7 @@ use rocade_wire::Qpn;
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
 use crate::state::{LocalEndpoint, Route, User};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Highest value of the field: applications also store a completion's value there
 /// (`Completion::sl`).
@@ -30,7 +30,7 @@ struct AhInner {
     address: AddressVector,
     endpoint: Arc<LocalEndpoint>,
     /// The routes to the processes at the address that were used so far.
-    routes: Mutex<Vec<(Slot, Arc<Route>)>>,
+    routes: Mutex<Vec<(ProcessSlot, Arc<Route>)>>,
     alive: AtomicBool,
 }
 
@@ -134,7 +134,7 @@ impl Ah {
                 "address handle of another protection domain",
             ));
         }
-        let slot = Slot::of(dest);
+        let slot = ProcessSlot::of(dest);
         let mut routes = inner.routes.lock();
         if !inner.alive.load(Ordering::Acquire) {
             return Err(VerbsError::InvalidArgument(

@@ -127,7 +127,7 @@ impl<'a> SendPoster<'a> {
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
         let mut posted = self.core.qp.post_tso(self.now, wr, tso, data);
-        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core, true) {
             posted = self.core.qp.post_tso(self.now, wr, tso, data);
         }
         posted?;
@@ -158,7 +158,7 @@ impl<'a> SendPoster<'a> {
             qkey,
         };
         let mut posted = self.core.qp.post_datagram(self.now, wr, to, data);
-        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core, true) {
             posted = self.core.qp.post_datagram(self.now, wr, to, data);
         }
         posted?;
@@ -195,7 +195,7 @@ impl<'a> SendPoster<'a> {
             stream: to.stream,
         };
         let mut posted = self.core.qp.post_dynamic(self.now, wr, to, data);
-        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core, true) {
             posted = self.core.qp.post_dynamic(self.now, wr, to, data);
         }
         posted?;
@@ -233,10 +233,10 @@ impl<'a> SendPoster<'a> {
     #[inline]
     fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
         if self.core.qp.is_send_full() {
-            self.inner.reclaim_slots(&mut self.core, true);
+            self.inner.reclaim_wqes(&mut self.core, true);
         }
         let posted = self.core.qp.post_send(self.now, wr, data);
-        if posted != Err(PostError::QueueFull) || !self.inner.reclaim_slots(&mut self.core, true) {
+        if posted != Err(PostError::QueueFull) || !self.inner.reclaim_wqes(&mut self.core, true) {
             return posted;
         }
         self.core.qp.post_send(self.now, wr, data)
@@ -306,7 +306,7 @@ impl<'a> RecvPoster<'a> {
                 _ => Time::ZERO,
             };
             if core.qp.is_recv_full() {
-                self.inner.reclaim_slots(core, false);
+                self.inner.reclaim_wqes(core, false);
             }
             core.qp.post_recv(now, wr_id, sges)?;
         }

@@ -169,7 +169,7 @@ impl Srq {
         }
         let inner = self.inner();
         let mut core = inner.lock();
-        inner.reclaim_slots(&mut core);
+        inner.reclaim_wqes(&mut core);
         Ok(core.modify(max_wr, srq_limit)?)
     }
 
@@ -229,7 +229,7 @@ impl SrqPoster<'_> {
     #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         let mut posted = self.core.post(wr_id, sges);
-        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core) {
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core) {
             posted = self.core.post(wr_id, sges);
         }
         Ok(posted?)

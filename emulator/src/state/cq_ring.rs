@@ -328,7 +328,7 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
         to: CompleteTo::RecvCq,
         solicited,
         srqn: rocade_transport::Srqn::NONE,
-        slots: 1,
+        freed_wqes: 1,
         timestamp_ns: 0,
     }
 }

@@ -11,7 +11,7 @@ use super::events::AsyncEvents;
 use super::srq::SrqInner;
 use crate::broker::{DomainKey, DomainMemory, TargetRecord};
 use crate::error::VerbsError;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::sync::{Mutex, RwLock};
 
 /// The file that identifies a domain: device and inode.
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) key: DomainKey,
     pub(crate) memory: Arc<DomainMemory>,
     /// The slot of this process.
-    pub(crate) slot: Slot,
+    pub(crate) slot: ProcessSlot,
     /// The openers in this process. Targets of other processes get the device of one of them.
     pub(crate) openers: Mutex<Vec<Weak<AsyncEvents>>>,
 }
@@ -83,7 +83,7 @@ impl Domains {
         &self,
         events: &Arc<AsyncEvents>,
         init: XrcdInitAttr,
-        share: impl FnOnce(DomainKey) -> Result<Option<(DomainMemory, Slot)>, VerbsError>,
+        share: impl FnOnce(DomainKey) -> Result<Option<(DomainMemory, ProcessSlot)>, VerbsError>,
     ) -> Result<Arc<Domain>, VerbsError> {
         let Some(file) = init.file else {
             //= XRCL-02
@@ -248,7 +248,7 @@ impl ReceiveDomain for Domain {
     //= XRC-06
     fn is_elsewhere(&self, srqn: Srqn) -> bool {
         // The number of an SRQ contains the slot of its process.
-        let slot = Slot::of(Qpn::new(srqn.get()));
+        let slot = ProcessSlot::of(Qpn::new(srqn.get()));
         let is_of_other = |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
         self.shared.as_ref().is_some_and(is_of_other)
     }

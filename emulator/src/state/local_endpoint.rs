@@ -13,7 +13,7 @@ use super::groups::Group;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmLink;
 use crate::link::{DEFAULT_HOP_LIMIT, Link, Pacer, RxBuffer, UdpTxHandle};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Number of peers whose flow is remembered. A further one replaces the oldest.
 const FLOWS: usize = 16;
@@ -50,7 +50,7 @@ pub(crate) struct TxRoute {
     /// The value in the packets, never 0.
     pub(crate) hop_limit: u8,
     /// The slot of the destination QP.
-    pub(crate) slot: Slot,
+    pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
     pub(crate) shm_link: Option<Arc<ShmLink>>,
 }
@@ -133,7 +133,7 @@ impl LocalEndpoint {
         };
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        let slot = Slot::of(dest);
+        let slot = ProcessSlot::of(dest);
         Ok(TxRoute {
             tx,
             icrc: Icrcs::new(icrc),

@@ -11,7 +11,7 @@ use super::cq_ring::test_completion;
 use super::*;
 use crate::config::EngineConfig;
 use crate::hca::Hca;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 use crate::sys;
 
 const PD: PdTag = PdTag(3);
@@ -48,7 +48,7 @@ impl Device {
 
     /// Makes a queue with room for one receive, which is posted.
     fn srq(&self, xrc: Option<(&Arc<Domain>, &Arc<CqInner>)>) -> Arc<SrqInner> {
-        let number = SrqNumbers::new(Slot::EMBEDDED)
+        let number = SrqNumbers::new(ProcessSlot::EMBEDDED)
             .allocate()
             .expect("a number");
         let core = rocade_transport::Srq::new(PD, 1, 1);
@@ -69,7 +69,7 @@ fn completion(srqn: Srqn) -> Completion {
 /// A thread that has polled the completion of a shared receive can post the next one.
 //= RC-WQE-03 type=test
 #[test]
-fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
+fn loom_a_shared_receive_that_was_polled_has_freed_its_wqe() {
     loom::model(|| {
         let device = Device::new();
         let cq = device.cq(None);
@@ -88,14 +88,14 @@ fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
             }
             let mut core = srq.lock();
             assert_eq!(core.post(2, &[]), Err(PostError::QueueFull));
-            assert!(srq.reclaim_slots(&mut core));
+            assert!(srq.reclaim_wqes(&mut core));
             assert_eq!(core.post(2, &[]), Ok(()));
             true
         };
         let early = poll_and_post();
         packet.join().unwrap();
         assert!(early || poll_and_post());
-        assert!(!srq.reclaim_slots(&mut srq.lock()), "each once");
+        assert!(!srq.reclaim_wqes(&mut srq.lock()), "each once");
     });
 }
 

@@ -12,7 +12,7 @@ use super::cq::CqInner;
 use super::domain::Domain;
 use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
-use super::slots::PendingSlots;
+use super::pending_wqes::PendingWqes;
 use super::srq::SrqInner;
 use super::target::{Hold, TargetOwnership, TargetPart};
 use super::tx::TxState;
@@ -87,8 +87,8 @@ pub(crate) struct QpCore {
     sends_untaken: bool,
     receives_untaken: bool,
     /// WQEs of the send and the receive queue that become free when their completions are polled.
-    send_slots: PendingSlots,
-    recv_slots: PendingSlots,
+    send_wqes: PendingWqes,
+    recv_wqes: PendingWqes,
 }
 
 impl QpInner {
@@ -130,8 +130,8 @@ impl QpInner {
                 overrun: false,
                 sends_untaken: false,
                 receives_untaken: false,
-                send_slots: PendingSlots::default(),
-                recv_slots: PendingSlots::default(),
+                send_wqes: PendingWqes::default(),
+                recv_wqes: PendingWqes::default(),
             }),
             alive: AtomicBool::new(true),
             async_acks: LazyAcks::default(),
@@ -335,8 +335,8 @@ impl QpInner {
         let mut lost = 0;
         let QpCore {
             qp,
-            send_slots,
-            recv_slots,
+            send_wqes,
+            recv_wqes,
             sends_untaken,
             receives_untaken,
             ..
@@ -350,13 +350,13 @@ impl QpInner {
                     srq.add_completions(cq, run.iter(), reserved)
                 }
                 (Some(cq), ..) => {
-                    let (slots, untaken) = match to {
-                        CompleteTo::SendCq => (&mut *send_slots, *sends_untaken),
-                        _ => (&mut *recv_slots, *receives_untaken),
+                    let (freed_wqes, untaken) = match to {
+                        CompleteTo::SendCq => (&mut *send_wqes, *sends_untaken),
+                        _ => (&mut *recv_wqes, *receives_untaken),
                     };
                     cq.add(run.iter(), reserved, |number, completion| {
                         if !untaken {
-                            slots.note(number, completion.slots);
+                            freed_wqes.note(number, completion.freed_wqes);
                         }
                     })
                 }
@@ -370,18 +370,18 @@ impl QpInner {
     /// Frees the WQEs whose completions the application has polled. Returns false if there are
     /// none.
     //= RC-WQE-03
-    pub(crate) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
+    pub(crate) fn reclaim_wqes(&self, core: &mut QpCore, is_send: bool) -> bool {
         let (cq, pending) = if is_send {
-            (&self.send_cq, &mut core.send_slots)
+            (&self.send_cq, &mut core.send_wqes)
         } else {
-            (&self.recv_cq, &mut core.recv_slots)
+            (&self.recv_cq, &mut core.recv_wqes)
         };
         let Some(cq) = cq else {
             return false;
         };
-        let slots = pending.reclaim(cq.oldest());
-        core.qp.free_slots(is_send, slots);
-        slots > 0
+        let freed_wqes = pending.reclaim(cq.oldest());
+        core.qp.free_wqes(is_send, freed_wqes);
+        freed_wqes > 0
     }
 
     /// Returns true if completions of this QP go to `cq`.
@@ -439,8 +439,8 @@ impl QpInner {
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.purge(self.qp_num);
         }
-        core.send_slots.clear();
-        core.recv_slots.clear();
+        core.send_wqes.clear();
+        core.recv_wqes.clear();
     }
 }
 

@@ -22,7 +22,7 @@ use rocade_wire::Qpn;
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmLink;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Number of routes that a queue pair remembers before it drops those that it does not need.
 const REMEMBERED: usize = 64;
@@ -34,7 +34,7 @@ struct Key {
     to: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
-    slot: Slot,
+    slot: ProcessSlot,
 }
 
 /// A route of datagrams.
@@ -107,7 +107,7 @@ impl Routes {
             to: av.dgid.to_ip(),
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
-            slot: Slot::of(dest),
+            slot: ProcessSlot::of(dest),
         };
         let mut known = self.known.lock();
         if let Some(route) = known.get(&key).and_then(Weak::upgrade) {

@@ -9,9 +9,9 @@ use super::cq::CqInner;
 use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
-use super::slots::PendingSlots;
+use super::pending_wqes::PendingWqes;
 use super::users::{User, Users};
-use crate::steering::{QpnAllocator, Slot};
+use crate::steering::{ProcessSlot, QpnAllocator};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -28,7 +28,7 @@ pub(crate) struct SrqNumber {
 
 impl SrqNumbers {
     /// Makes the allocator of the numbers of a slot.
-    pub(crate) fn new(slot: Slot) -> Self {
+    pub(crate) fn new(slot: ProcessSlot) -> Self {
         Self(Arc::new(Mutex::new(QpnAllocator::new(slot))))
     }
 
@@ -78,19 +78,19 @@ struct Xrc {
 /// The WQEs that become free with polled completions, per CQ where receives of the SRQ complete.
 #[derive(Debug, Default)]
 struct Pending {
-    of_cqs: Vec<(Weak<CqInner>, PendingSlots)>,
+    of_cqs: Vec<(Weak<CqInner>, PendingWqes)>,
 }
 
 impl Pending {
     /// The WQEs that become free when completions of `cq` are polled.
-    fn of(&mut self, cq: &Arc<CqInner>) -> &mut PendingSlots {
+    fn of(&mut self, cq: &Arc<CqInner>) -> &mut PendingWqes {
         let found = self
             .of_cqs
             .iter()
             .position(|(other, _)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(cq)));
         let at = found.unwrap_or_else(|| {
             self.of_cqs
-                .push((Arc::downgrade(cq), PendingSlots::default()));
+                .push((Arc::downgrade(cq), PendingWqes::default()));
             self.of_cqs.len() - 1
         });
         &mut self.of_cqs[at].1
@@ -99,13 +99,13 @@ impl Pending {
     /// Returns the number of WQEs that are free now. Those of a destroyed CQ are free, because its
     /// completions are never polled.
     fn reclaim(&mut self) -> u32 {
-        let mut slots = 0;
+        let mut freed_wqes = 0;
         self.of_cqs.retain_mut(|(cq, pending)| {
             let cq = cq.upgrade();
-            slots += pending.reclaim(cq.as_ref().map_or(u64::MAX, |cq| cq.oldest()));
+            freed_wqes += pending.reclaim(cq.as_ref().map_or(u64::MAX, |cq| cq.oldest()));
             cq.is_some()
         });
-        slots
+        freed_wqes
     }
 }
 
@@ -167,10 +167,10 @@ impl SrqInner {
     /// Frees the WQEs whose completions the application has polled. Returns false if there are
     /// none.
     //= RC-WQE-03
-    pub(crate) fn reclaim_slots(&self, core: &mut rocade_transport::Srq) -> bool {
-        let slots = self.pending.lock().reclaim();
-        core.free_slots(slots);
-        slots > 0
+    pub(crate) fn reclaim_wqes(&self, core: &mut rocade_transport::Srq) -> bool {
+        let freed_wqes = self.pending.lock().reclaim();
+        core.free_wqes(freed_wqes);
+        freed_wqes > 0
     }
 
     /// Destroys the queue. Returns false if it already was destroyed.
@@ -275,14 +275,14 @@ impl SrqInner {
         run: impl Iterator<Item = &'c Completion>,
         reserved: &mut usize,
     ) -> usize {
-        let slots = pending.of(cq);
+        let freed_wqes = pending.of(cq);
         let lost = cq.add(run, reserved, |number, completion| {
-            slots.note(number, completion.slots);
+            freed_wqes.note(number, completion.freed_wqes);
         });
         drop(pending);
         if lost > 0 {
             let lost = u32::try_from(lost).unwrap_or(u32::MAX);
-            self.core.lock().free_slots(lost);
+            self.core.lock().free_wqes(lost);
         }
         lost
     }
@@ -318,7 +318,7 @@ impl SharedReceives for SrqInner {
     }
 
     fn forget(&self) {
-        self.core.lock().free_slots(1);
+        self.core.lock().free_wqes(1);
         self.give_back(1);
     }
 }

@@ -10,7 +10,7 @@ use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::AsyncEvents;
 use crate::broker::TargetRecord;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// The further state of an XRC target.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Hold {
 pub(crate) struct TargetOwnership {
     record: TargetRecord,
     /// The slot of this process.
-    slot: Slot,
+    slot: ProcessSlot,
     /// This process owns the target, and its QP is up to date.
     is_owner: AtomicBool,
     /// The shared record is complete, should this process die now.
@@ -74,7 +74,7 @@ pub(crate) struct TargetOwnership {
 
 impl TargetOwnership {
     /// Makes the ownership of a target that this process owns (`is_owner`) or not.
-    pub(crate) const fn new(record: TargetRecord, slot: Slot, is_owner: bool) -> Self {
+    pub(crate) const fn new(record: TargetRecord, slot: ProcessSlot, is_owner: bool) -> Self {
         Self {
             record,
             slot,
@@ -92,12 +92,12 @@ impl TargetOwnership {
     }
 
     /// The slot of this process.
-    pub(crate) const fn slot(&self) -> Slot {
+    pub(crate) const fn slot(&self) -> ProcessSlot {
         self.slot
     }
 
     /// The slot of the other process that owns the target now, if one does.
-    pub(crate) fn other_owner(&self) -> Option<Slot> {
+    pub(crate) fn other_owner(&self) -> Option<ProcessSlot> {
         let owner = self.record.control().owner;
         owner.filter(|owner| *owner != self.slot)
     }
@@ -151,7 +151,7 @@ impl TargetOwnership {
 
     /// Hands the ownership to `slot`, or to the next process that wants it. Returns false if the
     /// target cannot be handed over now.
-    pub(crate) fn release_to(&self, qp: &Qp, slot: Option<Slot>) -> bool {
+    pub(crate) fn release_to(&self, qp: &Qp, slot: Option<ProcessSlot>) -> bool {
         self.checkpoint(qp);
         let is_whole = self.is_whole.load(Ordering::Relaxed) && qp.progress().is_some();
         if !self.is_owner() || !is_whole || !qp.is_idle() {

@@ -171,7 +171,7 @@ impl fmt::Display for Program {
 
 /// Returns the steering program of all groups. The slot bits of BTH.DestQP select the socket. For
 /// messages to QP 1 with a receiver's communication ID, the slot bits of that ID do. It is the
-/// kernel's version of [`Slot::of_datagram`](super::Slot::of_datagram).
+/// kernel's version of [`ProcessSlot::of_datagram`](super::ProcessSlot::of_datagram).
 #[must_use]
 pub fn steering_program() -> Program {
     use Insn::{LoadByte, LoadHalf, Return, ReturnAccumulator};
@@ -210,7 +210,7 @@ mod tests {
     use rocade_wire::Qpn;
 
     use super::*;
-    use crate::steering::{Slot, slot_of};
+    use crate::steering::{ProcessSlot, slot_of};
 
     #[test]
     fn listing() {
@@ -271,7 +271,7 @@ mod tests {
             );
         }
 
-        /// The kernel and [`Slot::of_datagram`] select the same slot for a message to QP 1.
+        /// The kernel and [`ProcessSlot::of_datagram`] select the same slot for a message to QP 1.
         #[test]
         fn messages_to_qp_1_go_to_who_has_named_the_connection(
             mut payload in proptest::collection::vec(any::<u8>(), 0..64),
@@ -289,7 +289,7 @@ mod tests {
                     field.copy_from_slice(bytes);
                 }
             }
-            let slot = Slot::of_datagram(&payload).unwrap_or(Slot::BROKER);
+            let slot = ProcessSlot::of_datagram(&payload).unwrap_or(ProcessSlot::BROKER);
             prop_assert_eq!(steering_program().run(&payload), u32::from(slot.get()));
             if as_is == 4 && payload.len() >= 49 {
                 let named = match attribute {

@@ -22,12 +22,12 @@ const SLOT_SHIFT: u32 = 16;
 
 /// The part of the QP number space that belongs to one process, given by DestQP bits 23:16. It is also the index of the process's socket in each `SO_REUSEPORT` group.
 ///
-/// Slot 0 is the broker's ([`Slot::BROKER`]), with QP0 and QP1. Slots 1 to 255 are leased to
+/// Slot 0 is the broker's ([`ProcessSlot::BROKER`]), with QP0 and QP1. Slots 1 to 255 are leased to
 /// processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(u8);
+pub struct ProcessSlot(u8);
 
-impl Slot {
+impl ProcessSlot {
     /// Slot 0, the broker's own. QP0 and QP1 (GSI) are addressed here.
     pub const BROKER: Self = Self(0);
 
@@ -103,22 +103,22 @@ impl Slot {
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for ProcessSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slot({})", self.0)
     }
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for ProcessSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-/// Returns the slot of a QP number, like [`Slot::of`].
+/// Returns the slot of a QP number, like [`ProcessSlot::of`].
 #[must_use]
-pub const fn slot_of(qpn: Qpn) -> Slot {
-    Slot::of(qpn)
+pub const fn slot_of(qpn: Qpn) -> ProcessSlot {
+    ProcessSlot::of(qpn)
 }
 
 #[cfg(test)]
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn slot_is_the_top_byte_of_the_qp_number() {
-        assert_eq!(slot_of(Qpn::new(0x12_3456)), Slot::new(0x12));
-        assert_eq!(slot_of(Qpn::new(1)), Slot::BROKER);
-        assert_eq!(Slot::new(0xAB).qpn(0xCDEF), Qpn::new(0xAB_CDEF));
-        assert_eq!(Slot::leasable().count(), 255);
-        assert_eq!(Slot::leasable().next(), Some(Slot::new(1)));
+        assert_eq!(slot_of(Qpn::new(0x12_3456)), ProcessSlot::new(0x12));
+        assert_eq!(slot_of(Qpn::new(1)), ProcessSlot::BROKER);
+        assert_eq!(ProcessSlot::new(0xAB).qpn(0xCDEF), Qpn::new(0xAB_CDEF));
+        assert_eq!(ProcessSlot::leasable().count(), 255);
+        assert_eq!(ProcessSlot::leasable().next(), Some(ProcessSlot::new(1)));
     }
 }

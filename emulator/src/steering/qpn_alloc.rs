@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use rocade_wire::Qpn;
 
-use super::Slot;
+use super::ProcessSlot;
 use crate::random;
 
 /// Lowest low part to allocate. Lower ones are reserved in all slots, not only for QP0 and QP1 in slot 0, so that small low parts are recognisably special.
@@ -22,7 +22,7 @@ const WORDS: usize = (1 << 16) / WORD_BITS;
 /// the free numbers were freed after it. A late packet of the old connection therefore does not
 /// reach a new QP.
 pub struct QpnAllocator {
-    slot: Slot,
+    slot: ProcessSlot,
     used: Box<[u64; WORDS]>,
     /// Free numbers to choose from.
     ready: Vec<u16>,
@@ -36,7 +36,7 @@ impl QpnAllocator {
 
     /// Creates an allocator for a slot.
     #[must_use]
-    pub fn new(slot: Slot) -> Self {
+    pub fn new(slot: ProcessSlot) -> Self {
         Self {
             slot,
             used: Box::new([0; WORDS]),
@@ -47,7 +47,7 @@ impl QpnAllocator {
 
     /// Returns the slot of all numbers.
     #[must_use]
-    pub const fn slot(&self) -> Slot {
+    pub const fn slot(&self) -> ProcessSlot {
         self.slot
     }
 
@@ -136,10 +136,14 @@ mod tests {
 
     #[test]
     fn hands_out_every_number_of_the_slot_once() {
-        let mut allocator = QpnAllocator::new(Slot::new(255));
+        let mut allocator = QpnAllocator::new(ProcessSlot::new(255));
         let numbers: HashSet<_> = std::iter::from_fn(|| allocator.allocate()).collect();
         assert_eq!(numbers.len(), QpnAllocator::CAPACITY);
-        assert!(numbers.iter().all(|&qpn| Slot::of(qpn) == Slot::new(255)));
+        assert!(
+            numbers
+                .iter()
+                .all(|&qpn| ProcessSlot::of(qpn) == ProcessSlot::new(255))
+        );
         assert!(!numbers.contains(&Qpn::new(0xFF_FFFF)));
         assert!(!numbers.contains(&Qpn::new(0xFF_000F)));
         assert_eq!(allocator.in_use(), QpnAllocator::CAPACITY);
@@ -149,7 +153,7 @@ mod tests {
     //= QPC-02 type=test
     #[test]
     fn a_released_number_does_not_come_back_soon() {
-        let mut allocator = QpnAllocator::new(Slot::new(3));
+        let mut allocator = QpnAllocator::new(ProcessSlot::new(3));
         let first = allocator.allocate().unwrap();
         let [_, _, high, low] = first.get().to_be_bytes();
         let low = u16::from_be_bytes([high, low]);
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn with_few_free_numbers_all_of_them_are_found() {
-        let mut allocator = QpnAllocator::new(Slot::new(3));
+        let mut allocator = QpnAllocator::new(ProcessSlot::new(3));
         let mut numbers: Vec<_> = std::iter::from_fn(|| allocator.allocate()).collect();
         for _ in 0..100 {
             let released: HashSet<_> = numbers.drain(..3).collect();
@@ -181,9 +185,9 @@ mod tests {
 
     #[test]
     fn numbers_are_random_in_all_bits() {
-        let first = || QpnAllocator::new(Slot::new(7)).allocate().unwrap();
+        let first = || QpnAllocator::new(ProcessSlot::new(7)).allocate().unwrap();
         let of_many: Vec<_> = (0..500).map(|_| first().get()).collect();
-        let mut allocator = QpnAllocator::new(Slot::new(7));
+        let mut allocator = QpnAllocator::new(ProcessSlot::new(7));
         let of_one: Vec<_> = (0..500)
             .map(|_| allocator.allocate().unwrap().get())
             .collect();
@@ -199,7 +203,7 @@ mod tests {
 
     #[test]
     fn release_takes_only_what_was_handed_out() {
-        let mut allocator = QpnAllocator::new(Slot::new(2));
+        let mut allocator = QpnAllocator::new(ProcessSlot::new(2));
         let qpn = allocator.allocate().unwrap();
         assert!(allocator.is_allocated(qpn));
         assert!(!allocator.release(Qpn::new(qpn.get() ^ 0x01_0000)));

@@ -16,7 +16,7 @@ use super::{
 use crate::broker::{BrokerLink, TargetNews};
 use crate::error::VerbsError;
 use crate::state::{LocalEndpoint, QpCore, QpInner, TargetOwnership, TxRoute};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Number of attempts to deliver a packet whose target changes its owner meanwhile.
 const TRIES: usize = 4;
@@ -31,7 +31,7 @@ enum Routing {
     /// The packet was delivered or dropped.
     Done,
     /// The packet belongs to the process in this slot.
-    To(Slot),
+    To(ProcessSlot),
     /// The target has just changed its owner.
     Again,
 }
@@ -156,7 +156,7 @@ impl SharedTargets {
             return Routing::Done;
         }
         let srqn = whole.headers().xrceth.map(|eth| Qpn::new(eth.srqn));
-        let to = srqn.map(Slot::of);
+        let to = srqn.map(ProcessSlot::of);
         match to {
             // Otherwise the packet is dropped, and the peer sends it again.
             Some(to) if release_to(inner, &mut core, Some(to)) => Routing::To(to),
@@ -312,7 +312,7 @@ fn broadcast_event(host: &dyn Host, qpn: Qpn, event: QpEvent) {
     }
 }
 
-fn forward(host: &dyn Host, mut packet: QueuedPacket, slot: Slot) {
+fn forward(host: &dyn Host, mut packet: QueuedPacket, slot: ProcessSlot) {
     if !packet.seal() {
         return;
     }
@@ -328,7 +328,7 @@ fn forward(host: &dyn Host, mut packet: QueuedPacket, slot: Slot) {
 
 /// Hands over a target that this process owns, to `to` or to the next process that wants it.
 /// Returns false if it still has something to send.
-fn release_to(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
+fn release_to(inner: &QpInner, core: &mut QpCore, to: Option<ProcessSlot>) -> bool {
     let Some(ownership) = inner.ownership() else {
         return false;
     };

@@ -32,7 +32,7 @@ use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::state::{Domains, LocalEndpoint, QpCore, QpInner, QpTable, TargetOwnership, TxRoute};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Maximum number of packets that wait for the background thread. Further ones are dropped.
 const MAX_QUEUED: usize = 1024;
@@ -204,7 +204,7 @@ impl SharedTargets {
 }
 
 /// Forwards a packet to the process that owns its target.
-fn redirect(host: &dyn Host, misrouted: &Misrouted<'_>, to: Slot) {
+fn redirect(host: &dyn Host, misrouted: &Misrouted<'_>, to: ProcessSlot) {
     let endpoints = host.endpoints().read_recursive();
     let mut endpoints = endpoints.iter();
     let here = endpoints.find(|endpoint| endpoint.link.local() == misrouted.destination);

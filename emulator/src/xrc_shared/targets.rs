@@ -11,7 +11,7 @@ use crate::error::VerbsError;
 use crate::state::{
     AsyncEvents, Domain, Hold, QpInner, QpParts, TargetOwnership, TargetParts, XrcdInitAttr,
 };
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 impl SharedTargets {
     /// Opens an XRC domain. All processes of the broker share the domain of a file. `join` joins
@@ -168,7 +168,7 @@ pub(crate) fn share_target(
 fn has_own_targets(host: &dyn Host, domain: &Arc<Domain>) -> bool {
     let is_own = |qp: &Arc<QpInner>| {
         let slot = qp.ownership().map(TargetOwnership::slot);
-        slot == Some(Slot::of(qp.qp_num()))
+        slot == Some(ProcessSlot::of(qp.qp_num()))
             && qp.domain().is_some_and(|other| Arc::ptr_eq(other, domain))
     };
     host.qps().read().iter().any(is_own)
@@ -213,7 +213,7 @@ fn adopt_target(
     record: TargetRecord,
 ) -> Option<Arc<QpInner>> {
     let shared = domain.shared()?;
-    if Slot::of(qpn) == shared.slot {
+    if ProcessSlot::of(qpn) == shared.slot {
         // This process made it once, and others have kept it open.
         return None;
     }

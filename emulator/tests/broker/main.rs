@@ -21,7 +21,7 @@ use rocade_emulator::broker::{
 };
 use rocade_emulator::link::fault::Rule;
 use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
-use rocade_emulator::steering::Slot;
+use rocade_emulator::steering::ProcessSlot;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 mod availability;
@@ -243,7 +243,7 @@ fn a_group_is_left_alone_while_a_client_that_does_not_answer_may_have_sockets_of
         ..site.config.clone()
     };
     let client = BrokerClient::connect_or_start(&config).unwrap();
-    assert_eq!(client.slot(), Slot::new(2));
+    assert_eq!(client.slot(), ProcessSlot::new(2));
     assert_eq!(leased(&site.status()), [(1, false), (2, true)]);
     assert_eq!(site.status().slots[0].pid, stopped.child.id());
     let error = client.socket_for(ip).unwrap_err();
@@ -430,7 +430,9 @@ fn packets_for_another_process_can_be_forwarded() {
     let mut packet = [9; 64];
     packet[5] = 2;
     let source = "192.0.2.1:55555".parse().unwrap();
-    links[0].forward(Slot::new(2), source, &packet).unwrap();
+    links[0]
+        .forward(ProcessSlot::new(2), source, &packet)
+        .unwrap();
     let mut buf = RxBuffer::new();
     wait_readable(links[1].rx_fd().as_raw_fd());
     let batch = links[1].recv(&mut buf).unwrap().unwrap();

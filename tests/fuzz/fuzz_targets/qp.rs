@@ -465,7 +465,7 @@ hop_limit: 64,
                 &mut self.receives
             };
             queue.complete(completion.wr_id);
-            self.qp.free_slots(completion.is_send(), completion.slots);
+            self.qp.free_wqes(completion.is_send(), completion.slots);
         }
         let mut events = 0;
         while self.qp.poll_event().is_some() {

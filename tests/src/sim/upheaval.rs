@@ -513,7 +513,7 @@ impl<'a> Run<'a> {
         if let Some(srq) = &self.shared[side as usize] {
             srq.with(|srq| {
                 while srq.take().is_some() {
-                    srq.free_slots(1);
+                    srq.free_wqes(1);
                 }
             });
         }

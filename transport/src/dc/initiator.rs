@@ -105,7 +105,7 @@ impl Initiator {
             if self.cross.is_some() {
                 requester.set_cross(Cross {
                     gate: None,
-                    counts_slots: true,
+                    counts_wqes: true,
                 });
             }
         }
@@ -196,7 +196,7 @@ impl Initiator {
         });
         //= XCH-06
         let used = match &self.cross {
-            Some(cross) if !cross.counts_slots => u32::try_from(self.queued()).unwrap_or(u32::MAX),
+            Some(cross) if !cross.counts_wqes => u32::try_from(self.queued()).unwrap_or(u32::MAX),
             _ => self.used,
         };
         if used >= self.limits.max_wr {
@@ -207,7 +207,7 @@ impl Initiator {
         //= DC-04 DC-10 PST-11
         lane.requester.post(wr, inline)?;
         // WQEs are counted here, for all lanes.
-        lane.requester.free_slots(1);
+        lane.requester.free_wqes(1);
         self.used += 1;
         lane.idle_at = None;
         let is_managed = self.cross.as_ref().is_some_and(|cross| match &cross.gate {
@@ -255,13 +255,13 @@ impl Initiator {
 
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
-    pub(crate) const fn unflush(&mut self, slots: u32) {
+    pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = slots - 1;
+        self.silent = freed_wqes - 1;
     }
 
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.used = self.used.saturating_sub(freed_wqes);
     }
 
     pub(crate) fn start(&mut self, sq_psn: Psn) {

@@ -117,7 +117,7 @@ impl Qp {
     pub fn manage(&mut self, managed: Managed) {
         let cross = Cross {
             gate: managed.send,
-            counts_slots: !managed.sends_untaken,
+            counts_wqes: !managed.sends_untaken,
         };
         match &mut self.send {
             SendSide::Reliable(requester) => requester.set_cross(cross),
@@ -128,7 +128,7 @@ impl Qp {
         if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
             queue.set_cross(Cross {
                 gate: managed.recv,
-                counts_slots: !managed.receives_untaken,
+                counts_wqes: !managed.receives_untaken,
             });
         }
     }
@@ -405,13 +405,13 @@ impl Qp {
 
     /// Returns WQEs to the send or receive queue after the application has polled completions.
     ///
-    /// `slots` is the sum of their [`Completion::slots`], and so many more work requests fit in.
+    /// `freed_wqes` is the sum of their [`Completion::freed_wqes`], and so many more work requests fit in.
     //= RC-WQE-03
-    pub fn free_slots(&mut self, is_send: bool, slots: u32) {
+    pub fn free_wqes(&mut self, is_send: bool, freed_wqes: u32) {
         if is_send {
-            self.send.free_slots(slots);
+            self.send.free_wqes(freed_wqes);
         } else {
-            self.recv.free_slots(slots);
+            self.recv.free_wqes(freed_wqes);
         }
     }
 
@@ -424,7 +424,7 @@ impl Qp {
             for _ in 0..count {
                 if let Some(completion) = self.out.completions.pop_back() {
                     debug_assert!(completion.is_send());
-                    self.send.unflush(completion.slots);
+                    self.send.unflush(completion.freed_wqes);
                 }
             }
         } else {

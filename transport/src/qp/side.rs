@@ -143,22 +143,22 @@ impl SendSide {
         }
     }
 
-    pub(super) const fn unflush(&mut self, slots: u32) {
+    pub(super) const fn unflush(&mut self, freed_wqes: u32) {
         match self {
-            Self::Reliable(requester) => requester.unflush(slots),
-            Self::Dynamic(initiator) => initiator.unflush(slots),
-            Self::Unreliable(sender) => sender.unflush(slots),
-            Self::Frames(sender) => sender.unflush(slots),
+            Self::Reliable(requester) => requester.unflush(freed_wqes),
+            Self::Dynamic(initiator) => initiator.unflush(freed_wqes),
+            Self::Unreliable(sender) => sender.unflush(freed_wqes),
+            Self::Frames(sender) => sender.unflush(freed_wqes),
             Self::None => {}
         }
     }
 
-    pub(super) const fn free_slots(&mut self, slots: u32) {
+    pub(super) const fn free_wqes(&mut self, freed_wqes: u32) {
         match self {
-            Self::Reliable(requester) => requester.free_slots(slots),
-            Self::Dynamic(initiator) => initiator.free_slots(slots),
-            Self::Unreliable(sender) => sender.free_slots(slots),
-            Self::Frames(sender) => sender.free_slots(slots),
+            Self::Reliable(requester) => requester.free_wqes(freed_wqes),
+            Self::Dynamic(initiator) => initiator.free_wqes(freed_wqes),
+            Self::Unreliable(sender) => sender.free_wqes(freed_wqes),
+            Self::Frames(sender) => sender.free_wqes(freed_wqes),
             Self::None => {}
         }
     }
@@ -363,9 +363,9 @@ impl RecvSide {
         }
     }
 
-    pub(super) const fn free_slots(&mut self, slots: u32) {
+    pub(super) const fn free_wqes(&mut self, freed_wqes: u32) {
         if let Some(receives) = self.receives_mut() {
-            receives.free_slots(slots);
+            receives.free_wqes(freed_wqes);
         }
     }
 

@@ -120,7 +120,7 @@ impl RecvQueue {
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
             //= XCH-06
-            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_slots);
+            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_wqes);
             if counts || self.wqes.len() >= self.limits.max_wr as usize {
                 return Err(PostError::QueueFull);
             }
@@ -143,8 +143,8 @@ impl RecvQueue {
     }
 
     /// Frees WQEs whose completions the application has polled.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.used = self.used.saturating_sub(freed_wqes);
     }
 
     /// Returns the receive that the next message will consume.

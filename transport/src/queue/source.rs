@@ -175,9 +175,9 @@ impl RecvSource {
     }
 
     /// Frees WQEs of its own queue.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
         if let Self::Own(queue) = self {
-            queue.free_slots(slots);
+            queue.free_wqes(freed_wqes);
         }
     }
 

@@ -114,8 +114,8 @@ impl Srq {
 
     /// Frees WQEs: the application has polled the completions of their receives, or the receives
     /// will not complete.
-    pub const fn free_slots(&mut self, slots: u32) {
-        self.queue.free_slots(slots);
+    pub const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.queue.free_wqes(freed_wqes);
     }
 
     /// Changes the size, the limit, or both.
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(take(&mut srq), Some((1, false)));
         //= RC-WQE-03 type=test
         assert_eq!(srq.post(3, &[]), Err(PostError::QueueFull));
-        srq.free_slots(1);
+        srq.free_wqes(1);
         assert_eq!(srq.post(3, &[]), Ok(()));
         assert_eq!(srq.queued(), 2);
         assert_eq!(take(&mut srq), Some((2, false)));
@@ -252,7 +252,7 @@ mod tests {
         srq.modify(None, Some(4)).unwrap();
         assert_eq!(take(&mut srq), Some((3, true)), "armed when below already");
         srq.post(4, &[]).unwrap_err();
-        srq.free_slots(4);
+        srq.free_wqes(4);
         srq.post(4, &[]).unwrap();
         srq.modify(None, Some(1)).unwrap();
         srq.modify(None, Some(0)).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         srq.post(4, &[]).unwrap();
         assert_eq!(srq.post(5, &[]), Err(PostError::QueueFull));
         while srq.take().is_some() {}
-        srq.free_slots(5);
+        srq.free_wqes(5);
         srq.modify(None, Some(3)).unwrap();
         assert_eq!(
             srq.modify(Some(2), None),

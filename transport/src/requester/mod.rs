@@ -393,14 +393,14 @@ impl Requester {
 
     /// Undoes the posting of the newest WQE, which was flushed when it was posted, and its
     /// completion.
-    pub(crate) const fn unflush(&mut self, slots: u32) {
+    pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = slots - 1;
+        self.silent = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.used = self.used.saturating_sub(freed_wqes);
     }
 
     /// Queues a work request. `inline` is its data if it was copied at post time.
@@ -415,7 +415,7 @@ impl Requester {
         }
         //= XCH-06
         let used = match &self.cross {
-            Some(cross) if !cross.counts_slots => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+            Some(cross) if !cross.counts_wqes => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
             _ => self.used,
         };
         let total = self.limits.admit(wr, inline, used)?;
@@ -568,11 +568,11 @@ impl Requester {
         status: WcStatus,
         byte_len: u32,
     ) {
-        let slots = self.silent + 1;
+        let freed_wqes = self.silent + 1;
         self.silent = 0;
         let completion = Completion {
             byte_len,
-            slots,
+            freed_wqes,
             ..cx.completion(CompleteTo::SendCq, wr_id, status, opcode)
         };
         cx.out.completions.push_back(completion);

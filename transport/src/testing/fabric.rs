@@ -253,9 +253,11 @@ impl Fabric {
         for completion in &node.completions {
             match &node.srq {
                 Some(srq) if !completion.is_send() => {
-                    srq.with(|srq| srq.free_slots(completion.slots));
+                    srq.with(|srq| srq.free_wqes(completion.freed_wqes));
                 }
-                _ => node.qp.free_slots(completion.is_send(), completion.slots),
+                _ => node
+                    .qp
+                    .free_wqes(completion.is_send(), completion.freed_wqes),
             }
         }
         core::mem::take(&mut node.completions)

@@ -108,6 +108,6 @@ impl SharedReceives for TestSrq {
     }
 
     fn forget(&self) {
-        self.with(|srq| srq.free_slots(1));
+        self.with(|srq| srq.free_wqes(1));
     }
 }

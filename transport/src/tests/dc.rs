@@ -522,7 +522,7 @@ fn slots_are_those_of_the_whole_queue() {
         let done = fabric.take_completions(dci);
         match round % 2 {
             0 => assert!(done.is_empty()),
-            _ => assert_eq!(done[0].slots, 2),
+            _ => assert_eq!(done[0].freed_wqes, 2),
         }
     }
 }

@@ -384,11 +384,11 @@ fn a_completion_says_how_many_slots_it_frees() {
         post_flagged(&mut pair, flags).unwrap();
     }
     pair.run();
-    let slots = |pair: &mut Pair| -> Vec<u32> {
+    let freed_wqes = |pair: &mut Pair| -> Vec<u32> {
         let taken = pair.take_completions(Side::A);
-        taken.iter().map(|c| c.slots).collect()
+        taken.iter().map(|c| c.freed_wqes).collect()
     };
-    assert_eq!(slots(&mut pair), [3, 1, 2]);
+    assert_eq!(freed_wqes(&mut pair), [3, 1, 2]);
     // One completes without a completion, one fails, and all later ones are flushed.
     let bad = SendWr {
         wr_id: 1,
@@ -407,7 +407,7 @@ fn a_completion_says_how_many_slots_it_frees() {
         post_flagged(&mut pair, SendFlags::empty()).unwrap();
     }
     pair.run();
-    assert_eq!(slots(&mut pair), [2, 1, 1]);
+    assert_eq!(freed_wqes(&mut pair), [2, 1, 1]);
     // A batch whose posting is undone in ERR leaves no completions.
     for _ in 0..64 {
         post_one(&mut pair).unwrap();
@@ -416,7 +416,7 @@ fn a_completion_says_how_many_slots_it_frees() {
     pair.node_mut(Side::A).qp.unpost_send(64);
     post_one(&mut pair).unwrap();
     pair.drain_both();
-    assert_eq!(slots(&mut pair), [1]);
+    assert_eq!(freed_wqes(&mut pair), [1]);
 }
 
 //= RC-RSP-10, RC-REQ-07 type=test

@@ -112,7 +112,7 @@ fn a_frame_is_complete_when_it_has_left() {
     let done = rig.completions();
     assert_eq!((done[0].wr_id, done[0].opcode), (3, WcOpcode::Send));
     //= RC-WQE-03 type=test
-    assert_eq!(done[0].slots, 2, "with the unsignaled WQE");
+    assert_eq!(done[0].freed_wqes, 2, "with the unsignaled WQE");
     assert_eq!(rig.qp.counters().tx_packets, 3);
     assert!(rig.next().is_none() && rig.qp.send_queue_len() == 0);
 }
@@ -209,7 +209,7 @@ fn what_is_to_be_cut_has_its_header_in_front() {
     assert_eq!(rig.next().unwrap().1.len(), 54 + MAX_TSO as usize);
     rig.qp.frames_left(NOW, 1);
     rig.completions();
-    rig.qp.free_slots(true, 3);
+    rig.qp.free_wqes(true, 3);
     let more = [rig.src.part(0, MAX_TSO + 1)];
     let more = wr(4, SendFlags::SIGNALED, &more);
     rig.qp.post_tso(NOW, &more, tso, None).unwrap();

@@ -306,7 +306,7 @@ fn unsignaled_work_is_reported_with_what_follows_and_when_flushed() {
     pair.send(Side::A, 3, send(), &sges);
     pair.run();
     let sent = pair.take_completions(Side::A);
-    assert_eq!((sent.len(), sent[0].wr_id, sent[0].slots), (1, 3, 3));
+    assert_eq!((sent.len(), sent[0].wr_id, sent[0].freed_wqes), (1, 3, 3));
     pair.try_send(Side::A, &silent(4)).unwrap();
     pair.modify(
         Side::A,

@@ -155,8 +155,8 @@ fn local_operations_complete_in_their_turn() {
         statuses(&done),
         [(1, OK), (2, OK), (4, OK), (5, OK), (6, OK)]
     );
-    let slots: Vec<u32> = done.iter().map(|c| c.slots).collect();
-    assert_eq!(slots, [1, 1, 2, 1, 1]);
+    let freed_wqes: Vec<u32> = done.iter().map(|c| c.freed_wqes).collect();
+    assert_eq!(freed_wqes, [1, 1, 2, 1, 1]);
     assert_eq!(pair.node(Side::A).qp.send_queue_len(), 0);
     assert!(!pair.node(Side::A).qp.requests_in_flight());
     // A bind alone completes at once.
@@ -553,7 +553,7 @@ fn uc_has_windows_too_and_ud_has_none() {
     pair.run();
     let done = pair.take_completions(Side::B);
     assert_eq!(statuses(&done), [(2, OK), (4, OK), (5, OK)]);
-    let opcodes: Vec<_> = done.iter().map(|c| (c.opcode, c.slots)).collect();
+    let opcodes: Vec<_> = done.iter().map(|c| (c.opcode, c.freed_wqes)).collect();
     let expected = [
         (WcOpcode::RdmaWrite, 1),
         (WcOpcode::RdmaWrite, 2),

@@ -227,14 +227,14 @@ impl Sender {
 
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
-    pub(crate) const fn unflush(&mut self, slots: u32) {
+    pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = slots - 1;
+        self.silent = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
+    pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
+        self.used = self.used.saturating_sub(freed_wqes);
     }
 
     /// Queues a work request. `inline` is its data if it was copied at post time.
@@ -265,7 +265,7 @@ impl Sender {
         }
         //= XCH-06
         let used = match &self.cross {
-            Some(cross) if !cross.counts_slots => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+            Some(cross) if !cross.counts_wqes => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
             _ => self.used,
         };
         let total = self.limits.admit(wr, inline, used)?;
@@ -463,9 +463,9 @@ impl Sender {
 
     /// Reports the completion of a work request, which also frees the WQEs before it that had none.
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let slots = core::mem::take(&mut self.silent) + 1;
+        let freed_wqes = core::mem::take(&mut self.silent) + 1;
         let completion = Completion {
-            slots,
+            freed_wqes,
             ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
         };
         cx.out.completions.push_back(completion);

@@ -17,7 +17,7 @@ use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, S
 use crate::fdpass;
 use crate::link::LocalAddr;
 use crate::link::shm::ShmLinkOffer;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// A received message: its bytes and its descriptors.
 type Message = (Vec<u8>, Vec<OwnedFd>);
@@ -232,7 +232,7 @@ impl Connection {
     pub(super) fn open(
         &mut self,
         local: LocalAddr,
-        slot: Slot,
+        slot: ProcessSlot,
         patience: Duration,
     ) -> Result<Share, BrokerError> {
         let (share, sockets) = self.open_from(local, 0, slot, patience)?;
@@ -251,7 +251,7 @@ impl Connection {
         &mut self,
         local: LocalAddr,
         from: usize,
-        slot: Slot,
+        slot: ProcessSlot,
         patience: Duration,
     ) -> Result<(Option<Share>, Vec<OwnedFd>), BrokerError> {
         let first = u8::try_from(from).map_err(|_| ProtocolError::Descriptors)?;

@@ -7,8 +7,8 @@ fn memory() -> Arc<DomainMemory> {
 }
 
 const QPN: Qpn = Qpn::new(0x03_1234);
-const A: Slot = Slot::new(3);
-const B: Slot = Slot::new(255);
+const A: ProcessSlot = ProcessSlot::new(3);
+const B: ProcessSlot = ProcessSlot::new(255);
 
 fn attr() -> QpAttr {
     QpAttr {
@@ -171,14 +171,14 @@ fn who_wants_it_is_forgotten_when_it_is_handed_on() {
 fn members_come_and_go() {
     let memory = memory();
     for slot in [1, 63, 64, 255] {
-        let slot = Slot::new(slot);
+        let slot = ProcessSlot::new(slot);
         assert!(!memory.is_member(slot));
         memory.set_member(slot, true);
         assert!(memory.is_member(slot));
     }
-    memory.set_member(Slot::new(63), false);
-    assert!(!memory.is_member(Slot::new(63)));
-    assert!(memory.is_member(Slot::new(64)));
+    memory.set_member(ProcessSlot::new(63), false);
+    assert!(!memory.is_member(ProcessSlot::new(63)));
+    assert!(memory.is_member(ProcessSlot::new(64)));
 }
 
 #[test]

@@ -291,8 +291,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn ends(&mut self) -> Result<Ends, ProtocolError> {
-        let (local, peer, slot) = (self.local()?, self.local()?, Slot::new(self.u8()?));
-        if slot == Slot::BROKER {
+        let (local, peer, slot) = (self.local()?, self.local()?, ProcessSlot::new(self.u8()?));
+        if slot == ProcessSlot::BROKER {
             return Err(ProtocolError::Field("slot"));
         }
         Ok(Ends { local, peer, slot })
@@ -316,7 +316,7 @@ impl<'a> Reader<'a> {
         let count = self.count(MAX_SLOTS)?;
         let slots = (0..count)
             .map(|_| {
-                let (slot, pid) = (Slot::new(self.u8()?), self.u32()?);
+                let (slot, pid) = (ProcessSlot::new(self.u8()?), self.u32()?);
                 let connected = self.flag()?;
                 Ok(SlotStatus {
                     slot,
@@ -331,7 +331,7 @@ impl<'a> Reader<'a> {
             .map(|_| {
                 Ok(ServiceStatus {
                     service: ServiceId::new(self.u64()?),
-                    slot: Slot::new(self.u8()?),
+                    slot: ProcessSlot::new(self.u8()?),
                 })
             })
             .collect::<Result<_, _>>()?;
@@ -373,7 +373,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn faulty_process(&mut self) -> Result<FaultyProcess, ProtocolError> {
         Ok(FaultyProcess {
-            slot: Slot::new(self.u8()?),
+            slot: ProcessSlot::new(self.u8()?),
             pid: self.u32()?,
             name: self.text(MAX_NAME_LEN)?,
             is_up_to_date: self.flag()?,

@@ -28,7 +28,7 @@ fn ends() -> impl Strategy<Value = Ends> {
     (local(), local(), 1u8..=255).prop_map(|(local, peer, slot)| Ends {
         local,
         peer,
-        slot: Slot::new(slot),
+        slot: ProcessSlot::new(slot),
     })
 }
 
@@ -113,7 +113,7 @@ fn faulty_process() -> impl Strategy<Value = FaultyProcess> {
         rules,
     )
         .prop_map(|(slot, pid, name, is_up_to_date, rules)| FaultyProcess {
-            slot: Slot::new(slot),
+            slot: ProcessSlot::new(slot),
             pid,
             name,
             is_up_to_date,
@@ -124,7 +124,7 @@ fn faulty_process() -> impl Strategy<Value = FaultyProcess> {
 fn request() -> impl Strategy<Value = (Request, usize)> {
     prop_oneof![
         (any::<u8>(), "[a-zA-Zä ]{0,16}", texts()).prop_map(|(slot, name, faults)| {
-            let resume = (slot != 0).then_some(Slot::new(slot));
+            let resume = (slot != 0).then_some(ProcessSlot::new(slot));
             let hello = Request::Hello {
                 resume,
                 name,
@@ -172,7 +172,7 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
         });
     let slot = (any::<u8>(), any::<u32>(), any::<bool>(), "[a-z]{0,15}").prop_map(
         |(slot, pid, connected, name)| SlotStatus {
-            slot: Slot::new(slot),
+            slot: ProcessSlot::new(slot),
             pid,
             connected,
             name,
@@ -180,7 +180,7 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
     );
     let service = (any::<u64>(), any::<u8>()).prop_map(|(service, slot)| ServiceStatus {
         service: ServiceId::new(service),
-        slot: Slot::new(slot),
+        slot: ProcessSlot::new(slot),
     });
     let lists = (
         proptest::collection::vec(address, 0..4),
@@ -217,7 +217,7 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
         proptest::option::of(faulty_process()).prop_map(|of| (Response::FaultsOf(of), 0)),
         (1u8..=255, any::<u32>(), any::<bool>(), 0usize..=1).prop_map(
             |(slot, broker_pid, cramped, fds)| {
-                let slot = Slot::new(slot);
+                let slot = ProcessSlot::new(slot);
                 let welcome = Response::Welcome {
                     slot,
                     broker_pid,
@@ -386,7 +386,7 @@ fn descriptors_must_come_with_the_messages_that_need_them() {
         );
     }
     let hello = Request::Hello {
-        resume: Some(Slot::new(3)),
+        resume: Some(ProcessSlot::new(3)),
         name: String::new(),
         faults: Vec::new(),
     }
@@ -417,14 +417,14 @@ fn the_longest_status_fits() {
         users: 255,
     };
     let slot = SlotStatus {
-        slot: Slot::new(1),
+        slot: ProcessSlot::new(1),
         pid: 1,
         connected: true,
         name: "x".repeat(99),
     };
     let service = ServiceStatus {
         service: ServiceId::new(1),
-        slot: Slot::new(1),
+        slot: ProcessSlot::new(1),
     };
     let status = BrokerStatus {
         pid: 1,
@@ -456,7 +456,7 @@ fn the_most_rules_fit() {
         hits: u64::MAX,
     };
     let process = FaultyProcess {
-        slot: Slot::new(1),
+        slot: ProcessSlot::new(1),
         pid: 1,
         name: "x".repeat(99),
         is_up_to_date: true,

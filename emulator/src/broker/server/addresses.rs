@@ -13,7 +13,7 @@ use super::{Client, LOOK_AGAIN, Pending, Server};
 use crate::link::address_lock::{AddressLock, AddressLockError};
 use crate::link::socket_owner::{self, BoundSocket};
 use crate::link::{ForwardKey, LinkError, LocalAddr, SocketOwner};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Time for which foreign sockets may delay a request. Those of a process that is ending disappear
 /// soon.
@@ -168,7 +168,7 @@ impl Server {
     }
 
     /// Makes sure that the address has a socket for the slot.
-    fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), OpenBlocker> {
+    fn prepare(&mut self, local: LocalAddr, slot: ProcessSlot) -> Result<(), OpenBlocker> {
         let len = self.groups.get(&local).map_or(0, Group::len);
         if len <= slot.index() {
             self.check_awaited()?;
@@ -282,7 +282,7 @@ impl Client {
         &self,
         group: &Group,
         local: LocalAddr,
-        slot: Slot,
+        slot: ProcessSlot,
         first: u8,
     ) -> Result<(), Refused> {
         let end = slot.index() + 1;

@@ -20,7 +20,7 @@ use super::ack_journal::RegisteredJournal;
 use super::faults::ClientFaults;
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::fdpass::{self, Peer};
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Most connections at a time: one client per slot, and some status queries.
 const MAX_CONNECTIONS: usize = 300;
@@ -37,7 +37,7 @@ pub(super) struct Client {
     pub(super) connection: OwnedFd,
     pub(super) peer: Peer,
     pub(super) name: String,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<ProcessSlot>,
     /// The eventfd that wakes the client, if it uses shared-memory links.
     pub(super) wake: Option<OwnedFd>,
     /// The client's ACK journal, to process when the client is gone.

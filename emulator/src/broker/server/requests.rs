@@ -16,7 +16,7 @@ use crate::cm::port_range;
 use crate::cm::services::Binding;
 use crate::fdpass;
 use crate::random;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// The refusal of a request.
 pub(super) struct Refusal {
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// Frees a slot.
-    pub(super) fn release(&mut self, slot: Slot) {
+    pub(super) fn release(&mut self, slot: ProcessSlot) {
         self.services.release_all(slot);
         let now = Instant::now();
         if let Some(journal) = self.journals.remove(&slot) {
@@ -300,7 +300,7 @@ impl Server {
     }
 
     /// Accepts a client that has a slot from an earlier broker.
-    fn resume(&mut self, index: usize, slot: Slot, proof: OwnedFd) -> Result<(), Refusal> {
+    fn resume(&mut self, index: usize, slot: ProcessSlot, proof: OwnedFd) -> Result<(), Refusal> {
         let client = &self.clients[index];
         let resumed = self
             .slots
@@ -339,7 +339,7 @@ impl Server {
     }
 
     /// Reserves a port for a client, if it is free.
-    fn bind(&mut self, slot: Slot, binding: Binding, any_port: bool) -> Response {
+    fn bind(&mut self, slot: ProcessSlot, binding: Binding, any_port: bool) -> Response {
         let bound = if any_port {
             let (first, last) = port_range();
             let start = random::below(usize::from(last - first) + 1);

@@ -15,7 +15,7 @@ use super::super::protocol::{
 };
 use super::Server;
 use super::requests::Refusal;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Most domains, each of which takes a descriptor.
 const MAX_DOMAINS: usize = 256;
@@ -26,7 +26,7 @@ const XRC: u8 = 0xa0;
 const SRQ_SLOT_AT: usize = 13;
 
 /// An unsolicited message to a client.
-type News = (Slot, Qpn, TargetNews);
+type News = (ProcessSlot, Qpn, TargetNews);
 
 #[derive(Default)]
 pub(super) struct Domains {
@@ -35,13 +35,13 @@ pub(super) struct Domains {
 
 struct Domain {
     memory: Arc<DomainMemory>,
-    members: BTreeSet<Slot>,
+    members: BTreeSet<ProcessSlot>,
     targets: BTreeMap<u32, Target>,
 }
 
 struct Target {
     record: TargetRecord,
-    openers: BTreeSet<Slot>,
+    openers: BTreeSet<ProcessSlot>,
 }
 
 impl Domain {
@@ -53,12 +53,12 @@ impl Domain {
         }
     }
 
-    fn join(&mut self, slot: Slot) {
+    fn join(&mut self, slot: ProcessSlot) {
         self.members.insert(slot);
         self.memory.set_member(slot, true);
     }
 
-    fn others(&self, slot: Slot) -> impl Iterator<Item = Slot> {
+    fn others(&self, slot: ProcessSlot) -> impl Iterator<Item = ProcessSlot> {
         self.members
             .iter()
             .copied()
@@ -68,14 +68,17 @@ impl Domain {
     /// Handles an operation of a client on a target.
     fn call(
         &mut self,
-        slot: Slot,
+        slot: ProcessSlot,
         qpn: Qpn,
         call: TargetCall,
-        lives: impl Fn(Slot) -> bool,
+        lives: impl Fn(ProcessSlot) -> bool,
     ) -> (Response, Vec<News>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
-            let record = self.memory.add(qpn, slot).filter(|_| Slot::of(qpn) == slot);
+            let record = self
+                .memory
+                .add(qpn, slot)
+                .filter(|_| ProcessSlot::of(qpn) == slot);
             let Some(record) = record else {
                 return (Response::NoTarget, Vec::new());
             };
@@ -124,7 +127,7 @@ impl Domain {
 
     /// Removes a member: its process is gone, or has closed the domain.
     //= XRC-11
-    fn leave(&mut self, slot: Slot, news: &mut Vec<News>) {
+    fn leave(&mut self, slot: ProcessSlot, news: &mut Vec<News>) {
         if !self.members.remove(&slot) {
             return;
         }
@@ -163,7 +166,7 @@ impl Domains {
     //= XRCL-03
     fn open(
         &mut self,
-        slot: Slot,
+        slot: ProcessSlot,
         opening: DomainOpening,
         memory: Option<OwnedFd>,
     ) -> io::Result<Result<&Domain, bool>> {
@@ -194,15 +197,15 @@ impl Domains {
 
     /// Returns true if targets created by the process with this slot exist, for which the broker
     /// receives when the process is gone.
-    pub(super) fn needs(&self, slot: Slot) -> bool {
+    pub(super) fn needs(&self, slot: ProcessSlot) -> bool {
         let targets = self.all.values().flat_map(|domain| domain.targets.keys());
         targets
             .into_iter()
-            .any(|number| Slot::of(Qpn::new(*number)) == slot)
+            .any(|number| ProcessSlot::of(Qpn::new(*number)) == slot)
     }
 
     /// Removes a process from all domains.
-    pub(super) fn leave_all(&mut self, slot: Slot) -> Vec<News> {
+    pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<News> {
         let mut news = Vec::new();
         self.all.retain(|_, domain| {
             domain.leave(slot, &mut news);
@@ -213,7 +216,7 @@ impl Domains {
 
     /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else the
     /// process of the SRQ named in the packet, else any process, which rejects it.
-    pub(super) fn route(&self, packet: &[u8]) -> Option<Slot> {
+    pub(super) fn route(&self, packet: &[u8]) -> Option<ProcessSlot> {
         let [slot, high, low] = *packet.get(5..8)?.first_chunk()?;
         let number = u32::from_be_bytes([0, slot, high, low]);
         let mut domains = self.all.values();
@@ -222,7 +225,7 @@ impl Domains {
         let named = || {
             let is_xrc = packet.first().is_some_and(|opcode| opcode & SERVICE == XRC);
             let slot = packet.get(SRQ_SLOT_AT).filter(|_| is_xrc)?;
-            let slot = Slot::new(*slot);
+            let slot = ProcessSlot::new(*slot);
             domain.members.contains(&slot).then_some(slot)
         };
         let owner = target.record.control().owner;
@@ -237,7 +240,7 @@ impl Server {
     pub(super) fn open_domain(
         &mut self,
         index: usize,
-        slot: Slot,
+        slot: ProcessSlot,
         opening: DomainOpening,
         memory: Option<OwnedFd>,
     ) -> Result<(), Refusal> {
@@ -256,7 +259,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn close_domain(&mut self, index: usize, slot: Slot, key: &DomainKey) {
+    pub(super) fn close_domain(&mut self, index: usize, slot: ProcessSlot, key: &DomainKey) {
         let mut news = Vec::new();
         if let Some(domain) = self.domains.all.get_mut(key) {
             domain.leave(slot, &mut news);
@@ -271,7 +274,7 @@ impl Server {
     pub(super) fn call_target(
         &mut self,
         index: usize,
-        slot: Slot,
+        slot: ProcessSlot,
         key: &DomainKey,
         qpn: Qpn,
         call: TargetCall,

@@ -8,7 +8,7 @@ use super::memory::Direction;
 use super::{
     HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
 };
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Most bytes of the runs that are sent. Longer ones only take more time.
 const MAX_SENT: u16 = 4096;
@@ -22,7 +22,7 @@ const MAX_SENT: u16 = 4096;
 pub fn records(input: &[u8]) {
     let wake = wake_fd().expect("an eventfd");
     let ip = IpAddr::from([127, 0, 0, 1]);
-    let ends = ShmLink::own(ip.into(), ip.into(), Slot::new(1), wake.as_fd());
+    let ends = ShmLink::own(ip.into(), ip.into(), ProcessSlot::new(1), wake.as_fd());
     let [a, b] = ends.expect("memory");
     let (mut sent, mut received) = (0u8, 0u8);
     let mut damaged = false;

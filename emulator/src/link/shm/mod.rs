@@ -29,7 +29,7 @@ use ring::{Consumed, Consumer, Control, Corrupt, Producer};
 
 use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
-use crate::steering::Slot;
+use crate::steering::ProcessSlot;
 
 /// Bytes before each run in the ring, little-endian: length (2), segment length (2), flags (2),
 /// traffic class (1), hop limit (1).
@@ -59,7 +59,7 @@ pub(crate) struct ShmLinkOffer {
     /// The peer's address.
     pub(crate) peer: LocalAddr,
     /// The peer's slot.
-    pub(crate) slot: Slot,
+    pub(crate) slot: ProcessSlot,
     /// True if this process requested the link, false if the peer did.
     pub(crate) asked: bool,
     /// The memory.
@@ -117,7 +117,7 @@ pub(crate) enum ShmSent {
 pub(crate) struct ShmLink {
     local: LocalAddr,
     peer: LocalAddr,
-    slot: Slot,
+    slot: ProcessSlot,
     memory: SharedMemory,
     tx: Direction,
     producer: Mutex<Producer>,
@@ -169,7 +169,7 @@ impl ShmLink {
     pub(crate) fn own(
         local: LocalAddr,
         peer: LocalAddr,
-        slot: Slot,
+        slot: ProcessSlot,
         wake: BorrowedFd<'_>,
     ) -> io::Result<[Self; 2]> {
         let memory = create()?;
@@ -202,7 +202,7 @@ impl ShmLink {
     }
 
     /// Returns true if this link connects `local` to the process with that slot at `peer`.
-    pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: Slot) -> bool {
+    pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: ProcessSlot) -> bool {
         self.local == local && self.peer.ip() == peer && self.slot == slot
     }
 

@@ -16,7 +16,7 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
     let a = ShmLinkOffer {
         local: ip_a.into(),
         peer: ip_b.into(),
-        slot: Slot::new(2),
+        slot: ProcessSlot::new(2),
         asked: true,
         memory: memory.try_clone().unwrap(),
         liveness_socket: line_a.into(),
@@ -25,7 +25,7 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
     let b = ShmLinkOffer {
         local: ip_b.into(),
         peer: ip_a.into(),
-        slot: Slot::new(1),
+        slot: ProcessSlot::new(1),
         asked: false,
         memory,
         liveness_socket: line_b.into(),

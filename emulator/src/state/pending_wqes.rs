@@ -17,22 +17,22 @@ struct Run {
 
 /// The completions of one queue that its QP has not seen polled.
 #[derive(Debug, Default)]
-pub(super) struct PendingSlots {
+pub(super) struct PendingWqes {
     runs: VecDeque<Run>,
 }
 
-impl PendingSlots {
-    /// Records that completion `number` of the CQ frees `slots` WQEs. Numbers grow.
+impl PendingWqes {
+    /// Records that completion `number` of the CQ frees `freed_wqes` WQEs. Numbers grow.
     #[inline]
-    pub(super) fn note(&mut self, number: u64, slots: u32) {
+    pub(super) fn note(&mut self, number: u64, freed_wqes: u32) {
         match self.runs.back_mut() {
-            Some(run) if run.each == slots && run.first + u64::from(run.count) == number => {
+            Some(run) if run.each == freed_wqes && run.first + u64::from(run.count) == number => {
                 run.count += 1;
             }
             _ => self.runs.push_back(Run {
                 first: number,
                 count: 1,
-                each: slots,
+                each: freed_wqes,
             }),
         }
     }
@@ -40,11 +40,11 @@ impl PendingSlots {
     /// Returns the number of WQEs that are free because all completions below `taken` were polled.
     /// Each WQE is returned once.
     pub(super) fn reclaim(&mut self, taken: u64) -> u32 {
-        let mut slots = 0;
+        let mut freed_wqes = 0;
         while let Some(run) = self.runs.front_mut() {
             let ahead = u32::try_from(taken.saturating_sub(run.first)).unwrap_or(u32::MAX);
             let count = run.count.min(ahead);
-            slots += count * run.each;
+            freed_wqes += count * run.each;
             if count < run.count {
                 run.first += u64::from(count);
                 run.count -= count;
@@ -52,7 +52,7 @@ impl PendingSlots {
             }
             self.runs.pop_front();
         }
-        slots
+        freed_wqes
     }
 
     /// Forgets the completions, which were removed from the CQ.
@@ -67,10 +67,10 @@ mod tests {
 
     //= RC-WQE-03 type=test
     #[test]
-    fn slots_are_free_once_their_completion_is_taken() {
-        let mut pending = PendingSlots::default();
-        for (number, slots) in [(3, 1), (4, 1), (6, 1), (7, 5), (8, 5)] {
-            pending.note(number, slots);
+    fn wqes_are_free_once_their_completion_is_taken() {
+        let mut pending = PendingWqes::default();
+        for (number, freed_wqes) in [(3, 1), (4, 1), (6, 1), (7, 5), (8, 5)] {
+            pending.note(number, freed_wqes);
         }
         assert_eq!(pending.runs.len(), 3);
         assert_eq!(pending.reclaim(3), 0);
