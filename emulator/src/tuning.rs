@@ -117,7 +117,7 @@ pub(crate) const MORE_NS: u64 = 12_000;
 pub(crate) const MAX_RUNS: usize = 16;
 /// Bytes for a QP from a shared-memory link after which its outputs are flushed, even within a
 /// call. The peer can then send on while the rest is received.
-pub(crate) const DRAIN_BYTES: usize = 64 << 10;
+pub(crate) const FLUSH_BYTES: usize = 64 << 10;
 /// Most receive rounds for unpublished records of a peer, enough for a nearly full ring.
 pub(crate) const UNPUBLISHED_ROUNDS: usize = 64;
 /// Most receive rounds from a socket before a run that must follow its UDP packets, more than the
@@ -166,7 +166,7 @@ const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);
 // The wait for the rest of a message is shorter than the wait of other threads for the processor.
 const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < PATIENCE_NS);
 // A long response is preceded by an ACK before the sender's smallest window is used up.
-const _: () = assert!(LONG_RUN < DRAIN_BYTES && DRAIN_BYTES < LONG_ANSWER);
+const _: () = assert!(LONG_RUN < FLUSH_BYTES && FLUSH_BYTES < LONG_ANSWER);
 // The background thread yields long enough for a poll, and resumes soon if the poller loses the
 // processor.
 const _: () = assert!(FRESH_NS < BACKOFF_NS && BACKOFF_DOUBLINGS_UNSEEN < BACKOFF_DOUBLINGS);

@@ -386,7 +386,7 @@ impl Group {
         let Some(fd) = self.socket(slot.index()) else {
             return;
         };
-        let stale = socket::drain(fd);
+        let stale = socket::discard_received(fd);
         if stale > 0 {
             tracing::debug!(%slot, local = %self.local, stale, "discarded datagrams before leasing a slot");
         }
@@ -558,7 +558,11 @@ mod tests {
                 .unwrap();
         }
         for index in 0..4 {
-            assert_eq!(socket::drain(group.socket(index).unwrap()), 1, "{index}");
+            assert_eq!(
+                socket::discard_received(group.socket(index).unwrap()),
+                1,
+                "{index}"
+            );
         }
         // Messages to QP 1: a REQ, and those whose receiver ID names the slot.
         for (attribute, id_at, slot) in [(0x10, 48, 0), (0x13, 48, 2), (0x16, 48, 3), (0x18, 44, 1)]
@@ -570,7 +574,7 @@ mod tests {
             let to = local(1).with_port(ROCE_PORT);
             sender.send_to(&message, to).unwrap();
             for index in 0..4 {
-                let arrived = socket::drain(group.socket(index).unwrap());
+                let arrived = socket::discard_received(group.socket(index).unwrap());
                 assert_eq!(
                     arrived,
                     usize::from(index == usize::from(slot)),
@@ -589,17 +593,17 @@ mod tests {
         let to = local(2).with_port(ROCE_PORT);
         sender.send_to(&datagram(1), to).unwrap();
         group.lease(slot);
-        assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
+        assert_eq!(socket::discard_received(group.socket(1).unwrap()), 0);
         sender.send_to(&datagram(1), to).unwrap();
         // A second lease of the same slot changes nothing.
         group.lease(slot);
-        assert_eq!(socket::drain(group.socket(1).unwrap()), 1);
+        assert_eq!(socket::discard_received(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
         group.release(slot, Instant::now());
         assert_eq!(group.vacant().count(), 1);
         let mut lapsed = Lapsed::default();
         group.receive(&Services::default(), &mut lapsed, Instant::now());
-        assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
+        assert_eq!(socket::discard_received(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
     }
 
@@ -675,6 +679,6 @@ mod tests {
         sender
             .send_to(&datagram(3), local(3).with_port(ROCE_PORT))
             .unwrap();
-        assert_eq!(socket::drain(new.socket(3).unwrap()), 1);
+        assert_eq!(socket::discard_received(new.socket(3).unwrap()), 1);
     }
 }

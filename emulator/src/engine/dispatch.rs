@@ -258,7 +258,7 @@ impl<'e> Dispatch<'e> {
             None => {
                 let cause = cause_of(&core);
                 let Self { engine, mem, .. } = self;
-                engine.drain(inner, &mut core, mem, cause, self.now, self.caller);
+                engine.flush_outputs(inner, &mut core, mem, cause, self.now, self.caller);
             }
             Some(deferred) => {
                 let qpn = inner.qp_num();

@@ -136,7 +136,7 @@ impl EngineInner {
             core.qp.handle_frame(now, mem, frame);
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
-            self.drain(inner, core, mem, Cause::Received, now, caller);
+            self.flush_outputs(inner, core, mem, Cause::Received, now, caller);
         });
     }
 }

@@ -155,10 +155,10 @@ impl EngineInner {
     fn may_sleep(&self, cq: &CqInner, sleeper: &Sleeper) -> bool {
         // A thread that has received clears `idle_since`, then checks for sleepers.
         fence(Ordering::SeqCst);
-        let has_news = self.polls.idle_since.load(Ordering::Relaxed) == 0
+        let has_work = self.polls.idle_since.load(Ordering::Relaxed) == 0
             || self.service_queue.woken() > 0
             || cq.has_any();
-        !has_news && (!sleeper.watches() || self.announce_sleep())
+        !has_work && (!sleeper.watches() || self.announce_sleep())
     }
 
     fn wait_for_packets(&self, sleeper: &Sleeper, limit: Duration) {

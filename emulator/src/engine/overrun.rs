@@ -35,14 +35,14 @@ impl EngineInner {
                 self.with_live(qp, |core, mem| {
                     // What the QP has received before is acknowledged, if there is room to report
                     // it.
-                    self.drain(qp, core, mem, Cause::Other, now, Caller::Background);
+                    self.flush_outputs(qp, core, mem, Cause::Other, now, Caller::Background);
                     core.qp.set_fatal(now, 0);
                 });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.drain(qp, core, mem, Cause::Other, now, Caller::Background);
+                    self.flush_outputs(qp, core, mem, Cause::Other, now, Caller::Background);
                 });
             }
         }

@@ -129,7 +129,7 @@ impl EngineInner {
             };
             let now = self.now();
             self.with_qp(qpn, |inner, core, mem| {
-                self.drain(inner, core, mem, Cause::Other, now, caller);
+                self.flush_outputs(inner, core, mem, Cause::Other, now, caller);
             });
         }
     }
@@ -151,7 +151,7 @@ impl EngineInner {
             let since = core.qp.pace().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.publish_ack();
-                self.drain(inner, core, mem, Cause::Other, now, caller);
+                self.flush_outputs(inner, core, mem, Cause::Other, now, caller);
             }
             let is_over = core.qp.pace_mut().forget(now);
             if is_over {
@@ -170,7 +170,7 @@ impl EngineInner {
                 if caller == Caller::Background && !pace.posts_are_overdue(now) {
                     return true;
                 }
-                self.drain(inner, core, mem, Cause::Posted, now, caller);
+                self.flush_outputs(inner, core, mem, Cause::Posted, now, caller);
             }
             false
         });
@@ -213,7 +213,7 @@ impl EngineInner {
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
                     core.qp.handle_timeout(now);
                 }
-                self.drain(inner, core, mem, Cause::Other, now, Caller::Background);
+                self.flush_outputs(inner, core, mem, Cause::Other, now, Caller::Background);
             });
         }
     }

@@ -168,7 +168,7 @@ impl EngineInner {
         for qpn in deferred_qps.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let cause = cause_of(core);
-                self.drain(inner, core, mem, cause, self.now(), caller);
+                self.flush_outputs(inner, core, mem, cause, self.now(), caller);
             });
         }
         self.serve_cm();

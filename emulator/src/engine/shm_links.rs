@@ -25,7 +25,7 @@ use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
 use crate::link::{Inbound as _, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::ProcessSlot;
-use crate::tuning::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
+use crate::tuning::{FLUSH_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Misrouted, source_of};
 
 impl EngineInner {
@@ -332,12 +332,12 @@ impl EngineInner {
             hop_limit: 0,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
-        let (mut undrained, mut last) = (0, None);
+        let (mut unflushed_bytes, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             //= ENC-08
             (meta.traffic_class, meta.hop_limit) = run.header();
             for segment in run.segments() {
-                undrained += segment.len();
+                unflushed_bytes += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link), None) {
                     Disposition::Delivered => {}
                     Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
@@ -359,8 +359,8 @@ impl EngineInner {
                     }
                 }
             }
-            if undrained >= DRAIN_BYTES {
-                undrained = 0;
+            if unflushed_bytes >= FLUSH_BYTES {
+                unflushed_bytes = 0;
                 // All QPs of a link have its address, and therefore its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
                 dispatch.flush_locked(None);

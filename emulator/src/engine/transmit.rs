@@ -66,7 +66,7 @@ impl EngineInner {
     /// may end the process when it sees the completion. An ACK that is delayed is in the ACK
     /// journal by then: see [`super::ack_durability`]. Room for the completion is reserved before that,
     /// because a message whose completion is lost must not be acknowledged.
-    pub(crate) fn drain(
+    pub(crate) fn flush_outputs(
         &self,
         inner: &QpInner,
         core: &mut QpCore,
@@ -509,10 +509,10 @@ impl EngineInner {
         caller: Caller,
     ) {
         if inner.raw().is_some() {
-            self.drain(inner, core, mem, Cause::Other, self.now(), caller);
+            self.flush_outputs(inner, core, mem, Cause::Other, self.now(), caller);
         } else if core.tx.backlog.is_some() {
             if self.send_backlog(&mut core.tx, caller) {
-                self.drain(inner, core, mem, Cause::Other, self.now(), caller);
+                self.flush_outputs(inner, core, mem, Cause::Other, self.now(), caller);
             } else {
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
             }

@@ -60,8 +60,8 @@ impl Host for EngineInner {
         self.open_tx_route(hca, sgid, av, dest)
     }
 
-    fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time) {
-        Self::drain(
+    fn flush_outputs(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time) {
+        Self::flush_outputs(
             self,
             inner,
             core,

@@ -182,7 +182,7 @@ pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) {
 /// Discards the datagrams queued on a receive socket. Returns their number.
 ///
 /// Bounded, so that a fast sender cannot keep this loop running.
-pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
+pub(crate) fn discard_received(fd: BorrowedFd<'_>) -> usize {
     const LIMIT: usize = 1 << 16;
     let mut byte = [0; 1];
     (0..LIMIT)

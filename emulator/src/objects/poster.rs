@@ -256,7 +256,7 @@ impl Drop for SendPoster<'_> {
         }
         let engine = self.owner.engine();
         if !engine.may_wait(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
-            engine.drain(
+            engine.flush_outputs(
                 self.inner,
                 &mut self.core,
                 &self.mem,
@@ -318,7 +318,7 @@ impl RecvPoster<'_> {
     /// Flushes the outputs after a post. In ERR the receives were flushed at once, and a peer may
     /// wait for their credits.
     #[cold]
-    fn spread_news(&mut self) {
+    fn flush(&mut self) {
         // The regions have to be locked first.
         self.core = None;
         let engine = self.owner.engine();
@@ -329,19 +329,19 @@ impl RecvPoster<'_> {
             QpState::Err => Cause::Other,
             _ => core.qp.pace().cause_of_credit(),
         };
-        engine.drain(self.inner, core, &mem, cause, now, Caller::Application);
+        engine.flush_outputs(self.inner, core, &mem, cause, now, Caller::Application);
     }
 }
 
 impl Drop for RecvPoster<'_> {
     #[inline]
     fn drop(&mut self) {
-        let has_news = self
+        let has_output = self
             .core
             .as_ref()
             .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.owes_credit());
-        if has_news {
-            self.spread_news();
+        if has_output {
+            self.flush();
         }
     }
 }

@@ -407,7 +407,7 @@ impl Qp {
             }
         }
         let caller = Caller::Application;
-        engine.drain(inner, &mut core, &mem, Cause::Other, now, caller);
+        engine.flush_outputs(inner, &mut core, &mem, Cause::Other, now, caller);
         drop(core);
         drop(mem);
         if by_udp {

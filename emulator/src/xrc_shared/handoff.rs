@@ -151,7 +151,7 @@ impl SharedTargets {
         core.qp.handle_packet(now, &meta, &whole, &mem);
         inner.note_violations(&mut core);
         let is_misrouted = core.qp.take_misrouted();
-        host.drain(inner, &mut core, &mem, now);
+        host.flush_outputs(inner, &mut core, &mem, now);
         if !is_misrouted {
             return Routing::Done;
         }
@@ -193,7 +193,7 @@ impl SharedTargets {
             return;
         }
         ownership.begin();
-        host.drain(inner, &mut core, &mem, now);
+        host.flush_outputs(inner, &mut core, &mem, now);
         if core.qp.progress().is_none() && at_once {
             // It is in the middle of a message that will not continue.
             let step = QpAttr {
@@ -203,7 +203,7 @@ impl SharedTargets {
             let context = context_of(inner.hca(), &step);
             // Allowed in any state.
             let _ = core.qp.modify(now, &step, QpAttrMask::STATE, &context);
-            host.drain(inner, &mut core, &mem, now);
+            host.flush_outputs(inner, &mut core, &mem, now);
         }
         release_to(inner, &mut core, Some(slot));
     }
@@ -296,7 +296,7 @@ impl SharedTargets {
         // All processes have got these events.
         while core.qp.poll_event().is_some() {}
         // Flushing writes the checkpoint.
-        host.drain(inner, &mut core, &mem, now);
+        host.flush_outputs(inner, &mut core, &mem, now);
         Ok(true)
     }
 }

@@ -82,7 +82,7 @@ pub(crate) trait Host {
     ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError>;
 
     /// Flushes the outputs of a QP on behalf of the background thread.
-    fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time);
+    fn flush_outputs(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time);
 
     /// Removes a QP that was alive.
     fn end_qp(&self, inner: &QpInner);
