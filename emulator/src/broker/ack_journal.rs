@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
+use super::shm_words::{self, SharedWords};
 use super::sys;
-use super::words::{self, Shared};
 use crate::link::LocalAddr;
 pub(crate) use connections::{ConnectionJournal, read as read_conn_records};
 pub(crate) use report::{HitTally, Report, read as read_report};
@@ -71,7 +71,7 @@ pub(crate) struct PendingAck {
 /// The ACK journal of a process.
 #[derive(Debug)]
 pub(crate) struct AckJournal {
-    shared: Shared,
+    shared: SharedWords,
     /// Bit mask of the entries in use.
     used: Mutex<u64>,
     /// True while a broker has the journal.
@@ -99,7 +99,7 @@ impl AckJournal {
             CONNECTIONS_AT
         };
         Ok(Self {
-            shared: Shared::new(c"rocade-will", len)?,
+            shared: SharedWords::new(c"rocade-will", len)?,
             used: Mutex::new(0),
             registered: AtomicBool::new(false),
         })
@@ -257,7 +257,7 @@ fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
 /// write anything to the file.
 pub(super) fn read(file: &OwnedFd) -> Vec<(AckDestination, PendingAck)> {
     let mut bytes = [0; LEN];
-    let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
+    let Ok(len) = shm_words::read(file.as_fd(), &mut bytes) else {
         return Vec::new();
     };
     let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();

@@ -12,10 +12,10 @@ use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::Qpn;
 
 use super::ack_journal::AckJournal;
-use super::faults::{FaultNews, RuleForClient, WhichRule};
+use super::faults::{FaultUpdate, RuleForClient, WhichRule};
 use super::paths::Paths;
-use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetNews};
-use super::start::{self, Connector, Step};
+use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetEvent};
+use super::start::{self, ConnectStep, Connector};
 use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::cm::services::Binding;
@@ -29,7 +29,7 @@ mod resume;
 mod xrc;
 
 use connection::Connection;
-use resume::{Progress, Resume};
+use resume::{Resume, ResumeProgress};
 
 /// Time after which an unanswered request makes the client check whether the broker was stopped. A
 /// broker answers at once, except requests for addresses while it waits for clients of its
@@ -75,22 +75,22 @@ pub struct BrokerClient {
     slot: ProcessSlot,
     pid: u32,
     watch: HangupWatch,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
-struct State {
+struct ClientState {
     link: Link,
-    holdings: Holdings,
+    resources: ClientResources,
     /// Shared-memory links that peers have requested and that were not taken yet.
     offers: Vec<ShmLinkOffer>,
     /// Events of XRC targets that were not taken yet.
-    of_targets: Vec<(Qpn, TargetNews)>,
+    of_targets: Vec<(Qpn, TargetEvent)>,
     /// New fault rules that were not taken yet.
-    faults: Option<FaultNews>,
+    faults: Option<FaultUpdate>,
 }
 
 /// State that a process hands to the next broker.
-struct Holdings {
+struct ClientResources {
     slot: ProcessSlot,
     /// The slot's lock file, locked.
     lock: OwnedFd,
@@ -144,7 +144,7 @@ enum Link {
     },
 }
 
-impl State {
+impl ClientState {
     fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.link {
             Link::Up(connection) => Some(connection),
@@ -155,19 +155,19 @@ impl State {
 
     /// Saves unsolicited messages, which stay valid even if the connection fails. Returns true if
     /// there were any.
-    fn keep_news(&mut self) -> bool {
+    fn keep_notifications(&mut self) -> bool {
         let Some(connection) = self.connection() else {
             return false;
         };
-        let news = connection.news();
-        let is_any = !news.is_empty();
-        self.offers.extend(news.offers);
-        self.of_targets.extend(news.of_targets);
-        if let Some(lock) = news.lock {
-            self.holdings.lock = lock;
+        let notifications = connection.notifications();
+        let is_any = !notifications.is_empty();
+        self.offers.extend(notifications.offers);
+        self.of_targets.extend(notifications.of_targets);
+        if let Some(lock) = notifications.lock {
+            self.resources.lock = lock;
         }
-        if let Some(faults) = news.faults {
-            for (index, own) in self.holdings.own_faults.iter_mut().enumerate() {
+        if let Some(faults) = notifications.faults {
+            for (index, own) in self.resources.own_faults.iter_mut().enumerate() {
                 let is_it = |rule: &RuleForClient| match rule.which {
                     WhichRule::Own(at) => usize::from(at) == index,
                     WhichRule::Text(_) => false,
@@ -214,7 +214,9 @@ impl BrokerClient {
         let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
             match hello(&mut connection, &own_faults) {
-                Ok(welcome) if welcome.cramped && !replaced && !sys::is_cramped() => {
+                Ok(welcome)
+                    if welcome.limits_too_low && !replaced && !sys::are_limits_too_low() =>
+                {
                     replaced = true;
                     if !replace(connection, config, &paths)? {
                         continue;
@@ -239,9 +241,9 @@ impl BrokerClient {
             Some(journal) => connection.register_journal(journal),
             None => Ok(()),
         };
-        let state = State {
+        let state = ClientState {
             link: Link::Up(connection),
-            holdings: Holdings {
+            resources: ClientResources {
                 slot,
                 lock,
                 shares: BTreeMap::new(),
@@ -274,7 +276,7 @@ impl BrokerClient {
 
     /// Returns the ACK journal that the broker has of this process.
     pub(crate) fn journal(&self) -> Option<Arc<AckJournal>> {
-        self.state.lock().holdings.journal.clone()
+        self.state.lock().resources.journal.clone()
     }
 
     /// Returns the leased slot, 1 to 255. It stays the same for the life of the client.
@@ -294,7 +296,7 @@ impl BrokerClient {
         let local = local.into();
         self.check_process()?;
         let mut state = self.state.lock();
-        if !state.holdings.shares.contains_key(&local) {
+        if !state.resources.shares.contains_key(&local) {
             let begin = Instant::now();
             let share = loop {
                 match self.open(&mut state, local) {
@@ -304,10 +306,10 @@ impl BrokerClient {
                     result => break result?,
                 }
             };
-            state.holdings.shares.insert(local, share);
-            self.mind_news(&mut state);
+            state.resources.shares.insert(local, share);
+            self.handle_notifications(&mut state);
         }
-        let share = state.holdings.shares.get(&local);
+        let share = state.resources.shares.get(&local);
         let own = share.and_then(|share| Some((share.sockets.get(self.slot.index())?, share.key)));
         let (fd, key) = own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?;
         let fd = fd
@@ -333,8 +335,8 @@ impl BrokerClient {
             return ServiceOutcome::Retry(BUSY_RETRY);
         };
         if let Link::Up(connection) = &mut state.link {
-            let alive = connection.take_news();
-            state.keep_news();
+            let alive = connection.read_notifications();
+            state.keep_notifications();
             if alive {
                 self.watch.wake_after(None);
                 return ServiceOutcome::Connected;
@@ -361,14 +363,14 @@ impl BrokerClient {
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
             // The next broker is told during the reconnect.
-            state.holdings.wake = Some(wake);
+            state.resources.wake = Some(wake);
             return Ok(());
         };
         let result = connection.share(&wake);
         if result.is_err() {
             self.disconnect(&mut state, 0);
         }
-        state.holdings.wake = Some(wake);
+        state.resources.wake = Some(wake);
         result
     }
 
@@ -389,7 +391,7 @@ impl BrokerClient {
             return Ok(None);
         };
         let result = connection.channel(Ends { local, peer, slot });
-        self.mind_news(&mut state);
+        self.handle_notifications(&mut state);
         if result.as_ref().is_err_and(BrokerError::ends_connection) {
             self.disconnect(&mut state, 0);
         }
@@ -412,24 +414,24 @@ impl BrokerClient {
         };
         if let Link::Up(connection) = &mut state.link {
             // `service` handles a closed connection.
-            connection.take_news();
-            self.mind_news(&mut state);
+            connection.read_notifications();
+            self.handle_notifications(&mut state);
         }
         std::mem::take(&mut state.offers)
     }
 
     /// Returns the current fault rules if they have changed since the last call.
-    pub(crate) fn take_faults(&self) -> Option<FaultNews> {
+    pub(crate) fn take_faults(&self) -> Option<FaultUpdate> {
         self.check_process().ok()?;
         self.try_state()?.faults.take()
     }
 
     /// Locks the state to take unsolicited messages after [`Self::service`]. While another thread
     /// uses the connection, returns `None` and makes the control fd readable later.
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_state(&self) -> Option<MutexGuard<'_, ClientState>> {
         let mut state = self.state.try_lock();
         match &mut state {
-            Some(state) => self.mind_news(state),
+            Some(state) => self.handle_notifications(state),
             None => self.watch.wake_after(Some(BUSY_RETRY)),
         }
         state
@@ -452,9 +454,9 @@ impl BrokerClient {
 
     /// Saves unsolicited messages that arrived with an answer, and makes the control fd readable
     /// for them. The fd was readable only while they were unread in the socket.
-    fn mind_news(&self, state: &mut State) {
+    fn handle_notifications(&self, state: &mut ClientState) {
         const AT_ONCE: Duration = Duration::from_micros(1);
-        if state.keep_news() {
+        if state.keep_notifications() {
             self.watch.wake_after(Some(AT_ONCE));
         }
     }
@@ -464,7 +466,7 @@ impl BrokerClient {
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-        mut understand: impl FnMut(&mut State, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
+        mut understand: impl FnMut(&mut ClientState, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
     ) -> Result<R, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
@@ -475,7 +477,7 @@ impl BrokerClient {
                 _ => Err(BrokerError::Lost),
             };
             let result = answer.and_then(|(answer, fds)| understand(&mut state, answer, fds));
-            self.mind_news(&mut state);
+            self.handle_notifications(&mut state);
             if result.as_ref().is_err_and(BrokerError::ends_connection) {
                 self.disconnect(&mut state, 0);
             }
@@ -497,7 +499,7 @@ impl BrokerClient {
     }
 
     /// Requests the sockets of an address.
-    fn open(&self, state: &mut State, local: LocalAddr) -> Result<Share, BrokerError> {
+    fn open(&self, state: &mut ClientState, local: LocalAddr) -> Result<Share, BrokerError> {
         let Link::Up(connection) = &mut state.link else {
             return Err(BrokerError::Lost);
         };
@@ -511,9 +513,9 @@ impl BrokerClient {
     }
 
     /// Drops the connection, if there is one, and prepares another attempt.
-    fn disconnect(&self, state: &mut State, failures: u32) {
-        state.keep_news();
-        let journal = &state.holdings.journal;
+    fn disconnect(&self, state: &mut ClientState, failures: u32) {
+        state.keep_notifications();
+        let journal = &state.resources.journal;
         journal
             .iter()
             .for_each(|journal| journal.set_registered(false));
@@ -531,7 +533,7 @@ impl BrokerClient {
 
     /// Reconnects and blocks until done. Repeats this because the next broker may end as well. The
     /// caller has tried since `begin`.
-    fn reconnect(&self, state: &mut State, begin: Instant) -> Result<(), BrokerError> {
+    fn reconnect(&self, state: &mut ClientState, begin: Instant) -> Result<(), BrokerError> {
         let mut pause = FIRST_RETRY;
         loop {
             self.disconnect(state, 0);
@@ -546,16 +548,16 @@ impl BrokerClient {
         }
     }
 
-    fn try_reconnect(&self, state: &mut State) -> Result<(), BrokerError> {
+    fn try_reconnect(&self, state: &mut ClientState) -> Result<(), BrokerError> {
         let Link::Trying { connector, .. } = &mut state.link else {
             return Ok(());
         };
         let connection = connector.run()?;
         self.begin(state, connection, 0)?;
         while let Link::Resuming { resume, .. } = &mut state.link {
-            match resume.step(&mut state.holdings)? {
-                Progress::Waiting(time) => resume.wait(time)?,
-                Progress::Done => state.resumed(),
+            match resume.step(&mut state.resources)? {
+                ResumeProgress::Waiting(time) => resume.wait(time)?,
+                ResumeProgress::Done => state.resumed(),
             }
         }
         Ok(())
@@ -564,18 +566,18 @@ impl BrokerClient {
     /// Starts handing the state of this process to a broker.
     fn begin(
         &self,
-        state: &mut State,
+        state: &mut ClientState,
         connection: OwnedFd,
         failures: u32,
     ) -> Result<(), BrokerError> {
-        let resume = Resume::begin(connection, &state.holdings, &self.watch)?;
+        let resume = Resume::begin(connection, &state.resources, &self.watch)?;
         let resume = Box::new(resume);
         state.link = Link::Resuming { resume, failures };
         Ok(())
     }
 
     /// Takes one step towards a new connection.
-    fn step(&self, state: &mut State) -> ServiceOutcome {
+    fn step(&self, state: &mut ClientState) -> ServiceOutcome {
         if matches!(state.link, Link::Up(_)) {
             self.disconnect(state, 0);
         }
@@ -605,15 +607,19 @@ impl BrokerClient {
         })
     }
 
-    fn try_step(&self, state: &mut State, failures: u32) -> Result<ServiceOutcome, BrokerError> {
+    fn try_step(
+        &self,
+        state: &mut ClientState,
+        failures: u32,
+    ) -> Result<ServiceOutcome, BrokerError> {
         if let Link::Trying { connector, .. } = &mut state.link {
             match connector.step()? {
-                Step::Wait(time) => return Ok(ServiceOutcome::Retry(time)),
-                Step::Connected(connection) => self.begin(state, connection, failures)?,
+                ConnectStep::Wait(time) => return Ok(ServiceOutcome::Retry(time)),
+                ConnectStep::Connected(connection) => self.begin(state, connection, failures)?,
             }
         }
         if let Link::Resuming { resume, .. } = &mut state.link {
-            if let Progress::Waiting(time) = resume.step(&mut state.holdings)? {
+            if let ResumeProgress::Waiting(time) = resume.step(&mut state.resources)? {
                 return Ok(ServiceOutcome::Retry(time));
             }
             state.resumed();
@@ -721,7 +727,7 @@ struct Welcome {
     slot: ProcessSlot,
     lock: OwnedFd,
     /// The broker runs under small limits.
-    cramped: bool,
+    limits_too_low: bool,
 }
 
 fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, BrokerError> {
@@ -731,14 +737,19 @@ fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, Brok
         faults: faults.to_vec(),
     };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
-    let Response::Welcome { slot, cramped, .. } = response else {
+    let Response::Welcome {
+        slot,
+        limits_too_low,
+        ..
+    } = response
+    else {
         return Err(ProtocolError::Unexpected.into());
     };
     let lock = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
     Ok(Welcome {
         slot,
         lock,
-        cramped,
+        limits_too_low,
     })
 }
 

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rocade_transport::{AccessFlags, AddressVector, Progress, QpAttr, Repeatable};
 use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 
-use super::words::Shared;
+use super::shm_words::SharedWords;
 use crate::steering::ProcessSlot;
 
 /// Most targets of a domain.
@@ -108,19 +108,19 @@ impl TargetControl {
 /// The memory of a domain.
 #[derive(Debug)]
 pub(crate) struct DomainMemory {
-    shared: Shared,
+    shared: SharedWords,
 }
 
 impl DomainMemory {
     /// Allocates the memory of a new domain.
     pub(super) fn new() -> io::Result<Self> {
-        let shared = Shared::new(c"rocade-xrcd", LEN)?;
+        let shared = SharedWords::new(c"rocade-xrcd", LEN)?;
         Ok(Self { shared })
     }
 
     /// Maps the memory of an existing domain.
     pub(crate) fn of(file: OwnedFd) -> io::Result<Self> {
-        let shared = Shared::of(file, LEN)?;
+        let shared = SharedWords::of(file, LEN)?;
         Ok(Self { shared })
     }
 

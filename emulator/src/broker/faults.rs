@@ -61,13 +61,13 @@ pub struct FaultList {
 
 /// The fault rules of one client, as the broker sends them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FaultNews {
+pub(crate) struct FaultUpdate {
     /// Number of changes of the rules, never 0.
     pub(crate) generation: u32,
     pub(crate) rules: Vec<RuleForClient>,
 }
 
-impl FaultNews {
+impl FaultUpdate {
     /// Returns the rules and their numbers, for a client that was started with the rules `own`.
     pub(crate) fn rules_with(&self, own: &[Rule]) -> (Vec<u32>, Vec<Rule>) {
         let rule = |which: &WhichRule| match which {

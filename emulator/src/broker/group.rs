@@ -26,7 +26,7 @@ use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{ProcessSlot, steering_program};
 
 use super::disconnect_notifier::DisconnectNotifier;
-use super::gsi::{self, Lapsed, Recipients, Waiting};
+use super::gsi::{self, DeferredRequest, GsiTargets, RecentlyReleasedPorts};
 use super::relay::Relay;
 
 /// A socket, and its inode in the kernel's socket lists.
@@ -264,7 +264,7 @@ impl Group {
     pub(super) fn receive(
         &mut self,
         services: &Services<ProcessSlot>,
-        lapsed: &mut Lapsed,
+        released_ports: &mut RecentlyReleasedPorts,
         now: Instant,
     ) -> usize {
         let ports = Ports {
@@ -279,10 +279,10 @@ impl Group {
                 return Vec::new();
             };
             notifier.on_reply(source.ip(), &message);
-            let slots = match gsi::recipients(&message, local.ip(), services, users) {
-                Recipients::Slots(slots) => slots,
-                Recipients::NobodyListens(service) => {
-                    if lapsed.wait(services, (local, service), source, packet, now) {
+            let slots = match gsi::gsi_targets(&message, local.ip(), services, users) {
+                GsiTargets::Slots(slots) => slots,
+                GsiTargets::NobodyListens(service) => {
+                    if released_ports.wait(services, (local, service), source, packet, now) {
                         return Vec::new();
                     }
                     users.first().copied().into_iter().collect()
@@ -314,16 +314,21 @@ impl Group {
 
     /// Delivers a delayed request to its listener or, without one, to any process, which rejects
     /// it.
-    pub(super) fn deliver(&mut self, services: &Services<ProcessSlot>, waiting: &Waiting) {
+    pub(super) fn deliver(&mut self, services: &Services<ProcessSlot>, deferred: &DeferredRequest) {
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
             local: self.local,
         };
-        let listener = services.listener(waiting.service, self.local.ip());
+        let listener = services.listener(deferred.service, self.local.ip());
         let to = ports.of(listener.or_else(|| self.users.first().copied()));
-        self.relay
-            .deliver(self.local, &self.key, waiting.source, &waiting.packet, &to);
+        self.relay.deliver(
+            self.local,
+            &self.key,
+            deferred.source,
+            &deferred.packet,
+            &to,
+        );
     }
 
     /// Sends disconnect notices to the peers of a process that is gone, for its connections at this
@@ -601,8 +606,8 @@ mod tests {
         sender.send_to(&datagram(1), to).unwrap();
         group.release(slot, Instant::now());
         assert_eq!(group.vacant().count(), 1);
-        let mut lapsed = Lapsed::default();
-        group.receive(&Services::default(), &mut lapsed, Instant::now());
+        let mut released_ports = RecentlyReleasedPorts::default();
+        group.receive(&Services::default(), &mut released_ports, Instant::now());
         assert_eq!(socket::discard_received(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
     }

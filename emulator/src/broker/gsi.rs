@@ -19,7 +19,7 @@ use crate::steering::ProcessSlot;
 
 /// The recipients of a packet to QP 1.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Recipients {
+pub(super) enum GsiTargets {
     /// The processes with these slots.
     Slots(Vec<ProcessSlot>),
     /// No process listens for the service just now.
@@ -35,25 +35,25 @@ pub(super) fn message_of(packet: &[u8]) -> Option<CmMessage> {
 
 /// Returns the processes that a message to this address is for. A DREQ to a process that is gone is
 /// answered by any other process.
-pub(super) fn recipients(
+pub(super) fn gsi_targets(
     message: &CmMessage,
     local: IpAddr,
     services: &Services<ProcessSlot>,
     users: &BTreeSet<ProcessSlot>,
-) -> Recipients {
+) -> GsiTargets {
     let anybody = || users.first().copied();
     let one = match message {
         CmMessage::Req(Req { service_id, .. }) | CmMessage::SidrReq(SidrReq { service_id, .. }) => {
             let listener = services.listener(*service_id, local);
             let Some(listener) = listener else {
-                return Recipients::NobodyListens(*service_id);
+                return GsiTargets::NobodyListens(*service_id);
             };
             Some(listener)
         }
         //= CM-ST-08
         CmMessage::Rej(rej) if rej.remote_id == CommId::new(0) => {
             let listeners = services.listeners();
-            return Recipients::Slots(users.intersection(&listeners).copied().collect());
+            return GsiTargets::Slots(users.intersection(&listeners).copied().collect());
         }
         message => {
             let slot = ProcessSlot::of(Qpn::new(message.receiver_id().get() >> 8));
@@ -65,7 +65,7 @@ pub(super) fn recipients(
             })
         }
     };
-    Recipients::Slots(one.into_iter().collect())
+    GsiTargets::Slots(one.into_iter().collect())
 }
 
 /// Time for which the broker remembers a service whose listener ended.
@@ -94,7 +94,7 @@ fn of_one_port(service: ServiceId) -> impl Iterator<Item = ServiceId> {
 
 /// A request that waits for a listener.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct DeferredRequest {
     pub(super) local: LocalAddr,
     pub(super) service: ServiceId,
     pub(super) source: SocketAddr,
@@ -104,12 +104,12 @@ pub(super) struct Waiting {
 
 /// Services whose listener ended just now, and delayed requests.
 #[derive(Debug, Default)]
-pub(super) struct Lapsed {
+pub(super) struct RecentlyReleasedPorts {
     services: BTreeMap<ServiceId, Instant>,
-    waiting: Vec<Waiting>,
+    deferred: Vec<DeferredRequest>,
 }
 
-impl Lapsed {
+impl RecentlyReleasedPorts {
     /// Notes that a listener ended.
     pub(super) fn remember(&mut self, service: ServiceId, now: Instant) {
         self.services.retain(|_, until| *until > now);
@@ -125,14 +125,14 @@ impl Lapsed {
         packet: &[u8],
         now: Instant,
     ) -> bool {
-        let lapsed =
+        let released_ports =
             |service: &ServiceId| self.services.get(service).is_some_and(|until| *until > now);
         let expected = of_one_port(service)
-            .any(|service| lapsed(&service) || services.is_bound(service, local.ip()));
-        if !expected || self.waiting.len() >= MAX_WAITING {
+            .any(|service| released_ports(&service) || services.is_bound(service, local.ip()));
+        if !expected || self.deferred.len() >= MAX_WAITING {
             return false;
         }
-        self.waiting.push(Waiting {
+        self.deferred.push(DeferredRequest {
             local,
             service,
             source,
@@ -143,19 +143,23 @@ impl Lapsed {
     }
 
     /// Takes the requests that have a listener now, or whose time is up.
-    pub(super) fn ready(&mut self, services: &Services<ProcessSlot>, now: Instant) -> Vec<Waiting> {
-        let is_ready = |waiting: &mut Waiting| {
-            waiting.until <= now
+    pub(super) fn ready(
+        &mut self,
+        services: &Services<ProcessSlot>,
+        now: Instant,
+    ) -> Vec<DeferredRequest> {
+        let is_ready = |deferred: &mut DeferredRequest| {
+            deferred.until <= now
                 || services
-                    .listener(waiting.service, waiting.local.ip())
+                    .listener(deferred.service, deferred.local.ip())
                     .is_some()
         };
-        self.waiting.extract_if(.., is_ready).collect()
+        self.deferred.extract_if(.., is_ready).collect()
     }
 
     /// Returns the time at which the next delayed request expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        self.deferred.iter().map(|deferred| deferred.until).min()
     }
 }
 
@@ -198,7 +202,7 @@ mod tests {
         let users = BTreeSet::from([3, 5, 7].map(ProcessSlot::new));
         let of = |local, message| {
             let read = message_of(&packet(GSI_QKEY, message)).unwrap();
-            recipients(&read, local, &services, &users)
+            gsi_targets(&read, local, &services, &users)
         };
         let ask = |service_id| {
             CmMessage::SidrReq(SidrReq {
@@ -209,7 +213,7 @@ mod tests {
             })
         };
         let slots = |numbers: &[u8]| {
-            Recipients::Slots(
+            GsiTargets::Slots(
                 numbers
                     .iter()
                     .map(|number| ProcessSlot::new(*number))
@@ -217,9 +221,9 @@ mod tests {
             )
         };
         assert_eq!(of(here, ask(service)), slots(&[5]));
-        assert_eq!(of(there, ask(service)), Recipients::NobodyListens(service));
+        assert_eq!(of(there, ask(service)), GsiTargets::NobodyListens(service));
         let other = ServiceId::new(1);
-        assert_eq!(of(here, ask(other)), Recipients::NobodyListens(other));
+        assert_eq!(of(here, ask(other)), GsiTargets::NobodyListens(other));
         let rtu = |to| {
             CmMessage::Rtu(Rtu {
                 local_id: CommId::new(1),
@@ -267,13 +271,19 @@ mod tests {
             (ServiceId::of_port(0x013f, 7471), udp, false),
             (tcp, ServiceId::of_port(0x013f, 7471), false),
         ] {
-            let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
-            let wait = |lapsed: &mut Lapsed, services: &Services<ProcessSlot>| {
-                lapsed.wait(services, (local, asked), source, &[1], now)
+            let (mut released_ports, mut services) =
+                (RecentlyReleasedPorts::default(), Services::default());
+            let wait = |released_ports: &mut RecentlyReleasedPorts,
+                        services: &Services<ProcessSlot>| {
+                released_ports.wait(services, (local, asked), source, &[1], now)
             };
-            assert!(!wait(&mut lapsed, &services));
-            lapsed.remember(has, now);
-            assert_eq!(wait(&mut lapsed, &services), waits, "{has:?} {asked:?}");
+            assert!(!wait(&mut released_ports, &services));
+            released_ports.remember(has, now);
+            assert_eq!(
+                wait(&mut released_ports, &services),
+                waits,
+                "{has:?} {asked:?}"
+            );
             let binding = Binding {
                 service: has,
                 to: BoundTo::AnyV4,
@@ -281,8 +291,12 @@ mod tests {
                 listens: true,
             };
             assert!(services.bind(ProcessSlot::new(3), binding));
-            let mut lapsed = Lapsed::default();
-            assert_eq!(wait(&mut lapsed, &services), waits, "{has:?} {asked:?}");
+            let mut released_ports = RecentlyReleasedPorts::default();
+            assert_eq!(
+                wait(&mut released_ports, &services),
+                waits,
+                "{has:?} {asked:?}"
+            );
         }
     }
 
@@ -293,17 +307,18 @@ mod tests {
         let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
         let source = "10.0.0.2:49152".parse().unwrap();
         let now = Instant::now();
-        let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
-        assert!(!lapsed.wait(&services, (local, service), source, &[1], now));
-        lapsed.remember(service, now);
-        assert!(!lapsed.wait(&services, (local, other), source, &[1], now));
-        assert!(!lapsed.wait(&services, (local, service), source, &[1], now + REMEMBERED));
-        assert!(lapsed.wait(&services, (local, service), source, &[1], now));
-        assert_eq!(lapsed.deadline(), Some(now + PATIENCE));
-        assert!(lapsed.ready(&services, now).is_empty());
-        let late = lapsed.ready(&services, now + PATIENCE);
+        let (mut released_ports, mut services) =
+            (RecentlyReleasedPorts::default(), Services::default());
+        assert!(!released_ports.wait(&services, (local, service), source, &[1], now));
+        released_ports.remember(service, now);
+        assert!(!released_ports.wait(&services, (local, other), source, &[1], now));
+        assert!(!released_ports.wait(&services, (local, service), source, &[1], now + REMEMBERED));
+        assert!(released_ports.wait(&services, (local, service), source, &[1], now));
+        assert_eq!(released_ports.deadline(), Some(now + PATIENCE));
+        assert!(released_ports.ready(&services, now).is_empty());
+        let late = released_ports.ready(&services, now + PATIENCE);
         assert_eq!((late.len(), &late[0].packet[..]), (1, &[1][..]));
-        assert!(lapsed.wait(&services, (local, service), source, &[2], now));
+        assert!(released_ports.wait(&services, (local, service), source, &[2], now));
         let binding = Binding {
             service,
             to: BoundTo::AnyV4,
@@ -311,9 +326,9 @@ mod tests {
             listens: true,
         };
         assert!(services.bind(ProcessSlot::new(3), binding));
-        let ready = lapsed.ready(&services, now);
+        let ready = released_ports.ready(&services, now);
         assert_eq!((ready.len(), ready[0].source), (1, source));
-        assert_eq!(lapsed.deadline(), None);
+        assert_eq!(released_ports.deadline(), None);
         // The process that has bound the port may be about to listen.
         let bound = Binding {
             service: other,
@@ -321,13 +336,13 @@ mod tests {
             ..binding
         };
         assert!(services.bind(ProcessSlot::new(3), bound));
-        assert!(lapsed.wait(&services, (local, other), source, &[4], now));
-        assert!(lapsed.ready(&services, now).is_empty());
+        assert!(released_ports.wait(&services, (local, other), source, &[4], now));
+        assert!(released_ports.ready(&services, now).is_empty());
         assert!(services.listen(ProcessSlot::new(3), bound));
-        assert_eq!(lapsed.ready(&services, now).len(), 1);
+        assert_eq!(released_ports.ready(&services, now).len(), 1);
         for _ in 0..MAX_WAITING {
-            assert!(lapsed.wait(&services, (local, service), source, &[3], now));
+            assert!(released_ports.wait(&services, (local, service), source, &[3], now));
         }
-        assert!(!lapsed.wait(&services, (local, service), source, &[3], now));
+        assert!(!released_ports.wait(&services, (local, service), source, &[3], now));
     }
 }

@@ -53,6 +53,7 @@ mod paths;
 mod protocol;
 mod relay;
 mod server;
+mod shm_words;
 mod slots;
 mod start;
 mod sys;
@@ -62,7 +63,6 @@ mod sys;
     reason = "in helpers of tests a panic is the report"
 )]
 mod tests;
-mod words;
 
 pub(crate) use ack_journal::{
     AckDestination, AckJournal, ConnectionJournal, HitTally, JournalSlot, PendingAck,
@@ -76,7 +76,7 @@ pub use faults::{
 pub(crate) use link::BrokerLink;
 #[cfg(fuzzing)]
 pub use protocol::fuzz_messages;
-pub(crate) use protocol::{DomainKey, TargetNews};
+pub(crate) use protocol::{DomainKey, TargetEvent};
 pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;
 

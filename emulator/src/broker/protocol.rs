@@ -22,7 +22,7 @@ use std::error::Error;
 use rocade_wire::Qpn;
 
 use super::faults::{
-    FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+    FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
@@ -31,7 +31,7 @@ use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::ProcessSlot;
 
 use codec::{Reader, Writer};
-pub(crate) use xrc::{DomainKey, TargetNews};
+pub(crate) use xrc::{DomainKey, TargetEvent};
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
@@ -147,7 +147,7 @@ pub(super) enum Response {
         /// The broker's process id.
         broker_pid: u32,
         /// True if the broker's resource limits are too small for many clients.
-        cramped: bool,
+        limits_too_low: bool,
     },
     /// Answer to `Open`. Carries some sockets. The address lock precedes socket 0.
     Sockets {
@@ -197,11 +197,11 @@ pub(super) enum Response {
     /// Answer to `Target`: there is no target with that number, or no room for one.
     NoTarget,
     /// Unsolicited: an event of a target in a domain that the client has open.
-    TargetNews(Qpn, TargetNews),
+    TargetEvent(Qpn, TargetEvent),
     /// Unsolicited: carries the slot's new lock file, locked, because the previous one was deleted.
     Lock,
     /// Unsolicited: the current fault rules of the client.
-    FaultNews(FaultNews),
+    FaultUpdate(FaultUpdate),
     /// Answer to `AddFault`: the number of the rule.
     FaultAdded(u32),
     /// Answer to `ClearFaults`: the number of removed rules.
@@ -481,12 +481,12 @@ impl Response {
             Self::Welcome {
                 slot,
                 broker_pid,
-                cramped,
+                limits_too_low,
             } => {
                 let mut w = Writer::new(101);
                 w.u8(slot.get());
                 w.u32(*broker_pid);
-                w.u8((*cramped).into());
+                w.u8((*limits_too_low).into());
                 w.finish()
             }
             Self::Sockets {
@@ -539,16 +539,16 @@ impl Response {
                 w.finish()
             }
             Self::NoTarget => Writer::new(133).finish(),
-            Self::TargetNews(qpn, news) => {
+            Self::TargetEvent(qpn, event) => {
                 let mut w = Writer::new(134);
                 w.u32(qpn.get());
-                w.news(*news);
+                w.target_event(*event);
                 w.finish()
             }
-            Self::FaultNews(news) => {
+            Self::FaultUpdate(update) => {
                 let mut w = Writer::new(120);
-                w.u32(news.generation);
-                w.list(&news.rules, Writer::rule_for_client);
+                w.u32(update.generation);
+                w.list(&update.rules, Writer::rule_for_client);
                 w.finish()
             }
             Self::FaultAdded(id) => {
@@ -593,7 +593,7 @@ impl Response {
                     Self::Welcome {
                         slot,
                         broker_pid: r.u32()?,
-                        cramped: r.flag()?,
+                        limits_too_low: r.flag()?,
                     },
                     0..=1,
                 )
@@ -642,11 +642,11 @@ impl Response {
             131 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
             132 => (Self::Target { is_gone: r.flag()? }, 0..=0),
             133 => (Self::NoTarget, 0..=0),
-            134 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
+            134 => (Self::TargetEvent(r.qpn()?, r.target_event()?), 0..=0),
             120 => {
                 let generation = r.u32()?;
                 let rules = r.list(Reader::rule_for_client)?;
-                (Self::FaultNews(FaultNews { generation, rules }), 0..=0)
+                (Self::FaultUpdate(FaultUpdate { generation, rules }), 0..=0)
             }
             121 => (Self::FaultAdded(r.u32()?), 0..=0),
             122 => (Self::FaultsCleared(r.u16()?), 0..=0),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::ack_journal::read_conn_records;
 use super::group::Group;
-use super::gsi::Lapsed;
+use super::gsi::RecentlyReleasedPorts;
 use super::paths::Paths;
 use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
@@ -71,7 +71,7 @@ struct Server {
     services: Services<ProcessSlot>,
     faults: FaultTable,
     /// Services whose listener ended, and the requests that wait for a new listener.
-    lapsed: Lapsed,
+    released_ports: RecentlyReleasedPorts,
     /// Journals of processes that have lost their connection and may still live.
     journals: BTreeMap<ProcessSlot, OwnedFd>,
     /// XRC domains that processes share.
@@ -85,7 +85,7 @@ struct Server {
     gsi_datagrams: u64,
     stop: bool,
     /// True if the broker's resource limits are too small for many clients.
-    cramped: bool,
+    limits_too_low: bool,
 }
 
 impl Server {
@@ -102,8 +102,8 @@ impl Server {
         if let Err(error) = sys::raise_limits() {
             tracing::warn!(%error, "failed to raise resource limits");
         }
-        let cramped = sys::is_cramped();
-        if cramped {
+        let limits_too_low = sys::are_limits_too_low();
+        if limits_too_low {
             tracing::warn!("started under small limits (ulimit -H -n, -f)");
         }
         let files = Files::create(&paths)?;
@@ -121,7 +121,7 @@ impl Server {
             groups: BTreeMap::new(),
             services: Services::default(),
             faults: FaultTable::new(),
-            lapsed: Lapsed::default(),
+            released_ports: RecentlyReleasedPorts::default(),
             journals: BTreeMap::new(),
             domains: xrc::Domains::default(),
             competitors: BTreeMap::new(),
@@ -131,7 +131,7 @@ impl Server {
             last_active: now + FIRST_CLIENT,
             gsi_datagrams: 0,
             stop: false,
-            cramped,
+            limits_too_low,
         })
     }
 
@@ -161,7 +161,7 @@ impl Server {
         }
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
-        let deadlines = deadlines.chain(self.lapsed.deadline());
+        let deadlines = deadlines.chain(self.released_ports.deadline());
         let deadlines = deadlines.chain(self.groups.values().filter_map(Group::deadline));
         let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
         let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
@@ -246,7 +246,7 @@ impl Server {
         };
         let now = Instant::now();
         for group in self.groups.values_mut() {
-            let received = group.receive(&self.services, &mut self.lapsed, now);
+            let received = group.receive(&self.services, &mut self.released_ports, now);
             self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
             group.receive_orphaned(|packet| self.domains.route(packet));
             group.send_owner_info(&owner_info);
@@ -279,7 +279,7 @@ impl Server {
         }
         self.tell_faults();
         self.check_deadlines();
-        for waiting in self.lapsed.ready(&self.services, now) {
+        for waiting in self.released_ports.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {
                 group.deliver(&self.services, &waiting);
             }

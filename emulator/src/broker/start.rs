@@ -100,7 +100,7 @@ pub(super) struct Connector {
 
 /// Result of a step.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ConnectStep {
     /// The connection.
     Connected(OwnedFd),
     /// The time to wait before the next step.
@@ -138,9 +138,9 @@ impl Connector {
     ///
     /// # Errors
     /// The error that ended the attempt.
-    pub(super) fn step(&mut self) -> Result<Step, BrokerError> {
+    pub(super) fn step(&mut self) -> Result<ConnectStep, BrokerError> {
         if let Some(connection) = self.try_connect()? {
-            return Ok(Step::Connected(connection));
+            return Ok(ConnectStep::Connected(connection));
         }
         if Instant::now() > self.deadline {
             let secs = self.config.start_timeout.as_secs_f32();
@@ -153,7 +153,7 @@ impl Connector {
         }
         if self.lock.is_none() {
             // The previous owner of the lock may just have started a broker.
-            return Ok(Step::Wait(if self.take_lock()? {
+            return Ok(ConnectStep::Wait(if self.take_lock()? {
                 Duration::ZERO
             } else {
                 self.pause()
@@ -163,16 +163,16 @@ impl Connector {
             None => {
                 self.liveness_socket = Some(self.spawn()?);
                 self.starts += 1;
-                Ok(Step::Wait(LOOK_AGAIN))
+                Ok(ConnectStep::Wait(LOOK_AGAIN))
             }
             Some(line) if has_ended(line) => {
                 if self.starts >= MOST_STARTS {
                     return Err(self.failed("it ended at once".to_owned()));
                 }
                 self.liveness_socket = None;
-                Ok(Step::Wait(LOOK_AGAIN * 10 * self.starts))
+                Ok(ConnectStep::Wait(LOOK_AGAIN * 10 * self.starts))
             }
-            Some(_) => Ok(Step::Wait(self.pause())),
+            Some(_) => Ok(ConnectStep::Wait(self.pause())),
         }
     }
 
@@ -186,8 +186,8 @@ impl Connector {
     pub(super) fn run(&mut self) -> Result<OwnedFd, BrokerError> {
         loop {
             match self.step()? {
-                Step::Connected(connection) => return Ok(connection),
-                Step::Wait(time) => thread::sleep(time),
+                ConnectStep::Connected(connection) => return Ok(connection),
+                ConnectStep::Wait(time) => thread::sleep(time),
             }
         }
     }

@@ -106,13 +106,13 @@ pub(crate) fn raise_limits() -> io::Result<()> {
 }
 
 /// Returns true if the hard limits of this process are too low to serve all possible clients.
-pub(crate) fn is_cramped() -> bool {
-    is_process_cramped(0).unwrap_or(false)
+pub(crate) fn are_limits_too_low() -> bool {
+    are_process_limits_too_low(0).unwrap_or(false)
 }
 
-/// Like [`is_cramped`], for another process of this user. Returns `None` if its limits are
+/// Like [`are_limits_too_low`], for another process of this user. Returns `None` if its limits are
 /// inaccessible.
-pub(crate) fn is_process_cramped(pid: u32) -> Option<bool> {
+pub(crate) fn are_process_limits_too_low(pid: u32) -> Option<bool> {
     const OPEN_FILES: libc::rlim_t = 1024;
     /// The memory of a shared-memory link is a file.
     const FILE_SIZE: libc::rlim_t = 64 << 20;

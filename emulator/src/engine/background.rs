@@ -208,7 +208,7 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_shm_links();
-                self.shared_targets.take_news(self, &broker);
+                self.shared_targets.handle_target_events(self, &broker);
             }
         }
         if woken.by_network {

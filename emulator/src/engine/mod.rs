@@ -378,11 +378,11 @@ impl EngineInner {
 
     /// Installs the broker's current fault rules if they have changed.
     fn take_faults(&self, broker: &BrokerLink) {
-        if let Some(news) = broker.client().take_faults() {
-            let (ids, rules) = news.rules_with(self.hooks.own_rules());
+        if let Some(update) = broker.client().take_faults() {
+            let (ids, rules) = update.rules_with(self.hooks.own_rules());
             let ack_journal = broker.client().journal();
             let hit_counter = ack_journal
-                .map(|ack_journal| HitTally::new(ack_journal, news.generation, ids) as _);
+                .map(|ack_journal| HitTally::new(ack_journal, update.generation, ids) as _);
             self.hooks.set_rules(&rules, hit_counter);
         }
     }

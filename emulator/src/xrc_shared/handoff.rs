@@ -13,7 +13,7 @@ use super::restore::{context_of, restore, sgid_of};
 use super::{
     Host, Misrouted, QueuedPacket, SharedTargets, event_code, event_from_code, qp, redirect,
 };
-use crate::broker::{BrokerLink, TargetNews};
+use crate::broker::{BrokerLink, TargetEvent};
 use crate::error::VerbsError;
 use crate::state::{LocalEndpoint, QpCore, QpInner, TargetOwnership, TxRoute};
 use crate::steering::ProcessSlot;
@@ -76,19 +76,19 @@ impl SharedTargets {
     }
 
     /// Handles the events that the broker has sent.
-    pub(crate) fn take_news(&self, host: &dyn Host, broker: &BrokerLink) {
-        for (qpn, news) in broker.client().take_target_news() {
+    pub(crate) fn handle_target_events(&self, host: &dyn Host, broker: &BrokerLink) {
+        for (qpn, event) in broker.client().take_target_events() {
             let Some(inner) = qp(host, qpn).filter(|inner| inner.ownership().is_some()) else {
                 continue;
             };
-            match news {
-                TargetNews::Wanted => self.yield_target(host, &inner),
-                TargetNews::Gone => self.target_gone(host, &inner),
-                TargetNews::Failed => {
+            match event {
+                TargetEvent::Wanted => self.yield_target(host, &inner),
+                TargetEvent::Gone => self.target_gone(host, &inner),
+                TargetEvent::Failed => {
                     inner.raise(QpEvent::Fatal);
                     inner.raise(QpEvent::LastWqeReached);
                 }
-                TargetNews::Event(code) => {
+                TargetEvent::Event(code) => {
                     if let Some(event) = event_from_code(code) {
                         inner.raise(event);
                     }

@@ -15,7 +15,7 @@ use rocade_transport::cm::{CmRoute, ConnRecord, ConnRecordKind};
 use rocade_wire::Qpn;
 use rocade_wire::mad::CommId;
 
-use super::{AckJournal, CONNECTIONS_AT, ip_to_words, words, words_to_ip};
+use super::{AckJournal, CONNECTIONS_AT, ip_to_words, shm_words, words_to_ip};
 
 /// Words of a line: a cache line.
 const ROW_WORDS: usize = 8;
@@ -140,7 +140,7 @@ pub(crate) fn read(file: &OwnedFd) -> Vec<ConnRecord> {
     let mut bytes = vec![0; ROWS_AT_ONCE * ROW_LEN];
     let mut read = |row: usize, count: usize| {
         let at = CONNECTIONS_AT + row * ROW_LEN;
-        let len = words::read_at(file.as_fd(), &mut bytes[..count * ROW_LEN], at).unwrap_or(0);
+        let len = shm_words::read_at(file.as_fd(), &mut bytes[..count * ROW_LEN], at).unwrap_or(0);
         let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();
         let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
         words.as_chunks::<ROW_WORDS>().0.to_vec()

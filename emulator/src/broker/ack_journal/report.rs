@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{AckJournal, REPORT_AT, words};
+use super::{AckJournal, REPORT_AT, shm_words};
 use crate::link::packet_hooks::HitCounter;
 
 /// Most rules that have a counter.
@@ -84,7 +84,7 @@ impl AckJournal {
 /// the file.
 pub(crate) fn read(file: &OwnedFd) -> Report {
     let mut bytes = [0; REPORT_AT + LEN];
-    let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
+    let Ok(len) = shm_words::read(file.as_fd(), &mut bytes) else {
         return Report::default();
     };
     let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();

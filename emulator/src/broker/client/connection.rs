@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rocade_wire::Qpn;
 
 use super::super::ack_journal::AckJournal;
-use super::super::faults::FaultNews;
+use super::super::faults::FaultUpdate;
 use super::super::protocol::{
-    Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
+    Ends, MAX_LEN, ProtocolError, Request, Response, TargetEvent, VERSION, version_of, with_version,
 };
 use super::super::sys::{self, HangupWatch};
 use super::super::{BrokerError, RefusalCode};
@@ -31,24 +31,24 @@ pub(super) struct Connection {
     /// A new lock file of this process's slot.
     lock: Option<OwnedFd>,
     /// Events of XRC targets.
-    of_targets: Vec<(Qpn, TargetNews)>,
+    of_targets: Vec<(Qpn, TargetEvent)>,
     /// The current fault rules of this process.
-    faults: Option<FaultNews>,
+    faults: Option<FaultUpdate>,
 }
 
 /// Unsolicited messages.
-pub(super) struct News {
+pub(super) struct Notifications {
     /// Shared-memory links that peers have requested.
     pub(super) offers: Vec<ShmLinkOffer>,
     /// A new lock file of this process's slot.
     pub(super) lock: Option<OwnedFd>,
     /// Events of XRC targets.
-    pub(super) of_targets: Vec<(Qpn, TargetNews)>,
+    pub(super) of_targets: Vec<(Qpn, TargetEvent)>,
     /// The current fault rules of this process.
-    pub(super) faults: Option<FaultNews>,
+    pub(super) faults: Option<FaultUpdate>,
 }
 
-impl News {
+impl Notifications {
     pub(super) const fn is_empty(&self) -> bool {
         let Self {
             offers,
@@ -76,8 +76,8 @@ impl Connection {
     }
 
     /// Takes the unsolicited messages received so far.
-    pub(super) fn news(&mut self) -> News {
-        News {
+    pub(super) fn notifications(&mut self) -> Notifications {
+        Notifications {
             offers: std::mem::take(&mut self.offers),
             lock: self.lock.take(),
             of_targets: std::mem::take(&mut self.of_targets),
@@ -128,8 +128,8 @@ impl Connection {
                 }
                 Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
                 Response::Lock => self.lock = fds.into_iter().next(),
-                Response::TargetNews(qpn, news) => self.of_targets.push((qpn, news)),
-                Response::FaultNews(news) => self.faults = Some(news),
+                Response::TargetEvent(qpn, event) => self.of_targets.push((qpn, event)),
+                Response::FaultUpdate(update) => self.faults = Some(update),
                 response => return Ok(Some((response, fds))),
             }
         }
@@ -216,8 +216,8 @@ impl Connection {
                 Ok(
                     Response::Offer(_)
                     | Response::Lock
-                    | Response::TargetNews(..)
-                    | Response::FaultNews(_),
+                    | Response::TargetEvent(..)
+                    | Response::FaultUpdate(_),
                 ) => {}
                 Err(ProtocolError::Version(_)) if theirs != version => {
                     return Ok(Stop::OtherVersion(theirs));
@@ -317,7 +317,7 @@ impl Connection {
 
     /// Receives unsolicited messages. Returns false if the broker has closed its end, or sends an
     /// answer without a request.
-    pub(super) fn take_news(&mut self) -> bool {
+    pub(super) fn read_notifications(&mut self) -> bool {
         matches!(self.try_answer(), Ok(None))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::BrokerError;
 use super::super::protocol::{ProtocolError, Request, Response};
-use super::{BrokerClient, State};
+use super::{BrokerClient, ClientState};
 use crate::cm::services::{Binding, Conflict};
 
 impl BrokerClient {
@@ -19,7 +19,7 @@ impl BrokerClient {
             &Request::Bind { binding, any_port },
             |state, answer| match answer {
                 Response::Bound(bound) => {
-                    state.holdings.ports.push(bound);
+                    state.resources.ports.push(bound);
                     Ok(Ok(bound))
                 }
                 Response::PortTaken(conflict) => Ok(Err(conflict)),
@@ -39,7 +39,7 @@ impl BrokerClient {
     ) -> Result<Result<(), Conflict>, BrokerError> {
         self.ask_about_port(&Request::Listen(binding), |state, answer| match answer {
             Response::Accepted => {
-                let mut ports = state.holdings.ports.iter_mut();
+                let mut ports = state.resources.ports.iter_mut();
                 if let Some(port) = ports.find(|port| **port == binding) {
                     port.listens = true;
                 }
@@ -57,7 +57,7 @@ impl BrokerClient {
     pub(crate) fn release_service(&self, binding: Binding) -> Result<(), BrokerError> {
         self.check_process()?;
         {
-            let ports = &mut self.state.lock().holdings.ports;
+            let ports = &mut self.state.lock().resources.ports;
             if let Some(at) = ports.iter().position(|port| *port == binding) {
                 ports.swap_remove(at);
             }
@@ -72,7 +72,7 @@ impl BrokerClient {
     fn ask_about_port<R>(
         &self,
         request: &Request,
-        mut understand: impl FnMut(&mut State, Response) -> Result<R, BrokerError>,
+        mut understand: impl FnMut(&mut ClientState, Response) -> Result<R, BrokerError>,
     ) -> Result<R, BrokerError> {
         self.ask_patiently(request, &[], |state, answer, _| understand(state, answer))
     }

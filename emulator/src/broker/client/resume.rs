@@ -10,12 +10,12 @@ use super::super::protocol::{
 };
 use super::super::sys::HangupWatch;
 use super::connection::{AnswerWait, Connection};
-use super::{ANSWER_TIMEOUT, Holdings, process_name};
+use super::{ANSWER_TIMEOUT, ClientResources, process_name};
 use crate::link::LocalAddr;
 
 /// One message to the broker. Each waits for the answer to the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Say {
+enum ResumeStep {
     /// The slot of this process.
     Hello,
     /// Sockets of an address, starting at this index.
@@ -34,7 +34,7 @@ enum Say {
 
 /// Progress of the handover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ResumeProgress {
     /// The broker has to answer, within this time.
     Waiting(Duration),
     /// The broker has the whole state.
@@ -45,7 +45,7 @@ pub(super) enum Progress {
 pub(super) struct Resume {
     connection: Connection,
     /// The message that waits for its answer, and those that follow.
-    to_say: VecDeque<Say>,
+    steps: VecDeque<ResumeStep>,
     wait: AnswerWait,
 }
 
@@ -53,38 +53,42 @@ impl Resume {
     /// Sends the first message, and watches the connection for answers.
     pub(super) fn begin(
         connection: OwnedFd,
-        holdings: &Holdings,
+        resources: &ClientResources,
         watch: &HangupWatch,
     ) -> Result<Self, BrokerError> {
         let connection = Connection::new(connection);
         connection.watch_with(watch)?;
-        let restore = holdings.shares.iter().flat_map(|(local, share)| {
+        let restore = resources.shares.iter().flat_map(|(local, share)| {
             let firsts = (0..share.sockets.len()).step_by(SOCKETS_AT_ONCE);
-            firsts.map(|first| Say::Restore(*local, first))
+            firsts.map(|first| ResumeStep::Restore(*local, first))
         });
-        let share = holdings.wake.is_some().then_some(Say::Share);
-        let journal = holdings.journal.is_some().then_some(Say::AckJournal);
-        let domains = holdings
+        let share = resources.wake.is_some().then_some(ResumeStep::Share);
+        let journal = resources
+            .journal
+            .is_some()
+            .then_some(ResumeStep::AckJournal);
+        let domains = resources
             .domains
             .iter()
             .enumerate()
             .flat_map(|(at, domain)| {
-                let targets = (0..domain.targets.len()).map(move |target| Say::Target(at, target));
-                [Say::Domain(at)].into_iter().chain(targets)
+                let targets =
+                    (0..domain.targets.len()).map(move |target| ResumeStep::Target(at, target));
+                [ResumeStep::Domain(at)].into_iter().chain(targets)
             });
         let resume = Self {
             connection,
-            to_say: [Say::Hello]
+            steps: [ResumeStep::Hello]
                 .into_iter()
                 .chain(restore)
                 .chain(share)
                 .chain(journal)
-                .chain((0..holdings.ports.len()).map(Say::Port))
+                .chain((0..resources.ports.len()).map(ResumeStep::Port))
                 .chain(domains)
                 .collect(),
             wait: AnswerWait::begin(ANSWER_TIMEOUT),
         };
-        resume.say(Say::Hello, holdings)?;
+        resume.say(ResumeStep::Hello, resources)?;
         Ok(resume)
     }
 
@@ -92,46 +96,49 @@ impl Resume {
     ///
     /// # Errors
     /// This broker cannot be used.
-    pub(super) fn step(&mut self, holdings: &mut Holdings) -> Result<Progress, BrokerError> {
-        while let Some(said) = self.to_say.front().copied() {
+    pub(super) fn step(
+        &mut self,
+        resources: &mut ClientResources,
+    ) -> Result<ResumeProgress, BrokerError> {
+        while let Some(said) = self.steps.front().copied() {
             let Some((response, fds)) = self.connection.try_answer()? else {
-                return Ok(Progress::Waiting(self.wait.left(&self.connection)?));
+                return Ok(ResumeProgress::Waiting(self.wait.left(&self.connection)?));
             };
             match (said, response) {
-                (Say::Hello, Response::Welcome { slot, .. }) if slot == holdings.slot => {
+                (ResumeStep::Hello, Response::Welcome { slot, .. }) if slot == resources.slot => {
                     if let Some(lock) = fds.into_iter().next() {
-                        holdings.lock = lock;
+                        resources.lock = lock;
                     }
                 }
-                (Say::Restore(..) | Say::Share, Response::Accepted) => {}
-                (Say::AckJournal, Response::Accepted) => {
-                    holdings
+                (ResumeStep::Restore(..) | ResumeStep::Share, Response::Accepted) => {}
+                (ResumeStep::AckJournal, Response::Accepted) => {
+                    resources
                         .journal
                         .iter()
                         .for_each(|journal| journal.set_registered(true));
                 }
-                (Say::Port(_), Response::Bound(_)) => {}
-                (Say::Domain(_), Response::Domain) => {}
-                (Say::Target(..), Response::Target { .. }) => {}
-                (Say::Domain(_), Response::NoDomain { .. })
-                | (Say::Target(..), Response::NoTarget) => {
+                (ResumeStep::Port(_), Response::Bound(_)) => {}
+                (ResumeStep::Domain(_), Response::Domain) => {}
+                (ResumeStep::Target(..), Response::Target { .. }) => {}
+                (ResumeStep::Domain(_), Response::NoDomain { .. })
+                | (ResumeStep::Target(..), Response::NoTarget) => {
                     tracing::warn!(
                         "failed to restore an XRC domain: other processes use a different one now"
                     );
                 }
                 // Another process was faster and receives the requests.
-                (Say::Port(_), Response::PortTaken(_)) => {
+                (ResumeStep::Port(_), Response::PortTaken(_)) => {
                     tracing::warn!("failed to restore a port: another process has it now");
                 }
                 _ => return Err(ProtocolError::Unexpected.into()),
             }
-            self.to_say.pop_front();
-            if let Some(next) = self.to_say.front() {
-                self.say(*next, holdings)?;
+            self.steps.pop_front();
+            if let Some(next) = self.steps.front() {
+                self.say(*next, resources)?;
                 self.wait = AnswerWait::begin(ANSWER_TIMEOUT);
             }
         }
-        Ok(Progress::Done)
+        Ok(ResumeProgress::Done)
     }
 
     /// Waits up to `time` until there is something to continue with.
@@ -149,21 +156,21 @@ impl Resume {
         &mut self.connection
     }
 
-    fn say(&self, what: Say, holdings: &Holdings) -> Result<(), BrokerError> {
+    fn say(&self, what: ResumeStep, resources: &ClientResources) -> Result<(), BrokerError> {
         match what {
-            Say::Hello => {
-                let resume = Some(holdings.slot);
+            ResumeStep::Hello => {
+                let resume = Some(resources.slot);
                 let name = process_name();
-                let faults = holdings.own_faults.clone();
+                let faults = resources.own_faults.clone();
                 let hello = Request::Hello {
                     resume,
                     name,
                     faults,
                 };
-                self.connection.send(&hello, &[holdings.lock.as_fd()])
+                self.connection.send(&hello, &[resources.lock.as_fd()])
             }
-            Say::Restore(local, first) => {
-                let share = holdings.shares.get(&local).ok_or(BrokerError::Lost)?;
+            ResumeStep::Restore(local, first) => {
+                let share = resources.shares.get(&local).ok_or(BrokerError::Lost)?;
                 let address_lock = (first == 0).then(|| share.address_lock.as_fd());
                 let sockets = share.sockets.iter().skip(first).take(SOCKETS_AT_ONCE);
                 let fds: Vec<_> = address_lock
@@ -175,18 +182,18 @@ impl Resume {
                 self.connection
                     .send(&Request::Restore { local, key, first }, &fds)
             }
-            Say::Share => {
-                let wake = holdings.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
+            ResumeStep::Share => {
+                let wake = resources.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
                 self.connection.send(&Request::Share, &wake)
             }
-            Say::Port(at) => {
-                let binding = *holdings.ports.get(at).ok_or(BrokerError::Lost)?;
+            ResumeStep::Port(at) => {
+                let binding = *resources.ports.get(at).ok_or(BrokerError::Lost)?;
                 let any_port = false;
                 let bind = Request::Bind { binding, any_port };
                 self.connection.send(&bind, &[])
             }
-            Say::Domain(at) => {
-                let domain = holdings.domains.get(at).ok_or(BrokerError::Lost)?;
+            ResumeStep::Domain(at) => {
+                let domain = resources.domains.get(at).ok_or(BrokerError::Lost)?;
                 let opening = DomainOpening {
                     key: domain.key,
                     create: true,
@@ -196,14 +203,14 @@ impl Resume {
                 let request = Request::OpenDomain(opening);
                 self.connection.send(&request, &[domain.memory.as_fd()])
             }
-            Say::Target(at, target) => {
-                let domain = holdings.domains.get(at).ok_or(BrokerError::Lost)?;
+            ResumeStep::Target(at, target) => {
+                let domain = resources.domains.get(at).ok_or(BrokerError::Lost)?;
                 let qpn = domain.targets.get(target).ok_or(BrokerError::Lost)?;
                 let request = Request::Target(domain.key, *qpn, TargetCall::Open);
                 self.connection.send(&request, &[])
             }
-            Say::AckJournal => {
-                let journal = holdings.journal.iter().map(|journal| journal.fd());
+            ResumeStep::AckJournal => {
+                let journal = resources.journal.iter().map(|journal| journal.fd());
                 let journal = journal.collect::<Vec<_>>();
                 self.connection.send(&Request::AckJournal, &journal)
             }

@@ -6,9 +6,9 @@ use rocade_wire::Qpn;
 
 use super::super::BrokerError;
 use super::super::protocol::{
-    DomainKey, DomainOpening, ProtocolError, Request, Response, TargetCall, TargetNews,
+    DomainKey, DomainOpening, ProtocolError, Request, Response, TargetCall, TargetEvent,
 };
-use super::{BrokerClient, SharedDomain, State};
+use super::{BrokerClient, ClientState, SharedDomain};
 
 impl BrokerClient {
     /// Opens a domain and returns its memory. Returns `Ok(Err(exists))` if the domain exists and
@@ -37,7 +37,7 @@ impl BrokerClient {
                     let copy = memory.try_clone().map_err(BrokerError::doing(
                         "failed to duplicate the memory of an XRC domain",
                     ))?;
-                    state.holdings.domains.push(SharedDomain {
+                    state.resources.domains.push(SharedDomain {
                         key,
                         memory: copy,
                         targets: Vec::new(),
@@ -57,7 +57,7 @@ impl BrokerClient {
     pub(crate) fn close_domain(&self, key: DomainKey) -> Result<(), BrokerError> {
         self.check_process()?;
         {
-            let domains = &mut self.state.lock().holdings.domains;
+            let domains = &mut self.state.lock().resources.domains;
             domains.retain(|domain| domain.key != key);
         }
         let request = Request::CloseDomain(key);
@@ -146,7 +146,7 @@ impl BrokerClient {
 
     /// Returns the target events since the last call. Returns none while another thread uses the
     /// connection.
-    pub(crate) fn take_target_news(&self) -> Vec<(Qpn, TargetNews)> {
+    pub(crate) fn take_target_events(&self) -> Vec<(Qpn, TargetEvent)> {
         if self.check_process().is_err() {
             return Vec::new();
         }
@@ -156,9 +156,9 @@ impl BrokerClient {
     }
 }
 
-impl State {
+impl ClientState {
     fn domain(&mut self, key: DomainKey) -> Option<&mut SharedDomain> {
-        let mut domains = self.holdings.domains.iter_mut();
+        let mut domains = self.resources.domains.iter_mut();
         domains.find(|domain| domain.key == key)
     }
 }

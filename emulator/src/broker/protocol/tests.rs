@@ -74,12 +74,12 @@ fn target_call() -> impl Strategy<Value = TargetCall> {
     ]
 }
 
-fn target_news() -> impl Strategy<Value = TargetNews> {
+fn target_event() -> impl Strategy<Value = TargetEvent> {
     prop_oneof![
-        Just(TargetNews::Wanted),
-        Just(TargetNews::Gone),
-        Just(TargetNews::Failed),
-        any::<u8>().prop_map(TargetNews::Event),
+        Just(TargetEvent::Wanted),
+        Just(TargetEvent::Gone),
+        Just(TargetEvent::Failed),
+        any::<u8>().prop_map(TargetEvent::Event),
     ]
 }
 
@@ -91,14 +91,14 @@ fn numbered() -> impl Strategy<Value = NumberedRule> {
     (any::<u32>(), "[a-z= ]{0,40}").prop_map(|(id, text)| NumberedRule { id, text })
 }
 
-fn fault_news() -> impl Strategy<Value = FaultNews> {
+fn fault_update() -> impl Strategy<Value = FaultUpdate> {
     let which = prop_oneof![
         any::<u8>().prop_map(WhichRule::Own),
         "[a-z= ]{0,40}".prop_map(WhichRule::Text),
     ];
     let rule = (any::<u32>(), which).prop_map(|(id, which)| RuleForClient { id, which });
     (any::<u32>(), proptest::collection::vec(rule, 0..4))
-        .prop_map(|(generation, rules)| FaultNews { generation, rules })
+        .prop_map(|(generation, rules)| FaultUpdate { generation, rules })
 }
 
 fn faulty_process() -> impl Strategy<Value = FaultyProcess> {
@@ -209,19 +209,19 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
 
 fn response() -> impl Strategy<Value = (Response, usize)> {
     prop_oneof![
-        fault_news().prop_map(|news| (Response::FaultNews(news), 0)),
+        fault_update().prop_map(|update| (Response::FaultUpdate(update), 0)),
         any::<u32>().prop_map(|id| (Response::FaultAdded(id), 0)),
         any::<u16>().prop_map(|count| (Response::FaultsCleared(count), 0)),
         proptest::collection::vec(numbered(), 0..4)
             .prop_map(|rules| (Response::FaultRules(rules), 0)),
         proptest::option::of(faulty_process()).prop_map(|of| (Response::FaultsOf(of), 0)),
         (1u8..=255, any::<u32>(), any::<bool>(), 0usize..=1).prop_map(
-            |(slot, broker_pid, cramped, fds)| {
+            |(slot, broker_pid, limits_too_low, fds)| {
                 let slot = ProcessSlot::new(slot);
                 let welcome = Response::Welcome {
                     slot,
                     broker_pid,
-                    cramped,
+                    limits_too_low,
                 };
                 (welcome, fds)
             }
@@ -262,7 +262,7 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
         any::<bool>().prop_map(|exists| (Response::NoDomain { exists }, 0)),
         any::<bool>().prop_map(|is_gone| (Response::Target { is_gone }, 0)),
         Just((Response::NoTarget, 0)),
-        (qpn(), target_news()).prop_map(|(qpn, news)| (Response::TargetNews(qpn, news), 0)),
+        (qpn(), target_event()).prop_map(|(qpn, update)| (Response::TargetEvent(qpn, update), 0)),
         (any::<u16>(), ".{0,40}").prop_map(|(code, text)| {
             (
                 Response::Error {

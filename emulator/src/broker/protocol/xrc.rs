@@ -57,7 +57,7 @@ pub(in super::super) enum TargetCall {
 
 /// Events of a target that the broker reports to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TargetNews {
+pub(crate) enum TargetEvent {
     /// Another process requests ownership. The target record names it.
     Wanted,
     /// No process has the target open any longer.
@@ -87,12 +87,12 @@ impl Writer {
         self.u8(code);
     }
 
-    pub(super) fn news(&mut self, news: TargetNews) {
-        let (kind, code) = match news {
-            TargetNews::Wanted => (0, 0),
-            TargetNews::Gone => (1, 0),
-            TargetNews::Failed => (2, 0),
-            TargetNews::Event(code) => (3, code),
+    pub(super) fn target_event(&mut self, event: TargetEvent) {
+        let (kind, code) = match event {
+            TargetEvent::Wanted => (0, 0),
+            TargetEvent::Gone => (1, 0),
+            TargetEvent::Failed => (2, 0),
+            TargetEvent::Event(code) => (3, code),
         };
         self.u8(kind);
         self.u8(code);
@@ -135,12 +135,12 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn news(&mut self) -> Result<TargetNews, ProtocolError> {
+    pub(super) fn target_event(&mut self) -> Result<TargetEvent, ProtocolError> {
         match (self.u8()?, self.u8()?) {
-            (0, 0) => Ok(TargetNews::Wanted),
-            (1, 0) => Ok(TargetNews::Gone),
-            (2, 0) => Ok(TargetNews::Failed),
-            (3, code) => Ok(TargetNews::Event(code)),
+            (0, 0) => Ok(TargetEvent::Wanted),
+            (1, 0) => Ok(TargetEvent::Gone),
+            (2, 0) => Ok(TargetEvent::Failed),
+            (3, code) => Ok(TargetEvent::Event(code)),
             _ => Err(ProtocolError::Field("target event")),
         }
     }

@@ -196,8 +196,9 @@ impl Server {
     /// Ends this broker if its limits are too small and the peer could start one with larger
     /// limits. The peer retries, as with any broker that ends. Returns true if the broker ends.
     pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
-        let can_do_better = peer.pid != 0 && sys::is_process_cramped(peer.pid) == Some(false);
-        if self.cramped && can_do_better {
+        let can_do_better =
+            peer.pid != 0 && sys::are_process_limits_too_low(peer.pid) == Some(false);
+        if self.limits_too_low && can_do_better {
             tracing::warn!(
                 pid = peer.pid,
                 "ending, so that this process can start a broker with larger limits"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::ack_journal::{self, Report};
 use super::super::faults::{
-    FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+    FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
@@ -69,7 +69,7 @@ impl FaultTable {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
     }
 
-    fn news(&self, client: &ClientFaults) -> FaultNews {
+    fn update_for(&self, client: &ClientFaults) -> FaultUpdate {
         let own = client.own.iter().map(|(index, rule)| RuleForClient {
             id: rule.id,
             which: WhichRule::Own(*index),
@@ -78,7 +78,7 @@ impl FaultTable {
             id: rule.id,
             which: WhichRule::Text(rule.text.clone()),
         });
-        FaultNews {
+        FaultUpdate {
             generation: self.generation,
             rules: own.chain(others).take(MAX_RULES).collect(),
         }
@@ -194,8 +194,8 @@ impl Server {
     pub(super) fn tell_faults_to(&mut self, index: usize) {
         let (client, table) = (&mut self.clients[index], &self.faults);
         if client.knows_too_little(table) {
-            let news = Response::FaultNews(table.news(&client.faults));
-            if client.try_send(&news, &[]).is_ok() {
+            let update = Response::FaultUpdate(table.update_for(&client.faults));
+            if client.try_send(&update, &[]).is_ok() {
                 client.faults.told = table.generation;
             }
         }

@@ -124,7 +124,7 @@ impl Server {
         if let Some(journal) = self.journals.remove(&slot) {
             self.on_process_exit(&journal);
         }
-        let news = self.domains.leave_all(slot);
+        let notifications = self.domains.leave_all(slot);
         let lives_on = self.domains.needs(slot);
         for group in self.groups.values_mut() {
             if lives_on {
@@ -133,7 +133,7 @@ impl Server {
                 group.release(slot, now);
             }
         }
-        self.tell(news);
+        self.tell(notifications);
     }
 
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -209,7 +209,8 @@ impl Server {
             (Request::Release(binding), Some(slot)) => {
                 self.services.release(slot, binding);
                 if binding.listens {
-                    self.lapsed.remember(binding.service, Instant::now());
+                    self.released_ports
+                        .remember(binding.service, Instant::now());
                 }
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
@@ -292,7 +293,7 @@ impl Server {
             &Response::Welcome {
                 slot,
                 broker_pid: std::process::id(),
-                cramped: self.cramped,
+                limits_too_low: self.limits_too_low,
             },
             &[lock.as_fd()],
         );
@@ -331,7 +332,7 @@ impl Server {
             &Response::Welcome {
                 slot,
                 broker_pid: std::process::id(),
-                cramped: self.cramped,
+                limits_too_low: self.limits_too_low,
             },
             &lock.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
         );

@@ -11,7 +11,7 @@ use rocade_wire::Qpn;
 
 use super::super::domain::{DomainMemory, TargetRecord};
 use super::super::protocol::{
-    DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetNews,
+    DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetEvent,
 };
 use super::Server;
 use super::requests::Refusal;
@@ -26,7 +26,7 @@ const XRC: u8 = 0xa0;
 const SRQ_SLOT_AT: usize = 13;
 
 /// An unsolicited message to a client.
-type News = (ProcessSlot, Qpn, TargetNews);
+type TargetNotification = (ProcessSlot, Qpn, TargetEvent);
 
 #[derive(Default)]
 pub(super) struct Domains {
@@ -72,7 +72,7 @@ impl Domain {
         qpn: Qpn,
         call: TargetCall,
         lives: impl Fn(ProcessSlot) -> bool,
-    ) -> (Response, Vec<News>) {
+    ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
             let record = self
@@ -97,7 +97,7 @@ impl Domain {
             }
         }
         let others: Vec<_> = self.others(slot).collect();
-        let tell = |news| others.iter().map(|other| (*other, qpn, news)).collect();
+        let tell = |event| others.iter().map(|other| (*other, qpn, event)).collect();
         let Some(target) = self.targets.get_mut(&qpn.get()) else {
             return (Response::NoTarget, Vec::new());
         };
@@ -113,21 +113,21 @@ impl Domain {
                 }
                 self.memory.remove(&target.record);
                 self.targets.remove(&qpn.get());
-                (gone(true), tell(TargetNews::Gone))
+                (gone(true), tell(TargetEvent::Gone))
             }
             TargetCall::Want => {
                 let owner = target.record.control().owner;
                 let owner = owner.filter(|owner| *owner != slot);
-                let news = owner.map(|owner| (owner, qpn, TargetNews::Wanted));
-                (gone(false), news.into_iter().collect())
+                let notifications = owner.map(|owner| (owner, qpn, TargetEvent::Wanted));
+                (gone(false), notifications.into_iter().collect())
             }
-            TargetCall::Event(code) => (gone(false), tell(TargetNews::Event(code))),
+            TargetCall::Event(code) => (gone(false), tell(TargetEvent::Event(code))),
         }
     }
 
     /// Removes a member: its process is gone, or has closed the domain.
     //= XRC-11
-    fn leave(&mut self, slot: ProcessSlot, news: &mut Vec<News>) {
+    fn leave(&mut self, slot: ProcessSlot, notifications: &mut Vec<TargetNotification>) {
         if !self.members.remove(&slot) {
             return;
         }
@@ -136,16 +136,17 @@ impl Domain {
         let memory = &self.memory;
         self.targets.retain(|&number, target| {
             let qpn = Qpn::new(number);
-            let mut tell = |what| news.extend(members.iter().map(|other| (*other, qpn, what)));
+            let mut tell =
+                |what| notifications.extend(members.iter().map(|other| (*other, qpn, what)));
             target.openers.remove(&slot);
             if target.openers.is_empty() {
                 memory.remove(&target.record);
-                tell(TargetNews::Gone);
+                tell(TargetEvent::Gone);
                 return false;
             }
             let is_held = target.record.control().owner == Some(slot);
             if is_held && !target.record.owner_died() {
-                tell(TargetNews::Failed);
+                tell(TargetEvent::Failed);
             }
             true
         });
@@ -205,13 +206,13 @@ impl Domains {
     }
 
     /// Removes a process from all domains.
-    pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<News> {
-        let mut news = Vec::new();
+    pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<TargetNotification> {
+        let mut notifications = Vec::new();
         self.all.retain(|_, domain| {
-            domain.leave(slot, &mut news);
+            domain.leave(slot, &mut notifications);
             !domain.members.is_empty()
         });
-        news
+        notifications
     }
 
     /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else the
@@ -260,15 +261,15 @@ impl Server {
     }
 
     pub(super) fn close_domain(&mut self, index: usize, slot: ProcessSlot, key: &DomainKey) {
-        let mut news = Vec::new();
+        let mut notifications = Vec::new();
         if let Some(domain) = self.domains.all.get_mut(key) {
-            domain.leave(slot, &mut news);
+            domain.leave(slot, &mut notifications);
             if domain.members.is_empty() {
                 self.domains.all.remove(key);
             }
         }
         self.clients[index].send(&Response::Accepted, &[]);
-        self.tell(news);
+        self.tell(notifications);
     }
 
     pub(super) fn call_target(
@@ -283,22 +284,22 @@ impl Server {
         let lives = |slot| clients.iter().any(|client| client.slot == Some(slot));
         let domain = self.domains.all.get_mut(key);
         let domain = domain.filter(|domain| domain.members.contains(&slot));
-        let (answer, news) = domain.map_or_else(
+        let (answer, notifications) = domain.map_or_else(
             || (Response::NoTarget, Vec::new()),
             |domain| domain.call(slot, qpn, call, lives),
         );
         self.clients[index].send(&answer, &[]);
-        self.tell(news);
+        self.tell(notifications);
     }
 
     /// Sends target events to clients. A client that does not read finds the state in the domain's
     /// memory.
-    pub(super) fn tell(&mut self, news: Vec<News>) {
-        for (slot, qpn, what) in news {
+    pub(super) fn tell(&mut self, notifications: Vec<TargetNotification>) {
+        for (slot, qpn, what) in notifications {
             let mut clients = self.clients.iter_mut();
             let client = clients.find(|client| client.slot == Some(slot) && !client.gone);
             if let Some(client) = client
-                && !client.offer(&Response::TargetNews(qpn, what), &[])
+                && !client.offer(&Response::TargetEvent(qpn, what), &[])
             {
                 tracing::debug!(%slot, ?qpn, ?what, "failed to send a target event: the client does not read");
             }

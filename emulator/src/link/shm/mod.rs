@@ -345,7 +345,7 @@ impl ShmLink {
     /// Returns true if there are packets. Takes a few nanoseconds.
     #[inline]
     pub(crate) fn has_packets(&self) -> bool {
-        self.rx_control().has_news(self.head()) && !self.has_ended()
+        self.rx_control().has_unread_records(self.head()) && !self.has_ended()
     }
 
     /// Returns true if a thread has the receiving end.

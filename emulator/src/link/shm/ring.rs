@@ -95,7 +95,7 @@ impl Control {
 
     /// Returns true if there are bytes after `head`. Takes a few nanoseconds, and no lock.
     #[inline]
-    pub(super) fn has_news(&self, head: u64) -> bool {
+    pub(super) fn has_unread_records(&self, head: u64) -> bool {
         ahead(self.tail.0.load(Ordering::Acquire), head) > 0
     }
 
@@ -135,7 +135,7 @@ pub(super) fn announce_sleep<'c>(rings: impl Iterator<Item = (&'c Control, u64)>
     }
     settle();
     let mut rings = rings;
-    !rings.any(|(control, head)| control.has_news(head))
+    !rings.any(|(control, head)| control.has_unread_records(head))
 }
 
 /// Orders an announcement before the check that follows it, and a change before the check for
@@ -305,12 +305,12 @@ mod tests {
     fn room_and_news_follow_the_positions() {
         let control = Control::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
-        assert!(!control.has_news(consumer.position()));
+        assert!(!control.has_unread_records(consumer.position()));
         assert_eq!(producer.room(&control, 256), Ok(true));
         producer.publish(&control, 192);
         assert!(!control.has_to_wake_consumer());
         assert_eq!(producer.room(&control, 128), Ok(false));
-        assert!(control.has_news(consumer.position()));
+        assert!(control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(192));
         consumer.release(&control, 64);
         assert_eq!(producer.room(&control, 128), Ok(true));
@@ -346,7 +346,7 @@ mod tests {
         let control = Control::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
         producer.append_unpublished(&control, 64);
-        assert!(!control.has_news(consumer.position()));
+        assert!(!control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(0));
         assert_eq!(producer.room(&control, 256), Ok(false), "it takes room");
         // The next published bytes publish the appended ones, too.
@@ -363,10 +363,10 @@ mod tests {
         consumer.read_unpublished(&control);
         assert_eq!(consumer.available(&control), Ok(64));
         consumer.release(&control, 64);
-        assert!(!control.has_news(consumer.position()));
+        assert!(!control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(0));
         producer.publish(&control, 64);
-        assert!(control.has_news(consumer.position()));
+        assert!(control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(64));
         // An invalid unpublished position is detected, too.
         control.unpublished.0.store(1 << 40, Ordering::Relaxed);
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(consumer.available(&control), Err(Corrupt));
         control.tail.0.store(u64::MAX, Ordering::Relaxed);
         assert_eq!(consumer.available(&control), Ok(0), "behind");
-        assert!(!control.has_news(consumer.position()));
+        assert!(!control.has_unread_records(consumer.position()));
         producer.publish(&control, 256);
         control.head.0.store(257, Ordering::Relaxed);
         assert_eq!(producer.room(&control, 64), Err(Corrupt));

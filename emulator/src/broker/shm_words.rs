@@ -18,18 +18,18 @@ const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL
 
 /// The words of a mapped memory file.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedWords {
     start: NonNull<AtomicU64>,
     len: usize,
     file: OwnedFd,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread. Its words are atomics.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedWords {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedWords {}
 
-impl Shared {
+impl SharedWords {
     /// Creates and maps a file of `len` zero bytes with this name.
     pub(super) fn new(name: &CStr, len: usize) -> io::Result<Self> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -95,7 +95,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: the mapping was created in `map`, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
