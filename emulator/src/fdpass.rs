@@ -13,7 +13,7 @@ pub(crate) const MAX_FDS: usize = 64;
 const CONTROL_LEN: usize = 64 + MAX_FDS * size_of::<RawFd>();
 
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_LEN]);
+struct CmsgBuf([u8; CONTROL_LEN]);
 
 /// The process at the other end of a unix connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) fn send(
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    let mut control = Control([0; CONTROL_LEN]);
+    let mut control = CmsgBuf([0; CONTROL_LEN]);
     let mut iov = libc::iovec {
         iov_base: message.as_ptr().cast_mut().cast(),
         iov_len: message.len(),
@@ -122,7 +122,7 @@ pub(crate) fn receive(
     connection: BorrowedFd<'_>,
     buf: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut control = Control([0; CONTROL_LEN]);
+    let mut control = CmsgBuf([0; CONTROL_LEN]);
     let mut iov = libc::iovec {
         iov_base: buf.as_mut_ptr().cast(),
         iov_len: buf.len(),

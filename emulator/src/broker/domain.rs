@@ -393,7 +393,7 @@ fn low(word: u64, bits: u32) -> u32 {
     u32::try_from(word & ((1 << bits) - 1)).unwrap_or(0)
 }
 
-type Entry = [u64; REPLAY_WORDS];
+type ReplayWords = [u64; REPLAY_WORDS];
 
 /// Returns the number of entries that a request takes.
 const fn entries_of(one: Repeatable) -> usize {
@@ -413,7 +413,7 @@ fn operation_of(number: u64) -> Option<Operation> {
     OPERATIONS.get(usize::try_from(number).ok()?).copied()
 }
 
-fn words_of(one: Repeatable) -> (Entry, Option<Entry>) {
+fn words_of(one: Repeatable) -> (ReplayWords, Option<ReplayWords>) {
     let begin = |kind: u32, psn: Psn| u64::from(kind) | u64::from(psn.get()) << 8;
     match one {
         Repeatable::Read {
@@ -445,7 +445,10 @@ fn words_of(one: Repeatable) -> (Entry, Option<Entry>) {
     }
 }
 
-fn repeatable_of([first, second, third]: Entry, next: Option<Entry>) -> Option<Repeatable> {
+fn repeatable_of(
+    [first, second, third]: ReplayWords,
+    next: Option<ReplayWords>,
+) -> Option<Repeatable> {
     let psn = Psn::new(low(first >> 8, 24));
     match low(first, 8) {
         READ => Some(Repeatable::Read {

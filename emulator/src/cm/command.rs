@@ -13,7 +13,7 @@ use rocade_wire::{Gid, Pkey, Qpn};
 
 use super::CmAddresses;
 use super::address::{CmAddr, PathHint};
-use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, UdParam, Waiting};
+use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY};
 use super::resolve::{port_range, unspecified, with_port};
@@ -644,7 +644,7 @@ impl CmId {
     pub fn leave(&self, token: u64) -> Result<(), VerbsError> {
         self.with(|core, key, _| {
             let id = core.id(key)?;
-            let of_this = |event: &Waiting| match &event.param {
+            let of_this = |event: &QueuedEvent| match &event.param {
                 CmParam::Ud(ud) if event.kind == CmEventKind::MulticastJoin => {
                     event.id == key && ud.private_data == token.to_ne_bytes()
                 }

@@ -126,7 +126,7 @@ pub struct CmEvent {
 
 /// A queued event.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedEvent {
     pub(super) id: IdKey,
     pub(super) kind: CmEventKind,
     pub(super) status: i32,
@@ -144,7 +144,7 @@ pub struct CmChannel {
 
 #[derive(Debug)]
 pub(super) struct CmEventChannel {
-    pub(super) events: EventQueue<Waiting>,
+    pub(super) events: EventQueue<QueuedEvent>,
 }
 
 impl CmChannel {
@@ -244,14 +244,14 @@ impl CmChannel {
 
     fn take(
         &self,
-        pop: impl FnOnce(&EventQueue<Waiting>) -> Result<Option<Waiting>, VerbsError>,
+        pop: impl FnOnce(&EventQueue<QueuedEvent>) -> Result<Option<QueuedEvent>, VerbsError>,
     ) -> Result<Option<CmEvent>, VerbsError> {
         let mut cm = self.engine.cm().lock();
         // The lock ensures that an event is taken only while its ID exists.
         let Some(waiting) = pop(&self.inner.events)? else {
             return Ok(None);
         };
-        let Waiting {
+        let QueuedEvent {
             id,
             kind,
             status,

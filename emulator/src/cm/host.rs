@@ -13,7 +13,7 @@ use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute};
 use rocade_wire::mad::{CommId, Mad};
 use rocade_wire::{Guid, Psn};
 
-use super::event::{ByKey, CmEventKind, CmParam, Waiting};
+use super::event::{ByKey, CmEventKind, CmParam, QueuedEvent};
 use super::id::{IdCore, IdKey, IdState};
 use super::services::{Binding, Services};
 use crate::broker::{AckJournal, ConnectionJournal};
@@ -28,7 +28,7 @@ const MAX_WAITING: usize = 4_096;
 
 /// A queued datagram to QP 1.
 #[derive(Debug)]
-struct Arrived {
+struct ReceivedMad {
     route: CmRoute,
     mad: Box<[u8; Mad::LEN]>,
 }
@@ -37,7 +37,7 @@ struct Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct CmHost {
     core: Mutex<Option<CmCore>>,
-    arrived: Mutex<Vec<Arrived>>,
+    received: Mutex<Vec<ReceivedMad>>,
     /// There are queued datagrams.
     has_arrived: AtomicBool,
     /// Deadline of the next timer, in ns. 0 if there is none.
@@ -97,7 +97,7 @@ impl CmCore {
             return;
         };
         if id.cookie.is_some() {
-            id.channel.events.push(Waiting {
+            id.channel.events.push(QueuedEvent {
                 id: key,
                 kind,
                 status,
@@ -143,7 +143,7 @@ impl CmCore {
         let Some(id) = self.ids.remove(&key) else {
             return (0, None);
         };
-        let of_this = |event: &Waiting| event.id == key || event.new_id == Some(key);
+        let of_this = |event: &QueuedEvent| event.id == key || event.new_id == Some(key);
         let forgotten = id.channel.events.extract(of_this);
         // Requests that the application has not taken.
         for new in forgotten.into_iter().filter_map(|event| event.new_id) {
@@ -206,9 +206,9 @@ impl CmHost {
 
     /// Queues a datagram to QP 1.
     pub(crate) fn put(&self, local: IpAddr, remote: IpAddr, mad: &[u8; Mad::LEN]) {
-        let mut arrived = self.arrived.lock();
-        if arrived.len() < MAX_WAITING {
-            arrived.push(Arrived {
+        let mut received = self.received.lock();
+        if received.len() < MAX_WAITING {
+            received.push(ReceivedMad {
                 route: CmRoute { local, remote },
                 mad: Box::new(*mad),
             });
@@ -276,8 +276,8 @@ impl EngineInner {
         let core =
             core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));
         host.has_arrived.store(false, Ordering::Release);
-        let arrived = std::mem::take(&mut *host.arrived.lock());
-        for Arrived { route, mad } in arrived {
+        let received = std::mem::take(&mut *host.received.lock());
+        for ReceivedMad { route, mad } in received {
             core.cm.handle_mad(now, route, &mad[..]);
             self.follow_up(core, now);
         }

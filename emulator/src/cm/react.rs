@@ -10,7 +10,7 @@ use rocade_wire::mad::{
     TransportType,
 };
 
-use super::event::{CmEventKind, CmParam, ConnParam, UdParam, Waiting};
+use super::event::{CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
 use super::messages::{ack_timeout, peer_of_request};
@@ -145,7 +145,7 @@ impl CmCore {
         let channel = std::sync::Arc::clone(&id.channel);
         let new = self.add(id);
         self.by_conn.insert(conn, new);
-        channel.events.push(Waiting {
+        channel.events.push(QueuedEvent {
             id: listener,
             kind: CmEventKind::ConnectRequest,
             status: 0,

@@ -12,12 +12,12 @@ use super::error::{ConfigError, Origin};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
     /// `None` allows all addresses.
-    networks: Option<Vec<Network>>,
+    networks: Option<Vec<PeerNetwork>>,
 }
 
 /// A network, as address and mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Network {
+enum PeerNetwork {
     V4 { addr: u32, mask: u32 },
     V6 { addr: u128, mask: u128 },
 }
@@ -38,7 +38,7 @@ impl Peers {
         }
         let networks = text
             .split(',')
-            .map(|item| Network::parse(item.trim()).map_err(bad))
+            .map(|item| PeerNetwork::parse(item.trim()).map_err(bad))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             networks: Some(networks),
@@ -55,7 +55,7 @@ impl Peers {
     }
 }
 
-impl Network {
+impl PeerNetwork {
     fn parse(text: &str) -> Result<Self, String> {
         let (addr, prefix) = match text.split_once('/') {
             Some((addr, prefix)) => (addr, Some(prefix)),
@@ -104,7 +104,7 @@ impl Network {
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for PeerNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::V4 { addr, mask } => {

@@ -49,7 +49,7 @@ use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
 use crate::link::fault::Rule;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::shm::{self, ShmLink};
-use crate::link::sim::{Network, SimLink};
+use crate::link::sim::{SimLink, SimNetwork};
 use crate::link::{Link, LinkError, LocalAddr, SocketOwner, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
@@ -144,7 +144,7 @@ pub(crate) struct EngineInner {
     cm: CmHost,
     hooks: PacketHooks<OwnedTxRoute>,
     /// The simulated network, in a simulation.
-    sim: Option<Arc<Network>>,
+    sim: Option<Arc<SimNetwork>>,
     random: Randomness,
 }
 
@@ -157,7 +157,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
-        let sim = config.simulation.map(|sim| Arc::new(Network::new(sim)));
+        let sim = config.simulation.map(|sim| Arc::new(SimNetwork::new(sim)));
         let clock = match &sim {
             None => Clock::new(),
             Some(network) => Clock::simulated(network.time()),

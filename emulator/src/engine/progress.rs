@@ -93,9 +93,9 @@ impl EngineInner {
 
     /// Receives from the shared memory links.
     #[inline]
-    fn progress_shared(&self, cq: Option<&CqInner>) -> Shared {
+    fn progress_shared(&self, cq: Option<&CqInner>) -> ShmPoll {
         if self.shm_link_count.load(Ordering::Acquire) == 0 {
-            return Shared {
+            return ShmPoll {
                 found: false,
                 sockets: true,
             };
@@ -112,7 +112,7 @@ impl EngineInner {
         } else if !sockets {
             found = self.note_empty_poll(cq);
         }
-        Shared { found, sockets }
+        ShmPoll { found, sockets }
     }
 
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
@@ -388,7 +388,7 @@ impl Origin for Socket<'_> {
 
 /// The result of polling shared memory.
 #[derive(Clone, Copy, Debug)]
-struct Shared {
+struct ShmPoll {
     /// Packets were received.
     found: bool,
     /// The sockets are to be polled now, which takes much longer.

@@ -35,7 +35,7 @@ pub struct Simulation {
 
 /// The network of an engine, and its time.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct SimNetwork {
     latency_ns: u64,
     now_ns: Arc<AtomicU64>,
     flying: Mutex<Flying>,
@@ -59,7 +59,7 @@ struct InFlight {
     bytes: Vec<u8>,
 }
 
-impl Network {
+impl SimNetwork {
     pub(crate) fn new(simulation: Simulation) -> Self {
         let latency_ns = u64::try_from(simulation.latency.as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -94,11 +94,11 @@ impl Network {
 #[derive(Debug)]
 pub(crate) struct SimLink {
     local: LocalAddr,
-    network: Arc<Network>,
+    network: Arc<SimNetwork>,
 }
 
 impl SimLink {
-    pub(crate) const fn new(local: LocalAddr, network: Arc<Network>) -> Self {
+    pub(crate) const fn new(local: LocalAddr, network: Arc<SimNetwork>) -> Self {
         Self { local, network }
     }
 }

@@ -17,7 +17,7 @@ const CONTROL_LEN: usize = 128;
 
 /// A control message buffer, aligned as `cmsghdr` needs it.
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_LEN]);
+struct CmsgBuf([u8; CONTROL_LEN]);
 
 /// The result of [`receive`]: a datagram, or a run of datagrams merged by GRO.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io
 #[inline]
 pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     let mut name = SockAddr::NONE;
-    let mut control = MaybeUninit::<Control>::uninit();
+    let mut control = MaybeUninit::<CmsgBuf>::uninit();
     let mut iov = libc::iovec {
         iov_base: buf.as_mut_ptr().cast(),
         iov_len: buf.len(),
@@ -173,7 +173,7 @@ pub(crate) fn send(
     options: SendOptions,
 ) -> io::Result<usize> {
     let (name, name_len) = sockaddr(to);
-    let mut control = Control([0; CONTROL_LEN]);
+    let mut control = CmsgBuf([0; CONTROL_LEN]);
     // SAFETY: msghdr is plain old data for which zero is a valid value.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_name = (&raw const name).cast_mut().cast();
@@ -237,7 +237,7 @@ pub(crate) fn send(
 
 /// Appends control messages to a buffer.
 struct ControlWriter<'a> {
-    buf: &'a mut Control,
+    buf: &'a mut CmsgBuf,
     len: usize,
 }
 

@@ -48,7 +48,7 @@ enum Object {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct KeyEntry {
     /// The whole key, except for a window, whose tag changes.
     key: u32,
     object: Object,
@@ -72,7 +72,7 @@ pub(crate) enum RemoveError {
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// Their number is a power of two.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<KeyEntry>>,
     count: usize,
     /// Number of windows among them.
     windows: usize,
@@ -167,7 +167,7 @@ impl MrTable {
         regions.windows += usize::from(matches!(object, Object::Window(_)));
         regions.count += 1;
         let place = regions.place(key);
-        regions.entries[place] = Some(Entry { key, object });
+        regions.entries[place] = Some(KeyEntry { key, object });
         Some(key)
     }
 
@@ -216,7 +216,7 @@ impl MrTable {
     /// The keys of the windows that are bound to a region.
     pub(crate) fn windows_of(&self, key: u32) -> Vec<u32> {
         let regions = self.regions.read();
-        let is_bound = |entry: &&Entry| match &entry.object {
+        let is_bound = |entry: &&KeyEntry| match &entry.object {
             Object::Window(window) => window.read().region() == Some(Lkey::new(key)),
             _ => false,
         };
@@ -250,7 +250,7 @@ impl MrTable {
         let mut regions = self.regions.write();
         let place = regions.place(key);
         match &mut regions.entries[place] {
-            Some(Entry {
+            Some(KeyEntry {
                 key: found,
                 object: Object::Region { region, windows },
             }) if *found == key => {
@@ -370,13 +370,13 @@ impl Regions {
     }
 
     #[inline]
-    fn at_place(&self, key: u32) -> Option<&Entry> {
+    fn at_place(&self, key: u32) -> Option<&KeyEntry> {
         self.entries.get(self.place(key))?.as_ref()
     }
 
     //= KEY-02
     #[inline]
-    fn lookup(&self, key: u32) -> Option<&Entry> {
+    fn lookup(&self, key: u32) -> Option<&KeyEntry> {
         self.at_place(key).filter(|entry| entry.key == key)
     }
 
@@ -399,7 +399,7 @@ impl Regions {
     /// Returns the window with this index. The caller lets the window compare the tag.
     pub(super) fn window(&self, key: u32) -> Option<&RwLock<Window>> {
         match self.at_place(key)? {
-            Entry {
+            KeyEntry {
                 key: found,
                 object: Object::Window(window),
             } if index(*found) == index(key) => Some(window),
@@ -488,7 +488,7 @@ impl Regions {
     /// that remove or change regions.
     fn count_windows(&self, region: Option<Lkey>, change: impl Fn(u32, u32) -> u32) {
         if let Some(lkey) = region
-            && let Some(Entry {
+            && let Some(KeyEntry {
                 object: Object::Region { windows, .. },
                 ..
             }) = self.lookup(lkey.get())
@@ -498,7 +498,7 @@ impl Regions {
     }
 }
 
-fn places(count: usize) -> Vec<Option<Entry>> {
+fn places(count: usize) -> Vec<Option<KeyEntry>> {
     std::iter::repeat_with(|| None).take(count).collect()
 }
 
@@ -515,7 +515,7 @@ mod tests {
         let key = regions.new_key(|| words.next().expect("one of both is valid"));
         let place = regions.place(key);
         let object = Object::Null(PD);
-        regions.entries[place] = Some(Entry { key, object });
+        regions.entries[place] = Some(KeyEntry { key, object });
         regions.count += 1;
         key
     }

@@ -10,7 +10,7 @@ use super::cq::Cq;
 use super::poster::{SendPoster, ToDct};
 use super::qp::Qp;
 use crate::error::VerbsError;
-use crate::state::{CrossPart, ManagedQueue, Releasing, Waiting};
+use crate::state::{CompletionWait, CrossPart, ManagedQueue, SendRelease};
 
 /// The role of a queue pair in cross-channel operations (`ibv_exp_qp_create_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +151,9 @@ impl SendPoster<'_> {
         let planned = cq.inner.plan(count, last);
         self.push(&local(wr_id, SendOp::Wait, flags))?;
         let until = planned.commit();
-        self.equip(Operands::Wait(Arc::new(Waiting::new(&cq.inner, until))));
+        self.equip(Operands::Wait(Arc::new(CompletionWait::new(
+            &cq.inner, until,
+        ))));
         Ok(())
     }
 
@@ -184,7 +186,7 @@ impl SendPoster<'_> {
             .plan(count, last)
             .ok_or(VerbsError::InvalidArgument("wqe_count"))?;
         self.push(&local(wr_id, SendOp::Enable, flags))?;
-        let releasing = Releasing {
+        let releasing = SendRelease {
             queue: Arc::clone(queue),
             until: planned.commit(),
         };

@@ -54,7 +54,7 @@ pub struct Mr {
 #[derive(Debug)]
 struct MrInner {
     key: u32,
-    state: Mutex<State>,
+    state: Mutex<MrState>,
     /// The device memory that contains it.
     dm: Option<Arc<DmInner>>,
     /// The limits of an indirect key.
@@ -66,7 +66,7 @@ struct MrInner {
 }
 
 #[derive(Debug)]
-struct State {
+struct MrState {
     pd: Arc<PdInner>,
     /// `None` for a null region and an indirect key.
     region: Option<Region>,
@@ -223,7 +223,7 @@ impl Pd {
         Ok(Mr {
             inner: Arc::new(MrInner {
                 key,
-                state: Mutex::new(State { pd, region }),
+                state: Mutex::new(MrState { pd, region }),
                 dm,
                 indirect,
                 registered: AtomicBool::new(true),
@@ -469,7 +469,7 @@ impl Mr {
             .map_err(|why| self.inner.remove_error(why, &state))?;
         pd.users.add(User::Mr(self.inner.key));
         state.pd.users.remove(User::Mr(self.inner.key));
-        *state = State {
+        *state = MrState {
             pd,
             region: Some(region),
         };
@@ -563,7 +563,7 @@ impl MrInner {
     }
 
     /// Returns the error of a region that cannot be removed or changed.
-    fn remove_error(&self, why: RemoveError, state: &State) -> VerbsError {
+    fn remove_error(&self, why: RemoveError, state: &MrState) -> VerbsError {
         match why {
             RemoveError::Unknown => VerbsError::InvalidArgument("already deregistered"),
             //= DST-07
@@ -581,7 +581,7 @@ impl MrInner {
         }
     }
 
-    fn ended(&self, state: &State) {
+    fn ended(&self, state: &MrState) {
         self.registered.store(false, Ordering::Release);
         let user = User::Mr(self.key);
         if self.holds_pd {

@@ -2,7 +2,7 @@
 
 use rocade_wire::Qpn;
 
-use super::frame::{Layout, Network, TCP, UDP, be16};
+use super::frame::{Layout, NetworkHeader, TCP, UDP, be16};
 use crate::error::VerbsError;
 
 /// Most specifications of a flow.
@@ -150,7 +150,7 @@ impl Masked<EthFields> {
 
 impl Masked<Ipv4Fields> {
     fn matches(&self, frame: &[u8], layout: &Layout) -> Option<bool> {
-        let Some((Network::V4(_), at)) = layout.network else {
+        let Some((NetworkHeader::V4(_), at)) = layout.network else {
             return Some(false);
         };
         let Self { val, mask } = self;
@@ -170,7 +170,7 @@ impl Masked<Ipv4Fields> {
 
 impl Masked<Ipv6Fields> {
     fn matches(&self, frame: &[u8], layout: &Layout) -> Option<bool> {
-        let Some((Network::V6, at)) = layout.network else {
+        let Some((NetworkHeader::V6, at)) = layout.network else {
             return Some(false);
         };
         let Self { val, mask } = self;
@@ -294,7 +294,7 @@ impl FlowAttr {
 pub(crate) struct FlowId(u64);
 
 #[derive(Debug)]
-struct Rule {
+struct FlowRule {
     id: FlowId,
     qpn: Qpn,
     attr: FlowAttr,
@@ -302,7 +302,7 @@ struct Rule {
 
 /// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum FlowDirection {
     /// Received by the device, or sent to itself.
     In,
     /// Sent by the device.
@@ -316,7 +316,7 @@ pub(crate) type Target = (Qpn, u32);
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
     /// The flows by priority, those of equal priority in the order of creation.
-    rules: Vec<Rule>,
+    rules: Vec<FlowRule>,
     named: u64,
 }
 
@@ -327,7 +327,7 @@ impl FlowTable {
         let at = self
             .rules
             .partition_point(|rule| rule.attr.priority <= attr.priority);
-        self.rules.insert(at, Rule { id, qpn, attr });
+        self.rules.insert(at, FlowRule { id, qpn, attr });
         id
     }
 
@@ -356,17 +356,17 @@ impl FlowTable {
         &self,
         frame: &[u8],
         layout: &Layout,
-        direction: Direction,
+        direction: FlowDirection,
     ) -> Vec<Target> {
         let mut targets: Vec<Target> = Vec::new();
-        let mut add = |rule: &Rule| {
+        let mut add = |rule: &FlowRule| {
             if !targets.iter().any(|(qpn, _)| *qpn == rule.qpn) {
                 targets.push((rule.qpn, rule.attr.tag()));
             }
         };
         let of = |kind| self.rules.iter().filter(move |rule| rule.attr.kind == kind);
         let mut taken_at = None;
-        if direction == Direction::In {
+        if direction == FlowDirection::In {
             for rule in of(FlowKind::Normal) {
                 if taken_at.is_some_and(|priority| rule.attr.priority > priority) {
                     break;
@@ -416,7 +416,7 @@ mod tests {
         attr(FlowKind::Normal, 0, specs)
     }
 
-    fn targets(table: &FlowTable, bytes: &[u8], direction: Direction) -> Vec<(u32, u32)> {
+    fn targets(table: &FlowTable, bytes: &[u8], direction: FlowDirection) -> Vec<(u32, u32)> {
         let layout = Layout::of(bytes).expect("a frame");
         let found = table.targets(bytes, &layout, direction);
         found.iter().map(|(qpn, tag)| (qpn.get(), *tag)).collect()
@@ -515,17 +515,20 @@ mod tests {
             ..attr(FlowKind::Normal, 0, &[only_udp])
         };
         let polite = add(16, polite);
-        let all = targets(&table, &udp, Direction::In);
+        let all = targets(&table, &udp, FlowDirection::In);
         assert_eq!(all, [(16, 0), (10, 77), (12, 0), (15, 0)]);
-        assert_eq!(targets(&table, &tcp, Direction::In), [(13, 0), (15, 0)]);
-        assert_eq!(targets(&table, &group, Direction::In), [(14, 0), (15, 0)]);
-        assert_eq!(targets(&table, &udp, Direction::Out), [(15, 0)]);
+        assert_eq!(targets(&table, &tcp, FlowDirection::In), [(13, 0), (15, 0)]);
+        assert_eq!(
+            targets(&table, &group, FlowDirection::In),
+            [(14, 0), (15, 0)]
+        );
+        assert_eq!(targets(&table, &udp, FlowDirection::Out), [(15, 0)]);
         assert_eq!(table.of_qp(Qpn::new(10)), [first]);
         assert!(table.remove(first).is_some() && table.remove(first).is_none());
         assert!(table.remove(polite).is_some());
-        assert_eq!(targets(&table, &udp, Direction::In), [(12, 0), (15, 0)]);
+        assert_eq!(targets(&table, &udp, FlowDirection::In), [(12, 0), (15, 0)]);
         table.add(Qpn::new(17), normal(&[FlowSpec::Drop, only_udp]));
-        assert_eq!(targets(&table, &udp, Direction::In), [(15, 0)]);
+        assert_eq!(targets(&table, &udp, FlowDirection::In), [(15, 0)]);
     }
 
     #[test]

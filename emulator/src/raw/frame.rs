@@ -19,7 +19,7 @@ const TCP_PSH_FIN: u8 = 0x09;
 
 /// The network header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
+pub(crate) enum NetworkHeader {
     /// IPv4, with the length of its header in bytes.
     V4(usize),
     /// IPv6, without extension headers.
@@ -34,7 +34,7 @@ pub(crate) struct Layout {
     /// The outermost VLAN tag.
     pub(crate) vlan: Option<u16>,
     /// Type and offset of the network header.
-    pub(crate) network: Option<(Network, usize)>,
+    pub(crate) network: Option<(NetworkHeader, usize)>,
     /// Protocol and offset of the TCP or UDP header, absent in later fragments.
     pub(crate) transport: Option<(u8, usize)>,
 }
@@ -79,9 +79,9 @@ impl Layout {
     fn find_transport(&self, frame: &[u8]) -> Option<(u8, usize)> {
         let (kind, at) = self.network?;
         let (protocol, behind) = match kind {
-            Network::V4(_) if be16(frame, at + 6) & 0x1fff != 0 => return None,
-            Network::V4(len) => (*frame.get(at + 9)?, at + len),
-            Network::V6 => (*frame.get(at + 6)?, at + IPV6_LEN),
+            NetworkHeader::V4(_) if be16(frame, at + 6) & 0x1fff != 0 => return None,
+            NetworkHeader::V4(len) => (*frame.get(at + 9)?, at + len),
+            NetworkHeader::V6 => (*frame.get(at + 6)?, at + IPV6_LEN),
         };
         let len = match protocol {
             UDP => UDP_LEN,
@@ -106,8 +106,8 @@ impl Layout {
         let (kind, at) = self.network?;
         let (_, from) = self.transport?;
         let end = match kind {
-            Network::V4(_) => at + usize::from(be16(frame, at + 2)),
-            Network::V6 => at + IPV6_LEN + usize::from(be16(frame, at + 4)),
+            NetworkHeader::V4(_) => at + usize::from(be16(frame, at + 2)),
+            NetworkHeader::V6 => at + IPV6_LEN + usize::from(be16(frame, at + 4)),
         };
         (from..=frame.len()).contains(&end).then_some(from..end)
     }
@@ -117,21 +117,21 @@ impl Layout {
         let (kind, at) = self.network?;
         let (protocol, _) = self.transport?;
         let addresses = match kind {
-            Network::V4(_) => at + 12..at + 20,
-            Network::V6 => at + 8..at + 40,
+            NetworkHeader::V4(_) => at + 12..at + 20,
+            NetworkHeader::V6 => at + 8..at + 40,
         };
         Some(sum(frame.get(addresses)?) + len as u64 + u64::from(protocol))
     }
 }
 
-fn network(frame: &[u8], ether_type: u16, at: usize) -> Option<Network> {
+fn network(frame: &[u8], ether_type: u16, at: usize) -> Option<NetworkHeader> {
     let first = *frame.get(at)?;
     match (ether_type, first >> 4) {
         (IPV4, 4) => {
             let len = usize::from(first & 0xf) * 4;
-            (len >= 20 && frame.len() >= at + len).then_some(Network::V4(len))
+            (len >= 20 && frame.len() >= at + len).then_some(NetworkHeader::V4(len))
         }
-        (IPV6, 6) => (frame.len() >= at + IPV6_LEN).then_some(Network::V6),
+        (IPV6, 6) => (frame.len() >= at + IPV6_LEN).then_some(NetworkHeader::V6),
         _ => None,
     }
 }
@@ -157,7 +157,7 @@ const fn folded(mut sum: u64) -> u16 {
 
 /// Returns true for TCP or UDP over IPv4 with two valid checksums.
 pub(crate) fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
-    let Some((Network::V4(len), at)) = layout.network else {
+    let Some((NetworkHeader::V4(len), at)) = layout.network else {
         return false;
     };
     let right = || {
@@ -178,7 +178,7 @@ pub(crate) fn fill_checksums(frame: &mut [u8]) {
     let Some(layout) = Layout::of(frame) else {
         return;
     };
-    if let Some((Network::V4(len), at)) = layout.network {
+    if let Some((NetworkHeader::V4(len), at)) = layout.network {
         put16(frame, at + 10, 0);
         let header = frame.get(at..at + len).map_or(0, sum);
         put16(frame, at + 10, folded(header));
@@ -254,13 +254,13 @@ fn number(segment: &mut [u8], layout: &Layout, (index, offset, is_last): (u16, u
         return;
     };
     match kind {
-        Network::V4(_) => {
+        NetworkHeader::V4(_) => {
             let total = len(at);
             put16(segment, at + 2, total);
             let id = be16(segment, at + 4);
             put16(segment, at + 4, id.wrapping_add(index));
         }
-        Network::V6 => {
+        NetworkHeader::V6 => {
             let payload = len(at + IPV6_LEN);
             put16(segment, at + 4, payload);
         }
@@ -423,11 +423,11 @@ pub(crate) mod tests {
     fn headers_are_found_behind_tags() {
         let plain = Layout::of(&frame(false, TCP, None, b"x")).unwrap();
         assert_eq!((plain.vlan, plain.ether_type), (None, IPV4));
-        assert_eq!(plain.network, Some((Network::V4(20), 14)));
+        assert_eq!(plain.network, Some((NetworkHeader::V4(20), 14)));
         assert_eq!(plain.transport, Some((TCP, 34)));
         let tagged = Layout::of(&frame(true, UDP, Some(0x2005), b"x")).unwrap();
         assert_eq!((tagged.vlan, tagged.ether_type), (Some(0x2005), IPV6));
-        assert_eq!(tagged.network, Some((Network::V6, 18)));
+        assert_eq!(tagged.network, Some((NetworkHeader::V6, 18)));
         assert_eq!(tagged.transport, Some((UDP, 58)));
         let mut fragment = frame(false, UDP, None, b"x");
         fragment[21] = 1;

@@ -17,11 +17,11 @@ use rocade_wire::Qpn;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 
-pub(crate) use flow::{Direction, FlowId, Target};
 pub use flow::{
     EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
     PortFields,
 };
+pub(crate) use flow::{FlowDirection, FlowId, Target};
 pub(crate) use frame::Layout;
 pub(crate) use ports::{RawPorts, Sent};
 pub(crate) use socket::PacketSocket;
@@ -187,9 +187,9 @@ impl RawPort {
         }
         let to_itself = bytes.starts_with(&self.interface.mac);
         let direction = if arrived.is_outgoing && !to_itself {
-            Direction::Out
+            FlowDirection::Out
         } else {
-            Direction::In
+            FlowDirection::In
         };
         let mut deliver = |frame: &[u8]| {
             if let Some(layout) = Layout::of(frame) {

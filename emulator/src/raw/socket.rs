@@ -79,7 +79,7 @@ struct Request {
 
 /// A control message buffer, aligned as `cmsghdr` needs it.
 #[repr(C, align(8))]
-struct Control([u8; 128]);
+struct CmsgBuf([u8; 128]);
 
 /// Frames that an interface additionally accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Default for FrameBuffer {
 
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedFrame {
     place: Range<usize>,
     /// True if the interface has sent the frame.
     pub(crate) is_outgoing: bool,
@@ -137,8 +137,8 @@ pub(crate) struct Arrived {
 
 impl FrameBuffer {
     /// Returns the bytes of a frame.
-    pub(crate) fn frame(&self, arrived: &Arrived) -> &[u8] {
-        self.0.get(arrived.place.clone()).unwrap_or(&[])
+    pub(crate) fn frame(&self, received_frame: &ReceivedFrame) -> &[u8] {
+        self.0.get(received_frame.place.clone()).unwrap_or(&[])
     }
 }
 
@@ -282,11 +282,11 @@ impl PacketSocket {
     ///
     /// # Errors
     /// Errors of recvmsg(2), such as `NetworkDown`. The socket stays usable.
-    pub(crate) fn receive(&self, buffer: &mut FrameBuffer) -> io::Result<Option<Arrived>> {
+    pub(crate) fn receive(&self, buffer: &mut FrameBuffer) -> io::Result<Option<ReceivedFrame>> {
         let mut header = VnetHeader::default();
         // SAFETY: the structure consists of integers, for which zero is a value.
         let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
-        let mut control = MaybeUninit::<Control>::uninit();
+        let mut control = MaybeUninit::<CmsgBuf>::uninit();
         let room = &mut buffer.0[TAG_ROOM..];
         let mut pieces = [
             libc::iovec {
@@ -305,7 +305,7 @@ impl PacketSocket {
         msg.msg_iov = pieces.as_mut_ptr();
         msg.msg_iovlen = pieces.len();
         msg.msg_control = control.as_mut_ptr().cast();
-        msg.msg_controllen = size_of::<Control>();
+        msg.msg_controllen = size_of::<CmsgBuf>();
         // SAFETY: every pointer in `msg` is to a live local or to the buffer, which is exclusively borrowed,
         // each with its true length.
         let received = unsafe {
@@ -342,7 +342,7 @@ impl PacketSocket {
             place.start = 0;
         }
         let segment_len = usize::from(header.gso_size);
-        Ok(Some(Arrived {
+        Ok(Some(ReceivedFrame {
             place,
             is_outgoing: from.sll_pkttype == PACKET_OUTGOING,
             segment_len: (header.gso_type != 0 && segment_len > 0).then_some(segment_len),

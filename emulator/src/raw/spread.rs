@@ -2,7 +2,7 @@
 
 use rocade_wire::Qpn;
 
-use super::frame::{Layout, Network, TCP, UDP};
+use super::frame::{Layout, NetworkHeader, TCP, UDP};
 
 /// Length of a key of the Toeplitz hash, enough for the longest input.
 pub const RSS_KEY_LEN: usize = 40;
@@ -54,8 +54,8 @@ impl Spread {
             }
         };
         match layout.network {
-            Some((Network::V4(_), at)) => add(IPV4, at + 12, 4),
-            Some((Network::V6, at)) => add(IPV6, at + 8, 16),
+            Some((NetworkHeader::V4(_), at)) => add(IPV4, at + 12, 4),
+            Some((NetworkHeader::V6, at)) => add(IPV6, at + 8, 16),
             None => {}
         }
         match layout.transport {

@@ -28,7 +28,7 @@ pub(super) enum Added {
 
 #[derive(Debug)]
 pub(crate) struct CqRing {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<CqEntry>,
     /// Number of the next completion.
     next: u64,
     /// Room reserved for completions that are about to come.
@@ -77,7 +77,7 @@ impl Moderation {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CqEntry {
     number: u64,
     completion: Completion,
 }
@@ -211,7 +211,7 @@ impl CqRing {
         }
         let solicited = completion.status != WcStatus::Success
             || (completion.solicited && !completion.is_send());
-        self.entries.push_back(Entry {
+        self.entries.push_back(CqEntry {
             number: self.next,
             completion,
         });

@@ -112,12 +112,12 @@ impl Planned<'_> {
 
 /// Releases work requests of a queue.
 #[derive(Debug)]
-pub(crate) struct Releasing {
+pub(crate) struct SendRelease {
     pub(crate) queue: Arc<ManagedQueue>,
     pub(crate) until: u32,
 }
 
-impl Release for Releasing {
+impl Release for SendRelease {
     fn release(&self) {
         self.queue.gate.release_to(self.until);
         if let Some((service_queue, qpn)) = &self.queue.wakes {
@@ -150,14 +150,14 @@ impl CqInner {
 
 /// A WAIT request for completions of a CQ, which cannot be destroyed meanwhile.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct CompletionWait {
     cq: Arc<CqInner>,
     until: u32,
     /// The waiting QP once it waits. 0 is no QP number.
     who: AtomicU32,
 }
 
-impl Waiting {
+impl CompletionWait {
     pub(crate) fn new(cq: &Arc<CqInner>, until: u32) -> Self {
         cq.waits().pending.fetch_add(1, Ordering::AcqRel);
         Self {
@@ -168,14 +168,14 @@ impl Waiting {
     }
 }
 
-impl Condition for Waiting {
+impl Condition for CompletionWait {
     fn holds_for(&self, who: Qpn) -> bool {
         self.who.store(who.get(), Ordering::Relaxed);
         self.cq.has_produced(self.until, who)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for CompletionWait {
     fn drop(&mut self) {
         let who = self.who.load(Ordering::Relaxed);
         if who != 0 {

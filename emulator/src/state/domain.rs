@@ -41,7 +41,7 @@ pub(crate) struct Domain {
     /// The index of the device and the file that identify the domain.
     key: Option<(u32, FileId)>,
     srqs: RwLock<HashMap<Srqn, Arc<SrqInner>>>,
-    shared: Option<Shared>,
+    shared: Option<SharedDomain>,
 }
 
 /// Prints the numbers of the queues only: each queue refers back to its domain.
@@ -59,7 +59,7 @@ impl fmt::Debug for Domain {
 
 /// The state that a domain shares with other processes.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedDomain {
     /// The key of the domain at the broker.
     pub(crate) key: DomainKey,
     pub(crate) memory: Arc<DomainMemory>,
@@ -108,7 +108,7 @@ impl Domains {
             device: file.device,
             inode: file.inode,
         };
-        let shared = share(shared_key)?.map(|(memory, slot)| Shared {
+        let shared = share(shared_key)?.map(|(memory, slot)| SharedDomain {
             key: shared_key,
             memory: Arc::new(memory),
             slot,
@@ -174,7 +174,7 @@ impl Domains {
 }
 
 impl Domain {
-    fn new(key: Option<(u32, FileId)>, shared: Option<Shared>) -> Self {
+    fn new(key: Option<(u32, FileId)>, shared: Option<SharedDomain>) -> Self {
         Self {
             key,
             srqs: RwLock::default(),
@@ -183,7 +183,7 @@ impl Domain {
     }
 
     /// The state shared with other processes, if there are any.
-    pub(crate) const fn shared(&self) -> Option<&Shared> {
+    pub(crate) const fn shared(&self) -> Option<&SharedDomain> {
         self.shared.as_ref()
     }
 
@@ -249,7 +249,8 @@ impl ReceiveDomain for Domain {
     fn is_elsewhere(&self, srqn: Srqn) -> bool {
         // The number of an SRQ contains the slot of its process.
         let slot = ProcessSlot::of(Qpn::new(srqn.get()));
-        let is_of_other = |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
+        let is_of_other =
+            |shared: &SharedDomain| slot != shared.slot && shared.memory.is_member(slot);
         self.shared.as_ref().is_some_and(is_of_other)
     }
 

@@ -30,7 +30,7 @@ pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
 pub(crate) use cq::{CompChannelState, CqInner};
 pub(crate) use cq_ring::CqRing;
-pub(crate) use cross::{CrossPart, ManagedQueue, Releasing, Waiting};
+pub(crate) use cross::{CompletionWait, CrossPart, ManagedQueue, SendRelease};
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
 pub(crate) use event_queue::{AckCounter, EventQueue};

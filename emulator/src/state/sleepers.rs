@@ -36,11 +36,11 @@ enum Watcher {
 pub(crate) struct Sleepers {
     /// Number of sleeping pollers that were not woken yet. Threads that add completions read it.
     unwoken: CachePadded<AtomicUsize>,
-    state: Mutex<State>,
+    state: Mutex<SleeperState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SleeperState {
     watcher: Watcher,
     /// The descriptor of each sleeping poller, and whether it was woken.
     asleep: Vec<(Arc<OwnedFd>, bool)>,
@@ -162,13 +162,13 @@ impl Sleepers {
         asleep.any(|(fd, woken)| *woken && Arc::ptr_eq(fd, &sleeper.wake_fd))
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &SleeperState) {
         let unwoken = state.asleep.iter().filter(|(_, woken)| !woken).count();
         self.unwoken.store(unwoken, Ordering::Relaxed);
     }
 }
 
-impl State {
+impl SleeperState {
     fn wake_all(&mut self) {
         for (fd, woken) in &mut self.asleep {
             if !*woken {

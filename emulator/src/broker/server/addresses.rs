@@ -8,7 +8,7 @@ use super::super::SlotStatus;
 use super::super::group::{Group, RestoreError};
 use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
 use super::super::sys::effective_uid;
-use super::requests::Refusal;
+use super::requests::RequestRefusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
 use crate::link::address_lock::{AddressLock, AddressLockError};
 use crate::link::socket_owner::{self, BoundSocket};
@@ -22,7 +22,7 @@ const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of attempts to lock an address that another process has locked.
 const RECHECK_LOCK: Duration = Duration::from_millis(100);
 
-impl From<LinkError> for Refusal {
+impl From<LinkError> for RequestRefusal {
     fn from(error: LinkError) -> Self {
         if let LinkError::System {
             local,
@@ -149,7 +149,9 @@ impl Server {
                         client.pending = Some(pending.after(LOOK_AGAIN));
                         return;
                     }
-                    Err(Refused::ForNow) => Refusal::new(RefusalCode::Limit, TOO_MANY_IN_FLIGHT),
+                    Err(Refused::ForNow) => {
+                        RequestRefusal::new(RefusalCode::Limit, TOO_MANY_IN_FLIGHT)
+                    }
                     Err(Refused::ForEver) => return client.gone = true,
                 },
                 None => return,

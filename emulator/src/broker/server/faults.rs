@@ -9,7 +9,7 @@ use super::super::faults::{
 };
 use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
-use super::requests::Refusal;
+use super::requests::RequestRefusal;
 use super::{Client, Server};
 use crate::link::fault::{MAX_RULES, Rule};
 
@@ -124,19 +124,19 @@ impl Client {
 }
 
 impl Server {
-    pub(super) fn add_fault(&mut self, text: &str) -> Result<Response, Refusal> {
+    pub(super) fn add_fault(&mut self, text: &str) -> Result<Response, RequestRefusal> {
         let rule = Rule::parse(text)
-            .map_err(|error| Refusal::new(RefusalCode::Malformed, error.to_string()))?;
+            .map_err(|error| RequestRefusal::new(RefusalCode::Malformed, error.to_string()))?;
         let text = rule.to_string();
         if text.len() > MAX_RULE_LEN {
             let why = format!("a rule has at most {MAX_RULE_LEN} bytes");
-            return Err(Refusal::new(RefusalCode::Limit, why));
+            return Err(RequestRefusal::new(RefusalCode::Limit, why));
         }
         let own = self.clients.iter().map(|client| client.faults.own.len());
         if self.faults.rules.len() + own.max().unwrap_or(0) >= MAX_RULES {
             let why =
                 format!("there are {MAX_RULES} rules already; `rocade fault clear` makes room");
-            return Err(Refusal::new(RefusalCode::Limit, why));
+            return Err(RequestRefusal::new(RefusalCode::Limit, why));
         }
         let rule = self.faults.number(text);
         let id = rule.id;

@@ -19,12 +19,12 @@ use crate::random;
 use crate::steering::ProcessSlot;
 
 /// The refusal of a request.
-pub(super) struct Refusal {
+pub(super) struct RequestRefusal {
     pub(super) code: RefusalCode,
     pub(super) text: String,
 }
 
-impl Refusal {
+impl RequestRefusal {
     pub(super) fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         Self {
             code,
@@ -76,9 +76,9 @@ impl Server {
                      (protocol {theirs}). When the programs that use it have ended, \
                      `rocade broker stop` makes room for one of this version"
                 );
-                Err(Refusal::new(RefusalCode::Version, text))
+                Err(RequestRefusal::new(RefusalCode::Version, text))
             }
-            Err(error) => Err(Refusal::malformed(&error.to_string())),
+            Err(error) => Err(RequestRefusal::malformed(&error.to_string())),
         };
         if let Err(refusal) = result {
             self.refuse(index, refusal);
@@ -86,8 +86,8 @@ impl Server {
     }
 
     /// Sends a client the refusal of its request.
-    pub(super) fn refuse(&mut self, index: usize, refusal: Refusal) {
-        let Refusal { code, text } = refusal;
+    pub(super) fn refuse(&mut self, index: usize, refusal: RequestRefusal) {
+        let RequestRefusal { code, text } = refusal;
         let peer = self.clients[index].peer;
         if code == RefusalCode::Limit && self.gives_way_to(peer) {
             return;
@@ -136,7 +136,12 @@ impl Server {
         self.tell(notifications);
     }
 
-    fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn answer(
+        &mut self,
+        index: usize,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), RequestRefusal> {
         let has_slot = self.clients[index].slot;
         match (request, has_slot) {
             (
@@ -165,7 +170,7 @@ impl Server {
                 let restored = self.restore(local, key, first.into(), fds);
                 restored.map_err(|(at, error)| {
                     let text = format!("socket {at} of {local}: {error:?}");
-                    Refusal::new(RefusalCode::NotAllowed, text)
+                    RequestRefusal::new(RefusalCode::NotAllowed, text)
                 })?;
                 if let Some(group) = self.groups.get_mut(&local) {
                     group.resume(slot);
@@ -269,12 +274,14 @@ impl Server {
                 self.stop = true;
                 Ok(())
             }
-            _ => Err(Refusal::malformed("the request is not valid in this state")),
+            _ => Err(RequestRefusal::malformed(
+                "the request is not valid in this state",
+            )),
         }
     }
 
     /// Leases a slot to a new client.
-    fn lease(&mut self, index: usize) -> Result<(), Refusal> {
+    fn lease(&mut self, index: usize) -> Result<(), RequestRefusal> {
         let client = &self.clients[index];
         let taken = |slot| {
             self.domains.needs(slot) || self.clients.iter().any(|client| client.slot == Some(slot))
@@ -282,8 +289,8 @@ impl Server {
         let (slot, lock) = self
             .slots
             .lease(taken, client.peer.pid, &client.name)
-            .map_err(|error| Refusal::system("failed to lease a slot", &error))?
-            .ok_or_else(|| Refusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
+            .map_err(|error| RequestRefusal::system("failed to lease a slot", &error))?
+            .ok_or_else(|| RequestRefusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
         // The last client of the slot may be gone unnoticed.
         self.release(slot);
         let client = &mut self.clients[index];
@@ -301,7 +308,12 @@ impl Server {
     }
 
     /// Accepts a client that has a slot from an earlier broker.
-    fn resume(&mut self, index: usize, slot: ProcessSlot, proof: OwnedFd) -> Result<(), Refusal> {
+    fn resume(
+        &mut self,
+        index: usize,
+        slot: ProcessSlot,
+        proof: OwnedFd,
+    ) -> Result<(), RequestRefusal> {
         let client = &self.clients[index];
         let resumed = self
             .slots
@@ -311,7 +323,7 @@ impl Server {
             Ok(Resumed::Relocked(lock)) => Some(lock),
             Ok(Resumed::Refused) | Err(_) => {
                 let text = format!("slot {slot} is not the client's");
-                return Err(Refusal::new(RefusalCode::NotAllowed, text));
+                return Err(RequestRefusal::new(RefusalCode::NotAllowed, text));
             }
         };
         // The client lives and sends its journal again.

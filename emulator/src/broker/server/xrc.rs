@@ -14,7 +14,7 @@ use super::super::protocol::{
     DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetEvent,
 };
 use super::Server;
-use super::requests::Refusal;
+use super::requests::RequestRefusal;
 use crate::steering::ProcessSlot;
 
 /// Most domains, each of which takes a descriptor.
@@ -244,13 +244,13 @@ impl Server {
         slot: ProcessSlot,
         opening: DomainOpening,
         memory: Option<OwnedFd>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestRefusal> {
         let opened = self.domains.open(slot, opening, memory);
         let opened = opened.map_err(|error| match error.kind() {
             io::ErrorKind::OutOfMemory => {
-                Refusal::new(RefusalCode::Limit, "there are too many shared XRC domains")
+                RequestRefusal::new(RefusalCode::Limit, "there are too many shared XRC domains")
             }
-            _ => Refusal::system("failed to share an XRC domain", &error),
+            _ => RequestRefusal::system("failed to share an XRC domain", &error),
         })?;
         let client = &mut self.clients[index];
         match opened {

@@ -141,7 +141,7 @@ impl Queue {
 /// A capture of this process, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    shared: Arc<Shared>,
+    shared: Arc<CaptureShared>,
     /// The process that started the capture. A forked child has a copy of the queue, but no writer.
     process: u32,
     writer: Option<JoinHandle<()>>,
@@ -149,7 +149,7 @@ pub(crate) struct Capture {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CaptureShared {
     queue: Mutex<Queue>,
     /// Locked while the queue is emptied and written, so that chunks stay in order.
     file: Mutex<Sections>,
@@ -161,7 +161,7 @@ impl Capture {
     /// # Errors
     /// Errors of opening, or `InvalidData` if the file exists and is not a pcapng file.
     pub(crate) fn start(path: &Path) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CaptureShared {
             queue: Mutex::default(),
             file: Mutex::new(Sections::open(path)?),
         });
@@ -211,7 +211,7 @@ impl Drop for Capture {
     }
 }
 
-impl Shared {
+impl CaptureShared {
     /// Runs the writer thread.
     fn write_all(&self) {
         crate::sys::block_all_signals();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 
-use super::memory::Direction;
+use super::memory::RingDirection;
 use super::{
     HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
 };
@@ -40,11 +40,11 @@ pub fn records(input: &[u8]) {
             4 => {
                 let at = u64::from(operand) * RECORD_HEADER as u64 % RING_LEN as u64;
                 a.memory
-                    .write(Direction::First, at, &[what, what >> 3, what, 1]);
+                    .write(RingDirection::First, at, &[what, what >> 3, what, 1]);
                 damaged = true;
             }
             5 => {
-                let control = a.memory.control(Direction::First);
+                let control = a.memory.control(RingDirection::First);
                 control.damage(what >> 3, u64::from(operand) << (what >> 5));
                 damaged = true;
             }

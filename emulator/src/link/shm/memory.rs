@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use super::ring::Control;
+use super::ring::RingControl;
 use crate::memory::{Fault, Readable};
 
 /// Length of the control words: 64 KiB, a multiple of every page size.
@@ -30,18 +30,18 @@ const FILE_LEN: usize = CONTROL_LEN + 2 * RING_LEN;
 /// The file can be neither shortened (which would make accesses fatal) nor extended.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-const _: () = assert!(2 * size_of::<Control>() <= CONTROL_LEN);
+const _: () = assert!(2 * size_of::<RingControl>() <= CONTROL_LEN);
 
 /// One of the two rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum RingDirection {
     /// From the process that requested the link.
     First,
     /// To the process that requested the link.
     Second,
 }
 
-impl Direction {
+impl RingDirection {
     pub(super) const fn reverse(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -180,8 +180,8 @@ impl SharedMemory {
 
     /// Returns the control words of a direction.
     #[inline]
-    pub(super) fn control(&self, direction: Direction) -> &Control {
-        let words = self.control.start.cast::<Control>();
+    pub(super) fn control(&self, direction: RingDirection) -> &RingControl {
+        let words = self.control.start.cast::<RingControl>();
         // SAFETY: the area holds two of them (asserted above). It is page-aligned, and mapped as
         // long as `self` lives.
         let words = unsafe { words.add(direction.index()) };
@@ -192,7 +192,7 @@ impl SharedMemory {
 
     /// Returns the address of `len` bytes at a ring position.
     #[inline]
-    fn place(&self, direction: Direction, position: u64, len: usize) -> NonNull<u8> {
+    fn place(&self, direction: RingDirection, position: u64, len: usize) -> NonNull<u8> {
         assert!(len <= RING_LEN, "no record is longer than the ring");
         // The mask keeps the bits below the ring length, which is a usize.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
@@ -203,7 +203,7 @@ impl SharedMemory {
 
     /// Copies bytes into a ring.
     #[inline]
-    pub(super) fn write(&self, direction: Direction, position: u64, bytes: &[u8]) {
+    pub(super) fn write(&self, direction: RingDirection, position: u64, bytes: &[u8]) {
         let place = self.place(direction, position, bytes.len());
         // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is memory of this process or the
         // application, so it does not overlap with shared memory, of which no `&mut` exists.
@@ -212,7 +212,7 @@ impl SharedMemory {
 
     /// Prefetches a cache line for reading. The producer has written it.
     #[inline]
-    pub(super) fn fetch(&self, direction: Direction, position: u64) {
+    pub(super) fn fetch(&self, direction: RingDirection, position: u64) {
         let place = self.place(direction, position, 1);
         // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]
@@ -230,7 +230,7 @@ impl SharedMemory {
 
     /// Prefetches a cache line for writing. The consumer has read it.
     #[inline]
-    pub(super) fn fetch_for_writing(&self, direction: Direction, position: u64) {
+    pub(super) fn fetch_for_writing(&self, direction: RingDirection, position: u64) {
         let place = self.place(direction, position, 1);
         // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]
@@ -253,7 +253,7 @@ impl SharedMemory {
     #[inline]
     pub(super) fn write_from(
         &self,
-        direction: Direction,
+        direction: RingDirection,
         position: u64,
         payload: Readable<'_>,
     ) -> Result<(), Fault> {
@@ -264,7 +264,7 @@ impl SharedMemory {
 
     /// Copies the current bytes out of a ring.
     #[inline]
-    pub(super) fn copy(&self, direction: Direction, position: u64, out: &mut [u8]) {
+    pub(super) fn copy(&self, direction: RingDirection, position: u64, out: &mut [u8]) {
         let place = self.place(direction, position, out.len());
         // SAFETY: as for `write`.
         unsafe { ptr::copy_nonoverlapping(place.as_ptr(), out.as_mut_ptr(), out.len()) };
@@ -273,7 +273,7 @@ impl SharedMemory {
     /// Returns bytes in place. The other process should not change them, but can. No decision may
     /// depend on their values. They may only be copied on.
     #[inline]
-    pub(super) fn in_place(&self, direction: Direction, position: u64, len: usize) -> &[u8] {
+    pub(super) fn in_place(&self, direction: RingDirection, position: u64, len: usize) -> &[u8] {
         let place = self.place(direction, position, len);
         // SAFETY: `len` mapped bytes that live as long as `self`. This process does not write to
         // them before the caller has released them, and never has a `&mut` to them.
@@ -358,12 +358,15 @@ mod tests {
             SharedMemory::map(file.as_fd()).unwrap(),
         );
         let position = 7 * RING_LEN as u64 - 3;
-        ours.write(Direction::Second, position, b"abcdef");
-        assert_eq!(theirs.in_place(Direction::Second, position, 6), b"abcdef");
+        ours.write(RingDirection::Second, position, b"abcdef");
+        assert_eq!(
+            theirs.in_place(RingDirection::Second, position, 6),
+            b"abcdef"
+        );
         let mut start = [0; 3];
-        theirs.copy(Direction::Second, 0, &mut start);
+        theirs.copy(RingDirection::Second, 0, &mut start);
         assert_eq!(&start, b"def");
-        theirs.copy(Direction::First, 0, &mut start);
+        theirs.copy(RingDirection::First, 0, &mut start);
         assert_eq!(start, [0; 3]);
     }
 

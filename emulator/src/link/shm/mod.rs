@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::{Packet, PacketError, ShortPacket};
 
-use memory::{Direction, RING_LEN, SharedMemory};
+use memory::{RING_LEN, RingDirection, SharedMemory};
 pub(crate) use memory::{create, wake_fd};
-use ring::{Consumed, Consumer, Control, Corrupt, Producer};
+use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
 use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
@@ -119,7 +119,7 @@ pub(crate) struct ShmLink {
     peer: LocalAddr,
     slot: ProcessSlot,
     memory: SharedMemory,
-    tx: Direction,
+    tx: RingDirection,
     producer: Mutex<Producer>,
     consumer: Mutex<Consumer>,
     /// The consumer's position, to check for packets without its lock.
@@ -147,9 +147,9 @@ impl ShmLink {
             slot: offer.slot,
             memory,
             tx: if offer.asked {
-                Direction::First
+                RingDirection::First
             } else {
-                Direction::Second
+                RingDirection::Second
             },
             producer: Mutex::new(Producer::new(len)),
             consumer: Mutex::new(Consumer::new(len)),
@@ -383,7 +383,7 @@ impl ShmLink {
 
     /// Returns the control words of the receive direction.
     #[inline]
-    fn rx_control(&self) -> &Control {
+    fn rx_control(&self) -> &RingControl {
         self.memory.control(self.tx.reverse())
     }
 

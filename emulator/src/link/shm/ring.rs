@@ -3,7 +3,7 @@
 //! One direction of a link is a byte ring with one producer and one consumer process. Positions
 //! count bytes since the beginning and only grow. The place in the ring is the position modulo the
 //! ring length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]).
-//! Values that the other process writes into [`Control`] are validated at every use.
+//! Values that the other process writes into [`RingControl`] are validated at every use.
 //!
 //! A process first announces that it sleeps or waits for room, and then checks once more
 //! ([`announce_sleep`], [`Producer::room_or_wait`]). The other process first produces or consumes,
@@ -21,7 +21,7 @@ struct Apart<T>(T);
 /// The shared words of one direction. Every content is valid.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct RingControl {
     /// The producer's position: all bytes before it are published.
     tail: Apart<AtomicU64>,
     /// The end of the unpublished bytes. All bytes before it are written and will be published
@@ -65,7 +65,7 @@ pub(super) struct Consumer {
     len: u64,
 }
 
-impl Control {
+impl RingControl {
     #[cfg(any(test, loom))]
     pub(super) fn new() -> Self {
         let word = || Apart(AtomicU64::new(0));
@@ -129,7 +129,9 @@ const fn ahead(position: u64, of: u64) -> u64 {
 
 /// Announces the sleep of a consumer, given its position in each of its rings. Returns true if it
 /// may sleep: nothing is there, and each producer wakes it for the next record.
-pub(super) fn announce_sleep<'c>(rings: impl Iterator<Item = (&'c Control, u64)> + Clone) -> bool {
+pub(super) fn announce_sleep<'c>(
+    rings: impl Iterator<Item = (&'c RingControl, u64)> + Clone,
+) -> bool {
     for (control, _) in rings.clone() {
         control.sleeping.0.store(1, Ordering::Relaxed);
     }
@@ -168,7 +170,7 @@ impl Producer {
     #[inline]
     pub(super) fn room_or_wait(
         &mut self,
-        control: &Control,
+        control: &RingControl,
         need: u64,
         wait: bool,
     ) -> Result<bool, Corrupt> {
@@ -185,7 +187,7 @@ impl Producer {
 
     /// Returns true if there is room for `need` bytes.
     #[inline]
-    fn room(&mut self, control: &Control, need: u64) -> Result<bool, Corrupt> {
+    fn room(&mut self, control: &RingControl, need: u64) -> Result<bool, Corrupt> {
         if self.len - (self.tail.wrapping_sub(self.head_seen)) >= need {
             return Ok(true);
         }
@@ -199,24 +201,24 @@ impl Producer {
         Ok(self.len - used >= need)
     }
 
-    /// Publishes `count` bytes, for which there was room. Call [`Control::has_to_wake_consumer`]
+    /// Publishes `count` bytes, for which there was room. Call [`RingControl::has_to_wake_consumer`]
     /// afterwards.
     #[inline]
-    pub(super) fn publish(&mut self, control: &Control, count: u64) {
+    pub(super) fn publish(&mut self, control: &RingControl, count: u64) {
         self.tail = self.tail.wrapping_add(count);
         self.publish_unpublished(control);
     }
 
     /// Appends `count` bytes, for which there was room, without publishing them. The next bytes or
     /// [`Producer::publish_unpublished`] publish them. They survive the death of this process.
-    pub(super) fn append_unpublished(&mut self, control: &Control, count: u64) {
+    pub(super) fn append_unpublished(&mut self, control: &RingControl, count: u64) {
         self.tail = self.tail.wrapping_add(count);
         control.unpublished.0.store(self.tail, Ordering::Release);
     }
 
     /// Publishes all appended bytes.
     #[inline]
-    pub(super) fn publish_unpublished(&self, control: &Control) {
+    pub(super) fn publish_unpublished(&self, control: &RingControl) {
         control.tail.0.store(self.tail, Ordering::Release);
     }
 }
@@ -238,7 +240,7 @@ impl Consumer {
 
     /// Returns the number of readable bytes.
     #[inline]
-    pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
+    pub(super) fn available(&self, control: &RingControl) -> Result<u64, Corrupt> {
         let tail = control.tail.0.load(Ordering::Acquire);
         let count = ahead(tail, self.head).max(ahead(self.unpublished_tail, self.head));
         if count > self.len {
@@ -249,7 +251,7 @@ impl Consumer {
     }
 
     /// Makes the bytes that are unpublished now readable.
-    pub(super) fn read_unpublished(&mut self, control: &Control) {
+    pub(super) fn read_unpublished(&mut self, control: &RingControl) {
         self.unpublished_tail = control.unpublished.0.load(Ordering::Acquire);
     }
 
@@ -265,7 +267,7 @@ impl Consumer {
     #[inline]
     pub(super) fn consume(
         &mut self,
-        control: &Control,
+        control: &RingControl,
         (max, crowded): (usize, u64),
         mut each: impl FnMut(u64, u64) -> Result<Option<Consumed>, Corrupt>,
         mut released: impl FnMut(u64),
@@ -291,7 +293,7 @@ impl Consumer {
 
     /// Frees `count` bytes that were readable.
     #[inline]
-    fn release(&mut self, control: &Control, count: u64) {
+    fn release(&mut self, control: &RingControl, count: u64) {
         self.head = self.head.wrapping_add(count);
         control.head.0.store(self.head, Ordering::Release);
     }
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn room_and_news_follow_the_positions() {
-        let control = Control::new();
+        let control = RingControl::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
         assert!(!control.has_unread_records(consumer.position()));
         assert_eq!(producer.room(&control, 256), Ok(true));
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn sleepers_are_woken_once() {
-        let control = Control::new();
+        let control = RingControl::new();
         let mut producer = Producer::new(256);
         assert!(announce_sleep(std::iter::once((&control, 0))));
         producer.publish(&control, 64);
@@ -343,7 +345,7 @@ mod tests {
 
     #[test]
     fn an_unpublished_record_is_published_later_or_read_early() {
-        let control = Control::new();
+        let control = RingControl::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
         producer.append_unpublished(&control, 64);
         assert!(!control.has_unread_records(consumer.position()));
@@ -376,7 +378,7 @@ mod tests {
 
     #[test]
     fn nonsense_of_the_other_side_is_noticed() {
-        let control = Control::new();
+        let control = RingControl::new();
         let (mut producer, consumer) = (Producer::new(256), Consumer::new(256));
         control.tail.0.store(257, Ordering::Relaxed);
         assert_eq!(consumer.available(&control), Err(Corrupt));
@@ -411,7 +413,7 @@ mod loom_tests {
     const LEN: u64 = 2;
 
     struct Ring {
-        control: Control,
+        control: RingControl,
         cells: [UnsafeCell<u64>; LEN as usize],
     }
 
@@ -419,7 +421,7 @@ mod loom_tests {
         fn new() -> Arc<Self> {
             let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
             Arc::new(Self {
-                control: Control::new(),
+                control: RingControl::new(),
                 cells,
             })
         }

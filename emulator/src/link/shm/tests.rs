@@ -180,7 +180,7 @@ fn whoever_damages_the_memory_is_not_listened_to() {
     ] {
         let (a, b) = pair();
         assert_eq!(send(&a, b"some", 4), ShmSent::Sent);
-        a.memory.write(Direction::First, 0, damage);
+        a.memory.write(RingDirection::First, 0, damage);
         assert_eq!(receive(&b, 9).len(), 0);
         assert!(b.has_ended());
         assert!(!b.has_packets());
@@ -302,7 +302,7 @@ fn the_length_of_a_record_is_checked_to_the_byte() {
     for (len, fits) in [(120u16, true), (121, false), (u16::MAX, false)] {
         let (a, b) = pair();
         assert_eq!(send(&a, &[7; 120], 120), ShmSent::Sent);
-        a.memory.write(Direction::First, 0, &len.to_le_bytes());
+        a.memory.write(RingDirection::First, 0, &len.to_le_bytes());
         assert_eq!(receive(&b, 9).len(), usize::from(fits), "{len}");
         assert_eq!(b.has_ended(), !fits, "{len}");
     }
@@ -315,7 +315,8 @@ fn a_record_longer_than_what_was_written_is_not_received() {
     // There are two records, and the first one has a length that reaches beyond both.
     assert_eq!(send(&a, &[7; 100], 100), ShmSent::Sent);
     assert_eq!(send(&a, &[8; 100], 100), ShmSent::Sent);
-    a.memory.write(Direction::First, 0, &249u16.to_le_bytes());
+    a.memory
+        .write(RingDirection::First, 0, &249u16.to_le_bytes());
     assert_eq!(receive(&b, 9).len(), 0);
     assert!(b.has_ended());
 }

@@ -10,7 +10,7 @@ use super::section::guarded;
 static REFUSES: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy)]
-enum Direction {
+enum CopyDirection {
     /// From memory that may be unmapped.
     Read,
     /// To memory that may be unmapped.
@@ -56,7 +56,7 @@ pub(crate) unsafe fn read_all(parts: &[Part]) -> Result<(), Fault> {
     for some in parts.chunks(MOST_PARTS) {
         let refused = REFUSES.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        if !refused && let Ok(copied) = unsafe { copy(Direction::Read, some) } {
+        if !refused && let Ok(copied) = unsafe { copy(CopyDirection::Read, some) } {
             copied?;
             continue;
         }
@@ -108,7 +108,7 @@ pub(crate) unsafe fn write(addr: usize, src: NonNull<u8>, len: usize) -> Result<
 unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     let refused = REFUSES.load(Ordering::Relaxed);
     // SAFETY: the caller's promise.
-    if !refused && let Ok(copied) = unsafe { copy(Direction::Write, parts) } {
+    if !refused && let Ok(copied) = unsafe { copy(CopyDirection::Write, parts) } {
         return copied;
     }
     for &Part { addr, own, len } in parts {
@@ -129,9 +129,9 @@ pub(crate) const MOST_PARTS: usize = 64;
 /// Copies all parts with one system call.
 ///
 /// # Safety
-/// Rocade's side of each part must be readable, or writable for [`Direction::Read`]. At most
+/// Rocade's side of each part must be readable, or writable for [`CopyDirection::Read`]. At most
 /// [`MOST_PARTS`] parts are allowed.
-unsafe fn copy(direction: Direction, parts: &[Part]) -> Result<Result<(), Fault>, Refused> {
+unsafe fn copy(direction: CopyDirection, parts: &[Part]) -> Result<Result<(), Fault>, Refused> {
     let nothing = libc::iovec {
         iov_base: ptr::null_mut(),
         iov_len: 0,
@@ -153,8 +153,8 @@ unsafe fn copy(direction: Direction, parts: &[Part]) -> Result<Result<(), Fault>
     // memory, and the kernel checks the remote memory.
     let copied = unsafe {
         match direction {
-            Direction::Read => libc::process_vm_readv(this, local, count, remote, count, 0),
-            Direction::Write => libc::process_vm_writev(this, local, count, remote, count, 0),
+            CopyDirection::Read => libc::process_vm_readv(this, local, count, remote, count, 0),
+            CopyDirection::Write => libc::process_vm_writev(this, local, count, remote, count, 0),
         }
     };
     if copied < 0 && errno() != libc::EFAULT {
