@@ -10,7 +10,7 @@ use rocade_transport::{ANSWER_NS, HOLD_NS, MIN_ACK_TIMEOUT_NS, WAIT_NS};
 
 /// Time without packets after which a poller yields its CPU, and after which delayed ACKs are sent
 /// without waiting for the application's response.
-pub(crate) const PATIENCE_NS: u64 = 15_000;
+pub(crate) const IDLE_POLL_NS: u64 = 15_000;
 /// Interval of empty polls that read the clock.
 pub(crate) const CLOCK_TURN: u64 = 4;
 /// Age of the last empty poll up to which the application counts as polling. The thread that checks
@@ -28,7 +28,7 @@ pub(crate) const UNCONTENDED_NS: u64 = 10_000_000;
 /// Interval of these checks. Pollers sleep more often.
 pub(crate) const IDLE_CHECK_NS: u64 = 1_000_000;
 /// Time without packets after which a poller sleeps on busy processors.
-pub(crate) const CONTENDED_PATIENCE_NS: u64 = 1_000;
+pub(crate) const CONTENDED_IDLE_POLL_NS: u64 = 1_000;
 /// Initial limit of a poller's sleep. It doubles after each sleep without packets, up to 1 ms.
 pub(crate) const FIRST_SLEEP_NS: u64 = 125_000;
 pub(crate) const SLEEP_DOUBLINGS: u32 = 3;
@@ -52,10 +52,10 @@ pub(crate) const MAX_CHAIN: usize = 256;
 // Threads that wait for an event of the connection manager.
 
 /// Time for which the thread polls the sockets itself.
-pub(crate) const ATTEND_NS: u64 = 2_000_000;
+pub(crate) const CM_POLL_NS: u64 = 2_000_000;
 /// Wakeups by packets without an event, after which the thread leaves the sockets to the background
 /// thread.
-pub(crate) const ATTEND_EMPTY_POLLS: u32 = 4;
+pub(crate) const CM_EMPTY_POLLS: u32 = 4;
 
 // The background thread: yielding to the application's polling threads.
 
@@ -150,21 +150,21 @@ const MAX_BACKOFF_NS: u64 = BACKOFF_NS << BACKOFF_DOUBLINGS;
 
 // A poller that was interrupted is not idle, and an idle poller reads the clock often enough to be
 // seen.
-const _: () = assert!(FRESH_NS < PATIENCE_NS);
+const _: () = assert!(FRESH_NS < IDLE_POLL_NS);
 // Processors count as busy only if another thread uses them for longer than a short poll, and for
 // more than one turn.
 const _: () = assert!(
-    2 * PATIENCE_NS < CONTENDED_YIELD_NS
+    2 * IDLE_POLL_NS < CONTENDED_YIELD_NS
         && CONTENDED_YIELD_NS < UNCONTENDED_NS
         && UNCONTENDED_NS < CONTENDED_FOR_NS
 );
 // A program that also polls for other things is not delayed for long.
-const _: () = assert!(CONTENDED_PATIENCE_NS < PATIENCE_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
+const _: () = assert!(CONTENDED_IDLE_POLL_NS < IDLE_POLL_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
 const _: () = assert!(FIRST_SLEEP_NS << SLEEP_DOUBLINGS <= 1_000_000);
 // Polls of a stream reach the sockets as well, but not each of them.
 const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);
 // The wait for the rest of a message is shorter than the wait of other threads for the processor.
-const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < PATIENCE_NS);
+const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < IDLE_POLL_NS);
 // A long response is preceded by an ACK before the sender's smallest window is used up.
 const _: () = assert!(LONG_RUN < FLUSH_BYTES && FLUSH_BYTES < LONG_ANSWER);
 // The background thread yields long enough for a poll, and resumes soon if the poller loses the
@@ -175,7 +175,7 @@ const _: () = assert!(BACKOFF_NS << BACKOFF_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_N
 const _: () = assert!(MAX_BACKOFF_NS < 2 * WAIT_NS);
 // A delayed ACK still waits when the response arrives, and is sent long before the peer's timeout.
 const _: () =
-    assert!(PATIENCE_NS < ANSWER_NS && ANSWER_NS < HOLD_NS && 2 * HOLD_NS < MIN_ACK_TIMEOUT_NS);
+    assert!(IDLE_POLL_NS < ANSWER_NS && ANSWER_NS < HOLD_NS && 2 * HOLD_NS < MIN_ACK_TIMEOUT_NS);
 // Packets keep the thread from its other tasks for less time than these may wait.
 const _: () =
     assert!(SPIN_NS < MAX_SPIN_NS && MAX_SPIN_NS < RETRY_NS && MAX_SPIN_NS < MIN_ACK_TIMEOUT_NS);

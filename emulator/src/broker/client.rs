@@ -462,11 +462,11 @@ impl BrokerClient {
     }
 
     /// Sends a request to the broker, or to the next one, for as long as [`tries_again`] allows.
-    fn ask_patiently<R>(
+    fn ask_with_reconnect<R>(
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-        mut understand: impl FnMut(&mut ClientState, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
+        mut decode: impl FnMut(&mut ClientState, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
     ) -> Result<R, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
@@ -476,7 +476,7 @@ impl BrokerClient {
                 Link::Up(connection) => connection.ask(request, fds, ANSWER_TIMEOUT),
                 _ => Err(BrokerError::Lost),
             };
-            let result = answer.and_then(|(answer, fds)| understand(&mut state, answer, fds));
+            let result = answer.and_then(|(answer, fds)| decode(&mut state, answer, fds));
             self.handle_notifications(&mut state);
             if result.as_ref().is_err_and(BrokerError::ends_connection) {
                 self.disconnect(&mut state, 0);

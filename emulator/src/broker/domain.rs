@@ -76,13 +76,13 @@ pub(crate) struct TargetControl {
     /// The process that owns the target, or `None` if the first that needs it may take it.
     pub(crate) owner: Option<ProcessSlot>,
     /// True if the record is complete. Otherwise the owner is processing a message.
-    pub(crate) is_whole: bool,
+    pub(crate) is_checkpointed: bool,
     /// True if the owner died while processing a message.
     pub(crate) has_failed: bool,
 }
 
 impl TargetControl {
-    const WHOLE: u64 = 1 << 8;
+    const CHECKPOINTED: u64 = 1 << 8;
     const FAILED: u64 = 1 << 9;
     /// The unit of a counter that changes with every write.
     const CHANGE: u64 = 1 << 16;
@@ -91,7 +91,7 @@ impl TargetControl {
         let [slot, ..] = word.to_le_bytes();
         Self {
             owner: (slot != 0).then_some(ProcessSlot::new(slot)),
-            is_whole: word & Self::WHOLE != 0,
+            is_checkpointed: word & Self::CHECKPOINTED != 0,
             has_failed: word & Self::FAILED != 0,
         }
     }
@@ -100,7 +100,7 @@ impl TargetControl {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         (word & !(Self::CHANGE - 1)).wrapping_add(Self::CHANGE)
             | u64::from(self.owner.map_or(0, ProcessSlot::get))
-            | flag(self.is_whole, Self::WHOLE)
+            | flag(self.is_checkpointed, Self::CHECKPOINTED)
             | flag(self.has_failed, Self::FAILED)
     }
 }
@@ -171,7 +171,7 @@ impl DomainMemory {
         record.words()[REQUESTED_AT].store(0, Ordering::Relaxed);
         record.set(TargetControl {
             owner: Some(slot),
-            is_whole: false,
+            is_checkpointed: false,
             has_failed: false,
         });
         self.directory()[index].store(qpn.get().into(), Ordering::Release);
@@ -247,7 +247,7 @@ impl TargetRecord {
     pub(crate) fn begin(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
-            is_whole: false,
+            is_checkpointed: false,
             has_failed: false,
         });
         // If the owner dies from here on, the record is incomplete.
@@ -258,7 +258,7 @@ impl TargetRecord {
     pub(crate) fn finish(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
-            is_whole: true,
+            is_checkpointed: true,
             has_failed: false,
         });
     }
@@ -269,7 +269,7 @@ impl TargetRecord {
         self.words()[REQUESTED_AT].store(0, Ordering::Relaxed);
         self.set(TargetControl {
             owner: slot,
-            is_whole: true,
+            is_checkpointed: true,
             has_failed: false,
         });
     }
@@ -278,13 +278,13 @@ impl TargetRecord {
     /// so that the target has failed.
     pub(super) fn owner_died(&self) -> bool {
         let control = self.control();
-        let is_whole = control.is_whole && !control.has_failed;
+        let is_checkpointed = control.is_checkpointed && !control.has_failed;
         self.set(TargetControl {
             owner: None,
-            is_whole,
-            has_failed: !is_whole,
+            is_checkpointed,
+            has_failed: !is_checkpointed,
         });
-        is_whole
+        is_checkpointed
     }
 
     /// Requests ownership from the owner. With `at_once`, even if the owner has to abandon a
@@ -467,9 +467,9 @@ fn repeatable_of(
             let [more, fourth, fifth] = next?;
             let [_, _, _, _, log_size, operation, _, _] = first.to_le_bytes();
             let operation = operation_of(operation.into())?;
-            let is_whole = more == u64::from(WIDE_MORE);
+            let is_checkpointed = more == u64::from(WIDE_MORE);
             let is_wide = operation.is_masked_atomic() && matches!(log_size, 4 | 5);
-            (is_whole && is_wide).then_some(Repeatable::Wide {
+            (is_checkpointed && is_wide).then_some(Repeatable::Wide {
                 psn,
                 operation,
                 log_size,

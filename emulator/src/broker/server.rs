@@ -152,11 +152,7 @@ impl Server {
         if self.clients.iter().any(|client| client.pending.is_some()) {
             return Some(LOOK_AGAIN);
         }
-        if self
-            .clients
-            .iter()
-            .any(|c| c.knows_too_little(&self.faults))
-        {
+        if self.clients.iter().any(|c| c.is_outdated(&self.faults)) {
             return Some(faults::TELL_AGAIN);
         }
         let now = Instant::now();
@@ -277,7 +273,7 @@ impl Server {
                 self.open(index, pending);
             }
         }
-        self.tell_faults();
+        self.send_fault_updates();
         self.check_deadlines();
         for waiting in self.released_ports.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {

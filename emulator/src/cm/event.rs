@@ -224,7 +224,7 @@ impl CmChannel {
     /// Those of ppoll(2), such as [`io::ErrorKind::Interrupted`](std::io::ErrorKind::Interrupted).
     pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
         let is_there = || self.inner.events.len() > 0;
-        self.engine.wait_attentively(self.fd(), is_there, timeout)
+        self.engine.wait_polling(self.fd(), is_there, timeout)
     }
 
     /// Takes an event, or returns `None` if the caller has to wait.

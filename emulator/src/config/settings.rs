@@ -64,7 +64,7 @@ pub const ENV_CONFIG: &str = "ROCADE_CONFIG";
 pub const FILE_NAME: &str = "rocade.toml";
 
 /// A value and its source.
-type Said = (String, Origin);
+type SourcedValue = (String, Origin);
 
 /// The setting of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl Settings {
     /// [`ConfigError`] for the first invalid value, or if `ROCADE_IP` and `ROCADE_DEVICES` are both
     /// set.
     pub fn from_env(var: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
-        let say = |name: &'static str, _| -> Result<Option<Said>, ConfigError> {
+        let say = |name: &'static str, _| -> Result<Option<SourcedValue>, ConfigError> {
             let Some(value) = var(name).filter(|value| !value.is_empty()) else {
                 return Ok(None);
             };
@@ -188,7 +188,7 @@ impl Settings {
     /// Parses the settings of a source by variable or key. `advice` is the remedy if both devices
     /// and an address are set.
     fn from_source(
-        mut say: impl FnMut(&'static str, &'static str) -> Result<Option<Said>, ConfigError>,
+        mut say: impl FnMut(&'static str, &'static str) -> Result<Option<SourcedValue>, ConfigError>,
         advice: &'static str,
     ) -> Result<Self, ConfigError> {
         let devices = match (say(ENV_DEVICES, "devices")?, say(ENV_IP, "ip")?) {

@@ -27,16 +27,16 @@ impl EngineInner {
     #[inline]
     pub(super) fn ack_timing(&self, core: &mut QpCore, cause: Cause) -> AckTiming {
         let expected = cause == Cause::Received && core.qp.pace().expects_answer();
-        let may_hold = expected && self.may_hold(core);
-        core.qp.pace().ack_timing(cause, may_hold)
+        let may_delay_ack = expected && self.may_delay_ack(core);
+        core.qp.pace().ack_timing(cause, may_delay_ack)
     }
 
     /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
     /// later. The application has to be awake, because waking it takes longer than sending the ACK.
-    fn may_hold(&self, core: &mut QpCore) -> bool {
-        let looked_after =
-            core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_look_after();
-        let may = looked_after && !self.arbiter.is_asleep();
+    fn may_delay_ack(&self, core: &mut QpCore) -> bool {
+        let is_watched =
+            core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_delay_more_acks();
+        let may = is_watched && !self.arbiter.is_asleep();
         may && (!core.tx.uses_socket() || self.has_journal_slot(core))
     }
 

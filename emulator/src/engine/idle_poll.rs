@@ -18,20 +18,20 @@ use super::pending::ServiceContext;
 use crate::cpu_idle::CpuIdle;
 use crate::state::{Caller, CqInner, ServiceReason, Sleeper};
 use crate::sys;
-use crate::tuning::{CONTENDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
+use crate::tuning::{CONTENDED_IDLE_POLL_NS, IDLE_POLL_NS, ROOM_SLEEP_NS};
 
 /// The shared state of threads whose polls find nothing.
 #[derive(Debug)]
 pub(super) struct IdlePolls {
     /// Time for which such a thread polls before it yields or sleeps.
-    patience_ns: AtomicU64,
+    idle_poll_ns: AtomicU64,
     policy: Mutex<(IdlePolicy, CpuIdle)>,
 }
 
 impl Default for IdlePolls {
     fn default() -> Self {
         Self {
-            patience_ns: AtomicU64::new(PATIENCE_NS),
+            idle_poll_ns: AtomicU64::new(IDLE_POLL_NS),
             policy: Mutex::default(),
         }
     }
@@ -40,14 +40,14 @@ impl Default for IdlePolls {
 impl IdlePolls {
     /// Time for which a thread polls without result before it calls [`EngineInner::yield_or_sleep`].
     #[inline]
-    pub(super) fn patience_ns(&self) -> u64 {
-        self.patience_ns.load(Ordering::Relaxed)
+    pub(super) fn idle_poll_ns(&self) -> u64 {
+        self.idle_poll_ns.load(Ordering::Relaxed)
     }
 
     /// Returns true if a thread polls for less time than a few polls may take.
     #[inline]
     pub(super) fn are_short(&self) -> bool {
-        self.patience_ns() < PATIENCE_NS
+        self.idle_poll_ns() < IDLE_POLL_NS
     }
 
     /// Returns the step at `now`. A thread that arrives while another decides yields.
@@ -68,12 +68,12 @@ impl IdlePolls {
     }
 
     fn publish(&self, policy: &IdlePolicy) {
-        let patience_ns = if policy.is_contended() {
-            CONTENDED_PATIENCE_NS
+        let idle_poll_ns = if policy.is_contended() {
+            CONTENDED_IDLE_POLL_NS
         } else {
-            PATIENCE_NS
+            IDLE_POLL_NS
         };
-        self.patience_ns.store(patience_ns, Ordering::Relaxed);
+        self.idle_poll_ns.store(idle_poll_ns, Ordering::Relaxed);
     }
 }
 
@@ -89,8 +89,8 @@ impl EngineInner {
                 self.sleep(cq, limit_ns)
             }
             _ => {
-                if idle_ns >= PATIENCE_NS {
-                    self.serve(ServiceContext::IdlePoll(PATIENCE_NS));
+                if idle_ns >= IDLE_POLL_NS {
+                    self.serve(ServiceContext::IdlePoll(IDLE_POLL_NS));
                     self.yield_processor();
                 }
                 false

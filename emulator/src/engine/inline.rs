@@ -13,12 +13,12 @@ use std::time::Duration;
 use super::EngineInner;
 use crate::state::Caller;
 use crate::sys;
-use crate::tuning::{ATTEND_EMPTY_POLLS, ATTEND_NS};
+use crate::tuning::{CM_EMPTY_POLLS, CM_POLL_NS};
 
 impl EngineInner {
     /// Waits until `fd` is readable, which it is when the event `is_there`, or until `timeout` is
     /// over. Returns false after a timeout.
-    pub(crate) fn wait_attentively(
+    pub(crate) fn wait_polling(
         &self,
         fd: RawFd,
         is_there: impl Fn() -> bool,
@@ -26,10 +26,10 @@ impl EngineInner {
     ) -> io::Result<bool> {
         let mut now = self.now();
         let until = now.plus_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        let attends_until = until.min(now.plus_ns(ATTEND_NS));
+        let polls_until = until.min(now.plus_ns(CM_POLL_NS));
         let mut empty_polls = 0;
-        while empty_polls < ATTEND_EMPTY_POLLS && now < attends_until {
-            let left = attends_until.ns_since(now);
+        while empty_polls < CM_EMPTY_POLLS && now < polls_until {
+            let left = polls_until.ns_since(now);
             let mut set = sys::PollSet::default();
             let own = set.add(fd);
             let endpoints = self.endpoints.read().clone();

@@ -578,7 +578,7 @@ impl EngineInner {
     /// has an interface, or if the system does not report changes.
     pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
         let any = self.hcas.iter().any(|hca| hca.has_interface());
-        if any && self.network.tell(events, &self.hcas) {
+        if any && self.network.subscribe(events, &self.hcas) {
             self.publisher.note_network();
             if let Err(error) = self.start_background() {
                 tracing::warn!(

@@ -59,13 +59,13 @@ impl EngineInner {
                     self.send_posts(Caller::Application);
                 }
                 if waits(ServiceReason::TxBlocked) {
-                    self.service_queue.try_inline();
+                    self.service_queue.note_inline_retry();
                     self.retry_backlogs(Caller::Application);
                 }
             }
             ServiceContext::IdlePoll(ns) => self.release_acks(ns, Caller::Application),
             ServiceContext::Background => {
-                let tried = self.service_queue.was_tried();
+                let tried = self.service_queue.take_inline_retry();
                 if !tried || self.arbiter.is_asleep() {
                     self.retry_backlogs(Caller::Background);
                 }
@@ -77,7 +77,7 @@ impl EngineInner {
 
     /// Waits until the posts with completions to `cq` that found no room or no route are sent. The
     /// wait is bounded, because a peer need not make room.
-    pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
+    pub(crate) fn wait_for_posts(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(LEAVE_NS);
         // On a busy machine the background thread may be late.
         self.resolve_new_routes();
@@ -190,7 +190,7 @@ impl EngineInner {
     }
 
     /// Returns true if one more QP may delay ACKs.
-    pub(super) fn can_look_after(&self) -> bool {
+    pub(super) fn can_delay_more_acks(&self) -> bool {
         self.service_queue.count(ServiceReason::DelayedAck) < MAX_HOLDING
     }
 

@@ -87,7 +87,7 @@ impl EngineInner {
             return false;
         }
         let idle_ns = now.saturating_sub(idle_since);
-        idle_ns >= self.idle_polls.patience_ns()
+        idle_ns >= self.idle_polls.idle_poll_ns()
             && self.yield_or_sleep(cq, idle_ns, Time::from_ns(now))
     }
 

@@ -112,7 +112,7 @@ impl EngineInner {
     ) {
         let mut is_first = false;
         self.change_shm_links(|shm_links| {
-            is_first = !shm_links.iter().any(|c| c.leads(local, peer.ip(), slot));
+            is_first = !shm_links.iter().any(|c| c.connects(local, peer.ip(), slot));
             if is_first {
                 shm_links.extend(ends.iter().cloned());
             }
@@ -135,7 +135,7 @@ impl EngineInner {
         let shm_links = self.shm_links.read();
         let mut fitting = shm_links
             .iter()
-            .filter(|shm_link| shm_link.leads(local, to, slot));
+            .filter(|shm_link| shm_link.connects(local, to, slot));
         fitting
             .find(|shm_link| !shm_link.has_ended() && !shm_link.has_hung_up())
             .cloned()
@@ -224,7 +224,7 @@ impl EngineInner {
     }
 
     /// Checks for a shared memory link again after a QP has got a path without one.
-    pub(crate) fn reconsider_path(&self, inner: &QpInner) {
+    pub(crate) fn offer_shm_links(&self, inner: &QpInner) {
         let shm_links = self.shm_links.read().clone();
         for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
             inner.lock().tx.offer_shm_link(shm_link);
@@ -280,7 +280,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.drop_ended_shm_link();
         }
-        self.routes.leave_ended();
+        self.routes.drop_ended_shm_links();
     }
 
     /// Receives from shared memory links. Returns the number of packets. The application skips

@@ -126,17 +126,17 @@ pub(crate) fn set_multicast(
 /// Enables GRO and requests a large buffer. Ignores options that the system refuses. Without GRO,
 /// each datagram is received individually.
 pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) {
-    wish("UDP_GRO", sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1));
+    log_unsupported("UDP_GRO", sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1));
     if local.ip().is_ipv6() {
         //= ENC-06
         let result = sys::set_int(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
-        wish("UDP_NO_CHECK6_RX", result);
+        log_unsupported("UDP_NO_CHECK6_RX", result);
     }
     set_receive_buffer(fd, RECEIVE_BUFFER_BYTES);
 }
 
 /// Logs the failure of an optional socket option.
-fn wish(option: &str, result: io::Result<()>) {
+fn log_unsupported(option: &str, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(option, %error, "failed to set an optional socket option");
     }
@@ -165,7 +165,7 @@ pub(crate) fn report_headers(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result
 fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: c_int) {
     let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes));
-    wish("SO_RCVBUF", result);
+    log_unsupported("SO_RCVBUF", result);
 }
 
 /// Restores the usual large receive buffer after [`shrink_receive_buffer`].
@@ -176,7 +176,7 @@ pub(crate) fn grow_receive_buffer(fd: BorrowedFd<'_>) {
 /// Requests the smallest receive buffer, for a socket without a reader.
 pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) {
     let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1);
-    wish("SO_RCVBUF", result);
+    log_unsupported("SO_RCVBUF", result);
 }
 
 /// Discards the datagrams queued on a receive socket. Returns their number.
@@ -222,7 +222,7 @@ pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> i
         SEND_BUFFER_BYTES,
     )
     .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES));
-    wish("SO_SNDBUF", result);
+    log_unsupported("SO_SNDBUF", result);
     match (local.ip(), hop_limit) {
         (_, None) => {}
         (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into())?,

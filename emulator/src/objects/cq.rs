@@ -168,7 +168,7 @@ impl Cq {
         }
         if (cqe as usize) < self.inner.capacity() {
             // On hardware, datagrams that still wait for their route would be complete by now.
-            self.context.engine.let_posts_leave(&self.inner);
+            self.context.engine.wait_for_posts(&self.inner);
         }
         //= CQ-04
         if !self.inner.resize(cqe as usize) {

@@ -82,7 +82,7 @@ pub(super) struct QpOwner {
 
 impl Drop for QpOwner {
     fn drop(&mut self) {
-        self.let_go();
+        self.close();
     }
 }
 
@@ -411,7 +411,7 @@ impl Qp {
         drop(core);
         drop(mem);
         if by_udp {
-            engine.reconsider_path(inner);
+            engine.offer_shm_links(inner);
         }
         Ok(())
     }
@@ -562,7 +562,7 @@ impl Qp {
             return Err(VerbsError::Busy(what));
         }
         self.drain_sessions();
-        if !self.owner.let_go() {
+        if !self.owner.close() {
             return Err(VerbsError::InvalidArgument("already destroyed"));
         }
         if let Some(acks) = self.owner.async_acks() {
@@ -653,7 +653,7 @@ impl QpOwner {
 
     /// Closes this handle. Returns false if it was already closed. A target ends with its last
     /// handle.
-    fn let_go(&self) -> bool {
+    fn close(&self) -> bool {
         let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
         };
@@ -667,7 +667,7 @@ impl QpOwner {
                 return false;
             }
         } else {
-            let Some(was_last) = self.inner.let_go(hold) else {
+            let Some(was_last) = self.inner.close_handle(hold) else {
                 return false;
             };
             if was_last {
@@ -681,7 +681,7 @@ impl QpOwner {
 
     fn end(&self) -> bool {
         let inner = &*self.inner;
-        if !inner.dies() {
+        if !inner.mark_destroyed() {
             return false;
         }
         self.engine().end_qp(inner);

@@ -247,9 +247,9 @@ impl CqInner {
     }
 
     /// Releases room that was reserved for `count` completions.
-    pub(crate) fn give_up(&self, count: usize) {
+    pub(crate) fn release_reserved(&self, count: usize) {
         if count > 0 {
-            self.ring.lock().give_up(count);
+            self.ring.lock().release_reserved(count);
         }
     }
 

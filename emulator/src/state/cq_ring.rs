@@ -182,7 +182,7 @@ impl CqRing {
     }
 
     /// Releases room that was reserved for `count` completions.
-    pub(super) const fn give_up(&mut self, count: usize) {
+    pub(super) const fn release_reserved(&mut self, count: usize) {
         self.reserved -= count;
     }
 

@@ -70,7 +70,7 @@ impl TxRoute {
     /// if it does.
     pub(super) fn offer(&mut self, endpoint: &LocalEndpoint, shm_link: &Arc<ShmLink>) -> bool {
         let takes = self.shm_link.is_none()
-            && shm_link.leads(endpoint.link.local_addr(), self.to, self.slot);
+            && shm_link.connects(endpoint.link.local_addr(), self.to, self.slot);
         if takes {
             self.shm_link = Some(Arc::clone(shm_link));
         }

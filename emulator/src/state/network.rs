@@ -61,7 +61,7 @@ impl NetworkWatch {
 
     /// Registers an opened device for events of its interfaces. Returns true if it is the first
     /// one: then the caller has to let a thread poll the socket.
-    pub(crate) fn tell(&self, events: &Arc<AsyncEvents>, hcas: &[Arc<Hca>]) -> bool {
+    pub(crate) fn subscribe(&self, events: &Arc<AsyncEvents>, hcas: &[Arc<Hca>]) -> bool {
         {
             let mut all = self.events.lock();
             all.retain(|other| other.strong_count() > 0);

@@ -196,7 +196,7 @@ impl QpInner {
 
     /// Closes one handle. Returns true if it was the last, or `None` if it was already closed.
     //= XRC-11
-    pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> Option<bool> {
+    pub(crate) fn close_handle(&self, hold: &Arc<Hold>) -> Option<bool> {
         let mut holds = self.target()?.holds.lock();
         let index = holds.iter().position(|other| Arc::ptr_eq(other, hold))?;
         holds.remove(index);
@@ -204,7 +204,7 @@ impl QpInner {
     }
 
     /// Marks the QP as destroyed by the application. Returns false if it already was.
-    pub(crate) fn dies(&self) -> bool {
+    pub(crate) fn mark_destroyed(&self) -> bool {
         self.alive.swap(false, Ordering::AcqRel)
     }
 

@@ -141,7 +141,7 @@ impl Routes {
     pub(crate) fn offer(&self, shm_link: &Arc<ShmLink>) {
         for route in self.all() {
             let TxRoute { to, slot, .. } = route.udp_route;
-            if shm_link.leads(route.endpoint.link.local_addr(), to, slot) {
+            if shm_link.connects(route.endpoint.link.local_addr(), to, slot) {
                 route
                     .shm_link
                     .write()
@@ -151,7 +151,7 @@ impl Routes {
     }
 
     /// Makes the routes whose shared memory link has ended use UDP again.
-    pub(crate) fn leave_ended(&self) {
+    pub(crate) fn drop_ended_shm_links(&self) {
         for route in self.all() {
             route
                 .shm_link
@@ -217,7 +217,7 @@ impl PeerRoutes {
     }
 
     /// Returns true if the route of this tag is known.
-    pub(crate) fn knows(&self, tag: RouteTag) -> bool {
+    pub(crate) fn contains(&self, tag: RouteTag) -> bool {
         self.peer_routes.contains_key(&tag)
     }
 

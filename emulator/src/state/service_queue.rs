@@ -341,12 +341,12 @@ impl ServiceQueue {
     }
 
     /// Records that an application's poll tries to send packets that there was no room for.
-    pub(crate) fn try_inline(&self) {
+    pub(crate) fn note_inline_retry(&self) {
         self.tried.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if a poll has tried since the last call.
-    pub(crate) fn was_tried(&self) -> bool {
+    pub(crate) fn take_inline_retry(&self) -> bool {
         self.tried.swap(false, Ordering::Relaxed)
     }
 }

@@ -242,7 +242,7 @@ impl SrqInner {
             let count = run.count();
             let unused = count.min(*reserved);
             *reserved -= unused;
-            xrc.cq.give_up(unused);
+            xrc.cq.release_reserved(unused);
             self.give_back(count);
             return 0;
         }

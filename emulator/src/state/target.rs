@@ -63,7 +63,7 @@ pub(crate) struct TargetOwnership {
     /// This process owns the target, and its QP is up to date.
     is_owner: AtomicBool,
     /// The shared record is complete, should this process die now.
-    is_whole: AtomicBool,
+    is_checkpointed: AtomicBool,
     /// The change number of the attributes in the shared record that the QP has.
     attr_seen: AtomicU64,
     /// The attributes of the QP differ from those in the shared record.
@@ -79,7 +79,7 @@ impl TargetOwnership {
             record,
             slot,
             is_owner: AtomicBool::new(is_owner),
-            is_whole: AtomicBool::new(false),
+            is_checkpointed: AtomicBool::new(false),
             attr_seen: AtomicU64::new(u64::MAX),
             attr_changed: AtomicBool::new(true),
             state: AtomicU64::new(u64::MAX),
@@ -112,7 +112,7 @@ impl TargetOwnership {
     /// message half processed.
     #[inline]
     pub(crate) fn begin(&self) {
-        if self.is_owner() && self.is_whole.swap(false, Ordering::Relaxed) {
+        if self.is_owner() && self.is_checkpointed.swap(false, Ordering::Relaxed) {
             self.record.begin(self.slot);
         }
     }
@@ -130,7 +130,7 @@ impl TargetOwnership {
     pub(crate) fn checkpoint(&self, qp: &Qp) {
         let state = u64::from(qp.state().code());
         let is_other = self.state.load(Ordering::Relaxed) != state;
-        if self.is_owner() && (is_other || !self.is_whole.load(Ordering::Relaxed)) {
+        if self.is_owner() && (is_other || !self.is_checkpointed.load(Ordering::Relaxed)) {
             self.write_all(qp, state);
         }
     }
@@ -145,7 +145,7 @@ impl TargetOwnership {
         if let Some(progress) = qp.resumable() {
             self.record.write_snapshot(progress, qp.repeatable());
             self.record.finish(self.slot);
-            self.is_whole.store(true, Ordering::Relaxed);
+            self.is_checkpointed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -153,8 +153,9 @@ impl TargetOwnership {
     /// target cannot be handed over now.
     pub(crate) fn release_to(&self, qp: &Qp, slot: Option<ProcessSlot>) -> bool {
         self.checkpoint(qp);
-        let is_whole = self.is_whole.load(Ordering::Relaxed) && qp.progress().is_some();
-        if !self.is_owner() || !is_whole || !qp.is_idle() {
+        let is_checkpointed =
+            self.is_checkpointed.load(Ordering::Relaxed) && qp.progress().is_some();
+        if !self.is_owner() || !is_checkpointed || !qp.is_idle() {
             return false;
         }
         self.is_owner.store(false, Ordering::Relaxed);
@@ -186,7 +187,7 @@ impl TargetOwnership {
     pub(crate) fn resume(&self, qp: &mut Qp) {
         qp.resume(self.record.progress(), self.record.repeatable());
         self.is_owner.store(true, Ordering::Relaxed);
-        self.is_whole.store(false, Ordering::Relaxed);
+        self.is_checkpointed.store(false, Ordering::Relaxed);
         self.record.begin(self.slot);
     }
 

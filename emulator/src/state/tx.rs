@@ -115,7 +115,7 @@ impl TxState {
         let peer_routes = self
             .peer_routes
             .as_ref()
-            .filter(|peer_routes| !peer_routes.knows(tag))?;
+            .filter(|peer_routes| !peer_routes.contains(tag))?;
         peer_routes.answer_source()
     }
 

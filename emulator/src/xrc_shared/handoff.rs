@@ -185,7 +185,9 @@ impl SharedTargets {
                 return;
             };
             let control = ownership.record().control();
-            if !ownership.is_owner() && control.owner == Some(ownership.slot()) && control.is_whole
+            if !ownership.is_owner()
+                && control.owner == Some(ownership.slot())
+                && control.is_checkpointed
             {
                 // This process owned it without having received a packet.
                 ownership.record().transfer_to(Some(slot));

@@ -97,7 +97,7 @@ impl SharedTargets {
             let broker = host.broker().ok_or(VerbsError::NoData)?;
             let opened = broker.client().open_target(shared.key, qpn);
             if !matches!(opened, Ok(true)) {
-                inner.let_go(hold);
+                inner.close_handle(hold);
             }
             if !opened? {
                 return Err(unknown());
@@ -115,7 +115,7 @@ impl SharedTargets {
         hold: &Arc<Hold>,
     ) -> Option<()> {
         let _guard = self.opening.lock();
-        let was_last = inner.let_go(hold)?;
+        let was_last = inner.close_handle(hold)?;
         let shared = inner.domain().and_then(|domain| domain.shared());
         if let Some(shared) = shared.filter(|_| was_last) {
             let closed = host.broker().map_or(Ok(true), |broker| {
@@ -200,7 +200,7 @@ fn destroy_domain(host: &dyn Host, domain: &Arc<Domain>) {
 
 /// Ends a target.
 fn destroy_target(host: &dyn Host, inner: &QpInner) {
-    if inner.dies() {
+    if inner.mark_destroyed() {
         host.end_qp(inner);
     }
 }

@@ -122,7 +122,7 @@ impl Connection {
             let Some((message, fds)) = self.receive()? else {
                 return Ok(None);
             };
-            match self.understand(&message, fds.len())? {
+            match self.decode(&message, fds.len())? {
                 Response::Error { code, text } => {
                     return Err(BrokerError::Refused { code, text });
                 }
@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    fn understand(&self, message: &[u8], fds: usize) -> Result<Response, BrokerError> {
+    fn decode(&self, message: &[u8], fds: usize) -> Result<Response, BrokerError> {
         Response::decode(message, fds).map_err(|error| match error {
             ProtocolError::Version(version) => BrokerError::OtherVersion {
                 pid: self.broker_pid(),

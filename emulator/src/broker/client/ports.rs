@@ -72,8 +72,8 @@ impl BrokerClient {
     fn ask_about_port<R>(
         &self,
         request: &Request,
-        mut understand: impl FnMut(&mut ClientState, Response) -> Result<R, BrokerError>,
+        mut decode: impl FnMut(&mut ClientState, Response) -> Result<R, BrokerError>,
     ) -> Result<R, BrokerError> {
-        self.ask_patiently(request, &[], |state, answer, _| understand(state, answer))
+        self.ask_with_reconnect(request, &[], |state, answer, _| decode(state, answer))
     }
 }

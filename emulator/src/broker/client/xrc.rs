@@ -28,10 +28,8 @@ impl BrokerClient {
             exclusive,
             resumes: false,
         };
-        self.ask_patiently(
-            &Request::OpenDomain(opening),
-            &[],
-            |state, answer, fds| match answer {
+        self.ask_with_reconnect(&Request::OpenDomain(opening), &[], |state, answer, fds| {
+            match answer {
                 Response::Domain => {
                     let memory = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
                     let copy = memory.try_clone().map_err(BrokerError::doing(
@@ -46,8 +44,8 @@ impl BrokerClient {
                 }
                 Response::NoDomain { exists } => Ok(Err(exists)),
                 _ => Err(ProtocolError::Unexpected.into()),
-            },
-        )
+            }
+        })
     }
 
     /// Closes a domain.
@@ -61,7 +59,7 @@ impl BrokerClient {
             domains.retain(|domain| domain.key != key);
         }
         let request = Request::CloseDomain(key);
-        self.ask_patiently(&request, &[], |_, answer, _| match answer {
+        self.ask_with_reconnect(&request, &[], |_, answer, _| match answer {
             Response::Accepted => Ok(()),
             _ => Err(ProtocolError::Unexpected.into()),
         })
@@ -87,7 +85,7 @@ impl BrokerClient {
 
     fn have_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
         let request = Request::Target(key, qpn, call);
-        self.ask_patiently(&request, &[], |state, answer, _| match answer {
+        self.ask_with_reconnect(&request, &[], |state, answer, _| match answer {
             Response::Target { .. } => {
                 if let Some(domain) = state.domain(key) {
                     domain.targets.push(qpn);
@@ -136,7 +134,7 @@ impl BrokerClient {
 
     fn call_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
         let request = Request::Target(key, qpn, call);
-        self.ask_patiently(&request, &[], |_, answer, _| match answer {
+        self.ask_with_reconnect(&request, &[], |_, answer, _| match answer {
             Response::Target { is_gone } => Ok(is_gone),
             // The broker does not know the target, so no process has it open.
             Response::NoTarget => Ok(true),

@@ -150,7 +150,7 @@ fn a_holder_that_dies_between_messages_loses_nothing() {
     record.begin(B);
     assert!(!record.owner_died());
     let control = record.control();
-    assert!(control.has_failed && !control.is_whole);
+    assert!(control.has_failed && !control.is_checkpointed);
     assert!(record.try_acquire(A));
     assert!(record.control().has_failed);
     assert!(!record.owner_died(), "stays so");

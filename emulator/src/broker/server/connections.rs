@@ -163,7 +163,7 @@ impl Server {
                         continue;
                     }
                     tracing::warn!(%error, "failed to accept a connection");
-                    return self.turn_away(which);
+                    return self.reject_excess(which);
                 }
             }
         }
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// Refuses a connection with an error message when no descriptor is left for it.
-    fn turn_away(&mut self, which: usize) {
+    fn reject_excess(&mut self, which: usize) {
         if self.reserve.0.take().is_none() {
             // Avoids a busy loop on the listener.
             thread::sleep(LOOK_AGAIN);

@@ -87,7 +87,7 @@ impl FaultTable {
 
 impl Client {
     /// Returns true if the client needs an update.
-    pub(super) fn knows_too_little(&self, table: &FaultTable) -> bool {
+    pub(super) fn is_outdated(&self, table: &FaultTable) -> bool {
         self.slot.is_some() && !self.gone && self.faults.told != table.generation
     }
 
@@ -143,7 +143,7 @@ impl Server {
         tracing::info!(%rule, "added a fault rule");
         self.faults.rules.push(rule);
         self.faults.changed();
-        self.tell_faults();
+        self.send_fault_updates();
         Ok(Response::FaultAdded(id))
     }
 
@@ -159,7 +159,7 @@ impl Server {
         }
         if count > 0 {
             self.faults.changed();
-            self.tell_faults();
+            self.send_fault_updates();
         }
         Response::FaultsCleared(u16::try_from(count).unwrap_or(u16::MAX))
     }
@@ -179,21 +179,20 @@ impl Server {
 
     /// Sends the rules to all outdated clients, except those with unread messages, which get them
     /// later.
-    pub(super) fn tell_faults(&mut self) {
+    pub(super) fn send_fault_updates(&mut self) {
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
-            if client.knows_too_little(&self.faults) && !sys::has_unread(client.connection.as_fd())
-            {
-                self.tell_faults_to(index);
+            if client.is_outdated(&self.faults) && !sys::has_unread(client.connection.as_fd()) {
+                self.send_fault_update(index);
             }
         }
     }
 
     /// Sends the rules to a client unless it is up to date. A new client gets its rules before its
     /// first packet.
-    pub(super) fn tell_faults_to(&mut self, index: usize) {
+    pub(super) fn send_fault_update(&mut self, index: usize) {
         let (client, table) = (&mut self.clients[index], &self.faults);
-        if client.knows_too_little(table) {
+        if client.is_outdated(table) {
             let update = Response::FaultUpdate(table.update_for(&client.faults));
             if client.try_send(&update, &[]).is_ok() {
                 client.faults.told = table.generation;

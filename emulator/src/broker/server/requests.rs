@@ -133,7 +133,7 @@ impl Server {
                 group.release(slot, now);
             }
         }
-        self.tell(notifications);
+        self.notify(notifications);
     }
 
     fn answer(
@@ -159,7 +159,7 @@ impl Server {
                     (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
                     _ => self.lease(index)?,
                 }
-                self.tell_faults_to(index);
+                self.send_fault_update(index);
                 Ok(())
             }
             (Request::Open { local, first }, Some(_)) if self.clients[index].pending.is_none() => {

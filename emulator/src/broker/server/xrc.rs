@@ -269,7 +269,7 @@ impl Server {
             }
         }
         self.clients[index].send(&Response::Accepted, &[]);
-        self.tell(notifications);
+        self.notify(notifications);
     }
 
     pub(super) fn call_target(
@@ -289,12 +289,12 @@ impl Server {
             |domain| domain.call(slot, qpn, call, lives),
         );
         self.clients[index].send(&answer, &[]);
-        self.tell(notifications);
+        self.notify(notifications);
     }
 
     /// Sends target events to clients. A client that does not read finds the state in the domain's
     /// memory.
-    pub(super) fn tell(&mut self, notifications: Vec<TargetNotification>) {
+    pub(super) fn notify(&mut self, notifications: Vec<TargetNotification>) {
         for (slot, qpn, what) in notifications {
             let mut clients = self.clients.iter_mut();
             let client = clients.find(|client| client.slot == Some(slot) && !client.gone);

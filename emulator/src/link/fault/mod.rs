@@ -163,7 +163,7 @@ impl Faults {
     ) -> Effect {
         let mut effect = Effect::NONE;
         for armed in &mut self.armed {
-            if !armed.rule.fits(direction, ends, packet) || !armed.strikes() {
+            if !armed.rule.fits(direction, ends, packet) || !armed.applies() {
                 continue;
             }
             armed.hits += 1;
@@ -204,7 +204,7 @@ impl Faults {
 
 impl Armed {
     /// Counts another matching packet. Returns true if the rule hits it.
-    fn strikes(&mut self) -> bool {
+    fn applies(&mut self) -> bool {
         self.seen += 1;
         self.rule.hits_number(self.seen) && self.random.chance(self.rule.per_million())
     }

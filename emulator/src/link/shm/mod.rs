@@ -202,14 +202,14 @@ impl ShmLink {
     }
 
     /// Returns true if this link connects `local` to the process with that slot at `peer`.
-    pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: ProcessSlot) -> bool {
+    pub(crate) fn connects(&self, local: LocalAddr, peer: IpAddr, slot: ProcessSlot) -> bool {
         self.local == local && self.peer.ip() == peer && self.slot == slot
     }
 
     /// Returns true if both links have the same ends.
     #[inline]
     pub(crate) fn is_parallel_to(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || other.leads(self.local, self.peer.ip(), self.slot)
+        std::ptr::eq(self, other) || other.connects(self.local, self.peer.ip(), self.slot)
     }
 
     /// Returns the liveness socket, which hangs up when the peer is gone.
@@ -236,7 +236,7 @@ impl ShmLink {
 
     /// Shuts the link down because the peer broke the protocol.
     #[cold]
-    fn give_up(&self) {
+    fn mark_corrupt(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             tracing::warn!(shm_link = %self, "shutting down a shared-memory link, because the peer has damaged its memory");
             // Both ends hang up. Fails if that has happened before.
@@ -272,7 +272,7 @@ impl ShmLink {
                 return ShmSent::Full;
             }
             Err(Corrupt) => {
-                self.give_up();
+                self.mark_corrupt();
                 return ShmSent::Ended;
             }
         }
@@ -500,7 +500,7 @@ impl<'a> ShmReceiver<'a> {
         match self.consumer.consume(control, bounds, next, released) {
             Ok(true) => memory::wake(shm_link.wake.as_fd()),
             Ok(false) => {}
-            Err(Corrupt) => shm_link.give_up(),
+            Err(Corrupt) => shm_link.mark_corrupt(),
         }
     }
 

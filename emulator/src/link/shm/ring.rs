@@ -16,23 +16,23 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 /// prefetched in pairs).
 #[repr(C, align(128))]
 #[derive(Debug)]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
 /// The shared words of one direction. Every content is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct RingControl {
     /// The producer's position: all bytes before it are published.
-    tail: Apart<AtomicU64>,
+    tail: CacheAligned<AtomicU64>,
     /// The end of the unpublished bytes. All bytes before it are written and will be published
     /// soon. The consumer may read them early, and does so when the producer is gone.
-    unpublished: Apart<AtomicU64>,
+    unpublished: CacheAligned<AtomicU64>,
     /// The consumer's position: all bytes before it are free.
-    head: Apart<AtomicU64>,
+    head: CacheAligned<AtomicU64>,
     /// Not 0 while the consumer sleeps and must be woken after producing.
-    sleeping: Apart<AtomicU64>,
+    sleeping: CacheAligned<AtomicU64>,
     /// Not 0 while the producer waits for room and must be woken after consuming.
-    blocked: Apart<AtomicU64>,
+    blocked: CacheAligned<AtomicU64>,
 }
 
 /// A record that was consumed from the ring.
@@ -68,7 +68,7 @@ pub(super) struct Consumer {
 impl RingControl {
     #[cfg(any(test, loom))]
     pub(super) fn new() -> Self {
-        let word = || Apart(AtomicU64::new(0));
+        let word = || CacheAligned(AtomicU64::new(0));
         Self {
             tail: word(),
             unpublished: word(),

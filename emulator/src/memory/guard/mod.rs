@@ -41,12 +41,12 @@ pub(crate) enum CopyMethod {
 
 /// Shortest time for which a check of the signal handlers is valid. An application that replaces
 /// the handlers and unmaps memory within this time is not noticed.
-const LOOK_NS: u64 = 20_000;
-/// Longest time, see [`counts_for`].
-const LOOK_MAX_NS: u64 = 2_000_000;
+const CACHE_NS: u64 = 20_000;
+/// Longest time, see [`cache_time`].
+const CACHE_MAX_NS: u64 = 2_000_000;
 /// Reciprocal of the share of a thread's time that checks may take, where system calls are slow (an
 /// emulated or a traced processor).
-const LOOK_SHARE: u64 = 100;
+const DETECT_SHARE: u64 = 100;
 /// Signal mask and SIGBUS handler usually change together with the SIGSEGV handler. A busy thread
 /// checks them only every so many times.
 const THOROUGH_TURN: u32 = 8;
@@ -54,7 +54,7 @@ const THOROUGH_TURN: u32 = 8;
 const IDLE_NS: u64 = 200_000;
 
 #[derive(Clone, Copy)]
-struct Looked {
+struct CachedMethod {
     method: Option<CopyMethod>,
     at_ns: u64,
     for_ns: u64,
@@ -62,11 +62,11 @@ struct Looked {
 }
 
 thread_local! {
-    static LOOKED: Cell<Looked> = const {
-        Cell::new(Looked {
+    static CACHED_METHOD: Cell<CachedMethod> = const {
+        Cell::new(CachedMethod {
             method: None,
             at_ns: 0,
-            for_ns: LOOK_NS,
+            for_ns: CACHE_NS,
             count: 0,
         })
     };
@@ -75,38 +75,38 @@ thread_local! {
 /// Returns the method for the calling thread.
 #[inline]
 pub(super) fn copy_method(now: Time) -> CopyMethod {
-    let looked = LOOKED.get();
-    let age = now.as_ns().wrapping_sub(looked.at_ns);
-    match looked.method {
-        Some(method) if age < looked.for_ns => method,
-        _ => look(now, looked, age),
+    let cached = CACHED_METHOD.get();
+    let age = now.as_ns().wrapping_sub(cached.at_ns);
+    match cached.method {
+        Some(method) if age < cached.for_ns => method,
+        _ => detect(now, cached, age),
     }
 }
 
 #[cold]
-fn look(now: Time, before: Looked, age: u64) -> CopyMethod {
+fn detect(now: Time, before: CachedMethod, age: u64) -> CopyMethod {
     let thorough = before.method != Some(CopyMethod::Section)
         || age > IDLE_NS
         || before.count.is_multiple_of(THOROUGH_TURN);
     let begin = Instant::now();
-    let method = if signals::reach_us(thorough) {
+    let method = if signals::are_handled_here(thorough) {
         CopyMethod::Section
     } else {
         CopyMethod::Kernel
     };
-    LOOKED.set(Looked {
+    CACHED_METHOD.set(CachedMethod {
         method: Some(method),
         at_ns: now.as_ns(),
-        for_ns: counts_for(begin.elapsed()),
+        for_ns: cache_time(begin.elapsed()),
         count: before.count.wrapping_add(1),
     });
     method
 }
 
 /// Returns for how many ns a check is valid that took this long.
-fn counts_for(took: Duration) -> u64 {
+fn cache_time(took: Duration) -> u64 {
     let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     took_ns
-        .saturating_mul(LOOK_SHARE)
-        .clamp(LOOK_NS, LOOK_MAX_NS)
+        .saturating_mul(DETECT_SHARE)
+        .clamp(CACHE_NS, CACHE_MAX_NS)
 }

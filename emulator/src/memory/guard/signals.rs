@@ -46,7 +46,7 @@ pub(in super::super) fn install() {
                     || now.sa_sigaction == known.sa_sigaction
             }
         };
-        if !is_ours(&now) && may {
+        if !is_own_handler(&now) && may {
             put_in_front(signal, before, now);
         }
     }
@@ -70,7 +70,7 @@ fn put_in_front(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::s
 
 /// Returns true if Rocade's handler would be called in this thread. A check that is not `thorough`
 /// covers only the handler of SIGSEGV.
-pub(super) fn reach_us(thorough: bool) -> bool {
+pub(super) fn are_handled_here(thorough: bool) -> bool {
     static ONCE: Once = Once::new();
     if !section::SUPPORTED {
         return false;
@@ -78,7 +78,7 @@ pub(super) fn reach_us(thorough: bool) -> bool {
     let count = if thorough { SIGNALS.len() } else { 1 };
     let handled = SIGNALS[..count]
         .iter()
-        .all(|signal| action_of(*signal).is_some_and(|action| is_ours(&action)));
+        .all(|signal| action_of(*signal).is_some_and(|action| is_own_handler(&action)));
     let reached = handled && !(thorough && are_blocked());
     if !reached {
         ONCE.call_once(|| {
@@ -114,7 +114,7 @@ fn handler() -> libc::sighandler_t {
     (handle as *const ()).expose_provenance()
 }
 
-fn is_ours(action: &libc::sigaction) -> bool {
+fn is_own_handler(action: &libc::sigaction) -> bool {
     action.sa_sigaction == handler()
 }
 

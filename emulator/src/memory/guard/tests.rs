@@ -9,7 +9,7 @@ use rocade_transport::{AtomicOp, Time};
 use rocade_wire::crc;
 
 use super::super::access::{self, Readable, Span};
-use super::{CopyMethod, Fault, LOOK_MAX_NS, LOOK_NS, copy_method, counts_for, install, kernel};
+use super::{CACHE_MAX_NS, CACHE_NS, CopyMethod, Fault, cache_time, copy_method, install, kernel};
 
 const PAGE: usize = 4096;
 
@@ -334,12 +334,12 @@ fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
 #[test]
 fn where_looking_is_slow_it_is_done_less_often() {
     for (took_ns, counts_ns) in [
-        (0, LOOK_NS),
-        (200, LOOK_NS),
+        (0, CACHE_NS),
+        (200, CACHE_NS),
         (1_000, 100_000),
-        (20_000, LOOK_MAX_NS),
-        (u64::MAX, LOOK_MAX_NS),
+        (20_000, CACHE_MAX_NS),
+        (u64::MAX, CACHE_MAX_NS),
     ] {
-        assert_eq!(counts_for(Duration::from_nanos(took_ns)), counts_ns);
+        assert_eq!(cache_time(Duration::from_nanos(took_ns)), counts_ns);
     }
 }
