@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_system_is_left_alone() {
+    fn a_busy_system_has_no_idle_processors() {
         let mut cpu_idle = CpuIdle::default();
         assert!(
             cpu_idle.running().is_some_and(|running| running >= 1),

@@ -96,9 +96,9 @@ pub(crate) const SOCKET_ROUNDS: usize = 128;
 /// Packets at a time that count as a stream.
 pub(crate) const STREAM_PACKETS: u64 = 8;
 /// Polls for the next packets of a stream before sleeping: about 5 µs.
-pub(crate) const STREAM_LOOKS: u32 = 200;
+pub(crate) const STREAM_SPINS: u32 = 200;
 /// Polls of a socket for the next packets of a stream, each of which takes longer: about 10 µs.
-pub(crate) const STREAM_SOCKET_LOOKS: u32 = 40;
+pub(crate) const STREAM_SOCKET_SPINS: u32 = 40;
 /// Polling interval if the system does not allow the thread to wait for packets.
 pub(crate) const BLIND_NS: u64 = 1_000_000;
 
@@ -140,7 +140,7 @@ pub(crate) const LAST_PAUSE_NS: u64 = 1_000_000;
 
 /// Most QPs with delayed ACKs at a time, because the background thread checks each of them. A
 /// process with more active QPs always has other packets to send.
-pub(crate) const MAX_HOLDING: usize = 64;
+pub(crate) const MAX_DELAYED_ACK_QPS: usize = 64;
 
 /// Time for which the background thread leaves blocked sends to the application.
 pub(crate) const RETRY_NS: u64 = 500_000;

@@ -333,7 +333,7 @@ fn groups_get_the_hop_limit_of_the_handle() {
 
 //= MC-07 type=test
 #[test]
-fn who_wants_no_copy_of_its_own_gets_none() {
+fn a_qp_that_blocks_loopback_gets_no_copy() {
     for (ip, name) in [("127.2.2.5", "239.1.3.2"), ("::1", "ff1e::3:2")] {
         let a = side(ip);
         let group = group(name);

@@ -98,7 +98,7 @@ fn each_port_has_its_own_addresses() {
 /// The path may fail at each packet of every message.
 //= RC-APM-05 RC-APM-06 type=test
 #[test]
-fn a_path_that_dies_is_left() {
+fn a_path_that_fails_is_replaced() {
     for (net, link) in [(2, LinkMode::Udp), (3, LinkMode::Shm)] {
         for dies_at in [130, 143, 151, 177, 200] {
             let faults = format!("drop ip=127.9.{net}.1 nth={dies_at}..");

@@ -392,7 +392,7 @@ fn a_frame_that_the_interface_does_not_take_is_an_error() {
 
 /// A frame wakes a thread that sleeps until one arrives.
 #[test]
-fn a_frame_wakes_who_sleeps() {
+fn a_frame_wakes_a_sleeping_poller() {
     let raw = raw_or_skip!("127.13.0.8");
     let _flow = raw
         .qp

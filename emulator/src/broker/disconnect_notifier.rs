@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_and_requests_are_ended() {
+    fn connections_and_requests_get_dreq_or_rej() {
         let (mut notifier, now) = (DisconnectNotifier::default(), Instant::now());
         notifier.add(conn_record(0x31, 1, 0x11, ConnRecordKind::Established), now);
         notifier.add(conn_record(0x32, 2, 0x12, ConnRecordKind::Established), now);

@@ -353,13 +353,13 @@ impl Group {
         let messages = self.notifier.take_due(now, self.users.is_empty());
         for (peer, tid, message) in messages {
             tracing::info!(local = %self.local, %peer, %message, "sending a disconnect notice");
-            if let Err(error) = self.say(peer, Mad::new(tid, message)) {
+            if let Err(error) = self.send_mad(peer, Mad::new(tid, message)) {
                 tracing::warn!(local = %self.local, %peer, %error, "failed to send a disconnect notice");
             }
         }
     }
 
-    fn say(&mut self, peer: IpAddr, mad: Mad) -> io::Result<()> {
+    fn send_mad(&mut self, peer: IpAddr, mad: Mad) -> io::Result<()> {
         let to = self.local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
         if self.cm_socket.is_none() {
             self.cm_socket = Some(socket::open_send(self.local, 0, None)?);

@@ -259,7 +259,7 @@ mod tests {
 
     /// The process with the port for connections may receive datagrams there next, and vice versa.
     #[test]
-    fn a_request_waits_for_who_has_the_port_in_the_other_space() {
+    fn a_request_waits_for_the_owner_of_the_port_in_the_other_space() {
         let [tcp, udp] = IP_SPACES.map(|space| ServiceId::of_port(space, 7471));
         let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
         let source = "10.0.0.2:49152".parse().unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_who_listens_again() {
+    fn a_request_waits_for_a_listener_that_returns() {
         let service = ServiceId::of_port(0x106, 7471);
         let other = ServiceId::of_port(0x106, 7472);
         let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();

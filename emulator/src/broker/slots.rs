@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_table_knows_who_lives() {
+    fn a_new_table_finds_the_live_processes() {
         let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut old = SlotTable::new(paths(&dir));

@@ -255,7 +255,7 @@ impl CmId {
                     (CmEventKind::AddrError, -errno)
                 }
             };
-            core.tell(self.key, kind, status, CmParam::None);
+            core.queue_event(self.key, kind, status, CmParam::None);
             Ok(())
         })
     }
@@ -340,7 +340,7 @@ impl CmId {
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
         self.find_route()?;
         self.engine.in_cm(|core| {
-            core.tell(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
+            core.queue_event(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
             Ok(())
         })
     }
@@ -631,7 +631,7 @@ impl CmId {
                 qp_num: Qpn::MULTICAST,
                 qkey: id.qkey.unwrap_or(UDP_QKEY),
             };
-            core.tell(key, CmEventKind::MulticastJoin, 0, CmParam::Ud(param));
+            core.queue_event(key, CmEventKind::MulticastJoin, 0, CmParam::Ud(param));
             Ok(())
         })
     }
@@ -668,7 +668,7 @@ impl CmId {
                 .conn
                 .ok_or(VerbsError::InvalidArgument("no connection"))?;
             if core.cm.established(now, conn).is_ok() {
-                core.tell(key, CmEventKind::Established, 0, CmParam::None);
+                core.queue_event(key, CmEventKind::Established, 0, CmParam::None);
             }
             Ok(())
         })

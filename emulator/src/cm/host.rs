@@ -92,7 +92,13 @@ impl CmCore {
 
 impl CmCore {
     /// Queues an event on the channel of an ID that the application knows.
-    pub(super) fn tell(&mut self, key: IdKey, kind: CmEventKind, status: i32, param: CmParam) {
+    pub(super) fn queue_event(
+        &mut self,
+        key: IdKey,
+        kind: CmEventKind,
+        status: i32,
+        param: CmParam,
+    ) {
         let Some(id) = self.ids.get(&key) else {
             return;
         };

@@ -52,7 +52,7 @@ impl CmCore {
             }
             Happened::Ready { id } => {
                 if let Some(key) = of(id) {
-                    self.tell(key, CmEventKind::Established, 0, CmParam::None);
+                    self.queue_event(key, CmEventKind::Established, 0, CmParam::None);
                 }
             }
             Happened::Rejected { id, rej } => {
@@ -74,7 +74,7 @@ impl CmCore {
             Happened::DisconnectTimeout { id } => self.disconnected(of(id), -libc::ETIMEDOUT),
             Happened::TimewaitExit { id } => {
                 if let Some(key) = of(id) {
-                    self.tell(key, CmEventKind::TimewaitExit, 0, CmParam::None);
+                    self.queue_event(key, CmEventKind::TimewaitExit, 0, CmParam::None);
                 }
             }
             Happened::ServiceReply { id, rep } => {
@@ -252,7 +252,7 @@ impl CmCore {
             srq: rep.srq,
             qp_num,
         };
-        self.tell(key, CmEventKind::ConnectResponse, 0, CmParam::Conn(param));
+        self.queue_event(key, CmEventKind::ConnectResponse, 0, CmParam::Conn(param));
     }
 
     fn on_rejected(&mut self, key: IdKey, rej: &Rej) {
@@ -264,14 +264,14 @@ impl CmCore {
             ..ConnParam::default()
         };
         let status = i32::from(rej.reason.code());
-        self.tell(key, CmEventKind::Rejected, status, CmParam::Conn(param));
+        self.queue_event(key, CmEventKind::Rejected, status, CmParam::Conn(param));
     }
 
     fn unreachable(&mut self, key: IdKey, status: i32, param: CmParam) {
         if let Some(id) = self.ids.get_mut(&key) {
             id.state = IdState::Disconnect;
         }
-        self.tell(key, CmEventKind::Unreachable, status, param);
+        self.queue_event(key, CmEventKind::Unreachable, status, param);
     }
 
     /// Reports the end of a connection, once.
@@ -283,7 +283,7 @@ impl CmCore {
         };
         if id.state == IdState::Connect {
             id.state = IdState::Disconnect;
-            self.tell(key, CmEventKind::Disconnected, status, CmParam::None);
+            self.queue_event(key, CmEventKind::Disconnected, status, CmParam::None);
         }
     }
 
@@ -302,7 +302,7 @@ impl CmCore {
         });
         if rep.status == SidrStatus::Success {
             id.qkey = Some(rep.qkey);
-            self.tell(key, CmEventKind::Established, 0, param);
+            self.queue_event(key, CmEventKind::Established, 0, param);
         } else {
             self.unreachable(key, i32::from(rep.status.code()), param);
         }

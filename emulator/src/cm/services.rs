@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_at_the_address_comes_first() {
+    fn a_listener_at_the_address_comes_first() {
         let mut services = Services::default();
         let (one, v4) = (BoundTo::Ip(ip(1)), BoundTo::AnyV4);
         assert!(services.bind(1, binding(5000, v4)));

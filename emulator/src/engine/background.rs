@@ -19,8 +19,8 @@ use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
 use crate::tuning::{
-    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
-    STREAM_SOCKET_LOOKS,
+    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_PACKETS, STREAM_SOCKET_SPINS,
+    STREAM_SPINS,
 };
 
 /// Starts the thread. It ends after the engine was dropped.
@@ -82,14 +82,14 @@ fn run(weak: &Weak<EngineInner>) {
     // Signals are for the application's threads.
     sys::block_all_signals();
     sys::set_precise_timers();
-    let mut turn = ThreadState::default();
+    let mut thread_state = ThreadState::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(turn.wait_mode);
+        let wait_set = engine.wait_set(thread_state.wait_mode);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
-        engine.step(&mut turn, woken);
+        engine.step(&mut thread_state, woken);
     }
 }
 
@@ -193,7 +193,7 @@ impl EngineInner {
     }
 
     /// Runs one turn after waiting: receives, or leaves that to the application.
-    fn step(&self, turn: &mut ThreadState, woken: Woken) {
+    fn step(&self, thread_state: &mut ThreadState, woken: Woken) {
         self.service_queue.set_awake();
         let by_shared = self.stop_watching();
         if woken.by_peers {
@@ -218,7 +218,7 @@ impl EngineInner {
         self.resolve_new_routes();
         self.shared_targets.serve(self);
         let sleep_epoch = self.arbiter.sleep_epoch();
-        let step = self.poll_links(turn, woken.by_packets || by_shared, sleep_epoch);
+        let step = self.poll_links(thread_state, woken.by_packets || by_shared, sleep_epoch);
         if self.hooks.is_active() {
             self.release_delayed(Caller::Background);
         }
@@ -233,7 +233,7 @@ impl EngineInner {
         {
             socket.answer(|| self.report_resources());
         }
-        turn.wait_mode = self.wait_mode_after(step, sleep_epoch, &mut turn.policy);
+        thread_state.wait_mode = self.wait_mode_after(step, sleep_epoch, &mut thread_state.policy);
     }
 
     /// Returns how to wait after a turn that ended with `step`.
@@ -278,7 +278,12 @@ impl EngineInner {
     }
 
     /// Receives, or leaves that to the application. Returns how the turn ends.
-    fn poll_links(&self, turn: &mut ThreadState, packets: bool, sleep_epoch: u64) -> PollStep {
+    fn poll_links(
+        &self,
+        thread_state: &mut ThreadState,
+        packets: bool,
+        sleep_epoch: u64,
+    ) -> PollStep {
         let sleepers = self.service_queue.sleepers();
         let is_polled = self.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
@@ -290,20 +295,20 @@ impl EngineInner {
             has_sleeping_poller: sleepers.has_watching_poller(),
             timer_due: false,
         };
-        let mut looks = 0;
+        let mut spins = 0;
         loop {
             let ThreadState {
                 policy, cpu_idle, ..
-            } = turn;
+            } = thread_state;
             let step = policy.next(&seen, || cpu_idle.has_idle_processors(seen.now));
             seen.packets = match step {
                 PollStep::Receive => self.receive_all(),
                 PollStep::Spin => {
-                    if looks > 0 {
+                    if spins > 0 {
                         std::hint::spin_loop();
                     }
-                    looks += 1;
-                    self.spin_once(looks - 1)
+                    spins += 1;
+                    self.spin_once(spins - 1)
                 }
                 PollStep::BackOff { .. } | PollStep::Sleep | PollStep::Poll => return step,
             };
@@ -322,10 +327,10 @@ impl EngineInner {
     /// Receives pending packets. Returns true if there were any. Reading a socket takes longer than
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
-    fn spin_once(&self, turn: u32) -> bool {
+    fn spin_once(&self, spins: u32) -> bool {
         let shm_links = self.shm_links.read();
         let mut packets = self.receive_shared(&shm_links, Caller::Background);
-        let sockets = shm_links.is_empty() || turn.is_multiple_of(SOCKET_TURN);
+        let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_TURN);
         drop(shm_links);
         if sockets {
             packets += self.receive_frames(Caller::Background);
@@ -353,7 +358,7 @@ impl EngineInner {
         let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
         for endpoint in self.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
-            let mut looks = 0;
+            let mut spins = 0;
             for _ in 0..SOCKET_ROUNDS {
                 let received = self.receive(endpoint, &mut rx, Caller::Background);
                 packets += received.packets;
@@ -361,12 +366,12 @@ impl EngineInner {
                     break;
                 }
                 if received.packets >= STREAM_PACKETS {
-                    looks = STREAM_SOCKET_LOOKS;
+                    spins = STREAM_SOCKET_SPINS;
                 } else if !received.more {
-                    if looks == 0 {
+                    if spins == 0 {
                         break;
                     }
-                    looks -= 1;
+                    spins -= 1;
                 }
             }
         }
@@ -395,21 +400,21 @@ impl EngineInner {
     /// instead of sleeping.
     fn receive_all_shared(&self) -> u64 {
         let shm_links = self.shm_links.read();
-        let (mut packets, mut looks) = (0, 0);
+        let (mut packets, mut spins) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
             let found = self.receive_shared(&shm_links, Caller::Background);
             packets += found;
             if found >= STREAM_PACKETS {
-                looks = STREAM_LOOKS;
+                spins = STREAM_SPINS;
             }
             if found > 0 {
                 continue;
             }
-            while looks > 0 && !shm_links.iter().any(|shm_link| shm_link.has_packets()) {
+            while spins > 0 && !shm_links.iter().any(|shm_link| shm_link.has_packets()) {
                 std::hint::spin_loop();
-                looks -= 1;
+                spins -= 1;
             }
-            if looks == 0 {
+            if spins == 0 {
                 break;
             }
         }

@@ -93,7 +93,7 @@ struct Attachment {
 #[derive(Debug, Default)]
 struct Polls {
     /// Empty polls.
-    vain: AtomicU64,
+    empty_polls: AtomicU64,
     /// Time of the first empty poll since the last packet, in ns. 0 after a packet.
     idle_since: AtomicU64,
     /// Polls of shared memory, weighted. They decide when the sockets are polled.

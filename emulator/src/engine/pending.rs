@@ -20,7 +20,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
-use crate::tuning::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
+use crate::tuning::{LEAVE_NS, MAX_CHAIN, MAX_DELAYED_ACK_QPS};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl EngineInner {
 
     /// Returns true if one more QP may delay ACKs.
     pub(super) fn can_delay_more_acks(&self) -> bool {
-        self.service_queue.count(ServiceReason::DelayedAck) < MAX_HOLDING
+        self.service_queue.count(ServiceReason::DelayedAck) < MAX_DELAYED_ACK_QPS
     }
 
     /// Fires the timers that are due. The awaited packet may be in the socket already, so this

@@ -72,9 +72,9 @@ impl EngineInner {
     #[inline]
     fn note_empty_poll(&self, cq: Option<&CqInner>) -> bool {
         // Only every few polls: reading the clock takes a tenth of a poll.
-        let polls = self.polls.vain.load(Ordering::Relaxed);
+        let polls = self.polls.empty_polls.load(Ordering::Relaxed);
         self.polls
-            .vain
+            .empty_polls
             .store(polls.wrapping_add(1), Ordering::Relaxed);
         if !polls.is_multiple_of(CLOCK_TURN) && !self.idle_polls.are_short() {
             return false;

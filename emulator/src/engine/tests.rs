@@ -211,7 +211,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
 }
 
 #[test]
-fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
+fn only_the_process_that_made_an_engine_flushes_it_at_exit() {
     let (engine, own) = (host("127.4.0.7").engine, std::process::id());
     let is_this = |other: &Weak<_>| Weak::ptr_eq(other, &Arc::downgrade(&engine.inner));
     assert!(ack_durability::engines_of(own).iter().any(is_this));

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_claimed_once_until_the_last_copy_is_gone() {
+    fn an_address_is_locked_until_the_last_copy_is_closed() {
         let _no_starts = crate::sys::STARTS.read();
         let local = own_address(1);
         let address_lock = AddressLock::acquire(local).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_name_there_is_a_claim_all_the_same() {
+    fn without_any_name_the_address_is_still_locked() {
         let local = own_address(4);
         let squatted: Vec<_> = (0..NAMES)
             .map(|index| {

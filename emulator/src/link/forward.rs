@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_not_passed_on_for_ever() {
+    fn a_packet_is_forwarded_a_limited_number_of_times() {
         let source: SocketAddr = "192.0.2.1:50000".parse().unwrap();
         for hops in 0..MAX_HOPS {
             // A packet to the target of another slot.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_the_key_cannot_wrap() {
+    fn a_packet_cannot_be_wrapped_without_the_key() {
         let source = "192.0.2.1:50000".parse().unwrap();
         let wrapped = wrap(7, source, &packet(7)).unwrap();
         for at in KEY_AT..HEADER_LEN {
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_are_no_trouble(
+        fn arbitrary_bytes_are_handled(
             slot: u8,
             mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
             magic: bool,

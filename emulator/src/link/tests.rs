@@ -363,7 +363,7 @@ fn a_packet_of_another_slot_is_forwarded_once() {
 }
 
 #[test]
-fn an_address_in_use_says_by_whom() {
+fn an_address_in_use_names_its_owner() {
     let local = own_address();
     let _link = UdpLink::bind(local).unwrap();
     let error = UdpLink::bind(local).unwrap_err();

@@ -40,7 +40,7 @@ impl MemGuard<'_> {
     //= UMR-24
     pub(super) fn pieces(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         key: u32,
         range: (u64, u64),
         right: AccessFlags,
@@ -51,7 +51,7 @@ impl MemGuard<'_> {
             held: Vec::with_capacity(1),
             most,
         };
-        match self.collect((who, right), key, range, 0, &mut pieces) {
+        match self.collect((accessor, right), key, range, 0, &mut pieces) {
             Err(Stop::Enough) | Ok(()) => Ok(pieces),
             Err(Stop::Refused(error)) => Err(error),
         }
@@ -81,7 +81,7 @@ impl MemGuard<'_> {
 
     fn collect_one<'a>(
         &'a self,
-        (who, right): (Accessor, AccessFlags),
+        (accessor, right): (Accessor, AccessFlags),
         (lkey, addr, len): (Lkey, u64, u64),
         level: u8,
         pieces: &mut Pieces<'a>,
@@ -91,15 +91,21 @@ impl MemGuard<'_> {
         }
         let span = if let Some(region) = self.regions.region(lkey.get()) {
             //= UMR-13
-            Some(region.span((who, self.method), addr, len, right)?)
+            Some(region.span((accessor, self.method), addr, len, right)?)
         } else if let Some(pd) = self.regions.null(lkey.get()) {
-            if pd != who.pd {
+            if pd != accessor.pd {
                 return Err(AccessError::WrongPd.into());
             }
             None
         } else {
             //= UMR-08
-            return self.collect((who, right), lkey.get(), (addr, len), level + 1, pieces);
+            return self.collect(
+                (accessor, right),
+                lkey.get(),
+                (addr, len),
+                level + 1,
+                pieces,
+            );
         };
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
         pieces.spans.push((span, len));

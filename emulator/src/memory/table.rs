@@ -436,15 +436,15 @@ impl Regions {
     }
 
     /// Fills an indirect key. The keys that it lists are checked before it is locked.
-    pub(super) fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
+    pub(super) fn fill(&self, accessor: Accessor, fill: Fill) -> Result<(), BindError> {
         let indirect = self.indirect(fill.key.get()).ok_or(BindError::NoWindow)?;
         let pd = indirect.read_recursive().pd();
         let depth = Indirect::check(pd, &fill, |lkey| self.listed(lkey))?;
-        indirect.write().fill(who, fill, depth)
+        indirect.write().fill(accessor, fill, depth)
     }
 
     /// Binds a window.
-    pub(super) fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
+    pub(super) fn bind(&self, accessor: Accessor, bind: &Bind) -> Result<(), BindError> {
         let window = self.window(bind.rkey.get()).ok_or(BindError::NoWindow)?;
         let region = self.region(bind.lkey.get()).map(|region| Bindable {
             pd: region.pd,
@@ -454,7 +454,7 @@ impl Regions {
         });
         let mut window = window.write();
         let before = window.region();
-        window.bind(who, bind, region.as_ref())?;
+        window.bind(accessor, bind, region.as_ref())?;
         self.count_windows(before, u32::wrapping_sub);
         self.count_windows(window.region(), u32::wrapping_add);
         Ok(())
@@ -463,18 +463,18 @@ impl Regions {
     /// Invalidates a key.
     pub(super) fn invalidate(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         remotely: bool,
     ) -> Result<(), AccessError> {
         //= INV-01
         if let Some(indirect) = self.indirect(rkey.get()) {
-            return indirect.write().invalidate(who);
+            return indirect.write().invalidate(accessor);
         }
         let window = self.window(rkey.get()).ok_or(AccessError::BadKey)?;
         let mut window = window.write();
         let before = window.region();
-        window.invalidate(who, rkey, remotely)?;
+        window.invalidate(accessor, rkey, remotely)?;
         self.count_windows(before, u32::wrapping_sub);
         Ok(())
     }

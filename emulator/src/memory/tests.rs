@@ -496,10 +496,11 @@ fn atomics_through_two_regions_and_of_the_processor_do_not_lose_each_other() {
         pd: PdTag(9),
         ..WHO
     };
-    let add = |who, key, va| {
+    let add = |accessor, key, va| {
         let memory = table.read(Time::ZERO);
         for _ in 0..EACH {
-            let done = memory.atomic_remote(who, Rkey::new(key), va, AtomicOp::FetchAdd { add: 1 });
+            let done =
+                memory.atomic_remote(accessor, Rkey::new(key), va, AtomicOp::FetchAdd { add: 1 });
             assert!(done.is_ok());
         }
     };

@@ -25,14 +25,14 @@ impl Region {
     #[inline]
     pub(super) fn span(
         &self,
-        (who, method): (Accessor, CopyMethod),
+        (accessor, method): (Accessor, CopyMethod),
         va: u64,
         len: u64,
         right: AccessFlags,
     ) -> Result<Span, AccessError> {
         //= PD-01
         //= PD-03
-        if self.pd != who.pd {
+        if self.pd != accessor.pd {
             return Err(AccessError::WrongPd);
         }
         if !self.access.contains(right) {
@@ -98,7 +98,7 @@ impl MemGuard<'_> {
     #[inline]
     fn reach(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
         asked: Asked,
@@ -106,10 +106,10 @@ impl MemGuard<'_> {
     ) -> Result<(), AccessError> {
         match self.regions.region(key) {
             Some(region) => {
-                let span = region.span((who, self.method), va, len, asked.right())?;
+                let span = region.span((accessor, self.method), va, len, asked.right())?;
                 f(Some(span), 0..span.len())
             }
-            None => self.elsewhere(who, key, (va, len), asked, usize::MAX, f),
+            None => self.elsewhere(accessor, key, (va, len), asked, usize::MAX, f),
         }
     }
 
@@ -118,7 +118,7 @@ impl MemGuard<'_> {
     #[cold]
     fn elsewhere(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
         asked: Asked,
@@ -129,7 +129,7 @@ impl MemGuard<'_> {
         if matches!(asked, Asked::Local(_))
             && let Some(pd) = self.regions.null(key)
         {
-            if pd != who.pd {
+            if pd != accessor.pd {
                 return Err(AccessError::WrongPd);
             }
             return f(None, 0..usize::try_from(len).unwrap_or(usize::MAX));
@@ -140,14 +140,14 @@ impl MemGuard<'_> {
         {
             let window = window.read();
             //= MW-08
-            let (lkey, va) = window.resolve(who, Rkey::new(key), va, len, access)?;
+            let (lkey, va) = window.resolve(accessor, Rkey::new(key), va, len, access)?;
             let region = self.regions.region(lkey.get());
             let span = region
                 .ok_or(AccessError::BadKey)?
                 .part(self.method, va, len)?;
             return f(Some(span), 0..span.len());
         }
-        let pieces = self.pieces(who, key, (va, len), asked.right(), most)?;
+        let pieces = self.pieces(accessor, key, (va, len), asked.right(), most)?;
         pieces.each(f)
     }
 
@@ -155,18 +155,20 @@ impl MemGuard<'_> {
     #[inline]
     fn check(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
         asked: Asked,
     ) -> Result<Extent, AccessError> {
         match self.regions.region(key) {
             Some(region) => {
-                region.span((who, self.method), va, len, asked.right())?;
+                region.span((accessor, self.method), va, len, asked.right())?;
                 Ok(Extent::One)
             }
             None => {
-                self.elsewhere(who, key, (va, len), asked, CHECKED_PIECES, |_, _| Ok(()))?;
+                self.elsewhere(accessor, key, (va, len), asked, CHECKED_PIECES, |_, _| {
+                    Ok(())
+                })?;
                 Ok(Extent::Pieces)
             }
         }
@@ -202,49 +204,49 @@ impl Memory for MemGuard<'_> {
     #[inline]
     fn check_local(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
-        self.check(who, lkey.get(), (addr, len), Asked::Local(access))
+        self.check(accessor, lkey.get(), (addr, len), Asked::Local(access))
     }
 
     #[inline]
     fn check_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
-        self.check(who, rkey.get(), (va, len), Asked::Remote(access))
+        self.check(accessor, rkey.get(), (va, len), Asked::Remote(access))
     }
 
     fn check_region(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         access: RemoteAccess,
     ) -> Result<(), AccessError> {
         let region = self.regions.region(rkey.get());
         let region = region.ok_or(AccessError::BadKey)?;
         let whole = (region.iova, region.len);
-        region.span((who, self.method), whole.0, whole.1, access.right())?;
+        region.span((accessor, self.method), whole.0, whole.1, access.right())?;
         Ok(())
     }
 
     fn store_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
         let asked = Asked::Remote(RemoteAccess::Write);
-        self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
+        self.reach(accessor, rkey.get(), (va, 8), asked, |span, _| {
             let done = span.and_then(|span| access::store(span, bytes));
             done.ok_or(AccessError::OutOfRange)??;
             Ok(())
@@ -253,70 +255,70 @@ impl Memory for MemGuard<'_> {
 
     fn read_local(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         lkey: Lkey,
         addr: u64,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         let asked = Asked::Local(LocalAccess::Read);
-        self.reach(who, lkey.get(), (addr, len), asked, |span, range| {
+        self.reach(accessor, lkey.get(), (addr, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
 
     fn write_local(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         lkey: Lkey,
         addr: u64,
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
         let asked = Asked::Local(LocalAccess::Write);
-        self.reach(who, lkey.get(), (addr, len), asked, |span, range| {
+        self.reach(accessor, lkey.get(), (addr, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
 
     fn read_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         let asked = Asked::Remote(RemoteAccess::Read);
-        self.reach(who, rkey.get(), (va, len), asked, |span, range| {
+        self.reach(accessor, rkey.get(), (va, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
 
     fn write_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
         let asked = Asked::Remote(RemoteAccess::Write);
-        self.reach(who, rkey.get(), (va, len), asked, |span, range| {
+        self.reach(accessor, rkey.get(), (va, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
 
     fn atomic_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
         let mut original = 0;
         let asked = Asked::Remote(RemoteAccess::Atomic);
-        self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
+        self.reach(accessor, rkey.get(), (va, 8), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -328,7 +330,7 @@ impl Memory for MemGuard<'_> {
     //= XAT-23
     fn masked_remote(
         &self,
-        who: Accessor,
+        accessor: Accessor,
         rkey: Rkey,
         va: u64,
         log_size: u8,
@@ -337,7 +339,7 @@ impl Memory for MemGuard<'_> {
         let mut original = [0; 4];
         let len = 1 << log_size;
         let asked = Asked::Remote(RemoteAccess::Atomic);
-        self.reach(who, rkey.get(), (va, len), asked, |span, _| {
+        self.reach(accessor, rkey.get(), (va, len), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -346,16 +348,21 @@ impl Memory for MemGuard<'_> {
         Ok(original)
     }
 
-    fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
-        self.regions.bind(who, bind)
+    fn bind(&self, accessor: Accessor, bind: &Bind) -> Result<(), BindError> {
+        self.regions.bind(accessor, bind)
     }
 
-    fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
-        self.regions.fill(who, fill)
+    fn fill(&self, accessor: Accessor, fill: Fill) -> Result<(), BindError> {
+        self.regions.fill(accessor, fill)
     }
 
-    fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError> {
-        self.regions.invalidate(who, rkey, remotely)
+    fn invalidate(
+        &self,
+        accessor: Accessor,
+        rkey: Rkey,
+        remotely: bool,
+    ) -> Result<(), AccessError> {
+        self.regions.invalidate(accessor, rkey, remotely)
     }
 }
 

@@ -183,15 +183,15 @@ impl CqInner {
         self.ring.lock().ignore_overrun();
     }
 
-    /// Returns true if the CQ has had `until` completions, modulo 2^32. Otherwise registers `who`,
+    /// Returns true if the CQ has had `until` completions, modulo 2^32. Otherwise registers `waiter`,
     /// which is served when it has.
     //= XCW-01
-    pub(super) fn has_produced(&self, until: u32, who: Qpn) -> bool {
-        self.ring.lock().has_produced(until, who)
+    pub(super) fn has_produced(&self, until: u32, waiter: Qpn) -> bool {
+        self.ring.lock().has_produced(until, waiter)
     }
 
-    pub(super) fn forget_waiter(&self, who: Qpn) {
-        self.ring.lock().forget_waiter(who);
+    pub(super) fn forget_waiter(&self, waiter: Qpn) {
+        self.ring.lock().forget_waiter(waiter);
     }
 
     /// Destroys the CQ: drops its unread events, and waits until the others are acknowledged.
@@ -291,7 +291,7 @@ impl CqInner {
             }
             //= XCW-08
             //= XCH-05
-            ring.take_waiters(|who| self.service_queue.wake_qp(who));
+            ring.take_waiters(|waiter| self.service_queue.wake_qp(waiter));
             self.publish(&ring);
         }
         // A poller that sleeps has checked the CQ under the lock, before or after this.

@@ -102,13 +102,13 @@ impl CqRing {
         self.ignores_overrun = true;
     }
 
-    /// Returns true if there were `until` completions, modulo 2^32. Otherwise registers `who` as a
+    /// Returns true if there were `until` completions, modulo 2^32. Otherwise registers `waiter` as a
     /// waiter.
-    pub(super) fn has_produced(&mut self, until: u32, who: Qpn) -> bool {
-        self.forget_waiter(who);
+    pub(super) fn has_produced(&mut self, until: u32, waiter: Qpn) -> bool {
+        self.forget_waiter(waiter);
         let reached = has_reached(self.produced(), until);
         if !reached {
-            self.waiters.push((until, who));
+            self.waiters.push((until, waiter));
         }
         reached
     }
@@ -118,8 +118,8 @@ impl CqRing {
         self.next as u32
     }
 
-    pub(super) fn forget_waiter(&mut self, who: Qpn) {
-        self.waiters.retain(|(_, other)| *other != who);
+    pub(super) fn forget_waiter(&mut self, waiter: Qpn) {
+        self.waiters.retain(|(_, other)| *other != waiter);
     }
 
     /// Removes the waiters whose number of completions is reached, and calls `wake` for each.
@@ -130,7 +130,7 @@ impl CqRing {
             let done = |(until, _): &mut (u32, Qpn)| has_reached(produced, *until);
             self.waiters
                 .extract_if(.., done)
-                .for_each(|(_, who)| wake(who));
+                .for_each(|(_, waiter)| wake(waiter));
         }
     }
 
@@ -487,7 +487,7 @@ mod tests {
     //= CQ-02 type=test
     //= CQX-06 type=test
     #[test]
-    fn who_ignores_overruns_loses_the_oldest() {
+    fn a_cq_that_ignores_overruns_loses_the_oldest() {
         let mut ring = CqRing::new(2, true);
         assert_eq!(ring.reserve(5), 5);
         for wr_id in 0..5 {

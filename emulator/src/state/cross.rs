@@ -154,7 +154,7 @@ pub(crate) struct CompletionWait {
     cq: Arc<CqInner>,
     until: u32,
     /// The waiting QP once it waits. 0 is no QP number.
-    who: AtomicU32,
+    waiter: AtomicU32,
 }
 
 impl CompletionWait {
@@ -163,23 +163,23 @@ impl CompletionWait {
         Self {
             cq: Arc::clone(cq),
             until,
-            who: AtomicU32::new(0),
+            waiter: AtomicU32::new(0),
         }
     }
 }
 
 impl Condition for CompletionWait {
-    fn holds_for(&self, who: Qpn) -> bool {
-        self.who.store(who.get(), Ordering::Relaxed);
-        self.cq.has_produced(self.until, who)
+    fn holds_for(&self, waiter: Qpn) -> bool {
+        self.waiter.store(waiter.get(), Ordering::Relaxed);
+        self.cq.has_produced(self.until, waiter)
     }
 }
 
 impl Drop for CompletionWait {
     fn drop(&mut self) {
-        let who = self.who.load(Ordering::Relaxed);
-        if who != 0 {
-            self.cq.forget_waiter(Qpn::new(who));
+        let waiter = self.waiter.load(Ordering::Relaxed);
+        if waiter != 0 {
+            self.cq.forget_waiter(Qpn::new(waiter));
         }
         self.cq.waits().pending.fetch_sub(1, Ordering::AcqRel);
     }

@@ -123,12 +123,12 @@ impl Domains {
         Ok(domain)
     }
 
-    /// Closes one opening. With the last one the domain is removed unless it `lingers`, and `ends`
+    /// Closes one opening. With the last one the domain is removed unless it `has_own_targets`, and `ends`
     /// notifies the broker.
     pub(crate) fn close(
         &self,
         domain: &Arc<Domain>,
-        lingers: impl FnOnce() -> bool,
+        has_own_targets: impl FnOnce() -> bool,
         ends: impl FnOnce(),
     ) {
         let mut named = self.named.lock();
@@ -138,25 +138,25 @@ impl Domains {
         if let Some(at) = found {
             let openings = &mut named[at].1;
             *openings = openings.saturating_sub(1);
-            if *openings == 0 && !lingers() {
+            if *openings == 0 && !has_own_targets() {
                 named.swap_remove(at);
                 ends();
             }
         }
     }
 
-    /// Removes a closed domain that no longer `lingers`, after one of its targets has ended.
+    /// Removes a closed domain that no longer `has_own_targets`, after one of its targets has ended.
     pub(crate) fn reconsider(
         &self,
         domain: &Arc<Domain>,
-        lingers: impl FnOnce() -> bool,
+        has_own_targets: impl FnOnce() -> bool,
         ends: impl FnOnce(),
     ) {
         let mut named = self.named.lock();
         let is_closed =
             |(other, openings): &(Arc<Domain>, u32)| Arc::ptr_eq(other, domain) && *openings == 0;
         if let Some(at) = named.iter().position(is_closed)
-            && !lingers()
+            && !has_own_targets()
         {
             named.swap_remove(at);
             ends();

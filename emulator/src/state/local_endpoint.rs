@@ -173,13 +173,13 @@ impl Icrcs {
     #[inline(always)]
     pub(crate) fn of_len(&mut self, covered_len: usize) -> &IcrcOfLen {
         if self.of_len[usize::from(self.latest)].covered_len() != covered_len {
-            self.turn_to(covered_len);
+            self.switch_len(covered_len);
         }
         &self.of_len[usize::from(self.latest)]
     }
 
     /// Switches to the other state, which is recomputed if its length differs.
-    fn turn_to(&mut self, covered_len: usize) {
+    fn switch_len(&mut self, covered_len: usize) {
         self.latest = !self.latest;
         let of_len = &mut self.of_len[usize::from(self.latest)];
         if of_len.covered_len() != covered_len {

@@ -181,11 +181,11 @@ impl QpInner {
         let mut holds = target.holds.lock();
         // Without handles it ends, except where processes share it and another one may have it
         // open.
-        let lives = !holds.is_empty() || target.ownership.is_some();
-        if lives {
+        let is_open = !holds.is_empty() || target.ownership.is_some();
+        if is_open {
             holds.push(Arc::clone(hold));
         }
-        lives
+        is_open
     }
 
     /// Returns true if this process has the target open.

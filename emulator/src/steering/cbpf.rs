@@ -273,7 +273,7 @@ mod tests {
 
         /// The kernel and [`ProcessSlot::of_datagram`] select the same slot for a message to QP 1.
         #[test]
-        fn messages_to_qp_1_go_to_who_has_named_the_connection(
+        fn messages_to_qp_1_go_to_the_owner_of_the_connection(
             mut payload in proptest::collection::vec(any::<u8>(), 0..64),
             attribute in 0x0e_u8..0x1d,
             as_is in 0..5_usize,

@@ -66,7 +66,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn who_does_not_listen_is_not_served_and_goes() {
+fn a_client_that_does_not_read_is_disconnected() {
     let site = Site::new();
     let mut first = ClientProcess::start(&site);
     let deaf = lease(&site);
@@ -139,7 +139,7 @@ fn a_broker_that_was_started_under_small_limits_is_replaced() {
 }
 
 #[test]
-fn a_broker_without_descriptors_says_so() {
+fn a_broker_without_descriptors_reports_it() {
     let site = Site::new();
     // All of them have the same small limit, so that a new broker has no more descriptors.
     let poor = || {

@@ -209,7 +209,7 @@ fn of_two_brokers_that_want_an_address_at_once_one_gets_it() {
 }
 
 #[test]
-fn a_process_alone_keeps_the_broker_off_its_address_and_says_who_it_is() {
+fn a_lone_process_blocks_the_broker_and_is_named_in_the_error() {
     let site = Site::new();
     let ip = own_address();
     let alone = UdpLink::bind(ip).unwrap();

@@ -325,7 +325,7 @@ fn a_second_broker_does_not_start() {
 
 /// Notifications that arrive together with an answer are delivered to the reader of the control fd.
 #[test]
-fn news_beside_an_answer_are_minded() {
+fn notifications_beside_an_answer_are_handled() {
     let site = Site::new();
     let client = BrokerClient::connect_or_start(&site.config).unwrap();
     let rule = Rule::parse("drop opcode=CNP").unwrap();
@@ -441,7 +441,7 @@ fn packets_for_another_process_can_be_forwarded() {
 }
 
 #[test]
-fn garbage_does_the_broker_no_harm() {
+fn garbage_does_not_harm_the_broker() {
     let site = Site::new();
     let client = BrokerClient::connect_or_start(&site.config).unwrap();
     let ip = own_address();

@@ -13,7 +13,7 @@ fn asked(a: &Node, b: &Node, id: &CmId, port: u16) -> CmId {
 /// wait.
 //= LRC-10 type=test
 #[test]
-fn who_cannot_accept_rejects() {
+fn an_application_that_cannot_accept_rejects() {
     let (a, b) = (Node::new("127.1.9.70"), Node::new("127.1.9.71"));
     let _listener = b.listener(7480, 1);
     let id = a.id(1);

@@ -133,7 +133,7 @@ fn assert_moved(side: &Side, port: u8) {
 //= RC-APM-05 RC-APM-06 RC-APM-10 type=test
 //= AEV-08 type=test
 #[test]
-fn a_path_whose_interface_goes_down_is_left() {
+fn a_path_whose_interface_goes_down_is_replaced() {
     if !own_network() {
         rocade_skip::skip!("cannot make a network namespace");
     }

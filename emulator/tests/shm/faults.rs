@@ -95,7 +95,7 @@ fn rules_come_and_go_while_processes_run() {
 
 /// A process that starts later installs the rules before its first packet.
 #[test]
-fn rules_are_for_those_who_come_later_too() {
+fn rules_apply_to_later_processes() {
     let site = Site::new();
     let config = broker_config(site.dir.path());
     assert!(matches!(

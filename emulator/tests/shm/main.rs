@@ -381,7 +381,7 @@ fn the_last_acknowledgement_of_a_conversation_leaves() {
 }
 
 #[test]
-fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
+fn a_killed_peer_is_detected_and_its_slot_is_reused() {
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
     let side = Side::on(engine.clone(), MEMORY);
@@ -490,7 +490,7 @@ fn a_sleeper_goes_on_when_a_full_ring_has_room() {
 }
 
 #[test]
-fn who_calls_nothing_goes_on_when_a_full_ring_has_room() {
+fn an_application_that_calls_nothing_resumes_when_a_full_ring_has_room() {
     fill_the_ring(|sides, node| {
         for index in 0..sides.len() {
             wait_until(|| has_arrived(node, index));

@@ -169,7 +169,7 @@ fn packets_that_another_process_passes_on_are_checked_too() {
 
 /// Shared memory does not bypass the check: packets of refused peers come over UDP.
 #[test]
-fn shared_memory_is_only_for_those_who_may() {
+fn shared_memory_is_only_for_allowed_peers() {
     let site = Site::new();
     let (own, peer) = (site.address, own_address());
     let broker = BrokerMode::Auto(broker_config(site.dir.path()));

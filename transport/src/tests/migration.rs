@@ -136,7 +136,7 @@ fn packets_say_whether_their_sender_could_migrate() {
 //= RC-APM-05 RC-APM-06 RC-APM-08 type=test
 //= RC-REQ-18 AEV-06 type=test
 #[test]
-fn a_path_that_dies_is_left() {
+fn a_path_that_fails_is_replaced() {
     for dies_at in [0, 1, 3, 6, 9] {
         let mut pair = armed();
         let src = register_filled(&pair, Side::A, 5 * PMTU, 1);

@@ -88,7 +88,7 @@ impl Resume {
                 .collect(),
             wait: AnswerWait::begin(ANSWER_TIMEOUT),
         };
-        resume.say(ResumeStep::Hello, resources)?;
+        resume.send_step(ResumeStep::Hello, resources)?;
         Ok(resume)
     }
 
@@ -100,11 +100,11 @@ impl Resume {
         &mut self,
         resources: &mut ClientResources,
     ) -> Result<ResumeProgress, BrokerError> {
-        while let Some(said) = self.steps.front().copied() {
+        while let Some(sent) = self.steps.front().copied() {
             let Some((response, fds)) = self.connection.try_answer()? else {
                 return Ok(ResumeProgress::Waiting(self.wait.left(&self.connection)?));
             };
-            match (said, response) {
+            match (sent, response) {
                 (ResumeStep::Hello, Response::Welcome { slot, .. }) if slot == resources.slot => {
                     if let Some(lock) = fds.into_iter().next() {
                         resources.lock = lock;
@@ -134,7 +134,7 @@ impl Resume {
             }
             self.steps.pop_front();
             if let Some(next) = self.steps.front() {
-                self.say(*next, resources)?;
+                self.send_step(*next, resources)?;
                 self.wait = AnswerWait::begin(ANSWER_TIMEOUT);
             }
         }
@@ -156,7 +156,7 @@ impl Resume {
         &mut self.connection
     }
 
-    fn say(&self, what: ResumeStep, resources: &ClientResources) -> Result<(), BrokerError> {
+    fn send_step(&self, what: ResumeStep, resources: &ClientResources) -> Result<(), BrokerError> {
         match what {
             ResumeStep::Hello => {
                 let resume = Some(resources.slot);

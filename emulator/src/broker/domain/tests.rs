@@ -135,7 +135,7 @@ fn the_oldest_are_forgotten_first() {
 }
 
 #[test]
-fn a_holder_that_dies_between_messages_loses_nothing() {
+fn an_owner_that_dies_between_messages_loses_nothing() {
     let memory = memory();
     let record = memory.add(QPN, A).unwrap();
     assert!(!record.try_acquire(B), "held");
@@ -157,7 +157,7 @@ fn a_holder_that_dies_between_messages_loses_nothing() {
 }
 
 #[test]
-fn who_wants_it_is_forgotten_when_it_is_handed_on() {
+fn a_request_ends_with_the_transfer() {
     let record = memory().add(QPN, A).unwrap();
     assert_eq!(record.requested(), None);
     record.request(B, true);

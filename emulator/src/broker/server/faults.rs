@@ -31,7 +31,7 @@ pub(super) struct ClientFaults {
     /// The rules that the client was started with, and their indexes.
     own: Vec<(u8, NumberedRule)>,
     /// Generation of the list that the client was last sent, 0 for none.
-    told: u32,
+    sent_generation: u32,
 }
 
 impl FaultTable {
@@ -59,7 +59,7 @@ impl FaultTable {
             .collect();
         let knows_all = is_new && own.is_empty() && self.rules.is_empty();
         ClientFaults {
-            told: if knows_all { self.generation } else { 0 },
+            sent_generation: if knows_all { self.generation } else { 0 },
             own,
         }
     }
@@ -88,7 +88,7 @@ impl FaultTable {
 impl Client {
     /// Returns true if the client needs an update.
     pub(super) fn is_outdated(&self, table: &FaultTable) -> bool {
-        self.slot.is_some() && !self.gone && self.faults.told != table.generation
+        self.slot.is_some() && !self.gone && self.faults.sent_generation != table.generation
     }
 
     fn report(&self) -> Report {
@@ -111,7 +111,7 @@ impl Client {
         let own = self.faults.own.iter().map(|(_, of)| rule(of, true));
         let others = table.rules.iter().map(|of| rule(of, false));
         let never_told = report.generation == 0 && self.faults.own.is_empty();
-        let knows = self.faults.told == table.generation;
+        let knows = self.faults.sent_generation == table.generation;
         Some(FaultyProcess {
             slot: self.slot?,
             pid: self.peer.pid,
@@ -195,7 +195,7 @@ impl Server {
         if client.is_outdated(table) {
             let update = Response::FaultUpdate(table.update_for(&client.faults));
             if client.try_send(&update, &[]).is_ok() {
-                client.faults.told = table.generation;
+                client.faults.sent_generation = table.generation;
             }
         }
     }

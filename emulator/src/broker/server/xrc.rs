@@ -71,7 +71,7 @@ impl Domain {
         slot: ProcessSlot,
         qpn: Qpn,
         call: TargetCall,
-        lives: impl Fn(ProcessSlot) -> bool,
+        is_alive: impl Fn(ProcessSlot) -> bool,
     ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
@@ -90,14 +90,14 @@ impl Domain {
             // An earlier broker may have known the target.
             if let Some(record) = self.memory.find(qpn) {
                 let openers = BTreeSet::new();
-                if record.control().owner.is_some_and(|owner| !lives(owner)) {
+                if record.control().owner.is_some_and(|owner| !is_alive(owner)) {
                     record.owner_died();
                 }
                 self.targets.insert(qpn.get(), Target { record, openers });
             }
         }
         let others: Vec<_> = self.others(slot).collect();
-        let tell = |event| others.iter().map(|other| (*other, qpn, event)).collect();
+        let notify = |event| others.iter().map(|other| (*other, qpn, event)).collect();
         let Some(target) = self.targets.get_mut(&qpn.get()) else {
             return (Response::NoTarget, Vec::new());
         };
@@ -113,7 +113,7 @@ impl Domain {
                 }
                 self.memory.remove(&target.record);
                 self.targets.remove(&qpn.get());
-                (gone(true), tell(TargetEvent::Gone))
+                (gone(true), notify(TargetEvent::Gone))
             }
             TargetCall::Want => {
                 let owner = target.record.control().owner;
@@ -121,7 +121,7 @@ impl Domain {
                 let notifications = owner.map(|owner| (owner, qpn, TargetEvent::Wanted));
                 (gone(false), notifications.into_iter().collect())
             }
-            TargetCall::Event(code) => (gone(false), tell(TargetEvent::Event(code))),
+            TargetCall::Event(code) => (gone(false), notify(TargetEvent::Event(code))),
         }
     }
 
@@ -136,17 +136,17 @@ impl Domain {
         let memory = &self.memory;
         self.targets.retain(|&number, target| {
             let qpn = Qpn::new(number);
-            let mut tell =
+            let mut notify =
                 |what| notifications.extend(members.iter().map(|other| (*other, qpn, what)));
             target.openers.remove(&slot);
             if target.openers.is_empty() {
                 memory.remove(&target.record);
-                tell(TargetEvent::Gone);
+                notify(TargetEvent::Gone);
                 return false;
             }
             let is_held = target.record.control().owner == Some(slot);
             if is_held && !target.record.owner_died() {
-                tell(TargetEvent::Failed);
+                notify(TargetEvent::Failed);
             }
             true
         });
@@ -281,12 +281,12 @@ impl Server {
         call: TargetCall,
     ) {
         let clients = &self.clients;
-        let lives = |slot| clients.iter().any(|client| client.slot == Some(slot));
+        let is_alive = |slot| clients.iter().any(|client| client.slot == Some(slot));
         let domain = self.domains.all.get_mut(key);
         let domain = domain.filter(|domain| domain.members.contains(&slot));
         let (answer, notifications) = domain.map_or_else(
             || (Response::NoTarget, Vec::new()),
-            |domain| domain.call(slot, qpn, call, lives),
+            |domain| domain.call(slot, qpn, call, is_alive),
         );
         self.clients[index].send(&answer, &[]);
         self.notify(notifications);

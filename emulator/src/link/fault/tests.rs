@@ -187,7 +187,7 @@ fn rules_that_stay_go_on_counting() {
 }
 
 #[test]
-fn what_is_late_goes_on_in_order() {
+fn delayed_packets_are_released_in_order() {
     let at = |ns| Time::from_ns(ns);
     let mut delay_queue = DelayQueue::default();
     for (due, behind, item) in [(30, 0, 'c'), (10, 0, 'a'), (10, 0, 'b'), (90, 2, 'r')] {

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_goes_on_at_its_beginning() {
+    fn a_ring_wraps_to_its_beginning() {
         let file = create().unwrap();
         let (ours, theirs) = (
             SharedMemory::map(file.as_fd()).unwrap(),

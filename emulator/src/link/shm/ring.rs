@@ -451,7 +451,7 @@ mod loom_tests {
     /// All bytes are read after they were written, in order, and are not overwritten while they are
     /// read.
     #[test]
-    fn loom_bytes_are_handed_over_and_back() {
+    fn loom_bytes_pass_to_the_consumer_and_back() {
         loom::model(|| {
             let ring = Ring::new();
             let producing = {

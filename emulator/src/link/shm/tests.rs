@@ -190,7 +190,7 @@ fn whoever_damages_the_memory_is_not_listened_to() {
 }
 
 #[test]
-fn the_end_of_the_peer_is_noticed_and_its_last_words_are_heard() {
+fn the_end_of_the_peer_is_detected_and_its_last_packets_are_read() {
     let (a, b) = pair();
     assert!(!a.has_hung_up());
     assert_eq!(send(&b, b"last", 4), ShmSent::Sent);

@@ -332,7 +332,7 @@ fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
 }
 
 #[test]
-fn where_looking_is_slow_it_is_done_less_often() {
+fn slow_detection_is_cached_longer() {
     for (took_ns, counts_ns) in [
         (0, CACHE_NS),
         (200, CACHE_NS),

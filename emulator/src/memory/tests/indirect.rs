@@ -205,7 +205,7 @@ fn free_keys_and_what_cannot_be_listed() {
     let mut byte = [0];
     let access = memory.read_local(WHO, Lkey::new(free), 0, &mut byte);
     assert_eq!(access, Err(AccessError::BadKey));
-    let list = |who, of, entry| memory.fill(who, fill(of, 0, &[entry]));
+    let list = |accessor, of, entry| memory.fill(accessor, fill(of, 0, &[entry]));
     assert_eq!(list(WHO, key, block(free, 0, 1)), Err(BindError::NoRegion));
     assert_eq!(
         list(WHO, key, block(window, 0, 1)),

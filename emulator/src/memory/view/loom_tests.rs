@@ -194,7 +194,7 @@ fn loom_a_region_that_gets_a_window_stays() {
 /// However binding and unbinding threads interleave, the regions count their windows correctly.
 //= MW-02 type=test
 #[test]
-fn loom_regions_know_their_windows() {
+fn loom_regions_track_their_windows() {
     loom::model(|| {
         let table = Arc::new(MrTable::new());
         let (rkey, first) = window(&table);
