@@ -16,7 +16,8 @@ use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
-    Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState, via,
+    Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
+    tx_route_for,
 };
 use crate::tuning::{LONG_ANSWER, LONG_RUN};
 
