@@ -1,4 +1,4 @@
-//! What a queue pair is like while it works, and what of it may change.
+//! Attributes of queue pairs, and the calls that change them.
 
 pub use rocade_emulator::QpCap;
 pub use rocade_emulator::cm::Ece;
@@ -8,35 +8,36 @@ use crate::error::Result;
 use crate::queue_pair::{ConnectOptions, QueuePair, UnconnectedQueuePair};
 use crate::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
 
-/// What a queue pair is like; see [`QueuePair::attributes`].
+/// The attributes of a queue pair, as [`QueuePair::attributes`] returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QueuePairAttributes {
-    /// Its state.
+    /// The state of the queue pair.
     pub state: QpState,
-    /// Whether requests that were begun are still under way, where it is [paused](QueuePair::pause).
+    /// True while a [paused](QueuePair::pause) queue pair still executes requests that it had
+    /// started.
     pub is_draining: bool,
-    /// What it was connected with, or has been given since.
+    /// The options of the connection, with later changes.
     pub options: ConnectOptions,
-    /// READs and atomics of the peer in flight.
+    /// The number of READs and atomics that the peer may have in flight.
     pub max_dest_rd_atomic: u8,
-    /// Path MTU.
+    /// The path MTU.
     pub mtu: Mtu,
-    /// What the peer may do in memory that allows it too.
+    /// The access that the peer has to memory whose region allows it too.
     pub access: AccessFlags,
-    /// PSN of the first packet that it sent.
+    /// The PSN of the first packet that this queue pair sent.
     pub send_psn: Psn,
-    /// PSN of the first packet that it expected.
+    /// The PSN of the first packet that this queue pair expected.
     pub recv_psn: Psn,
-    /// Its partition: an index of the [table](crate::Context::pkeys).
+    /// The partition, as an index of the [P_Key table](crate::Context::pkeys).
     pub pkey_index: u16,
-    /// Its address: an index of the [table](crate::Context::gids) of its port.
+    /// The local address, as an index of the port's [GID table](crate::Context::gids).
     pub gid_index: u8,
-    /// Its port, from 1 on.
+    /// The port number, from 1 on.
     pub port: u8,
-    /// Limit of what it sends, or `None` without one.
+    /// The rate limit of sent data, or `None` for no limit.
     pub rate_limit: Option<Rate>,
-    /// How much its queues hold.
+    /// The capacity of the queues.
     pub capacity: QpCap,
 }
 
@@ -45,7 +46,7 @@ fn change(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
 }
 
 impl QueuePair {
-    /// What it is like now.
+    /// Returns the current attributes.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     //= QPS-06
@@ -77,10 +78,10 @@ impl QueuePair {
         }
     }
 
-    /// What the peer may do from now on, in registered memory that allows it too.
+    /// Sets the access that the peer has from now on to registered memory that allows it too.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) after a failure.
+    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
     #[doc(alias = "ibv_modify_qp")]
     //= QPT-16 QPT-17
     pub fn set_access(&self, access: AccessFlags) -> Result<()> {
@@ -91,10 +92,11 @@ impl QueuePair {
         change(self.raw(), &attr, QpAttrMask::ACCESS_FLAGS)
     }
 
-    /// Sets the time that the peer of an RC queue pair waits while there is no receive.
+    /// Sets the time that the peer of an RC queue pair waits before it repeats a request for which
+    /// no receive was posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for any other service, and after a failure.
+    /// [`Error::Verbs`](crate::Error::Verbs) for other services, and in state ERR.
     #[doc(alias = "ibv_modify_qp")]
     //= QPT-16
     pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
@@ -105,13 +107,16 @@ impl QueuePair {
         change(self.raw(), &attr, QpAttrMask::MIN_RNR_TIMER)
     }
 
-    /// Begins no request any more until it is [resumed](Self::resume) (state SQD); those that were begun end first, and what is
-    /// posted meanwhile waits. The peer is served as before. Once all is quiet there is an event
-    /// ([`AsyncEventKind::SqDrained`](crate::AsyncEventKind::SqDrained)), and
-    /// [`is_draining`](QueuePairAttributes::is_draining) is false.
+    /// Stops the send queue until [`resume`](Self::resume) is called (state SQD).
+    ///
+    /// Requests that the queue pair has started are completed first. Requests posted meanwhile
+    /// wait. The queue pair continues to serve the peer's requests. After the last started request,
+    /// the context reports the event
+    /// [`AsyncEventKind::SqDrained`](crate::AsyncEventKind::SqDrained), and
+    /// [`is_draining`](QueuePairAttributes::is_draining) turns false.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless its state is RTS.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the state is not RTS.
     #[doc(alias = "IBV_QPS_SQD")]
     //= QPT-19 RC-STA-06
     pub fn pause(&self) -> Result<()> {
@@ -124,10 +129,10 @@ impl QueuePair {
         change(self.raw(), &attr, mask)
     }
 
-    /// Goes on after a [pause](Self::pause).
+    /// Restarts the send queue after a [pause](Self::pause).
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) after a failure.
+    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
     //= QPT-20 QPT-21
     pub fn resume(&self) -> Result<()> {
         let attr = QpAttr {
@@ -137,11 +142,12 @@ impl QueuePair {
         change(self.raw(), &attr, QpAttrMask::STATE)
     }
 
-    /// Ends it (state ERR): whatever is posted, or will be, completes with
-    /// [`WcStatus::WrFlushErr`](crate::WcStatus::WrFlushErr), and the peer is answered no longer.
+    /// Moves the queue pair to state ERR. All posted and future requests complete with
+    /// [`WcStatus::WrFlushErr`](crate::WcStatus::WrFlushErr), and the queue pair stops answering
+    /// the peer.
     ///
     /// # Errors
-    /// None that can happen here: any state leads there.
+    /// None in practice: every state can change to ERR.
     #[doc(alias = "IBV_QPS_ERR")]
     //= QPS-02
     pub fn stop(&self) -> Result<()> {
@@ -152,7 +158,7 @@ impl QueuePair {
         change(self.raw(), &attr, QpAttrMask::STATE)
     }
 
-    /// What it offers for both ends to agree on beside the standard, which is nothing.
+    /// Returns the enhanced connection establishment (ECE) options in use: none.
     #[must_use]
     #[doc(alias = "ibv_query_ece")]
     pub fn ece(&self) -> Ece {
@@ -161,27 +167,29 @@ impl QueuePair {
 }
 
 impl UnconnectedQueuePair {
-    /// What it offers for both ends to agree on beside the standard: the vendor of its device, and no options.
+    /// Returns the enhanced connection establishment (ECE) options that this side offers: the
+    /// device's vendor ID, and no options.
     #[must_use]
     #[doc(alias = "ibv_query_ece")]
     pub fn ece(&self) -> Ece {
         self.raw().ece()
     }
 
-    /// Takes note of what the peer offers, of which nothing is used.
+    /// Records the ECE options that the peer offers. Rocade uses none of them.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) (EOPNOTSUPP) for a vendor of 0: the peer does not know of this.
+    /// [`Error::Verbs`](crate::Error::Verbs) with EOPNOTSUPP if the vendor ID is 0, which means
+    /// that the peer does not support ECE.
     #[doc(alias = "ibv_set_ece")]
     pub fn set_ece(&self, offered: Ece) -> Result<()> {
         Ok(self.raw().set_ece(offered)?)
     }
 
-    /// Makes it a member of a partition: an index of the [table](crate::Context::pkeys), 0 by default. The peer
-    /// has to be a member of the same one.
+    /// Sets the partition, as an index of the [P_Key table](crate::Context::pkeys).
+    /// It is 0 by default. The peer has to belong to the same partition.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) beyond the table.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the table has no entry with this index.
     #[doc(alias = "IBV_QP_PKEY_INDEX")]
     //= QPT-05
     pub fn set_pkey_index(&self, index: u16) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The configuration of a process: its devices, and the network behind them.
+//! The configuration of a process: its devices and their network.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use rocade_emulator::{BrokerMode, EngineConfig, Pkey};
 
 use crate::error::{Error, Result};
 
-/// The devices of a process, and the network behind them.
+/// The devices of a process and their network.
 ///
 /// ```
 /// use rocade_verbs::{Config, DeviceList};
@@ -26,21 +26,23 @@ impl Config {
     /// there is one per network interface.
     ///
     /// # Errors
-    /// [`Error::Config`] with a text for the user.
+    /// [`Error::Config`] if a setting is wrong. The error's text is meant for the user.
     pub fn from_env() -> Result<Self> {
         Ok(Self(EngineConfig::from_env()?))
     }
 
     /// Returns two devices, `a` (10.0.0.1) and `b` (10.0.0.2), in a simulated network.
     ///
-    /// Time is virtual: it advances when the program polls or waits. A program of one thread that
-    /// repeats its calls with the same `seed` sees the same packets at the same times.
+    /// Time is virtual: it advances when the program polls or waits. A single-threaded program that
+    /// repeats its calls with the same `seed` gets the same packets at the same times.
     pub fn simulated(seed: u64) -> Self {
         Self(EngineConfig::simulated(seed))
     }
 
-    /// Returns devices given as `NAME=INTERFACE` or `NAME=ADDRESS[,ADDRESS]`. Environment and files
-    /// are not read. The process binds the addresses for itself: no other process can use them.
+    /// Returns devices given as `NAME=INTERFACE` or `NAME=ADDRESS[,ADDRESS]`.
+    ///
+    /// The environment and files are not read. The process binds the addresses for itself, so no
+    /// other process can use them.
     ///
     /// # Errors
     /// [`Error::Config`] if a specification is wrong or does not fit this host.
@@ -48,16 +50,17 @@ impl Config {
         Ok(Self(EngineConfig::from_specs(specs, BrokerMode::Embedded)?))
     }
 
-    /// Adds fault rules, separated by `;`. Packets that match one are dropped, delayed, duplicated
-    /// or changed.
+    /// Adds fault rules, separated by `;`. The engine drops, delays, duplicates or changes the
+    /// packets that match a rule.
     ///
     /// # Errors
-    /// [`Error::Fault`] for the first rule that is wrong.
+    /// [`Error::Fault`] for the first rule that cannot be parsed.
     pub fn with_faults(self, rules: &str) -> Result<Self> {
         Ok(Self(self.0.with_faults(rules)?))
     }
 
-    /// Adds a capture of all packets to the pcapng file `path`. An existing file is continued.
+    /// Adds a capture of all packets to the pcapng file `path`. The capture appends to an existing
+    /// file.
     pub fn with_capture(self, path: impl Into<PathBuf>) -> Self {
         Self(self.0.with_capture(path))
     }
@@ -70,7 +73,7 @@ impl Config {
     /// Sets the P_Key table of every device. By default it has one entry, 0xffff.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for an empty table.
+    /// [`Error::Malformed`] if `table` is empty.
     pub fn with_pkeys(mut self, table: &[Pkey]) -> Result<Self> {
         if table.is_empty() {
             return Err(Error::Malformed("P_Key table without an entry"));
@@ -86,7 +89,7 @@ impl Config {
     }
 }
 
-/// For the programs of this project, which read settings themselves.
+/// Conversion for Rocade's own programs, which read the settings themselves.
 #[doc(hidden)]
 impl From<EngineConfig> for Config {
     fn from(config: EngineConfig) -> Self {

@@ -1,4 +1,4 @@
-//! Devices, and what is made from an opened one.
+//! Devices, opened devices and protection domains.
 
 use std::fmt;
 use std::fs::File;
@@ -22,13 +22,13 @@ use crate::shared_receives::SharedReceiveQueue;
 use crate::window::{MemoryWindow, SharedWindow};
 use crate::xrc::XrcDomain;
 
-/// The first port of a device.
+/// The number of a device's first port.
 pub(crate) const PORT: u8 = 1;
 
 /// The devices of this process, and the engine behind them.
 ///
-/// Making it costs little: sockets and the background thread come with the first queue pair. A
-/// process may have several, for example one per emulated host in a test.
+/// A list is cheap to create: the engine opens sockets and starts its background thread for the
+/// first queue pair. A process may have several lists, for example one per emulated host in a test.
 ///
 /// ```
 /// use rocade_verbs::{Config, DeviceList, Error};
@@ -46,19 +46,20 @@ pub struct DeviceList {
 }
 
 impl DeviceList {
-    /// The devices that the environment and the configuration file describe, by default one per
-    /// network interface; see [`rocade_emulator::config`].
+    /// Returns the devices that the environment and the configuration file describe. By default
+    /// there is one per network interface.
+    /// See [`rocade_emulator::config`].
     ///
     /// # Errors
-    /// [`Error::Config`] with a text for the user.
+    /// [`Error::Config`] if a setting is wrong. The error's text is meant for the user.
     pub fn from_env() -> Result<Self> {
         Self::new(Config::from_env()?)
     }
 
-    /// The given devices.
+    /// Returns the devices of `config`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the engine refuses the configuration.
+    /// [`Error::Verbs`] if the engine rejects the configuration.
     pub fn new(config: Config) -> Result<Self> {
         Ok(Self {
             engine: Engine::new(config.into_engine())?,
@@ -69,7 +70,7 @@ impl DeviceList {
         &self.engine
     }
 
-    /// Name, GUID and interface of each device, in order.
+    /// Returns name, GUID and interface of each device, in order.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     #[doc(alias = "ibv_get_device_guid")]
@@ -78,10 +79,10 @@ impl DeviceList {
         self.engine.devices()
     }
 
-    /// Opens the device with this name.
+    /// Opens the device called `name`.
     ///
     /// # Errors
-    /// [`Error::NoDevice`].
+    /// [`Error::NoDevice`] if there is no device with this name.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self, name: &str) -> Result<Context> {
         if self.devices().iter().all(|device| device.name != name) {
@@ -92,7 +93,7 @@ impl DeviceList {
         })
     }
 
-    /// Statistics of the engine behind the devices: how many packets, and which way they went.
+    /// Returns the packet statistics of the engine, by the link that each packet took.
     #[must_use]
     pub fn engine_counters(&self) -> EngineCounters {
         self.engine.counters()
@@ -101,7 +102,7 @@ impl DeviceList {
     /// Opens the first device.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if there is none.
+    /// [`Error::NoDevice`] if the list is empty.
     pub fn open_first(&self) -> Result<Context> {
         let devices = self.devices();
         let first = devices
@@ -148,13 +149,13 @@ impl Context {
         self.raw.random_psn()
     }
 
-    /// Name, GUID and interface.
+    /// Returns name, GUID and interface of the device.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
         self.raw.device()
     }
 
-    /// Identity and limits of the device.
+    /// Returns identity and limits of the device.
     #[must_use]
     #[doc(alias = "ibv_query_device")]
     #[doc(alias = "ibv_query_device_ex")]
@@ -162,16 +163,17 @@ impl Context {
         self.raw.device_attr()
     }
 
-    /// State of the device's first port.
+    /// Returns the state of the device's first port.
     ///
     /// # Errors
-    /// None that can happen here: the port exists.
+    /// None in practice: every device has a first port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> Result<PortAttr> {
         Ok(self.raw.port_attr(PORT)?)
     }
 
-    /// State of any port, from 1 on; how many there are is in the [attributes](Self::attributes).
+    /// Returns the state of a port. Ports count from 1. The
+    /// [attributes](Self::attributes) hold the number of ports.
     ///
     /// # Errors
     /// [`Error::Verbs`] if there is no such port.
@@ -180,7 +182,7 @@ impl Context {
         Ok(self.raw.port_attr(port)?)
     }
 
-    /// The GID table of any port.
+    /// Returns the GID table of a port. Ports count from 1.
     ///
     /// # Errors
     /// [`Error::Verbs`] if there is no such port.
@@ -189,7 +191,8 @@ impl Context {
         Ok(self.raw.gid_entries_of(port)?)
     }
 
-    /// The GID table of the first port: its IP addresses, as they are now. A GID of 0 is an empty entry.
+    /// Returns the GID table of the first port, made from its current IP addresses. A GID of 0 is
+    /// an empty entry.
     #[must_use]
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_ex")]
@@ -198,8 +201,9 @@ impl Context {
         self.raw.gid_entries()
     }
 
-    /// The P_Key table: the partitions that queue pairs may belong to, each by its index. `ROCADE_PKEYS` or the
-    /// [configuration](Config::with_pkeys) makes it; by default it has one entry, 0xffff.
+    /// Returns the P_Key table: the partitions that queue pairs may belong to, by index.
+    /// `ROCADE_PKEYS` or the [configuration](Config::with_pkeys) sets it. By default it has one
+    /// entry, 0xffff.
     #[must_use]
     #[doc(alias = "ibv_query_pkey")]
     #[doc(alias = "ibv_get_pkey_index")]
@@ -208,19 +212,21 @@ impl Context {
         entries.map(Pkey::new).collect()
     }
 
-    /// A new completion queue with room for `entries` completions, at least 1.
+    /// Creates a completion queue for at least `entries` completions. `entries` is at least 1.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `entries` is 0 or above the limit, or without file descriptors.
+    /// [`Error::Verbs`] if `entries` is 0 or above the device's limit, or if no file descriptor is
+    /// free.
     #[doc(alias = "ibv_create_cq")]
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.raw, entries, false)
     }
 
-    /// The same, for a program that counts its completions itself: where there is no room, a completion
-    /// takes that of the oldest one, which is lost. An ordinary queue is broken from then on, and with it
-    /// all its queue pairs.
+    /// Creates a completion queue that overwrites its oldest completion on overrun.
+    ///
+    /// It suits programs that bound the number of outstanding completions themselves. An overrun of
+    /// an ordinary queue moves the queue and all its queue pairs to the error state.
     ///
     /// # Errors
     /// As [`completion_queue`](Self::completion_queue).
@@ -229,43 +235,47 @@ impl Context {
         CompletionQueue::new(&self.raw, entries, true)
     }
 
-    /// The clock of [`Completion::timestamp_ns`](crate::Completion::timestamp_ns), in nanoseconds.
+    /// Returns the current time, in nanoseconds, of the clock that
+    /// [`Completion::timestamp_ns`](crate::Completion::timestamp_ns) uses.
     #[must_use]
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock_ns(&self) -> u64 {
         self.raw.clock_ns()
     }
 
-    /// When that was, as the time of day.
+    /// Converts a completion's timestamp to the time of day.
     #[must_use]
     #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
     pub fn time_of(&self, timestamp_ns: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.raw.wallclock_ns(timestamp_ns))
     }
 
-    /// A new XRC domain, which nobody else knows.
+    /// Creates an XRC domain that is private to this process.
     ///
     /// # Errors
-    /// None so far.
+    /// None at present.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn xrc_domain(&self) -> Result<XrcDomain> {
         XrcDomain::new(self)
     }
 
-    /// The XRC domain that a file names: every process of this user that opens it by that file, on the same device, has
-    /// the same one. It needs a broker; without one it is the process's own.
+    /// Opens the XRC domain that `file` identifies. Every process of the same user that opens the
+    /// same file on the same device shares this domain.
+    ///
+    /// Sharing needs a broker. Without a broker the domain is private to this process.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be looked at; [`Error::Verbs`] if the process cannot join the others.
+    /// - [`Error::Io`] if the file's metadata cannot be read.
+    /// - [`Error::Verbs`] if the process cannot join the shared domain.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn shared_xrc_domain(&self, file: &File) -> Result<XrcDomain> {
         XrcDomain::of_file(self, file)
     }
 
-    /// A new protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// [`Error::Verbs`] at the limit of the device.
+    /// [`Error::Verbs`] at the device's limit.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
         Ok(ProtectionDomain {
@@ -276,7 +286,7 @@ impl Context {
     }
 }
 
-/// Queue pairs and memory regions of one protection domain can be used together.
+/// A protection domain: its queue pairs can use its memory regions, and no others.
 ///
 /// ```
 /// use rocade_verbs::{AccessFlags, Config, DeviceList};
@@ -294,12 +304,12 @@ impl Context {
 pub struct ProtectionDomain {
     context: Context,
     raw: RawPd,
-    /// Of a parent domain, its part.
+    /// The thread domain, if this is a parent domain that was given one.
     pub(crate) thread: Option<ThreadDomain>,
 }
 
 impl ProtectionDomain {
-    /// The device it belongs to.
+    /// Returns the opened device that the domain belongs to.
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
@@ -309,66 +319,73 @@ impl ProtectionDomain {
         &self.raw
     }
 
-    /// A new memory window, which lends no memory yet.
+    /// Allocates an unbound memory window of type 2, which one queue pair at a time can bind.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if keys run out.
+    /// [`Error::Verbs`] if no key is free.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self) -> Result<MemoryWindow> {
         MemoryWindow::new(self)
     }
 
-    /// A new window for the peers of all queue pairs of this domain, which is not bound yet.
+    /// Allocates an unbound memory window of type 1, which serves the peers of all queue pairs of
+    /// this domain.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if keys run out.
+    /// [`Error::Verbs`] if no key is free.
     #[doc(alias = "ibv_alloc_mw")]
     #[doc(alias = "IBV_MW_TYPE_1")]
     pub fn shared_window(&self) -> Result<SharedWindow> {
         SharedWindow::new(self)
     }
 
-    /// A new key for up to `entries` pieces of other keys, none of which it has yet, that allows no more than `rights`.
+    /// Creates a key for up to `entries` pieces of other keys. The key is empty at first, and
+    /// grants at most `rights`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] for no entries or too many, or if keys run out.
+    /// [`Error::Verbs`] if `entries` is 0 or above the limit, or if no key is free.
     pub fn indirect_key(&self, entries: u32, rights: AccessFlags) -> Result<IndirectKey> {
         IndirectKey::new(self, entries, rights)
     }
 
-    /// A new shared receive queue with room for `depth` receives of up to `max_sges` scatter/gather entries.
+    /// Creates a shared receive queue for `depth` receives of up to `max_sges` scatter/gather
+    /// entries each.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if one of them is 0 or above the limit.
+    /// [`Error::Verbs`] if one of the sizes is 0 or above the device's limit.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receive_queue(&self, depth: u32, max_sges: u32) -> Result<SharedReceiveQueue> {
         SharedReceiveQueue::new(self, depth, max_sges)
     }
 
-    /// The way to a device with this GID, or to a multicast group, for datagrams: from the first address of its
-    /// IP version.
+    /// Creates an address handle for datagrams to the device or multicast group with the GID `to`.
+    /// The source is the first local address of the same IP version.
     ///
     /// # Errors
-    /// [`Error::NoGid`] without one; [`Error::Verbs`] if it leads nowhere.
+    /// - [`Error::NoGid`] if the device has no address of this IP version.
+    /// - [`Error::Verbs`] if there is no route to `to`.
     #[doc(alias = "ibv_create_ah")]
     pub fn address(&self, to: Gid) -> Result<AddressHandle> {
         AddressHandle::new(self, to, &AddressOptions::default())
     }
 
-    /// Likewise, with everything that a way can have.
+    /// Creates an address handle with the given options.
     ///
     /// # Errors
-    /// As [`address`](Self::address); [`Error::Verbs`] also if the local address is none, or of the other IP version.
+    /// - As [`address`](Self::address).
+    /// - [`Error::Verbs`] also if the local address does not exist or has the other IP version.
     #[doc(alias = "ibv_create_ah")]
     pub fn address_with(&self, to: Gid, options: &AddressOptions) -> Result<AddressHandle> {
         AddressHandle::new(self, to, options)
     }
 
-    /// A target of dynamic connections: initiators that know `key` may do what `access` says, and write messages that take
-    /// receives of `receives` and complete in `cq`.
+    /// Creates a DC target. Initiators that know `key` may access memory as far as `access` allows.
+    /// Their messages consume receives of `receives` and complete in `cq`.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's first address cannot be used, or the queues are not of this device.
+    /// - [`Error::NoGid`] if the device has no address.
+    /// - [`Error::Verbs`] if its first address cannot be used, or if the queues belong to another
+    ///   device.
     #[doc(alias = "ibv_exp_create_dct")]
     pub fn dynamic_target(
         &self,
@@ -380,15 +397,17 @@ impl ProtectionDomain {
         DynamicTarget::new(self, cq, receives, access, key)
     }
 
-    /// An initiator of dynamic connections, ready to send. 64 requests of up to 4 entries may be outstanding.
+    /// Creates a DC initiator in state RTS. It holds up to 64 outstanding requests of up to 4
+    /// scatter/gather entries.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's addresses cannot be used.
+    /// - [`Error::NoGid`] if the device has no address.
+    /// - [`Error::Verbs`] if its first address cannot be used.
     pub fn dynamic_initiator(&self, cq: &CompletionQueue) -> Result<DynamicInitiator> {
         self.dynamic_initiator_builder(cq).build()
     }
 
-    /// Starts to describe an initiator of dynamic connections.
+    /// Returns a builder for a DC initiator.
     pub const fn dynamic_initiator_builder<'a>(
         &'a self,
         cq: &'a CompletionQueue,
@@ -396,12 +415,13 @@ impl ProtectionDomain {
         DynamicInitiatorBuilder::new(self, cq)
     }
 
-    /// A queue pair for datagrams that listens to who knows `qkey`, ready to send and receive. 64 sends and
-    /// receives of up to 4 entries may be outstanding.
+    /// Creates a UD queue pair in state RTS. It accepts datagrams that carry `qkey`, and holds up
+    /// to 64 outstanding sends and receives of up to 4 scatter/gather entries.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's addresses cannot be used, or `qkey` has its
-    /// highest bit set and the process is not privileged.
+    /// - [`Error::NoGid`] if the device has no address.
+    /// - [`Error::Verbs`] if its first address cannot be used, or if `qkey` has its highest bit set
+    ///   and the process is not privileged.
     #[doc(alias = "ibv_create_qp")]
     pub fn datagram_queue_pair(
         &self,
@@ -411,7 +431,7 @@ impl ProtectionDomain {
         self.datagram_queue_pair_builder(cq, qkey).build()
     }
 
-    /// Starts to describe a queue pair for datagrams.
+    /// Returns a builder for a UD queue pair.
     #[doc(alias = "ibv_create_qp")]
     pub const fn datagram_queue_pair_builder<'a>(
         &'a self,
@@ -421,7 +441,8 @@ impl ProtectionDomain {
         DatagramQueuePairBuilder::new(self, cq, qkey)
     }
 
-    /// Starts to describe a connected queue pair: of service RC, unless the builder says otherwise.
+    /// Returns a builder for a connected queue pair, of service RC unless the builder is told
+    /// otherwise.
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {

@@ -5,10 +5,10 @@ use rocade_emulator::VerbsError;
 use crate::device::{Context, ProtectionDomain};
 use crate::error::Result;
 
-/// Says that what is made with it is used by one thread at a time.
+/// A thread domain: a hint that one thread at a time uses the objects made with it.
 ///
-/// The promise costs nothing to give, and nothing breaks where it is not kept: the objects of this device
-/// are safe to share, with locks that are cheap as long as nobody else wants them.
+/// The hint changes nothing. All objects of the device are safe to share between threads, and their
+/// locks are cheap without contention.
 #[derive(Debug, Clone)]
 #[doc(alias = "ibv_td")]
 pub struct ThreadDomain {
@@ -16,10 +16,10 @@ pub struct ThreadDomain {
 }
 
 impl Context {
-    /// A new thread domain.
+    /// Allocates a thread domain.
     ///
     /// # Errors
-    /// None so far.
+    /// None at present.
     #[doc(alias = "ibv_alloc_td")]
     pub fn thread_domain(&self) -> Result<ThreadDomain> {
         Ok(ThreadDomain {
@@ -29,8 +29,8 @@ impl Context {
 }
 
 impl ProtectionDomain {
-    /// A second handle on this domain, and maybe a thread domain with it: what is made by either belongs to the same
-    /// domain and can be used together.
+    /// Creates a parent domain: a second handle on this protection domain, with an optional thread
+    /// domain. Objects made through either handle belong to the same domain and work together.
     ///
     /// ```
     /// # use rocade_verbs::{AccessFlags, DeviceList, Config};
@@ -46,7 +46,7 @@ impl ProtectionDomain {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for a thread domain of another opening of the device.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the thread domain belongs to another [`Context`].
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn parent_domain(&self, thread: Option<&ThreadDomain>) -> Result<Self> {
         if thread.is_some_and(|thread| !self.raw().is_of(thread.context.raw())) {
@@ -57,7 +57,7 @@ impl ProtectionDomain {
         Ok(parent)
     }
 
-    /// The thread domain of a parent domain that has one.
+    /// Returns the thread domain, or `None` if the domain was made without one.
     #[must_use]
     pub const fn thread_domain(&self) -> Option<&ThreadDomain> {
         self.thread.as_ref()

@@ -1,4 +1,4 @@
-//! What two peers tell each other before a connection exists.
+//! Addresses that peers exchange before they connect: endpoints and remote memory.
 
 use std::io::{Read, Write};
 
@@ -6,7 +6,7 @@ use rocade_emulator::{Gid, Mtu, Psn, Qpn, Rkey};
 
 use crate::error::{Error, Result};
 
-/// One end of a reliable connection: the peer needs it to connect to this end.
+/// One end of a connection. A peer connects to this end with it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// let queue_pair = a.queue_pair(&a_cq).build()?;
 /// let bytes = queue_pair.endpoint().to_bytes();
-/// // The bytes reach the peer by any way, such as a file or an environment variable.
+/// // Any channel can carry the bytes, such as a file or an environment variable.
 /// let peer = b.queue_pair(&b_cq).build()?;
 /// let peer = peer.connect(Endpoint::from_bytes(&bytes)?, &ConnectOptions::default())?;
 /// assert_eq!(peer.peer(), queue_pair.endpoint());
@@ -24,21 +24,22 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// GID of the port, which on RoCE is its IP address.
+    /// The GID of the port. On RoCE it is an IP address.
     pub gid: Gid,
-    /// Queue pair number.
+    /// The queue pair number.
     pub qp_num: Qpn,
-    /// PSN of the first packet that this end sends.
+    /// The PSN of the first packet that this end sends.
     pub psn: Psn,
-    /// Active MTU of the port; the path MTU is the smaller one of both ends.
+    /// The active MTU of the port. The path MTU is the smaller one of both ends.
     pub mtu: Mtu,
 }
 
 impl Endpoint {
-    /// Length of the encoded form in bytes.
+    /// The length of the encoded form in bytes.
     pub const ENCODED_LEN: usize = 25;
 
-    /// Encodes it: GID, then queue pair number and PSN (32 bits each, big-endian), MTU code.
+    /// Encodes the endpoint: GID (16 bytes), queue pair number and PSN (32 bits each, big-endian)
+    /// and MTU code (one byte).
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
@@ -49,10 +50,10 @@ impl Endpoint {
         bytes
     }
 
-    /// Decodes what [`to_bytes`](Self::to_bytes) made.
+    /// Decodes the output of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it cannot be that.
+    /// [`Error::Malformed`] if a field is out of range.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
         let (gid, rest) = bytes
             .split_first_chunk()
@@ -66,11 +67,13 @@ impl Endpoint {
         })
     }
 
-    /// Sends this endpoint to the peer and receives the peer's, over any byte stream: a TCP
-    /// connection (`exchange(&stream, &stream)`), a pair of pipes.
+    /// Sends this endpoint to the peer and receives the peer's endpoint.
+    ///
+    /// Any byte stream will do: a TCP connection (`exchange(&stream, &stream)`) or a pair of pipes.
     ///
     /// # Errors
-    /// [`Error::Io`] from the stream, [`Error::Malformed`] if the peer says something else.
+    /// - [`Error::Io`] if the stream fails.
+    /// - [`Error::Malformed`] if the peer does not send an endpoint.
     pub fn exchange(&self, mut from_peer: impl Read, mut to_peer: impl Write) -> Result<Self> {
         to_peer.write_all(&self.to_bytes())?;
         to_peer.flush()?;
@@ -80,7 +83,7 @@ impl Endpoint {
     }
 }
 
-/// Registered memory of the peer: where it is and the key that opens it.
+/// Registered memory of the peer: its address, length and remote key.
 ///
 /// ```
 /// use rocade_verbs::{AccessFlags, Config, DeviceList, RemoteMemory};
@@ -94,20 +97,20 @@ impl Endpoint {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// Address as the peer's region knows it.
+    /// The address of the first byte, as the peer's region numbers it.
     pub addr: u64,
-    /// Remote key.
+    /// The remote key.
     pub rkey: Rkey,
-    /// Length in bytes from `addr` to the end of the region.
+    /// The length in bytes from `addr` to the end of the region.
     pub len: u64,
 }
 
 impl RemoteMemory {
-    /// Length of the encoded form in bytes.
+    /// The length of the encoded form in bytes.
     pub const ENCODED_LEN: usize = 20;
 
-    /// The same memory without its first `offset` bytes. What lies beyond the end is refused by
-    /// the peer, not here.
+    /// Returns the memory without its first `offset` bytes. This side does not check the offset:
+    /// the peer rejects accesses beyond the end.
     #[must_use]
     pub const fn at(self, offset: u64) -> Self {
         Self {
@@ -117,7 +120,7 @@ impl RemoteMemory {
         }
     }
 
-    /// Encodes it: address, key, length, big-endian.
+    /// Encodes address (64 bits), key (32 bits) and length (64 bits), big-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
@@ -127,7 +130,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes what [`to_bytes`](Self::to_bytes) made.
+    /// Decodes the output of [`to_bytes`](Self::to_bytes).
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, len @ ..] = *bytes;
@@ -139,7 +142,7 @@ impl RemoteMemory {
     }
 }
 
-/// A big-endian number of at most `bits` bits.
+/// Reads a big-endian number of at most `bits` bits from the 4 bytes at `at`.
 fn be32(bytes: &[u8], at: usize, what: &'static str, bits: u32) -> Result<u32> {
     let field = bytes
         .get(at..at + 4)

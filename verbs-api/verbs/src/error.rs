@@ -1,4 +1,4 @@
-//! Errors of the safe API.
+//! The error type of this crate.
 
 use std::fmt;
 use std::io;
@@ -8,62 +8,63 @@ use rocade_emulator::config::ConfigError;
 use rocade_emulator::link::fault::RuleError;
 use rocade_emulator::{VerbsError, WcStatus};
 
-/// Why a call failed, or a work request did.
+/// The error of a failed call or work request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A verb failed.
     Verbs(VerbsError),
-    /// The devices of this process are configured wrongly.
+    /// The configuration of this process's devices is wrong.
     Config(ConfigError),
     /// A fault rule cannot be parsed.
     Fault(RuleError),
-    /// Input or output outside the verbs: exchanging endpoints, waiting for a descriptor.
+    /// An I/O operation outside the verbs failed, such as an endpoint exchange or a wait for a
+    /// descriptor.
     Io(io::Error),
     /// A range is not inside the memory region.
     OutOfRange {
-        /// Where the range starts, in bytes from the start of the region.
+        /// The start of the range, in bytes from the start of the region.
         offset: usize,
-        /// Its length in bytes.
+        /// The length of the range in bytes.
         len: usize,
         /// The length of the region in bytes.
         region_len: usize,
     },
-    /// An 8-byte value is not at a multiple of 8.
+    /// The offset of an 8-byte value is not a multiple of 8.
     Misaligned {
-        /// Its offset in bytes from the start of the region.
+        /// The offset in bytes from the start of the region.
         offset: usize,
     },
-    /// Nothing completed in the time given.
+    /// The time limit expired before the operation completed.
     TimedOut,
-    /// A work request completed with an error; the queue pair is in the error state.
+    /// A work request completed with an error. The queue pair is in the error state.
     Completion {
-        /// The work request.
+        /// The `wr_id` of the work request.
         wr_id: u64,
-        /// What happened to it.
+        /// The completion status.
         status: WcStatus,
     },
-    /// The peer rejects the connection.
+    /// The peer rejected the connection.
     Rejected {
-        /// Why: `RejReason::Consumer` where it is the program that does not want it.
+        /// The reason. `RejReason::Consumer` means that the peer's program rejected it.
         reason: RejReason,
-        /// What it says besides: 148 bytes, of which those that it does not use are 0.
+        /// The private data of the reject message: 148 bytes, padded with zeros.
         private_data: Vec<u8>,
     },
-    /// The peer does not answer, or no device leads to it.
+    /// The peer does not answer, or no device has a route to it.
     Unreachable,
     /// The connection has ended.
     Disconnected,
-    /// There is no such device, or none at all.
+    /// There is no device with this name. An empty name means that there is no device at all.
     NoDevice(String),
     /// The port has no GID with this index.
     NoGid(u32),
-    /// The bytes of an [`Endpoint`](crate::Endpoint) or [`RemoteMemory`](crate::RemoteMemory)
-    /// mean nothing.
+    /// The bytes of an [`Endpoint`](crate::Endpoint) or [`RemoteMemory`](crate::RemoteMemory), or
+    /// an argument, are invalid. The text names the field.
     Malformed(&'static str),
 }
 
-/// What calls of this crate return.
+/// The result type of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Display for Error {

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to ports and objects while nobody asks.
+//! Asynchronous events of devices, ports and objects.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// Tells the objects of this process apart that events are about.
+/// An identifier, unique in this process, for the object of an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectId(u64);
 
@@ -25,24 +25,24 @@ impl ObjectId {
     }
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum About {
-    /// The [completion queue](crate::CompletionQueue::id) of this name.
+    /// The completion queue with this [identifier](crate::CompletionQueue::id).
     CompletionQueue(ObjectId),
-    /// The queue pair of this name, such as [`QueuePair::id`](crate::QueuePair::id).
+    /// The queue pair with this identifier, such as [`QueuePair::id`](crate::QueuePair::id).
     QueuePair(ObjectId),
-    /// The [shared receive queue](crate::SharedReceiveQueue::id) of this name.
+    /// The shared receive queue with this [identifier](crate::SharedReceiveQueue::id).
     SharedReceiveQueue(ObjectId),
-    /// The [target](crate::DynamicTarget::id) of dynamic connections of this name.
+    /// The DC target with this [identifier](crate::DynamicTarget::id).
     DynamicTarget(ObjectId),
-    /// A port, from 1 on.
+    /// The port with this number, from 1 on.
     Port(u8),
     /// The device.
     Device,
 }
 
-/// Something that has happened.
+/// An asynchronous event.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -69,18 +69,21 @@ pub enum About {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(alias = "ibv_async_event")]
 pub struct Event {
-    /// What.
+    /// The kind of event.
     pub kind: AsyncEventKind,
-    /// To whom.
+    /// The object that the event concerns.
     pub about: About,
 }
 
 impl Context {
-    /// The next asynchronous event, if there is one: of the port, when the network interface behind it
-    /// changes, or of an object made from this context. It counts as acknowledged.
+    /// Takes the next asynchronous event, or returns `None` if there is none. The event is
+    /// acknowledged at once.
+    ///
+    /// Events concern the objects made from this context, and the port when its network interface
+    /// changes.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_event(&self) -> Result<Option<Event>> {
@@ -106,7 +109,7 @@ impl Context {
     /// Waits up to `timeout` for an asynchronous event.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`] if no event occurred in time.
     pub fn wait_event(&self, timeout: Duration) -> Result<Event> {
         let start = Instant::now();
         loop {
@@ -121,7 +124,7 @@ impl Context {
     }
 }
 
-/// The descriptor that is readable while an event waits.
+/// The descriptor is readable while an event is pending.
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor belongs to the context, which outlives this borrow.

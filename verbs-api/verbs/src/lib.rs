@@ -1,15 +1,14 @@
-//! RDMA from Rust, without a C library in between.
+//! A safe Rust API for RDMA on Rocade's emulated NIC, without a C library in between.
 //!
-//! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
-//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`IndirectKey`],
-//! [`CompletionQueue`], [`SharedReceiveQueue`],
-//! [`XrcDomain`], [`QueuePair`]. They are safe:
-//! a registered buffer belongs to its region and is read and written through it, because the peer
-//! may change it at any moment; a work request that names memory which is gone completes with an
-//! error.
+//! The objects are those of verbs: [`DeviceList`], [`Context`], [`ProtectionDomain`],
+//! [`MemoryRegion`], [`MemoryWindow`], [`IndirectKey`], [`CompletionQueue`],
+//! [`SharedReceiveQueue`], [`XrcDomain`] and [`QueuePair`]. A registered buffer belongs to its
+//! region, and is accessible only
+//! through it, because the peer may change it at
+//! any moment. A work request that names a region that was dropped completes with an error.
 //!
-//! Connections by IP address and port are those of the connection manager: [`Listener`], [`Route`], [`Request`],
-//! [`Connection`], blocking or as futures.
+//! The connection manager connects by IP address and port, blocking or with futures: [`Listener`],
+//! [`Route`], [`Request`] and [`Connection`].
 //!
 //! # Two hosts in one test
 //! ```
@@ -28,7 +27,7 @@
 //! let (a_memory, b_memory) = (a.register(4096, access)?, b.register(4096, access)?);
 //! let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 //!
-//! // Each end connects to what the other one says about itself.
+//! // Each end connects to the endpoint of the other.
 //! let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
 //! let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
 //! let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
@@ -41,7 +40,7 @@
 //! # Ok::<(), rocade_verbs::Error>(())
 //! ```
 //!
-//! Between processes or machines the endpoints travel over any byte stream, see
+//! Between processes or machines, any byte stream can carry the endpoints: see
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
 mod attributes;
@@ -72,17 +71,17 @@ mod units;
 mod window;
 mod xrc;
 
-// Values of the protocol.
+// Protocol values.
 pub use rocade_transport::{AccessFlags, QpState, Sge, WcOpcode, WcStatus};
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};
-// Descriptions of devices, and errors.
+// Device descriptions and errors.
 pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
     AsyncEventKind, Counters, DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr,
     VerbsError,
 };
 
-/// Rules for the packets that a [`RawQueuePair`] receives.
+/// Flow rules: they select the packets that a [`RawQueuePair`] receives.
 pub mod flow {
     pub use rocade_emulator::{
         EthFields, Flow, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, Masked, PortFields,

@@ -1,4 +1,4 @@
-//! How fast a queue pair sends, and which of two paths it takes (APM).
+//! Rate limits, and the alternate path of a queue pair (APM).
 
 use rocade_emulator::{AddressVector, Gid, QpAttr, QpAttrMask};
 
@@ -6,15 +6,16 @@ use crate::error::Result;
 use crate::queue_pair::QueuePair;
 use crate::units::Rate;
 
-/// Whether a queue pair could leave its path.
+/// The path migration state of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_mig_state")]
 pub enum PathState {
-    /// It has one path, or has just taken the other.
+    /// The queue pair has no alternate path, or has just migrated to it.
     Migrated,
-    /// Its other path is known; that of the peer is not yet.
+    /// The alternate path is loaded on this side, but the peer has not signaled its own yet.
     Rearm,
-    /// So are both: from now on each end changes over when its path fails, and takes the other one along.
+    /// Both sides have loaded their alternate paths. Each side now migrates when its path fails,
+    /// and the other side follows.
     Armed,
 }
 
@@ -24,22 +25,26 @@ const REARM: u32 = 1;
 const ARMED: u32 = 2;
 
 impl QueuePair {
-    /// Sends no faster than `kbps` kilobits per second from now on; 0 is as fast as it can. Answers to the peer are not
-    /// slowed down. Of RC.
+    /// Limits the rate at which this RC queue pair sends requests. `None` removes the limit.
+    /// Responses to the peer are not limited.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) after a failure.
+    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
     //= QPS-05
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn set_rate_limit(&self, limit: Option<Rate>) -> Result<()> {
         Ok(self.raw().set_rate_limit(limit.map_or(0, Rate::kbps))?)
     }
 
-    /// Names another path to the peer: from the first address of this device's `port` to `peer`, an address of the peer's
-    /// device. The peer does likewise; with the messages after that both become [`Armed`](PathState::Armed). Of RC.
+    /// Loads the alternate path of an RC queue pair. It leads from the first address of the local
+    /// `port` to `peer`, an address of the peer's device.
+    ///
+    /// The peer loads its own alternate path in the same way. Both queue pairs become
+    /// [`Armed`](PathState::Armed) with the next messages that they exchange.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if there is no such port, or nothing leads there.
+    /// [`Error::Verbs`](crate::Error::Verbs) if there is no such port, or no route from it to
+    /// `peer`.
     //= RC-APM-01
     pub fn set_other_path(&self, port: u8, peer: Gid) -> Result<()> {
         let now = self.raw().query().0;
@@ -60,10 +65,10 @@ impl QueuePair {
         Ok(self.raw().modify(&attr, mask)?)
     }
 
-    /// Takes the other path now. The peer follows with the next message.
+    /// Migrates to the alternate path now. The peer follows with the next message.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless it is [`Armed`](PathState::Armed).
+    /// [`Error::Verbs`](crate::Error::Verbs) unless the state is [`Armed`](PathState::Armed).
     pub fn take_other_path(&self) -> Result<()> {
         let attr = QpAttr {
             path_mig_state: MIGRATED,
@@ -72,7 +77,7 @@ impl QueuePair {
         Ok(self.raw().modify(&attr, QpAttrMask::PATH_MIG_STATE)?)
     }
 
-    /// Whether it could leave its path.
+    /// Returns the path migration state.
     #[must_use]
     pub fn path_state(&self) -> PathState {
         match self.raw().query().0.path_mig_state {
@@ -82,7 +87,7 @@ impl QueuePair {
         }
     }
 
-    /// The port of the device that its packets leave from.
+    /// Returns the number of the port that the queue pair sends from.
     #[must_use]
     pub fn path_port(&self) -> u8 {
         self.raw().query().0.port_num

@@ -8,7 +8,7 @@ use rocade_wire::{AckTimeout as AckCode, RnrTimer as RnrCode};
 
 /// The time that a requester waits for an acknowledgement before it sends again.
 ///
-/// The protocol has 31 steps, 4.096 µs times a power of two: 8.192 µs to 2.4 hours.
+/// The protocol has 31 values, 4.096 µs times a power of two: 8.192 µs to 2.4 hours.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,10 +23,11 @@ use rocade_wire::{AckTimeout as AckCode, RnrTimer as RnrCode};
 pub struct AckTimeout(AckCode);
 
 impl AckTimeout {
-    /// The requester waits without limit.
+    /// A timeout that never expires.
     pub const NEVER: Self = Self(AckCode::DISABLED);
 
-    /// Returns the shortest timeout that is not below `duration`, at most the longest one.
+    /// Returns the shortest timeout that is not below `duration`, or the longest timeout if there
+    /// is none.
     #[must_use]
     pub fn at_least(duration: Duration) -> Self {
         let codes = (1..32).filter_map(AckCode::new);
@@ -68,7 +69,7 @@ impl fmt::Debug for AckTimeout {
 
 /// The time that a peer waits before it repeats a request for which no receive was posted.
 ///
-/// The protocol has 32 steps: 10 µs to 655.36 ms.
+/// The protocol has 32 values: 10 µs to 655.36 ms.
 ///
 /// ```
 /// use std::time::Duration;
@@ -85,7 +86,8 @@ impl RnrTimer {
     /// The longest time, 655.36 ms.
     pub const LONGEST: Self = Self(RnrCode::LONGEST);
 
-    /// Returns the shortest time that is not below `duration`, at most [`LONGEST`](Self::LONGEST).
+    /// Returns the shortest time that is not below `duration`, or [`LONGEST`](Self::LONGEST) if
+    /// there is none.
     #[must_use]
     pub fn at_least(duration: Duration) -> Self {
         let mut codes = (1..32).filter_map(RnrCode::new);
@@ -136,9 +138,9 @@ fn at_least(ns: Option<u64>, duration: Duration) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RnrRetry {
-    /// At most this many times, 0 to 6. A larger number counts as 6.
+    /// A number of retries, 0 to 6. A larger number counts as 6.
     Times(u8),
-    /// Without limit.
+    /// Retries without limit.
     #[default]
     Forever,
 }
