@@ -14,14 +14,14 @@ use crate::error::{Error, Result};
 use crate::events::ObjectId;
 use crate::sys;
 
-/// How long [`CompletionQueue::wait`] polls before it sleeps: longer than a round trip between
-/// two processes that poll, short against what sleeping saves.
+/// The time that [`CompletionQueue::wait`] polls before it sleeps. It is longer than a round trip
+/// between two polling processes, and short compared to the CPU time that sleeping saves.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Where work requests complete.
+/// A completion queue.
 ///
-/// Polling drives the device: a program that polls needs no other thread. While nobody polls, a
-/// background thread of the device takes over.
+/// Polling drives the device, so a program that polls needs no other thread. A background thread of
+/// the device takes over while the program does not poll.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -69,13 +69,13 @@ impl CompletionQueue {
         &self.cq
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Takes the next completion, whatever its status, if there is one.
+    /// Takes the next completion, whatever its status. Returns `None` if the queue is empty.
     #[doc(alias = "ibv_poll_cq")]
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
@@ -84,10 +84,11 @@ impl CompletionQueue {
         self.cq.poll_one().map(Completion::from)
     }
 
-    /// Takes the next completion; waits for it up to `timeout`, at first polling, then asleep.
+    /// Takes the next completion. Waits up to `timeout` for it: polls at first, then sleeps.
     ///
     /// # Errors
-    /// [`Error::Completion`] if the work request failed, [`Error::TimedOut`].
+    /// - [`Error::Completion`] if the work request failed.
+    /// - [`Error::TimedOut`] if nothing completed in time.
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
         if self.cq.simulated_time().is_some() {
             return self.wait_in_simulation(timeout);
@@ -105,7 +106,7 @@ impl CompletionQueue {
         }
         loop {
             self.cq.req_notify(false)?;
-            // What came before the queue was armed causes no event.
+            // A completion from before the queue was armed causes no event.
             if let Some(completion) = self.poll() {
                 return check(completion);
             }
@@ -117,7 +118,7 @@ impl CompletionQueue {
         }
     }
 
-    /// [`wait`](Self::wait) where time is virtual: it goes by while nothing else is left to happen.
+    /// Waits in virtual time, which advances when no packet or timer is left to process before it.
     fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut end = None;
@@ -134,26 +135,28 @@ impl CompletionQueue {
         Err(Error::TimedOut)
     }
 
-    /// Takes `count` completions, each with its own time limit of `timeout`.
+    /// Takes `count` completions. Waits up to `timeout` for each.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); what completed before the failure is lost.
+    /// As [`wait`](Self::wait). The completions taken before the failure are lost.
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<VecDeque<Completion>> {
         (0..count).map(|_| self.wait(timeout)).collect()
     }
 
-    /// Asks for the descriptor ([`AsFd`]) to become readable with the next completion. Poll once
-    /// more before waiting, and call [`drain_events`](Self::drain_events) after.
+    /// Requests an event for the next completion: the descriptor ([`AsFd`]) becomes readable.
+    ///
+    /// Call [`poll`](Self::poll) once more before waiting for the descriptor, and
+    /// [`drain_events`](Self::drain_events) after it.
     ///
     /// # Errors
-    /// None that can happen here: the queue has a completion channel.
+    /// None in practice: the queue has a completion channel.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self) -> Result<()> {
         Ok(self.cq.req_notify(false)?)
     }
 
-    /// The same for the next receive that the peer marked as solicited, or the next failure of any work
-    /// request. It does not take back an [`arm`](Self::arm).
+    /// Requests an event for the next solicited receive completion, or the next failed work
+    /// request. An earlier [`arm`](Self::arm) stays in effect.
     ///
     /// # Errors
     /// As [`arm`](Self::arm).
@@ -162,9 +165,9 @@ impl CompletionQueue {
         Ok(self.cq.req_notify(true)?)
     }
 
-    /// Lets the event that was asked for wait until there are `count` such completions, or until
-    /// `period` after the first of them, whatever comes first. `count` 0 or 1, or a `period` below a
-    /// microsecond: it does not wait.
+    /// Delays a requested event until `count` completions exist, or until `period` after the first
+    /// of them, whatever comes first. A `count` of 0 or 1, or a `period` below 1 µs, turns the
+    /// delay off.
     ///
     /// # Errors
     /// [`Error::Verbs`] if `period` is longer than 65,535 µs.
@@ -175,25 +178,27 @@ impl CompletionQueue {
         Ok(self.cq.moderate(count, period_us)?)
     }
 
-    /// Changes the room to `entries` completions; those that wait stay.
+    /// Changes the capacity to at least `entries` completions. Unpolled completions stay in the
+    /// queue.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if more than that wait, or `entries` is 0 or above the limit.
+    /// [`Error::Verbs`] if more completions are unpolled, or if `entries` is 0 or above the
+    /// device's limit.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: u32) -> Result<()> {
         Ok(self.cq.resize(entries)?)
     }
 
-    /// Room for so many completions.
+    /// Returns the capacity in completions.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.cq.capacity()
     }
 
-    /// Takes the events that made the descriptor readable.
+    /// Takes and acknowledges the events that made the descriptor readable.
     ///
     /// # Errors
-    /// What reading the descriptor reports.
+    /// [`Error::Verbs`] if the descriptor cannot be read.
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn drain_events(&self) -> Result<()> {
@@ -207,10 +212,10 @@ impl CompletionQueue {
     }
 }
 
-/// The outcome of a work request.
+/// A work completion.
 ///
-/// The fields below `status` hold for [`WcStatus::Success`] only, except `qp_num` and
-/// `timestamp_ns`.
+/// If `status` is not [`WcStatus::Success`], only `wr_id`, `status`, `qp_num` and `timestamp_ns`
+/// are valid.
 ///
 /// ```
 /// use std::time::Duration;
@@ -239,33 +244,34 @@ impl CompletionQueue {
 #[doc(alias = "ibv_wc")]
 #[non_exhaustive]
 pub struct Completion {
-    /// The number that the program gave to the work request.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// The outcome.
+    /// The completion status.
     pub status: WcStatus,
     /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes received, read or compared. Of a datagram, the network header counts too.
+    /// The number of bytes received, read or returned by an atomic. For a datagram it includes the network header
+    /// of [`GRH_LEN`](crate::GRH_LEN) bytes.
     pub byte_len: u32,
-    /// The queue pair of this side.
+    /// The number of this side's queue pair.
     pub qp_num: Qpn,
-    /// The queue pair that sent a datagram or a message over DC. 0 otherwise.
+    /// The number of the sending queue pair, for datagrams and DC messages. It is 0 otherwise.
     pub src_qp: Qpn,
-    /// Immediate data of the message, in the order in which the peer gave the bytes.
+    /// The immediate data of the message, in the byte order in which the peer gave it.
     pub immediate: Option<[u8; 4]>,
     /// The key that the message invalidated.
     pub invalidated: Option<Rkey>,
-    /// The tag of the flow by which a raw packet came.
+    /// The tag of the flow that matched a raw packet.
     pub flow_tag: Option<u32>,
-    /// Set where a network header of [`GRH_LEN`](crate::GRH_LEN) bytes precedes the data.
+    /// True if a network header of [`GRH_LEN`](crate::GRH_LEN) bytes precedes the data.
     pub has_grh: bool,
-    /// Set for a raw packet whose IP and TCP or UDP checksums are right.
+    /// True for a raw packet with correct IP and TCP or UDP checksums.
     pub checksums_are_right: bool,
-    /// Set where the peer marked the message as solicited.
+    /// True if the peer set the solicited event flag of the message.
     pub is_solicited: bool,
-    /// Set for a send request, clear for a receive.
+    /// True for a send request, false for a receive.
     pub is_send: bool,
-    /// The time at which it was generated, in nanoseconds of
+    /// The time of the completion, in nanoseconds of
     /// [`Context::clock_ns`](crate::Context::clock_ns).
     pub timestamp_ns: u64,
 }
@@ -297,7 +303,7 @@ impl From<RawCompletion> for Completion {
     }
 }
 
-/// A failed completion is an error.
+/// Turns a failed completion into an error.
 fn check(completion: Completion) -> Result<Completion> {
     match completion.status {
         WcStatus::Success => Ok(completion),
@@ -310,7 +316,7 @@ fn check(completion: Completion) -> Result<Completion> {
 
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel keeps it open, and lives as long as `self`.
+        // SAFETY: the channel keeps the descriptor open, and lives as long as `self`.
         unsafe { sys::borrow(self.channel.fd()) }
     }
 }

@@ -1,7 +1,7 @@
 //! Connections by IP address and port, made by the connection manager.
 //!
-//! What can be done when is in the types: a [`Route`] leads to a peer and is used up by connecting; a [`Request`] is
-//! accepted or rejected once; only a [`Connection`] has a queue pair that sends.
+//! The types enforce the order of calls. [`Route::connect`] consumes a [`Route`], accepting or
+//! rejecting consumes a [`Request`], and only a [`Connection`] has a queue pair that sends.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,10 +23,10 @@ use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
 use crate::units::RnrRetry;
 use crate::{reactor, sys};
 
-/// Requests that a listener keeps until they are taken.
+/// The number of requests that a listener queues.
 const BACKLOG: i32 = 128;
 
-/// An ID of the manager, and the channel of its events.
+/// A connection manager ID, and the event channel that only this ID uses.
 struct Id {
     id: CmId,
     channel: CmChannel,
@@ -39,7 +39,7 @@ impl Id {
         Ok(Self { id, channel })
     }
 
-    /// A new one for an ID that has come as an event of another.
+    /// Moves an ID that arrived in an event to an event channel of its own.
     fn adopt(id: CmId, like: &CmChannel) -> Result<Self> {
         let channel = like.another()?;
         id.migrate(&channel)?;
@@ -51,7 +51,7 @@ impl Id {
         unsafe { sys::borrow(self.channel.fd()) }
     }
 
-    /// The next event that means something, where one comes in time.
+    /// Waits up to `timeout` for an event that `react` accepts, and returns the result of `react`.
     fn wait<T>(
         &self,
         timeout: Duration,
@@ -76,7 +76,7 @@ impl Id {
         }
     }
 
-    /// The same for a task: it is woken when there may be one.
+    /// Polls for an event that `react` accepts. The task is woken when there may be an event.
     fn poll<T>(
         &self,
         cx: &task::Context<'_>,
@@ -97,13 +97,13 @@ impl Id {
         }
     }
 
-    /// The device that its address is of.
+    /// Opens the device that the ID is bound to.
     fn context(&self, list: &DeviceList) -> Result<Context> {
         let device = self.id.addresses().device;
         list.open(&device.ok_or(Error::Unreachable)?)
     }
 
-    /// The queue pair becomes that of the connection.
+    /// Moves the queue pair to RTS with the attributes of this connection.
     fn prepare(&self, qp: UnconnectedQueuePair, depths: (u8, u8)) -> Result<QueuePair> {
         qp.follow(|state| {
             let (mut attr, mask) = self.id.qp_attr(state)?;
@@ -127,7 +127,7 @@ impl fmt::Debug for Id {
     }
 }
 
-/// The local address of an ID, which has one.
+/// Returns the local address of an ID that is bound.
 fn local_addr(id: &Id) -> Result<SocketAddr> {
     id.id.addresses().local.ok_or(Error::Unreachable)
 }
@@ -136,21 +136,24 @@ fn peer_addr(id: &Id) -> Result<SocketAddr> {
     id.id.addresses().peer.ok_or(Error::Unreachable)
 }
 
-/// What one side tells the other when they connect.
+/// The parameters that one side sends to the other when they connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(alias = "rdma_conn_param")]
 pub struct PeerOptions {
-    /// Bytes for the peer's program: at most 56 in a request, 196 in the answer. The peer sees them followed by
-    /// zeroes.
+    /// The data for the peer's program: at most 56 bytes in a request and 196 in the reply. The
+    /// peer receives the data padded with zeros.
     pub private_data: Vec<u8>,
-    /// READs and atomics that the peer may have in flight to this side; 16 by default. Whoever accepts gives no more than was
-    /// asked for.
+    /// The number of READs and atomics that the peer may have in flight to this side. It is 16 by
+    /// default. The accepting side grants at most what the request asks for.
     pub responder_resources: u8,
-    /// READs and atomics that this side has in flight; 16 by default, and never more than the peer grants.
+    /// The number of READs and atomics that this side may have in flight. It is 16 by default, and
+    /// never more than the peer grants.
     pub initiator_depth: u8,
-    /// Retries after a timeout or a sequence error, on both sides, 0 to 7; 7 by default. Who accepts has no say.
+    /// The number of retries of both sides after a timeout or a sequence error, 0 to 7. It is 7 by
+    /// default. The accepting side's value is ignored.
     pub retry_cnt: u8,
-    /// Retries of the peer while there is no receive posted here, without limit by default.
+    /// The number of the peer's retries while this side has no receive posted, without limit by
+    /// default.
     pub rnr_retry: RnrRetry,
 }
 
@@ -167,7 +170,7 @@ impl Default for PeerOptions {
 }
 
 impl PeerOptions {
-    /// The defaults, and bytes for the peer's program.
+    /// Returns the default options with data for the peer's program.
     #[must_use]
     pub fn with_data(private_data: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -190,7 +193,7 @@ impl PeerOptions {
     }
 }
 
-/// The way to an address and port.
+/// A route to an IP address and port: a local device and the address of the peer.
 ///
 /// ```
 /// use std::{thread, time::Duration};
@@ -236,18 +239,19 @@ pub struct Route {
 }
 
 impl Route {
-    /// Finds it.
+    /// Resolves the address and the route to the peer.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if no device leads there.
+    /// [`Error::Unreachable`] if no device has a route to `peer`.
     pub fn to(list: &DeviceList, peer: SocketAddr) -> Result<Self> {
         Self::resolve(list, None, peer)
     }
 
-    /// The same from an address of this host.
+    /// Resolves the address and the route to the peer, from the local address `local`.
     ///
     /// # Errors
-    /// As [`to`](Self::to); [`Error::Verbs`] if no device has the address.
+    /// - As [`to`](Self::to).
+    /// - [`Error::Verbs`] if no device has the address `local`.
     pub fn from(list: &DeviceList, local: SocketAddr, peer: SocketAddr) -> Result<Self> {
         Self::resolve(list, Some(local), peer)
     }
@@ -263,19 +267,22 @@ impl Route {
         })
     }
 
-    /// The device that it begins at: the queue pair has to be made there.
+    /// Returns the device where the route starts. The queue pair has to be created on it.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn context(&self) -> Result<Context> {
         self.id.context(&self.list)
     }
 
-    /// Asks the peer for a connection and waits for its answer.
+    /// Sends a connection request to the peer and waits for the reply.
     ///
     /// # Errors
-    /// [`Error::Rejected`], [`Error::Unreachable`], [`Error::TimedOut`]; [`Error::Verbs`] if the private data are too long, or
-    /// the queue pair is of another device.
+    /// - [`Error::Rejected`] if the peer rejects the request.
+    /// - [`Error::Unreachable`] if the peer does not answer.
+    /// - [`Error::TimedOut`] if `timeout` expires.
+    /// - [`Error::Verbs`] if the private data is too long, or if the queue pair belongs to another
+    ///   device.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         self,
@@ -288,10 +295,11 @@ impl Route {
         asked.finish(answer)
     }
 
-    /// The same as a future.
+    /// Connects like [`connect`](Self::connect), as a future. Dropping the future cancels the
+    /// request.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), but for the time limit. A future that is dropped asks for nothing any more.
+    /// As [`connect`](Self::connect), except [`Error::TimedOut`].
     pub async fn connected(
         self,
         qp: UnconnectedQueuePair,
@@ -313,7 +321,7 @@ impl Route {
     }
 }
 
-/// The queue pair has to be of the device that has the addresses.
+/// Checks that the queue pair belongs to the device with the ID's address.
 fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
     if id.id.has_gid(qp.endpoint().gid) {
         return Ok(());
@@ -321,7 +329,7 @@ fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
     Err(VerbsError::InvalidArgument("the queue pair is of another device").into())
 }
 
-/// A connection that was asked for.
+/// A connection request that was sent.
 struct Asked {
     id: Id,
     qp: UnconnectedQueuePair,
@@ -341,7 +349,7 @@ impl Asked {
     }
 }
 
-/// The answer to a request: the peer's private data.
+/// Returns the peer's private data if the event is the reply to a connection request.
 fn answer_of(event: CmEvent) -> Result<Option<Vec<u8>>> {
     match event.kind {
         CmEventKind::ConnectResponse => Ok(Some(data_of(event.param))),
@@ -357,7 +365,7 @@ fn data_of(param: CmParam) -> Vec<u8> {
     }
 }
 
-/// Events that mean that there will be no connection.
+/// Returns an error for events that end the connection attempt.
 fn failure(event: CmEvent) -> Result<()> {
     match event.kind {
         CmEventKind::Rejected => Err(Error::Rejected {
@@ -370,7 +378,7 @@ fn failure(event: CmEvent) -> Result<()> {
     }
 }
 
-/// Waits for requests at an address and port.
+/// A listener for connection requests at an IP address and port.
 #[derive(Debug)]
 #[doc(alias = "rdma_listen")]
 pub struct Listener {
@@ -379,10 +387,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens. An unspecified address stands for all of its IP version, port 0 for any.
+    /// Binds to `addr` and listens. An unspecified address listens on all addresses of its IP
+    /// version. Port 0 selects a free port.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no device has the address, or somebody listens there.
+    /// [`Error::Verbs`] if no device has the address, or if the port is in use.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(list: &DeviceList, addr: SocketAddr) -> Result<Self> {
         let id = Id::new(list.engine())?;
@@ -394,32 +403,33 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address and port that the listener is bound to.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         local_addr(&self.id)
     }
 
-    /// The next request.
+    /// Waits up to `timeout` for the next connection request.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`] if no request arrived in time.
     #[doc(alias = "rdma_get_request")]
     pub fn wait(&self, timeout: Duration) -> Result<Request> {
         self.id.wait(timeout, |event| self.request_of(event))
     }
 
-    /// The same as a future.
+    /// Waits for the next connection request, as a future.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub async fn request(&self) -> Result<Request> {
         poll_fn(|cx| self.poll_request(cx)).await
     }
 
-    /// The same for who makes a stream of it: the task is woken when there may be a request.
+    /// Polls for the next connection request, for streams. The task is woken when there may be a
+    /// request.
     pub fn poll_request(&self, cx: &task::Context<'_>) -> Poll<Result<Request>> {
         self.id.poll(cx, |event| self.request_of(event))
     }
@@ -436,14 +446,14 @@ impl Listener {
     }
 }
 
-/// Readable while a request waits.
+/// The descriptor is readable while a request is pending.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
     }
 }
 
-/// A peer asks for a connection. Dropping it rejects it.
+/// A connection request from a peer. Dropping it rejects the request.
 #[derive(Debug)]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 pub struct Request {
@@ -453,33 +463,36 @@ pub struct Request {
 }
 
 impl Request {
-    /// What its program says: 56 bytes, of which those that it does not use are 0.
+    /// Returns the peer's private data: 56 bytes, padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.param.private_data
     }
 
-    /// Address and port of the peer.
+    /// Returns the address and port of the peer.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         peer_addr(&self.id)
     }
 
-    /// The device that it has come to: the queue pair has to be made there.
+    /// Returns the device that received the request. The queue pair has to be created on it.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn context(&self) -> Result<Context> {
         self.id.context(&self.list)
     }
 
-    /// Accepts, and waits until the peer knows. Post receives before.
+    /// Accepts the request and waits until the peer confirms. Programs should post receives before.
     ///
     /// # Errors
-    /// [`Error::Disconnected`], [`Error::Rejected`] or [`Error::Unreachable`] if the peer has thought better of it;
-    /// [`Error::TimedOut`]; [`Error::Verbs`] if the private data are too long, or the queue pair is of another device.
+    /// - [`Error::Disconnected`], [`Error::Rejected`] or [`Error::Unreachable`] if the peer has
+    ///   canceled the request or does not confirm.
+    /// - [`Error::TimedOut`] if `timeout` expires.
+    /// - [`Error::Verbs`] if the private data is too long, or if the queue pair belongs to another
+    ///   device.
     #[doc(alias = "rdma_accept")]
     pub fn accept(
         self,
@@ -492,10 +505,10 @@ impl Request {
         Ok(connection)
     }
 
-    /// The same as a future.
+    /// Accepts like [`accept`](Self::accept), as a future.
     ///
     /// # Errors
-    /// As [`accept`](Self::accept), but for the time limit.
+    /// As [`accept`](Self::accept), except [`Error::TimedOut`].
     pub async fn accepted(
         self,
         qp: UnconnectedQueuePair,
@@ -524,10 +537,10 @@ impl Request {
         })
     }
 
-    /// Rejects, with up to 148 bytes for the peer's program.
+    /// Rejects the request, with up to 148 bytes of data for the peer's program.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if they are more, or the peer has given up.
+    /// [`Error::Verbs`] if the data is longer, or if the peer has canceled the request.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         Ok(self.id.id.reject(RejReason::Consumer, private_data)?)
@@ -542,7 +555,7 @@ fn is_established(event: CmEvent) -> Result<Option<()>> {
     }
 }
 
-/// A connection, and its queue pair, which it can be used as. Dropping it ends it.
+/// A connection. It dereferences to its queue pair. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct Connection {
     id: Id,
@@ -559,67 +572,70 @@ impl Deref for Connection {
 }
 
 impl Connection {
-    /// What the peer's program has said: 196 bytes of who has accepted, 56 of who has asked, filled up with 0.
+    /// Returns the peer's private data, padded with zeros: 196 bytes on the side that connected, 56
+    /// bytes on the side that accepted.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Address and port of this side.
+    /// Returns the address and port of this side.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         local_addr(&self.id)
     }
 
-    /// Address and port of the peer.
+    /// Returns the address and port of the peer.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         peer_addr(&self.id)
     }
 
-    /// Waits until the peer ends the connection, or is gone. What is posted then comes back flushed.
+    /// Waits until the peer disconnects or terminates. All posted requests are then flushed.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`] if the connection still exists after `timeout`.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     pub fn wait_end(&self, timeout: Duration) -> Result<()> {
         self.id.wait(timeout, is_end)?;
         self.end()
     }
 
-    /// The same as a future.
+    /// Waits like [`wait_end`](Self::wait_end), as a future.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub async fn ended(&self) -> Result<()> {
         poll_fn(|cx| self.id.poll(cx, is_end)).await?;
         self.end()
     }
 
-    /// Ends the connection and waits until the peer has heard.
+    /// Disconnects and waits until the peer confirms.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]: the peer has not answered; the connection has ended all the same.
+    /// [`Error::TimedOut`] if the peer does not confirm in time. The connection has ended
+    /// nevertheless.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(self, timeout: Duration) -> Result<()> {
         self.end()?;
         self.id.wait(timeout, is_end)
     }
 
-    /// The same as a future, without a time limit but that of the protocol: 74 s.
+    /// Disconnects like [`disconnect`](Self::disconnect), as a future. The only time limit is that
+    /// of the protocol, 74 s.
     ///
     /// # Errors
-    /// None that can happen here.
+    /// None in practice.
     pub async fn disconnected(self) -> Result<()> {
         self.end()?;
         poll_fn(|cx| self.id.poll(cx, is_end)).await
     }
 
-    /// Nothing is sent or received any more; the peer is told, or answered.
+    /// Moves the queue pair to ERR, and sends a disconnect request or reply to the peer.
     //= EVT-03
     fn end(&self) -> Result<()> {
         self.qp.stop()?;
@@ -640,7 +656,8 @@ fn is_end(event: CmEvent) -> Result<Option<()>> {
     Ok(ends.contains(&event.kind).then_some(()))
 }
 
-/// Readable when there is news: [`wait_end`](Connection::wait_end) says whether it has ended.
+/// The descriptor is readable while an event is pending. [`wait_end`](Connection::wait_end) then
+/// finds out whether the connection has ended.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()

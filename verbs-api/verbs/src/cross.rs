@@ -1,4 +1,5 @@
-//! Queue pairs that wait for each other without the program (cross-channel).
+//! Cross-channel operations: queue pairs that wait for completions and release each other's
+//! requests without the program.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,26 +14,26 @@ use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::request::SendRequest;
 
-/// A queue of a queue pair that executes only what is released to it.
+/// A managed queue of a queue pair: it executes only the work requests that a master releases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManagedQueue {
-    /// The send queue of one built with [`CrossChannel::managed_send`].
+    /// The send queue of a queue pair that was built with [`CrossChannel::managed_send`].
     Send,
-    /// The receive queue of one built with [`CrossChannel::managed_recv`].
+    /// The receive queue of a queue pair that was built with [`CrossChannel::managed_recv`].
     Recv,
 }
 
-/// Which of a group of counts: they go from a base, 0 at first, that the last one of a group moves by the greatest of
-/// the group.
+/// The position of a request in a group. All counts of a group start from the same base, 0 at
+/// first. The last request of a group advances the base by the greatest count of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InGroup {
-    /// Others of the group follow.
+    /// More requests of the group follow.
     More,
-    /// The next counts start behind this group.
+    /// The request ends its group.
     Last,
 }
 
-/// Counts are taken one after another: those of a list as a whole.
+/// Serializes the requests that count, and each list of tasks as a whole.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -40,14 +41,14 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 mod sealed {
-    /// What is behind a queue pair, which is nobody else's business.
+    /// Access to the emulator's queue pair, private to this crate.
     pub trait Behind {
         fn qp(&self) -> &rocade_emulator::Qp;
     }
 }
 
-/// What may wait for completions, release and be released: a [`QueuePair`] or a [`DynamicInitiator`] that was built to
-/// take part.
+/// A queue pair that can take part in cross-channel operations: a [`QueuePair`] or a
+/// [`DynamicInitiator`] that was built with [`CrossChannel`] options.
 pub trait CrossQueuePair: sealed::Behind + fmt::Debug + Sync {}
 
 impl sealed::Behind for QueuePair {
@@ -66,7 +67,7 @@ impl sealed::Behind for DynamicInitiator {
 
 impl CrossQueuePair for DynamicInitiator {}
 
-/// One of a list for [`post_tasks`].
+/// A task for [`post_tasks`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -75,7 +76,7 @@ impl CrossQueuePair for DynamicInitiator {}
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let memory = b.register(8, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
-/// // The sender executes what the master releases to it.
+/// // The sender executes the requests that the master releases.
 /// let sender = CrossChannel { managed_send: true, ..CrossChannel::default() };
 /// let role = CrossChannel { is_master: true, ..CrossChannel::default() };
 /// let sender = a.queue_pair(&a_cq).cross_channel(sender).build()?;
@@ -106,69 +107,70 @@ impl CrossQueuePair for DynamicInitiator {}
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "ibv_exp_task")]
 pub enum Task<'a> {
-    /// As [`QueuePair::post_send`].
+    /// Posts like [`QueuePair::post_send`].
     Send(&'a QueuePair, &'a SendRequest<'a>),
-    /// As [`QueuePair::post_calc`].
+    /// Posts like [`QueuePair::post_calc`].
     Calc(&'a QueuePair, &'a SendRequest<'a>, Calc),
-    /// As [`DynamicInitiator::post_send`].
+    /// Posts like [`DynamicInitiator::post_send`].
     SendTo {
-        /// Who sends.
+        /// The initiator that sends.
         from: &'a DynamicInitiator,
-        /// What.
+        /// The request to send.
         request: &'a SendRequest<'a>,
-        /// The way to the target.
+        /// The route to the target.
         address: &'a AddressHandle,
         /// The target.
         to: &'a DynamicEnd,
     },
-    /// As [`DynamicInitiator::post_calc`].
+    /// Posts like [`DynamicInitiator::post_calc`].
     CalcTo {
-        /// Who sends.
+        /// The initiator that sends.
         from: &'a DynamicInitiator,
-        /// What of.
+        /// The request whose elements are the operands.
         request: &'a SendRequest<'a>,
-        /// What is computed.
+        /// The calculation.
         calc: Calc,
-        /// The way to the target.
+        /// The route to the target.
         address: &'a AddressHandle,
         /// The target.
         to: &'a DynamicEnd,
     },
-    /// As [`QueuePair::post_recv`].
+    /// Posts like [`QueuePair::post_recv`].
     Recv(&'a QueuePair, u64, &'a [Sge]),
-    /// As [`QueuePair::post_wait`], by this master.
+    /// Posts like [`QueuePair::post_wait`].
     Wait {
-        /// Who waits.
+        /// The queue pair that waits.
         master: &'a dyn CrossQueuePair,
-        /// Of its completion.
+        /// The `wr_id` of the wait's completion.
         wr_id: u64,
-        /// What it waits for.
+        /// The completion queue to wait for.
         cq: &'a CompletionQueue,
-        /// So many completions of it.
+        /// The number of completions to wait for, from the base of the group.
         count: u32,
-        /// Whether the group of counts goes on.
+        /// The position in the group of waits.
         group: InGroup,
     },
-    /// As [`QueuePair::post_enable`], by this master.
+    /// Posts like [`QueuePair::post_enable`].
     Enable {
-        /// Who releases.
+        /// The queue pair that releases the requests.
         master: &'a dyn CrossQueuePair,
-        /// Whose requests.
+        /// The queue pair whose requests are released.
         of: &'a dyn CrossQueuePair,
-        /// Which of them.
+        /// The queue whose requests are released.
         which: ManagedQueue,
-        /// So many, or 0 for all that are there.
+        /// The number of requests to release, from the base of the group. 0 releases all posted
+        /// requests.
         count: u32,
-        /// Whether the group of counts goes on.
+        /// The position in the group of releases.
         group: InGroup,
     },
 }
 
-/// Posts a list of tasks to several queues, in order. What other threads wait for and release by such lists, or by the posts that
-/// count, is counted before or after the whole of it. Example: `relay`.
+/// Posts a list of tasks to several queues, in order. Waits and releases of other threads count
+/// before or after the whole list, never in between. See the example `relay`.
 ///
 /// # Errors
-/// Which task failed, the first being 0, and why. Those before it stay posted.
+/// The index of the task that failed, from 0, and its error. The tasks before it stay posted.
 #[doc(alias = "ibv_exp_post_task")]
 //= XCT-01 XCT-02 XCT-03
 pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
@@ -212,13 +214,14 @@ pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::
 }
 
 impl CompletionQueue {
-    /// Lets requests wait for its completions.
+    /// Allows requests to wait for completions of this queue.
     #[doc(alias = "IBV_EXP_CQ_CREATE_CROSS_CHANNEL")]
     pub fn allow_waits(&self) {
         self.raw().allow_waits();
     }
 
-    /// From now on a completion that finds no room takes that of the oldest: for a queue that only waits consume.
+    /// Makes completions overwrite the oldest ones on overrun from now on. It suits a queue whose
+    /// completions only wait requests consume.
     #[doc(alias = "IBV_EXP_CQ_IGNORE_OVERRUN")]
     pub fn ignore_overrun(&self) {
         self.raw().ignore_overrun();
@@ -226,7 +229,8 @@ impl CompletionQueue {
 }
 
 impl QueuePairBuilder<'_> {
-    /// Makes it one that takes part in cross-channel operations, as `how` says. RC, UC and XRC initiators can.
+    /// Enables cross-channel operations, as `how` says. RC, UC and XRC initiator queue pairs
+    /// support them.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
         self.cross = Some(how);
@@ -276,12 +280,13 @@ fn push_calc_to(
 }
 
 impl QueuePair {
-    /// Posts a request that holds up what is posted later until `cq` has had `count` completions, polled or not. It
-    /// completes with `wr_id`.
+    /// Posts a request that blocks later requests until `cq` has generated `count` completions from
+    /// the base of the group, polled or not. It completes with `wr_id`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless this is a master, `cq` [allows it](CompletionQueue::allow_waits), and
-    /// the send queue has room.
+    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// - This queue pair is not a master, or its send queue is full.
+    /// - `cq` does not [allow waits](CompletionQueue::allow_waits).
     #[doc(alias = "IBV_EXP_WR_CQE_WAIT")]
     pub fn post_wait(
         &self,
@@ -294,12 +299,13 @@ impl QueuePair {
         push_wait(self.raw(), wr_id, cq, count, group)
     }
 
-    /// Posts a request that releases work requests of another queue, `count` of them, or for 0 all that are there now. It
-    /// has no completion.
+    /// Posts a request that releases work requests of a managed queue. It releases `count` requests
+    /// from the base of the group, or all posted ones if `count` is 0. It generates no completion.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless this is a master, the queue is managed and has so many, and the send
-    /// queue has room.
+    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// - This queue pair is not a master, or its send queue is full.
+    /// - The queue `which` of `of` is not managed, or holds fewer requests.
     #[doc(alias = "IBV_EXP_WR_SEND_ENABLE")]
     #[doc(alias = "IBV_EXP_WR_RECV_ENABLE")]
     pub fn post_enable(
@@ -313,13 +319,18 @@ impl QueuePair {
         push_enable(self.raw(), of, which, count, group)
     }
 
-    /// Posts a SEND or WRITE of what is computed, when its turn comes, of the elements that it names: 8 bytes each,
-    /// big-endian, as is the result. Or a READ of as many elements as its buffers have room for, which writes what is computed of them to
-    /// their beginning, and nothing else.
+    /// Posts a SEND or WRITE that sends the result of a calculation, or a READ that computes on
+    /// arrival.
+    ///
+    /// The operands are the 8-byte elements that the request names. Elements and result are
+    /// big-endian. A SEND or WRITE computes when it is executed. A READ fetches as many elements as
+    /// its buffers hold, and writes only the result, to the start of the buffers.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless this is a master, the request is one of these without immediate data,
-    /// and its elements are whole.
+    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// - This queue pair is not a master, or its send queue is full.
+    /// - The request is another operation, or has immediate data.
+    /// - The length is 0 or not a multiple of the element size.
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
         let _turn = turn();
@@ -327,13 +338,13 @@ impl QueuePair {
     }
 }
 
-/// The same of an initiator that was built with
+/// Cross-channel requests of an initiator that was built with
 /// [`cross_channel`](crate::DynamicInitiatorBuilder::cross_channel).
 impl DynamicInitiator {
-    /// As [`QueuePair::post_wait`].
+    /// Posts a wait like [`QueuePair::post_wait`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`QueuePair::post_wait`].
     #[doc(alias = "IBV_EXP_WR_CQE_WAIT")]
     //= XCH-02
     pub fn post_wait(
@@ -347,10 +358,10 @@ impl DynamicInitiator {
         push_wait(self.raw(), wr_id, cq, count, group)
     }
 
-    /// As [`QueuePair::post_enable`].
+    /// Posts a release like [`QueuePair::post_enable`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`QueuePair::post_enable`].
     #[doc(alias = "IBV_EXP_WR_SEND_ENABLE")]
     #[doc(alias = "IBV_EXP_WR_RECV_ENABLE")]
     //= XCE-01
@@ -365,10 +376,10 @@ impl DynamicInitiator {
         push_enable(self.raw(), of, which, count, group)
     }
 
-    /// As [`QueuePair::post_calc`], for a target.
+    /// Posts a calculation like [`QueuePair::post_calc`], to a target.
     ///
     /// # Errors
-    /// As there, and as [`post_send`](Self::post_send).
+    /// As [`QueuePair::post_calc`] and [`post_send`](Self::post_send).
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     //= XCC-01
     pub fn post_calc(

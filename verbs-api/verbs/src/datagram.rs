@@ -1,4 +1,4 @@
-//! Datagrams: queue pairs that write to anybody, and where they write to.
+//! UD queue pairs and address handles.
 
 use std::io;
 
@@ -15,14 +15,15 @@ use crate::memory::MemoryRegion;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 
-/// The network header in front of each message that was received, in bytes: a receive has to have room for
-/// it, and `byte_len` counts it.
+/// The length in bytes of the network header in front of each received message. Receive buffers
+/// need room for it, and `byte_len` includes it.
 pub const GRH_LEN: usize = 40;
 
-/// The only port of a device.
+/// The number of a device's first port.
 const PORT: u8 = 1;
 
-/// A queue pair for datagrams (UD): every message is one packet, to whomever it names, and may be lost.
+/// A UD queue pair: every message is one packet to the destination that its request names, and may
+/// be lost.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,7 +37,7 @@ const PORT: u8 = 1;
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
 ///
-/// // Who knows the Q_Key may write.
+/// // The receiver accepts messages that carry its Q_Key.
 /// let (sender, receiver) = (a.datagram_queue_pair(&a_cq, 7)?, b.datagram_queue_pair(&b_cq, 7)?);
 /// receiver.post_recv(1, &[memory.sge(..)?])?;
 /// let end: DatagramEnd = receiver.end();
@@ -57,19 +58,20 @@ pub struct DatagramQueuePair {
     end: DatagramEnd,
 }
 
-/// What somebody has to know to write to a queue pair.
+/// The address of a UD queue pair or multicast group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramEnd {
-    /// GID of the port, which on RoCE is its IP address; or a multicast group.
+    /// The GID of the port, or of the multicast group. On RoCE it is an IP address.
     pub gid: Gid,
-    /// Queue pair number; [`Qpn::MULTICAST`] for a group.
+    /// The queue pair number, or [`Qpn::MULTICAST`] for a multicast group.
     pub qp_num: Qpn,
-    /// Who does not know it is not listened to.
+    /// The Q_Key. Messages with another Q_Key are dropped.
     pub qkey: u32,
 }
 
 impl DatagramEnd {
-    /// All that are attached to a multicast group and have this Q_Key.
+    /// Returns the address of all queue pairs that are attached to a multicast group and have this
+    /// Q_Key.
     #[must_use]
     pub const fn group(gid: Gid, qkey: u32) -> Self {
         Self {
@@ -80,21 +82,23 @@ impl DatagramEnd {
     }
 }
 
-/// How messages travel on the way of an [`AddressHandle`].
+/// Options of an [`AddressHandle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[doc(alias = "ibv_global_route")]
 pub struct AddressOptions {
-    /// Which entry of the GID table, that is, which local address they come from; `None` is the first of the same IP version.
+    /// The source address, as an index of the GID table. `None` is the first address of the same IP
+    /// version.
     pub gid_index: Option<u8>,
-    /// IPv4 TOS or IPv6 traffic class.
+    /// The IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
-    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    /// The IPv4 TTL or IPv6 hop limit. 0 means 64.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 lets the device choose.
+    /// The IPv6 flow label, 20 bits. With 0 the device chooses it.
     pub flow_label: u32,
 }
 
-/// The way to a device or to a multicast group. It may go before what was posted with it has left.
+/// An address handle: the route to a device or to a multicast group. It may be dropped before the
+/// requests posted with it have been sent.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -144,7 +148,7 @@ impl AddressHandle {
         &self.raw
     }
 
-    /// How messages travel there.
+    /// Returns the options of the route.
     #[must_use]
     pub fn options(&self) -> AddressOptions {
         let address = self.raw.address();
@@ -156,7 +160,7 @@ impl AddressHandle {
         }
     }
 
-    /// Where it leads.
+    /// Returns the destination GID.
     #[must_use]
     pub fn gid(&self) -> Gid {
         self.raw.address().dgid
@@ -164,12 +168,16 @@ impl AddressHandle {
 }
 
 impl ProtectionDomain {
-    /// The way back to who has sent a message: `received` is its completion, and it is in `memory` from `offset` on, network header
-    /// and all. `qkey` is what the sender listens to, which no message tells.
+    /// Creates an address handle for replies to the sender of a message.
+    ///
+    /// `received` is the completion of the message, and the message with its network header starts
+    /// at `offset` of `memory`. `qkey` is the sender's Q_Key, which messages do not carry.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Verbs`]: a completion of no datagram, or the message was for none of the device's
-    /// addresses (EINVAL), or there is no network header (EPROTONOSUPPORT).
+    /// - [`Error::OutOfRange`] if the network header is not inside `memory`.
+    /// - [`Error::Verbs`] with EINVAL if the completion is not one of a datagram, or if the message
+    ///   was not sent to an address of this device.
+    /// - [`Error::Verbs`] with EPROTONOSUPPORT if there is no network header at `offset`.
     #[doc(alias = "ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     //= GRH-05
@@ -198,7 +206,7 @@ impl ProtectionDomain {
     }
 }
 
-/// What a queue pair for datagrams shall be like; [`build`](Self::build) makes it.
+/// A builder for UD queue pairs.
 #[derive(Debug, Clone)]
 #[must_use = "nothing exists until it is built"]
 pub struct DatagramQueuePairBuilder<'a> {
@@ -230,37 +238,41 @@ impl<'a> DatagramQueuePairBuilder<'a> {
         }
     }
 
-    /// Receives complete in another queue than sends.
+    /// Sets a separate completion queue for receives.
     pub const fn recv_cq(mut self, cq: &'a CompletionQueue) -> Self {
         self.recv_cq = cq;
         self
     }
 
-    /// Takes its receives from a queue that others use too. Receives cannot be posted to the queue pair then.
+    /// Makes the queue pair take its receives from a shared receive queue. Receives can then only
+    /// be posted to that queue.
     //= QPC-03
     pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// How many sends and receives may be outstanding; 64 each by default.
+    /// Sets the maximum number of outstanding sends and receives. Both are 64 by default.
     pub const fn depth(mut self, sends: u32, receives: u32) -> Self {
         (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, receives);
         self
     }
 
-    /// Its partition: an index of the [table](crate::Context::pkeys); 0 by default.
+    /// Sets the partition, as an index of the [P_Key table](crate::Context::pkeys). It is 0 by
+    /// default.
     #[doc(alias = "IBV_QP_PKEY_INDEX")]
     pub const fn pkey_index(mut self, index: u16) -> Self {
         self.pkey_index = index;
         self
     }
 
-    /// Makes it, ready to send and receive.
+    /// Creates the queue pair in state RTS, ready to send and receive.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if a size is above the limit, the device's addresses cannot be used, there is
-    /// no such partition, or the Q_Key has its highest bit set and the process is not privileged.
+    /// - [`Error::NoGid`] if the device has no address.
+    /// - [`Error::Verbs`] if a size is above the device's limit, the device's addresses cannot be
+    ///   used, or there is no such partition.
+    /// - [`Error::Verbs`] if the Q_Key has its highest bit set and the process is not privileged.
     pub fn build(self) -> Result<DatagramQueuePair> {
         let gid = self.pd.context().gids().first().ok_or(Error::NoGid(0))?.gid;
         let id = ObjectId::next();
@@ -298,35 +310,36 @@ impl<'a> DatagramQueuePairBuilder<'a> {
 }
 
 impl DatagramQueuePair {
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// What others need to write to it.
+    /// Returns the address that peers need to send to this queue pair.
     #[must_use]
     pub const fn end(&self) -> DatagramEnd {
         self.end
     }
 
-    /// Its state: RTS, SQE after a request of its own could not be sent, or ERR.
+    /// Returns the state: RTS, SQE after a send request has failed, or ERR.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
-    /// Packets and drops so far.
+    /// Returns the number of packets and drops so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.qp.counters()
     }
 
-    /// Listens to who knows another Q_Key from now on, and nobody else.
+    /// Replaces the Q_Key. From now on the queue pair accepts only messages with the new Q_Key.
     ///
     /// # Errors
-    /// [`Error::Verbs`] after a failure, or if `qkey` has its highest bit set and the process is not privileged (EPERM).
+    /// [`Error::Verbs`] in state ERR, or with EPERM if `qkey` has its highest bit set and the
+    /// process is not privileged.
     #[doc(alias = "IBV_QP_QKEY")]
     //= QPT-18 QPV-05
     pub fn set_qkey(&mut self, qkey: u32) -> Result<()> {
@@ -339,10 +352,10 @@ impl DatagramQueuePair {
         Ok(())
     }
 
-    /// Goes on after a request could not be sent (SQE to RTS).
+    /// Moves the queue pair from SQE back to RTS after a send request has failed.
     ///
     /// # Errors
-    /// [`Error::Verbs`] in ERR.
+    /// [`Error::Verbs`] in state ERR.
     pub fn recover(&self) -> Result<()> {
         let attr = QpAttr {
             qp_state: QpState::Rts.code(),
@@ -351,11 +364,14 @@ impl DatagramQueuePair {
         Ok(self.qp.modify(&attr, QpAttrMask::STATE)?)
     }
 
-    /// Posts a SEND to a queue pair, or all of a group: `to` says which, of those that `address` leads to.
+    /// Posts a SEND to the queue pair or multicast group `to`, over the route `address`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, the request is none that datagrams have, or the address is of
-    /// another protection domain or leads elsewhere.
+    /// [`Error::Verbs`]:
+    /// - The queue is full.
+    /// - UD does not support the operation.
+    /// - The address handle belongs to another protection domain, or its GID differs from that of
+    ///   `to`.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(
         &self,
@@ -375,44 +391,48 @@ impl DatagramQueuePair {
         Ok(self.qp.send_queue().push_datagram(&wr, to, inline)?)
     }
 
-    /// Posts a receive: [`GRH_LEN`] bytes more than the longest message.
+    /// Posts a receive. Its buffers need [`GRH_LEN`] bytes more than the longest message.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or there are too many entries, or receives are posted to a shared
-    /// queue.
+    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
-    /// Gets a copy of what is sent to a multicast group, too, from now on.
+    /// Attaches the queue pair to a multicast group: it receives a copy of every message that is
+    /// sent to the group.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if it is none, or the network cannot be told.
+    /// [`Error::Verbs`] if `group` is not a multicast GID, or if the network interface cannot join
+    /// the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach(&self, group: Gid) -> Result<()> {
         Ok(self.qp.attach_mcast(group)?)
     }
 
-    /// No longer.
+    /// Detaches the queue pair from a multicast group.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if it is not attached.
+    /// [`Error::Verbs`] if it is not attached to the group.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach(&self, group: Gid) -> Result<()> {
         Ok(self.qp.detach_mcast(group)?)
     }
 
-    /// Of what it sends itself to a group that it is attached to, it gets no copy from now on.
+    /// Suppresses copies of the queue pair's own messages to multicast groups that it is attached
+    /// to.
     ///
     /// # Errors
-    /// None; they are those of the emulator.
+    /// None in practice.
     #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
     pub fn block_own_multicast(&self) -> Result<()> {
         Ok(self.qp.block_own_multicast()?)
     }
 
-    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    /// Returns true if the completion belongs to this queue pair. Several queue pairs can share a
+    /// completion queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.end.qp_num

@@ -1,4 +1,5 @@
-//! Dynamic connections: one initiator that writes to many targets, and targets that many initiators write to.
+//! Dynamically connected (DC) transport: an initiator reaches many targets, and a target serves
+//! many initiators.
 
 pub use rocade_emulator::DciStreams;
 use rocade_emulator::{
@@ -14,24 +15,25 @@ use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 
-/// The only port of a device.
+/// The number of a device's first port.
 const PORT: u8 = 1;
 
-/// What somebody has to know to write to a target.
+/// The address of a DC target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DynamicEnd {
-    /// GID of the port, which on RoCE is its IP address.
+    /// The GID of the port. On RoCE it is an IP address.
     pub gid: Gid,
-    /// Its number.
+    /// The number of the target.
     pub number: Qpn,
-    /// Its access key.
+    /// The access key of the target.
     pub key: u64,
 }
 
-/// A target (DCT): takes what any initiator sends that knows its key, in the order of each, and once.
+/// A DC target (DCT). It accepts requests of every initiator that knows its key. The requests of
+/// each initiator are executed in order, exactly once.
 ///
-/// Nothing is connected. Its receives come from a shared queue, and memory that initiators read or write is of the target's
-/// protection domain.
+/// The program sets up no connection. Receives come from a shared receive queue. Memory that
+/// initiators read or write has to belong to the target's protection domain.
 #[derive(Debug)]
 #[doc(alias = "ibv_exp_dct")]
 pub struct DynamicTarget {
@@ -40,10 +42,10 @@ pub struct DynamicTarget {
     end: DynamicEnd,
 }
 
-/// An initiator (DCI): sends reliably to one target after another, whichever each request names.
+/// A DC initiator (DCI). It sends reliably, and each request names its target.
 ///
-/// Requests in a row to the same target follow each other at once. One to another target waits, by itself, until all before it are
-/// acknowledged.
+/// Consecutive requests to the same target do not wait for each other. A request to another target
+/// starts after all earlier requests are acknowledged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +56,7 @@ pub struct DynamicTarget {
 /// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 ///
-/// // Who knows number and key of the target may write.
+/// // Initiators need the number and the key of the target.
 /// let receives = b.shared_receive_queue(16, 1)?;
 /// let memory = b.register(64, AccessFlags::LOCAL_WRITE)?;
 /// receives.post_recv(1, &[memory.sge(..)?])?;
@@ -143,48 +145,50 @@ impl DynamicTarget {
         Ok(Self { qp, id, end })
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// What others need to write to it.
+    /// Returns the address that initiators need.
     #[must_use]
     pub const fn end(&self) -> DynamicEnd {
         self.end
     }
 
-    /// Packets with another key since it was made.
+    /// Returns the number of packets with a wrong key since the target was created.
     ///
     /// # Errors
-    /// None, as long as it lives.
+    /// None in practice.
     #[doc(alias = "ibv_exp_query_dct")]
     pub fn key_violations(&self) -> Result<u32> {
         Ok(self.qp.dct_status()?.key_violations)
     }
 
-    /// The next packet with another key is an event of the device, once
-    /// ([`AsyncEventKind::DctKeyViolation`](crate::AsyncEventKind::DctKeyViolation)).
+    /// Requests one event
+    /// ([`AsyncEventKind::DctKeyViolation`](crate::AsyncEventKind::DctKeyViolation)) for the next
+    /// packet with a wrong key.
     ///
     /// # Errors
-    /// None, as long as it lives.
+    /// None in practice.
     #[doc(alias = "ibv_exp_arm_dct")]
     pub fn arm(&self) -> Result<()> {
         Ok(self.qp.arm_dct()?)
     }
 
-    /// Ends it: takes no new initiators, and gives those that there are up to a second to leave. Dropped, it ends at once.
+    /// Closes the target. It accepts no new initiators, and gives connected ones up to a second to
+    /// disconnect. Dropping the target closes it at once.
     ///
     /// # Errors
-    /// None that matter: it is gone.
+    /// [`Error::Verbs`] if closing fails. The target is gone nevertheless.
     #[doc(alias = "ibv_exp_destroy_dct")]
     pub fn close(self) -> Result<()> {
         Ok(self.qp.destroy()?)
     }
 }
 
-/// What an initiator shall be like; [`build`](Self::build) makes it.
+/// A builder for DC initiators.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -197,7 +201,7 @@ impl DynamicTarget {
 /// # receives.post_recv(1, &[memory.sge(..)?])?;
 /// # let target = b.dynamic_target(&b_cq, &receives, AccessFlags::empty(), 0x1234)?;
 /// # let address = a.address(target.end().gid)?;
-/// // One that holds what is posted, and one that lets it go.
+/// // An initiator whose requests wait, and one that releases them.
 /// let (held, master) = (CrossChannel { managed_send: true, ..Default::default() },
 ///     CrossChannel { is_master: true, ..Default::default() });
 /// let held = a.dynamic_initiator_builder(&a_cq).cross_channel(held).build()?;
@@ -235,13 +239,14 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         }
     }
 
-    /// How many requests may be outstanding, of how many scatter/gather entries each; 64 and 4 by default.
+    /// Sets the maximum number of outstanding requests, and of scatter/gather entries of each. They
+    /// are 64 and 4 by default.
     pub const fn depth(mut self, requests: u32, entries: u32) -> Self {
         (self.cap.max_send_wr, self.cap.max_send_sge) = (requests, entries);
         self
     }
 
-    /// Makes it one that takes part in cross-channel operations, as `how` says. It has no receives to be managed.
+    /// Enables cross-channel operations, as `how` says. An initiator has no receives to manage.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     //= XCH-02
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
@@ -249,19 +254,21 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         self
     }
 
-    /// Gives it streams ([`DynamicInitiator::post_send_on`]): what is posted to one waits for none of the others, and where one
-    /// fails the others go on. One with streams takes no part in cross-channel operations.
+    /// Adds streams, for [`DynamicInitiator::post_send_on`]. A stream does not wait for the others,
+    /// and an error on one does not stop the others. An initiator with streams cannot enable
+    /// cross-channel operations.
     #[doc(alias = "mlx5dv_dci_streams")]
     pub const fn streams(mut self, streams: DciStreams) -> Self {
         self.streams = Some(streams);
         self
     }
 
-    /// Makes it, ready to send.
+    /// Creates the initiator in state RTS, ready to send.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if a size is above the limit, it cannot take part as asked, or the device's
-    /// addresses cannot be used.
+    /// - [`Error::NoGid`] if the device has no address.
+    /// - [`Error::Verbs`] if a size is above the device's limit, the options contradict each other,
+    ///   or the device's addresses cannot be used.
     pub fn build(self) -> Result<DynamicInitiator> {
         let context = self.pd.context();
         let entry = context.gids().first().copied().ok_or(Error::NoGid(0))?;
@@ -287,7 +294,8 @@ impl<'a> DynamicInitiatorBuilder<'a> {
     }
 }
 
-/// A target as a request names it.
+/// Converts an address handle and a target to the emulator's form, and checks that their GIDs
+/// agree.
 pub(crate) fn towards<'a>(
     address: &'a AddressHandle,
     to: &DynamicEnd,
@@ -309,29 +317,31 @@ impl DynamicInitiator {
         &self.qp
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Its number, which completions at targets name as the source.
+    /// Returns its number, which completions at targets carry as `src_qp`.
     #[must_use]
     pub fn number(&self) -> Qpn {
         self.qp.qp_num()
     }
 
-    /// Its state: RTS, or ERR after a request has failed: what is posted then is flushed.
+    /// Returns the state: RTS, or ERR after a request has failed. In ERR, posted requests are
+    /// flushed.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
-    /// Posts a request to a target: `to` says which, of those that `address` leads to.
+    /// Posts a request to the target `to`, over the route `address`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, or the address is of another protection domain or leads elsewhere.
+    /// [`Error::Verbs`] if the queue is full, if the address handle belongs to another protection
+    /// domain, or if its GID differs from that of `to`.
     #[doc(alias = "ibv_exp_post_send")]
     #[doc(alias = "mlx5dv_wr_set_dc_addr")]
     pub fn post_send(
@@ -343,7 +353,8 @@ impl DynamicInitiator {
         self.post_send_on(0, request, address, to)
     }
 
-    /// Likewise, to one of its [streams](DynamicInitiatorBuilder::streams). An initiator without any does not look at `stream`.
+    /// Posts a request to a target on one of the [streams](DynamicInitiatorBuilder::streams). An
+    /// initiator without streams ignores `stream`.
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
@@ -364,10 +375,10 @@ impl DynamicInitiator {
         Ok(())
     }
 
-    /// A stream that has failed takes requests again.
+    /// Resets a stream that has failed, so that it accepts requests again.
     ///
     /// # Errors
-    /// [`Error::Verbs`] where it has not failed.
+    /// [`Error::Verbs`] if the stream has not failed.
     #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     //= DC-40
     pub fn reset_stream(&self, stream: u16) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Keys for pieces of other keys.
+//! Indirect keys (UMR): one key for pieces of other keys.
 
 use rocade_emulator::{AccessFlags, Block, Layout, Mr, Operands, Remap, Sge};
 
@@ -7,13 +7,15 @@ use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
 use crate::request::SendRequest;
 
-/// A key under which scattered pieces of memory look like one range (UMR): parts of regions, in any order, or parts that
-/// come back at a distance, such as the column of a matrix. A work request fills it, which costs no
-/// registration; from then on, here and for peers, its first byte has address 0.
+/// A key that maps scattered pieces of memory to one contiguous range (UMR). The pieces are parts
+/// of regions in any order, or parts that repeat at a distance, such as the column of a matrix.
 ///
-/// The request takes effect before those behind it on the same queue pair. It completes with
-/// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where a piece is not there. A region that ends later makes accesses
-/// that touch its pieces fail.
+/// A work request sets the mapping, without a new registration. The first byte of the range then
+/// has the address 0, locally and for peers.
+///
+/// The mapping takes effect before later requests of the same queue pair. The request completes
+/// with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if a piece does not exist. Once the
+/// region of a piece is deregistered, accesses to that piece fail.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -29,7 +31,7 @@ use crate::request::SendRequest;
 /// let (matrix, column) = (a.register(64, all)?, b.register(8, all)?);
 /// matrix.write(0, &std::array::from_fn::<u8, 64, _>(|index| index as u8))?;
 ///
-/// // The third column of a matrix of 8 rows with 8 bytes each.
+/// // Column 2, counted from 0, of a matrix of 8 rows with 8 bytes each.
 /// let key = a.indirect_key(1, all)?;
 /// let third = key.repeated(&[(matrix.sge(2..3)?, 8)], 8)?;
 /// a_qp.post_send(&SendRequest::change_key(&third).unsignaled())?;
@@ -44,7 +46,7 @@ pub struct IndirectKey {
     rights: AccessFlags,
 }
 
-/// A change of an [`IndirectKey`], for [`SendRequest::change_key`].
+/// A new mapping of an [`IndirectKey`], for [`SendRequest::change_key`].
 #[derive(Debug, Clone)]
 pub struct KeyChange(pub(crate) Operands);
 
@@ -54,20 +56,21 @@ impl IndirectKey {
         Ok(Self { mr, rights })
     }
 
-    /// It becomes these pieces, one behind the other.
+    /// Maps the key to `pieces`, one after the other.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if they are none, or more than the key has room for.
+    /// [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
     pub fn list(&self, pieces: &[Sge]) -> Result<KeyChange> {
         let strided: Vec<_> = pieces.iter().map(|piece| (*piece, 0)).collect();
         self.repeated(&strided, 1)
     }
 
-    /// It becomes all these pieces, then all of them again, `count` times in all: each begins so many bytes behind the
-    /// place where it has begun the last time.
+    /// Maps the key to all `pieces` in order, repeated `count` times. The number with each piece is
+    /// its stride: the distance in bytes between the starts of two repetitions.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if they are none, more than the key has room for, or too long.
+    /// - [`Error::OutOfRange`] if the layout is not possible.
+    /// - [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
     pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyChange> {
         let blocks = pieces.iter().map(|(piece, stride)| Block {
             lkey: piece.lkey,
@@ -88,16 +91,16 @@ impl IndirectKey {
         )?))
     }
 
-    /// It becomes nothing.
+    /// Removes the mapping, so that all accesses through the key fail.
     ///
     /// # Errors
-    /// None so far.
+    /// None at present.
     pub fn free(&self) -> Result<KeyChange> {
         Ok(KeyChange(self.mr.change(None, Remap::Free, false)?))
     }
 
-    /// A part of it as an entry of a work request's scatter/gather list. What it holds is known when the request is
-    /// executed.
+    /// Returns a part of the range as a scatter/gather entry. The key's mapping at the time of
+    /// execution decides which memory it names.
     #[must_use]
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge {
@@ -107,7 +110,8 @@ impl IndirectKey {
         }
     }
 
-    /// A part of it for peers, likewise.
+    /// Returns a part of the range as remote memory for peers. The key's mapping at the time of
+    /// access decides which memory it names.
     #[must_use]
     pub fn remote(&self, offset: u64, len: u64) -> RemoteMemory {
         RemoteMemory {
@@ -125,7 +129,8 @@ impl Drop for IndirectKey {
 }
 
 impl<'a> SendRequest<'a> {
-    /// Changes an [`IndirectKey`] of this side, before any later request starts.
+    /// A request that changes the mapping of a local [`IndirectKey`], before any later request
+    /// starts.
     pub const fn change_key(change: &'a KeyChange) -> Self {
         Self::with_operands(rocade_emulator::SendOp::Fill, &[], &change.0)
     }

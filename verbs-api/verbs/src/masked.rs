@@ -1,23 +1,24 @@
-//! Atomics under masks.
+//! Masked atomic operations.
 
 use rocade_emulator::{MaskedOp, Operands, SendOp, Sge, Words};
 
 use crate::endpoint::RemoteMemory;
 use crate::request::SendRequest;
 
-/// A masked atomic for [`SendRequest::masked`]: on 8 bytes, and by the functions whose names say so on 4, 16 or 32. Numbers
-/// are in the machines' own byte order, and of several the first is the one of the lowest address.
+/// A masked atomic for [`SendRequest::masked`], on 8 bytes. Functions with a suffix work on 4, 16
+/// or 32 bytes.
 ///
-/// What it changes has to be aligned to its size.
+/// Numbers are in the byte order of the machine that holds them. The first of several words is the
+/// one at the lowest address. The remote address has to be a multiple of the size.
 ///
 /// ```
 /// use rocade_verbs::MaskedAtomic;
 ///
-/// // Takes a lock, bit 0, and leaves a name in the byte above it; all other bits are somebody else's.
+/// // Takes a lock (bit 0) and sets the owner byte above it. Other bits stay unchanged.
 /// let take = MaskedAtomic::compare_swap(0, 1, 0x4201, 0xff01);
-/// // Two counters of 32 bits in one word: one more request, 512 bytes more, and nothing carried from one to the other.
+/// // Two 32-bit counters in one word: adds 1 and 512, without a carry between them.
 /// let count = MaskedAtomic::fetch_add(1 << 32 | 512, 1 << 31);
-/// // A pointer and its version, both or none.
+/// // Replaces a pointer and its version, both or neither.
 /// let swing = MaskedAtomic::compare_swap_words([0x1000, 7], [u64::MAX; 2], [0x2000, 8], [u64::MAX; 2]);
 /// assert_eq!([&take, &count, &swing].map(MaskedAtomic::len), [8, 8, 16]);
 /// ```
@@ -28,21 +29,23 @@ pub struct MaskedAtomic {
 }
 
 impl MaskedAtomic {
-    /// Where the number has `compare` in the bits of `compare_mask`, the bits of `swap_mask` become those of `swap`.
+    /// A compare-and-swap of 8 bytes. If the bits selected by `compare_mask` equal those of
+    /// `compare`, it sets the bits selected by `swap_mask` to those of `swap`.
     #[must_use]
     pub const fn compare_swap(compare: u64, compare_mask: u64, swap: u64, swap_mask: u64) -> Self {
         let operands = [compare, compare_mask, swap, swap_mask];
         Self::swaps(operands_of_one(operands), 3)
     }
 
-    /// Likewise, on 4 bytes.
+    /// A compare-and-swap of 4 bytes, like [`compare_swap`](Self::compare_swap).
     #[must_use]
     pub fn compare_swap_u32(compare: u32, compare_mask: u32, swap: u32, swap_mask: u32) -> Self {
         let operands = [compare, compare_mask, swap, swap_mask].map(u64::from);
         Self::swaps(operands_of_one(operands), 2)
     }
 
-    /// Likewise, on two or four words: all of them are compared, and all change or none.
+    /// A compare-and-swap of two or four words. All words are compared, and either all or none are
+    /// swapped.
     #[must_use]
     pub const fn compare_swap_words<const N: usize>(
         compare: [u64; N],
@@ -59,25 +62,27 @@ impl MaskedAtomic {
         Self::swaps(operands, log_size_of::<N>())
     }
 
-    /// Adds several fields at once: nothing is carried out of a bit that `boundary` marks, the highest of its field.
+    /// A fetch-and-add of several fields in 8 bytes. `boundary` marks the highest bit of each
+    /// field, from which no carry leaves.
     #[must_use]
     pub const fn fetch_add(add: u64, boundary: u64) -> Self {
         Self::adds([add, 0, 0, 0], [boundary, 0, 0, 0], 3)
     }
 
-    /// Likewise, on 4 bytes.
+    /// A fetch-and-add of fields in 4 bytes, like [`fetch_add`](Self::fetch_add).
     #[must_use]
     pub fn fetch_add_u32(add: u32, boundary: u32) -> Self {
         Self::adds([add.into(), 0, 0, 0], [boundary.into(), 0, 0, 0], 2)
     }
 
-    /// Likewise, on two or four words; nothing is carried from one to the next.
+    /// A fetch-and-add of fields in two or four words, like [`fetch_add`](Self::fetch_add). No
+    /// carry passes from word to word.
     #[must_use]
     pub const fn fetch_add_words<const N: usize>(add: [u64; N], boundary: [u64; N]) -> Self {
         Self::adds(words(add), words(boundary), log_size_of::<N>())
     }
 
-    /// Bytes that it changes, and that the result has: 4, 8, 16 or 32.
+    /// Returns the size of the operation and of its result in bytes: 4, 8, 16 or 32.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub const fn len(&self) -> usize {
@@ -125,9 +130,11 @@ const fn log_size_of<const N: usize>() -> u8 {
 }
 
 impl<'a> SendRequest<'a> {
-    /// Changes the bytes at `at`, as many as `atomic` is about; what was there comes back into `result`. A peer that is not of
-    /// this host is asked first whether it is Rocade; where it does not say so, the request fails with
-    /// [`RetryExcErr`](rocade_emulator::WcStatus::RetryExcErr), and nothing that is not of the standard is sent to it.
+    /// A masked atomic on the bytes at `at`. The old value is written to `result`.
+    ///
+    /// Masked atomics are a vendor extension. Before it sends one to another host, Rocade checks
+    /// that the peer is Rocade too. If the peer does not confirm that, the request fails with
+    /// [`RetryExcErr`](rocade_emulator::WcStatus::RetryExcErr), and the extension is not sent.
     pub const fn masked(result: &'a [Sge], at: RemoteMemory, atomic: &'a MaskedAtomic) -> Self {
         let op = SendOp::Masked {
             va: at.addr,

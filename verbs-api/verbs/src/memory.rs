@@ -1,8 +1,8 @@
 //! Memory regions that own their buffer.
 //!
-//! The peer and the device may write a registered buffer at any moment, so no Rust reference to
-//! it may exist. This module keeps the buffer behind a raw pointer and copies in and out with
-//! relaxed atomic accesses: what races yields is old or new bytes, as with a real NIC.
+//! The peer and the device may write a registered buffer at any moment, so no Rust reference to it
+//! may exist. This module keeps the buffer behind a raw pointer and copies in and out with relaxed
+//! atomic accesses. A copy that races with a write returns old or new bytes, as with a real NIC.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -18,22 +18,22 @@ use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
 
-/// Alignment of buffers in bytes: a page, as programs expect of registered memory.
+/// The alignment of buffers in bytes: one page, as programs expect of registered memory.
 const ALIGN: usize = 4096;
 
-/// Bytes of one access.
+/// The size of a word access in bytes.
 const WORD: usize = 8;
 
-/// Zeroed memory with a fixed address, accessed through its pointer only.
+/// Zero-initialized memory with a fixed address, accessed only through its pointer.
 struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
     len: usize,
 }
 
-// SAFETY: the memory is owned by this value alone, and every access to it is atomic.
+// SAFETY: this value alone owns the memory, and every access to it is atomic.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; shared access is what the atomics are for.
+// SAFETY: as above. The atomic accesses allow shared use.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -54,7 +54,7 @@ impl Buffer {
         Ok(Self { start, layout, len })
     }
 
-    /// Checks that `len` bytes at `offset` are inside.
+    /// Checks that `len` bytes at `offset` are inside the buffer.
     fn check(&self, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
@@ -66,21 +66,22 @@ impl Buffer {
         }
     }
 
-    /// The byte at `offset`.
+    /// Returns the byte at `offset`.
     fn byte(&self, offset: usize) -> Result<&AtomicU8> {
         self.check(offset, 1)?;
-        // SAFETY: just checked to be inside the allocation, which `&self` keeps alive; a byte is
-        // always aligned, and nobody makes a reference to the memory that is not atomic.
+        // SAFETY: `check` found the byte inside the allocation, which `&self` keeps alive. A byte
+        // is always aligned, and all references to the memory are atomic.
         Ok(unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) })
     }
 
-    /// The 8 bytes at `offset`.
+    /// Returns the 8 bytes at `offset`.
     fn word(&self, offset: usize) -> Result<&AtomicU64> {
         self.check(offset, WORD)?;
         if !offset.is_multiple_of(WORD) {
             return Err(Error::Misaligned { offset });
         }
-        // SAFETY: inside the allocation and aligned, because its start is; otherwise as in `byte`.
+        // SAFETY: inside the allocation, and aligned because the start and `offset` are. Otherwise
+        // as in `byte`.
         Ok(unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) })
     }
 }
@@ -92,11 +93,11 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory that the device may access, and the peer as far as the access flags allow.
+/// Registered memory that the device may access, and the peer as far as the access flags allow.
 ///
-/// It owns its buffer, which lives until the region is dropped; work requests that still name it
-/// then complete with a protection error. Read and write it with the methods here: the other side
-/// may change it at any time, so there is no `&[u8]` to have.
+/// The region owns its buffer until it is dropped. Work requests that still name a dropped region
+/// complete with a protection error. The methods below copy from and to the buffer. There is no
+/// `&[u8]` to it, because the peer may change it at any time.
 ///
 /// ```
 /// use rocade_verbs::{AccessFlags, Config, DeviceList};
@@ -114,21 +115,22 @@ impl Drop for Buffer {
 #[doc(alias = "ibv_reg_mr")]
 pub struct MemoryRegion {
     mr: Mr,
-    /// Freed by `drop`, and only once the device has let go of it.
+    /// Freed by `drop`, after the region has been deregistered.
     buffer: ManuallyDrop<Buffer>,
-    /// Of its first byte, in requests.
+    /// The address of the first byte in work requests.
     addr: u64,
     len: usize,
 }
 
 impl MemoryRegion {
-    /// Registers `len` zeroed bytes, the first of which has the address `iova`, or that of the buffer.
+    /// Registers `len` zero bytes. The first byte has the address `iova`, or by default its address
+    /// in this process.
     fn register(pd: &Pd, len: usize, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
         let buffer = Buffer::new(len)?;
-        // The device makes a pointer of this number.
+        // The device converts this number back to a pointer.
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
-        // SAFETY: the buffer is mapped, readable and writable, and is freed in `drop` only, after
-        // the region has been deregistered. All accesses of this crate are atomic.
+        // SAFETY: the buffer is mapped, readable and writable. `drop` frees it after the region has
+        // been deregistered. All accesses of this crate are atomic.
         let mr = unsafe { pd.reg_mr(addr, len, iova.unwrap_or(addr), access) }?;
         Ok(Self {
             addr: mr.iova(),
@@ -142,31 +144,31 @@ impl MemoryRegion {
         &self.mr
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Local key.
+    /// Returns the local key.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         self.mr.lkey()
     }
 
-    /// Remote key.
+    /// Returns the remote key.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         self.mr.rkey()
     }
 
-    /// What the peer needs for RDMA on this region.
+    /// Returns the address, length and remote key that the peer needs for RDMA on this region.
     #[must_use]
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
@@ -176,10 +178,10 @@ impl MemoryRegion {
         }
     }
 
-    /// What the peer may do from now on, also in the middle of its requests.
+    /// Sets the access rights. They take effect at once, also for requests in progress.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: contradictory rights, or windows are bound to the region.
+    /// [`Error::Verbs`] if the rights contradict each other, or if windows are bound to the region.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn set_access(&self, access: AccessFlags) -> Result<()> {
         if access.contains(AccessFlags::ZERO_BASED) {
@@ -196,11 +198,12 @@ impl MemoryRegion {
         Ok(unsafe { self.mr.rereg(&change) }?)
     }
 
-    /// Gives the region to another domain of the device: queue pairs of the old one can use it no longer, also in the middle of
-    /// their requests.
+    /// Moves the region to another protection domain of the same device. Queue pairs of the old
+    /// domain lose access at once, also for requests in progress.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: a domain of another device, or windows are bound to the region.
+    /// [`Error::Verbs`] if the domain belongs to another device, or if windows are bound to the
+    /// region.
     #[doc(alias = "ibv_rereg_mr")]
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     //= MR-10
@@ -216,13 +219,16 @@ impl MemoryRegion {
         Ok(unsafe { self.mr.rereg(&change) }?)
     }
 
-    /// Moves the region to a buffer of `len` bytes, with what is in it as far as that fits; the rest is zeros. The keys
-    /// stay, addresses change: requests that name the old ones complete with an error. What the peer writes
-    /// meanwhile may be lost.
+    /// Moves the region to a new buffer of `len` bytes.
+    ///
+    /// The new buffer starts with the old contents, cut to `len` bytes. The rest is zeros. The keys
+    /// stay the same, but the addresses change: requests that name old addresses complete with an
+    /// error. What the peer writes during the call may be lost.
     ///
     /// # Errors
-    /// The region stays as it was. [`Error::OutOfRange`] for too many bytes; [`Error::Verbs`]: none, or windows are
-    /// bound to the region.
+    /// The region is unchanged after an error.
+    /// - [`Error::OutOfRange`] if `len` is too large.
+    /// - [`Error::Verbs`] if `len` is 0, or if windows are bound to the region.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         let buffer = Buffer::new(len)?;
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
@@ -241,15 +247,18 @@ impl MemoryRegion {
         unsafe { self.mr.rereg(&change) }?;
         let old = std::mem::replace(&mut self.buffer, ManuallyDrop::new(buffer));
         (self.addr, self.len) = (self.mr.iova(), len);
-        // The device has let go of it: no access is in flight when `rereg` returns.
+        // The device no longer accesses the old buffer: no access is in flight when `rereg`
+        // returns.
         drop(ManuallyDrop::into_inner(old));
         Ok(())
     }
 
-    /// A part of the region as an entry of a work request's scatter/gather list; `..` is all.
+    /// Returns a part of the region as a scatter/gather entry of a work request. `..` is the whole
+    /// region.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if it is not inside, or longer than an entry can be (4 GiB - 1).
+    /// [`Error::OutOfRange`] if the range is not inside the region, or is longer than an entry can
+    /// be (4 GiB - 1).
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -280,10 +289,10 @@ impl MemoryRegion {
         })
     }
 
-    /// Copies `data` into the region.
+    /// Copies `data` to the bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; nothing is written then.
+    /// [`Error::OutOfRange`] if the range is not inside the region. Nothing is written then.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
@@ -305,10 +314,10 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Copies from the region into `data`.
+    /// Copies the bytes at `offset` to `data`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; `data` is unchanged then.
+    /// [`Error::OutOfRange`] if the range is not inside the region. `data` is unchanged then.
     pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
@@ -330,10 +339,10 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// A copy of `len` bytes of the region.
+    /// Returns a copy of `len` bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`Error::OutOfRange`] if the range is not inside the region.
     pub fn to_vec(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
         self.buffer.check(offset, len)?;
         let mut data = vec![0; len];
@@ -341,47 +350,55 @@ impl MemoryRegion {
         Ok(data)
     }
 
-    /// The 8 bytes at `offset` as a number in the byte order of this machine, which is what
-    /// atomic operations of the peer work on. Sees all that the device wrote before a value that
-    /// it sees.
+    /// Loads the 8 bytes at `offset` as a number in the byte order of this machine, which the
+    /// peer's atomic operations use too.
+    ///
+    /// The load has acquire ordering: the caller also sees everything that the device wrote before
+    /// the loaded value.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    /// - [`Error::OutOfRange`] if the 8 bytes are not inside the region.
+    /// - [`Error::Misaligned`] if `offset` is not a multiple of 8.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         Ok(self.buffer.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// Sets the 8 bytes at `offset`, as for [`load_u64`](Self::load_u64).
+    /// Stores the 8 bytes at `offset`, with release ordering. The byte order is that of
+    /// [`load_u64`](Self::load_u64).
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    /// As [`load_u64`](Self::load_u64).
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.buffer.word(offset)?.store(value, Ordering::Release);
         Ok(())
     }
 }
 
-/// How many of `len` bytes at `offset` come before the first multiple of [`WORD`].
+/// Returns the number of bytes, of `len` at `offset`, before the first multiple of [`WORD`].
 fn head_len(offset: usize, len: usize) -> usize {
     (offset.next_multiple_of(WORD) - offset).min(len)
 }
 
 impl ProtectionDomain {
-    /// Registers a new buffer of `len` zero bytes, at least 1. Without rights it can be sent from;
-    /// to receive into it takes `LOCAL_WRITE`, and so do `REMOTE_WRITE` and `REMOTE_ATOMIC`. With `ZERO_BASED` peers call its
-    /// first byte 0.
+    /// Registers a new buffer of `len` zero bytes.
+    ///
+    /// Without rights the buffer can only be sent from. Receiving into it needs `LOCAL_WRITE`, and
+    /// `REMOTE_WRITE` and `REMOTE_ATOMIC` need `LOCAL_WRITE` too. With `ZERO_BASED`, the address of
+    /// the first byte is 0.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `len` is 0, the rights contradict each other, or keys run out.
+    /// [`Error::Verbs`] if `len` is 0, if the rights contradict each other, or if no key is free.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
         MemoryRegion::register(self.raw(), len, None, access)
     }
 
-    /// Likewise; peers and requests call its first byte `address`, whatever that is in this process.
+    /// Registers a new buffer whose first byte has the address `address` in work requests and for
+    /// peers, whatever its address in this process.
     ///
     /// # Errors
-    /// As [`register`](Self::register); [`Error::Verbs`] also if the addresses end before the region.
+    /// - As [`register`](Self::register).
+    /// - [`Error::Verbs`] also if the region would exceed the 64-bit address space.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     //= MR-05
@@ -394,12 +411,15 @@ impl ProtectionDomain {
         MemoryRegion::register(self.raw(), len, Some(address), access)
     }
 
-    /// Has parts of regions ready before they are used, so that the first access waits for no page: of value to regions with
-    /// `ON_DEMAND`. What is there already stays as it is.
+    /// Prefetches parts of regions, so that the first access does not wait for page faults. It
+    /// helps regions with `ON_DEMAND`. Contents do not change.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: no part at all (EINVAL), one of another domain (ENOENT), of no region, or beyond its end
-    /// (EFAULT), or one to be written that this side must not write (EPERM).
+    /// [`Error::Verbs`]:
+    /// - EINVAL if `parts` is empty.
+    /// - ENOENT for a part in another protection domain.
+    /// - EFAULT for a part of no region, or beyond the end of its region.
+    /// - EPERM for a part to be written whose region does not allow local writes.
     #[doc(alias = "ibv_advise_mr")]
     //= ODP-05
     pub fn advise(&self, advice: Advice, parts: &[Sge]) -> Result<()> {
@@ -422,9 +442,9 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // Windows that are bound to it are closed.
+        // Windows that are bound to the region are closed.
         self.mr.revoke();
-        // SAFETY: the device has no access any more, and the field is not used after this.
+        // SAFETY: the device can no longer access the buffer, and the field is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.buffer) }
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs: built, then connected, then used.
+//! Connected queue pairs and their builder.
 
 use rocade_emulator::{
     AccessFlags, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap,
@@ -14,7 +14,7 @@ use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::units::{AckTimeout, RnrRetry, RnrTimer};
 
-/// What a queue pair shall be like; [`build`](Self::build) makes it.
+/// A builder for queue pairs.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -74,8 +74,8 @@ impl<'a> QueuePairBuilder<'a> {
         }
     }
 
-    /// Makes it one of service UC: nothing is acknowledged, what is lost stays lost, and there are only SEND
-    /// and WRITE.
+    /// Selects service UC: messages are not acknowledged and lost ones are not repeated. UC
+    /// supports only SEND and WRITE.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -101,70 +101,74 @@ impl<'a> QueuePairBuilder<'a> {
         self
     }
 
-    /// Receives complete in another queue than sends.
+    /// Sets a separate completion queue for receives.
     pub const fn recv_cq(mut self, cq: &'a CompletionQueue) -> Self {
         self.recv_cq = cq;
         self
     }
 
-    /// Makes it an XRC initiator, for a [target](crate::XrcDomain::target) as its peer: it sends, and each request
-    /// names a queue of the peer ([`SendRequest::to_queue`]); it receives nothing.
+    /// Makes the queue pair an XRC initiator, whose peer is an XRC
+    /// [target](crate::XrcDomain::target). It only sends. Each request names a shared receive queue
+    /// of the peer ([`SendRequest::to_queue`]).
     #[doc(alias = "IBV_QPT_XRC_SEND")]
     pub const fn xrc_initiator(mut self) -> Self {
         self.qp_type = QpType::XrcSend;
         self
     }
 
-    /// Takes its receives from a queue that others use too. Receives cannot be posted to the queue pair then.
+    /// Makes the queue pair take its receives from a shared receive queue. Receives can then only
+    /// be posted to that queue.
     pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// How many sends and receives may be outstanding; 64 each by default.
+    /// Sets the maximum number of outstanding sends and receives. Both are 64 by default.
     pub const fn depth(mut self, sends: u32, receives: u32) -> Self {
         self.cap.max_send_wr = sends;
         self.cap.max_recv_wr = receives;
         self
     }
 
-    /// How many scatter/gather entries a request may have; 4 by default.
+    /// Sets the maximum number of scatter/gather entries of a request, 4 by default.
     pub const fn max_sges(mut self, entries: u32) -> Self {
         self.cap.max_send_sge = entries;
         self.cap.max_recv_sge = entries;
         self
     }
 
-    /// The longest inline data in bytes; 64 by default.
+    /// Sets the maximum length of inline data in bytes, 64 by default.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;
         self
     }
 
-    /// Which entry of the GID table, that is, which local address; 0 by default.
+    /// Sets the local address, as an index of the first port's GID table, 0 by default.
     pub const fn gid_index(mut self, index: u32) -> Self {
         self.gid_index = index;
         self
     }
 
-    /// What the peer may do in registered memory that allows it too; everything by default.
+    /// Sets the access that the peer has to registered memory that allows it too. By default the
+    /// peer has every right.
     pub const fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
         self
     }
 
-    /// PSN of the first packet sent; random by default, so that packets of a former connection
-    /// are told apart.
+    /// Sets the PSN of the first packet sent. By default it is random, so that the peer does not
+    /// accept late packets of an earlier connection.
     pub const fn psn(mut self, psn: Psn) -> Self {
         self.psn = Some(psn);
         self
     }
 
-    /// Makes the queue pair, ready for receives to be posted (state INIT).
+    /// Creates the queue pair in state INIT, ready for receives to be posted.
     ///
     /// # Errors
-    /// [`Error::NoGid`]; [`Error::Verbs`] if a size is above the limit, or the local address
-    /// cannot be used (its text says who holds the port).
+    /// - [`Error::NoGid`] if the GID table has no such entry.
+    /// - [`Error::Verbs`] if a size is above the device's limit, or if the local address cannot be
+    ///   used. The text names the process that holds the port.
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
         gid_at(context, self.gid_index)?;
@@ -185,7 +189,7 @@ impl<'a> QueuePairBuilder<'a> {
     }
 }
 
-/// An entry of the GID table, and its index as an attribute has it.
+/// Returns an entry of the GID table, and its index as attributes encode it.
 fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
     let gids = context.gids();
     let entry = gids
@@ -196,7 +200,7 @@ fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
     Ok((gid, sgid_index))
 }
 
-/// How a connection behaves. The defaults suit peers on one machine or network.
+/// Options of a connection. The defaults suit peers on one machine or network.
 ///
 /// ```
 /// use std::time::Duration;
@@ -213,19 +217,21 @@ fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// Time without an acknowledgement after which a request is sent again, 67 ms by default.
+    /// The time without an acknowledgement after which a request is sent again. It is 67 ms by
+    /// default.
     pub timeout: AckTimeout,
-    /// Retries after a timeout or a sequence error, 0 to 7.
+    /// The number of retries after a timeout or a sequence error, 0 to 7. It is 7 by default.
     pub retry_cnt: u8,
-    /// Retries while the peer has no receive posted, without limit by default.
+    /// The number of retries while the peer has no receive posted, without limit by default.
     pub rnr_retry: RnrRetry,
-    /// Time that the peer waits while this side has no receive posted, 0.64 ms by default.
+    /// The time that the peer waits before it retries while this side has no receive posted. It is
+    /// 0.64 ms by default.
     pub min_rnr_timer: RnrTimer,
-    /// READs and atomics in flight, in either direction.
+    /// The number of READs and atomics in flight in each direction, 16 by default.
     pub max_rd_atomic: u8,
-    /// IPv4 TOS or IPv6 traffic class.
+    /// The IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
-    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    /// The IPv4 TTL or IPv6 hop limit. 0 means 64.
     pub hop_limit: u8,
 }
 
@@ -243,7 +249,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A queue pair without a peer: it has an address, and takes receives.
+/// A queue pair without a peer (state INIT). It has an endpoint, and receives can be posted to it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -253,7 +259,7 @@ impl Default for ConnectOptions {
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
 /// # let inbox = b.register(64, AccessFlags::LOCAL_WRITE)?;
 /// let (here, there) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
-/// // A receive that is posted now is there when the first message comes.
+/// // A receive that is posted now is ready for the first message.
 /// there.post_recv(1, &[inbox.sge(..)?])?;
 /// let (here_end, there_end) = (here.endpoint(), there.endpoint());
 /// let here = here.connect(there_end, &ConnectOptions::default())?;
@@ -270,7 +276,7 @@ pub struct UnconnectedQueuePair {
 }
 
 impl UnconnectedQueuePair {
-    /// From RESET to INIT.
+    /// Moves the queue pair from RESET to INIT.
     pub(crate) fn new(
         context: &Context,
         (qp, id): (Qp, ObjectId),
@@ -298,34 +304,37 @@ impl UnconnectedQueuePair {
         &self.qp
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// What the peer needs to connect to this queue pair.
+    /// Returns the endpoint that the peer needs to connect to this queue pair.
     #[must_use]
     pub const fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
-    /// Posts a receive. Do so before the peer can send, or it will have to repeat.
+    /// Posts a receive. Messages that arrive before a receive is posted have to be repeated by the
+    /// peer.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or there are too many entries, or receives are posted to a shared
-    /// queue.
+    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
-    /// Connects to the peer, which has to do the same with [`endpoint`](Self::endpoint): INIT to
-    /// RTR to RTS. No packet is sent; let the peer know before the first request, or rely on
-    /// retries.
+    /// Connects to the peer: moves the queue pair from INIT through RTR to RTS. The peer has to
+    /// connect to this side's [`endpoint`](Self::endpoint) too.
+    ///
+    /// This sends no packet. Requests that arrive before the peer has connected rely on retries, so
+    /// programs should synchronize before the first request.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if an option or the peer's address is impossible.
+    /// [`Error::Verbs`] if an option is out of range, or if there is no route to the peer.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(self, peer: Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
         let mtu = if peer.mtu.bytes() < self.endpoint.mtu.bytes() {
@@ -354,7 +363,8 @@ impl UnconnectedQueuePair {
         Ok(QueuePair { qp, id, peer })
     }
 
-    /// Goes to RTR and RTS with what the connection manager knows of the peer.
+    /// Moves the queue pair through RTR to RTS, with the attributes that the connection manager
+    /// provides.
     pub(crate) fn follow(
         self,
         steps: impl Fn(QpState) -> Result<(QpAttr, QpAttrMask)>,
@@ -376,10 +386,9 @@ impl UnconnectedQueuePair {
     }
 }
 
-/// A connected queue pair (RC or UC, state RTS).
+/// A connected queue pair (RC, UC or XRC, state RTS).
 ///
-/// Dropping it ends the connection without a word: the peer finds out when its requests are no
-/// longer answered.
+/// Dropping it does not notify the peer. The peer's requests then run into timeouts.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -415,32 +424,32 @@ impl QueuePair {
         &self.qp
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {
         self.qp.qp_num()
     }
 
-    /// The other end.
+    /// Returns the endpoint of the peer.
     #[must_use]
     pub const fn peer(&self) -> Endpoint {
         self.peer
     }
 
-    /// Its state: RTS, SQD while it is [paused](Self::pause), or ERR after a request failed.
+    /// Returns the state: RTS, SQD while [paused](Self::pause), or ERR after a request has failed.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
-    /// Packets, retransmissions and drops so far.
+    /// Returns the number of packets, retransmissions and drops so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.qp.counters()
@@ -449,18 +458,18 @@ impl QueuePair {
     /// Posts a send request.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or the request is longer than the queue pair was
-    /// built for. Wrong keys and addresses show in the completion instead.
+    /// [`Error::Verbs`] if the queue is full, or if the request exceeds a limit that the queue pair
+    /// was built with. Wrong keys and addresses show in the completion instead.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
         self.post_sends(std::slice::from_ref(request))
     }
 
-    /// Posts several send requests at once, which lets their packets travel together.
+    /// Posts several send requests at once, so that their packets can share datagrams.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send), for the first request that is refused; those before it
-    /// are posted.
+    /// As [`post_send`](Self::post_send), for the first request that fails. The requests before it
+    /// stay posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut queue = self.qp.send_queue();
         requests
@@ -468,10 +477,10 @@ impl QueuePair {
             .try_for_each(|request| push(&mut queue, request))
     }
 
-    /// Posts several send requests, all of them or none.
+    /// Posts several send requests, either all or none.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send), for the first request that is refused; none is posted then.
+    /// As [`post_send`](Self::post_send), for the first request that fails. None is posted then.
     #[doc(alias = "ibv_qp_to_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
@@ -491,14 +500,15 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or there are too many entries, or receives are posted to a shared
-    /// queue.
+    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
-    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    /// Returns true if the completion belongs to this queue pair. Several queue pairs can share a
+    /// completion queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp_num()

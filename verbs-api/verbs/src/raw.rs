@@ -1,4 +1,4 @@
-//! Frames as they are: raw packet queue pairs, the flows that lead frames to them, and what a device does to frames.
+//! Raw packet queue pairs: whole Ethernet frames, flow steering and segmentation offload.
 
 use rocade_emulator::{
     Flow, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags, SendOp,
@@ -10,10 +10,10 @@ use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 use crate::events::ObjectId;
 
-/// A queue pair that sends and receives whole Ethernet frames on the network interface of its device. It needs the
-/// capability `CAP_NET_RAW`.
+/// A queue pair that sends and receives whole Ethernet frames on the network interface of its
+/// device. It needs the capability `CAP_NET_RAW`.
 ///
-/// It receives what a [flow](Self::flow) leads to it, and nothing without one.
+/// It receives the frames that match its [flows](Self::flow), and none without a flow.
 ///
 /// ```no_run
 /// use rocade_verbs::flow::{FlowAttr, FlowKind};
@@ -78,17 +78,18 @@ impl RawQueuePair {
         Ok(Self { qp, id })
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Sends the frame in `sges`, from the Ethernet header on. With `checksums` the device fills in those of IPv4, TCP
-    /// and UDP.
+    /// Sends the frame in `sges`, which starts with the Ethernet header. If `checksums` is true,
+    /// the device fills in the IPv4, TCP and UDP checksums.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// entries.
     pub fn send(&self, wr_id: u64, sges: &[Sge], checksums: bool) -> Result<()> {
         Ok(self
             .qp
@@ -96,11 +97,15 @@ impl RawQueuePair {
             .push(&request(wr_id, sges, checksums))?)
     }
 
-    /// Sends the bytes of `sges` in frames of `mss` bytes each, the last perhaps less: `headers`, of Ethernet, IP and TCP, are in
-    /// front of each, with lengths, sequence numbers, flags and checksums as they have to be.
+    /// Sends the bytes of `sges` with TCP segmentation offload (TSO), `mss` bytes per frame. The
+    /// last frame may be shorter.
+    ///
+    /// `headers` are the Ethernet, IP and TCP headers. The device puts them in front of each frame
+    /// and updates lengths, sequence numbers, flags and checksums.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, `mss` is 0, or the headers are too long.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, if `mss` is 0, or if the headers
+    /// are too long.
     #[doc(alias = "ibv_wr_send_tso")]
     pub fn send_segments(
         &self,
@@ -116,25 +121,27 @@ impl RawQueuePair {
         Ok(self.qp.send_queue().push_tso(&request, tso, None)?)
     }
 
-    /// Posts room for a frame.
+    /// Posts a receive for one frame.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// entries.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
-    /// Leads the frames that match to this queue pair, until the flow is dropped.
+    /// Steers the matching frames to this queue pair until the returned flow is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for specifications that no device has.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
     pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
         Ok(self.qp.create_flow(attr)?)
     }
 
-    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    /// Returns true if the completion belongs to this queue pair. Several queue pairs can share a
+    /// completion queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp.qp_num()
@@ -153,12 +160,13 @@ fn request(wr_id: u64, sges: &[Sge], checksums: bool) -> SendWr<'_> {
 }
 
 impl ProtectionDomain {
-    /// A queue pair for frames on the interface of the device's first port. 64 sends and receives of up to 4 entries may be
-    /// outstanding.
+    /// Creates a queue pair for frames on the interface of the device's first port. It holds up to
+    /// 64 outstanding sends and receives of up to 4 scatter/gather entries.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) with
-    /// [`VerbsError::NotPermitted`](rocade_emulator::VerbsError::NotPermitted) without `CAP_NET_RAW`.
+    /// [`VerbsError::NotPermitted`](rocade_emulator::VerbsError::NotPermitted) without
+    /// `CAP_NET_RAW`.
     pub fn raw_queue_pair(
         &self,
         sends: &CompletionQueue,

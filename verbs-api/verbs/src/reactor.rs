@@ -1,5 +1,5 @@
-//! Wakes tasks when a descriptor becomes readable, without any runtime: one thread for all, which begins with the first
-//! task that waits.
+//! Wakes tasks when a descriptor becomes readable, without an async runtime. One thread serves all
+//! tasks. It starts with the first task that waits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
@@ -9,23 +9,25 @@ use std::thread;
 
 use crate::sys::{self, Bell};
 
-/// Who waits for what.
+/// The tasks that wait for descriptors, and the thread's wake-up.
 #[derive(Debug)]
 struct Reactor {
     waiting: Mutex<Vec<(RawFd, Waker)>>,
-    /// Rings when somebody has joined.
+    /// Wakes the thread when a task was added.
     bell: Bell,
 }
 
-/// That of this process, and its number: a child has none, as threads do not survive `fork`.
+/// The reactor of this process, with the process ID. A forked child has to start its own, because
+/// threads do not survive `fork`.
 static REACTOR: Mutex<Option<(u32, Arc<Reactor>)>> = Mutex::new(None);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is inside is whole at any moment.
+    // The data is consistent even after a panic of another thread.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes the task once when the descriptor is readable, or closed. A task may be woken for nothing.
+/// Wakes the task once when the descriptor becomes readable or is closed. Spurious wake-ups are
+/// possible.
 pub(crate) fn wake_when_readable(fd: BorrowedFd<'_>, waker: &Waker) -> io::Result<()> {
     let reactor = get()?;
     let fd = fd.as_raw_fd();

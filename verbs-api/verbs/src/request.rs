@@ -4,15 +4,15 @@ use rocade_emulator::{Bind, Feth, Operands, Rkey, SendFlags, SendOp, SendWr, Sge
 
 use crate::endpoint::RemoteMemory;
 
-/// To global visibility, of a range.
+/// Flush to global visibility, selecting a range.
 const FLUSH_RANGE: Feth = Feth::from_raw(1);
-/// Likewise, of the region.
+/// Flush to global visibility, selecting the whole region.
 const FLUSH_REGION: Feth = Feth::from_raw(1 | 1 << 4);
 
-/// What a send queue is asked to do.
+/// A send work request.
 ///
-/// Each request is signaled, that is, it completes visibly also on success, unless
-/// [`unsignaled`](Self::unsignaled) says otherwise.
+/// Each request is signaled: it also generates a completion on success, unless it is made
+/// [`unsignaled`](Self::unsignaled).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -64,26 +64,29 @@ impl<'a> SendRequest<'a> {
         request
     }
 
-    /// Does nothing but complete in its turn; with a [fence](Self::fence) once all READs and atomics before it are complete.
+    /// A NOP: it does nothing, and completes in order. With a [fence](Self::fence) it completes
+    /// after all earlier READs and atomics.
     //= NOP-01
     #[doc(alias = "IBV_EXP_WR_NOP")]
     pub const fn nop() -> Self {
         Self::new(SendOp::Nop, &[], None)
     }
 
-    /// Sends the bytes of `sges` to a receive buffer of the peer.
+    /// A SEND of the bytes of `sges` to a receive buffer of the peer.
     pub const fn send(sges: &'a [Sge]) -> Self {
         Self::new(SendOp::Send { imm: None }, sges, None)
     }
 
-    /// Sends the bytes of `sges`, and makes one of the peer's keys invalid before its receive completes: that of a
-    /// [`MemoryWindow`](crate::MemoryWindow), which it has given to us.
+    /// A SEND with invalidate. It invalidates `rkey` at the peer before the peer's receive
+    /// completes. `rkey` belongs to a [`MemoryWindow`](crate::MemoryWindow) that the peer has lent
+    /// to this side.
     pub const fn send_invalidating(sges: &'a [Sge], rkey: Rkey) -> Self {
         Self::new(SendOp::SendInv { rkey }, sges, None)
     }
 
-    /// Takes a key back that was given to the peer, once all requests before this one are complete: no access
-    /// through it is in flight then. It has to be that of a [`MemoryWindow`](crate::MemoryWindow).
+    /// A local invalidate: takes back a key of a [`MemoryWindow`](crate::MemoryWindow) that was
+    /// lent to the peer. It runs after all earlier requests have completed. When it completes, no
+    /// access through the key is in flight.
     pub const fn invalidate(rkey: Rkey) -> Self {
         Self::new(SendOp::Invalidate { rkey }, &[], None)
     }
@@ -92,12 +95,12 @@ impl<'a> SendRequest<'a> {
         Self::new(SendOp::Bind(bind), &[], None)
     }
 
-    /// Sends `data`, which is copied when the request is posted and need not be registered.
+    /// A SEND of `data`. Posting copies `data`, which need not be registered.
     pub const fn send_inline(data: &'a [u8]) -> Self {
         Self::new(SendOp::Send { imm: None }, &[], Some(data))
     }
 
-    /// Writes the bytes of `sges` to the peer's memory.
+    /// A WRITE of the bytes of `sges` to the peer's memory.
     pub const fn write(sges: &'a [Sge], to: RemoteMemory) -> Self {
         Self::new(
             SendOp::Write {
@@ -110,7 +113,7 @@ impl<'a> SendRequest<'a> {
         )
     }
 
-    /// Writes `data`, which is copied when the request is posted, to the peer's memory.
+    /// A WRITE of `data` to the peer's memory. Posting copies `data`, which need not be registered.
     pub const fn write_inline(data: &'a [u8], to: RemoteMemory) -> Self {
         Self::new(
             SendOp::Write {
@@ -123,7 +126,7 @@ impl<'a> SendRequest<'a> {
         )
     }
 
-    /// Reads the peer's memory into `sges`.
+    /// A READ of the peer's memory into `sges`.
     pub const fn read(sges: &'a [Sge], from: RemoteMemory) -> Self {
         Self::new(
             SendOp::Read {
@@ -135,8 +138,11 @@ impl<'a> SendRequest<'a> {
         )
     }
 
-    /// Replaces the 8 bytes at `at` by `swap` if they are `compare`; what was there comes back
-    /// into `result`, one entry of 8 bytes. Both are numbers in the machines' own byte order.
+    /// An atomic compare-and-swap. It replaces the 8 bytes at `at` by `swap` if they equal
+    /// `compare`.
+    ///
+    /// The old value is written to `result`, one entry of 8 bytes. All values are numbers in the
+    /// byte order of the machine that holds them.
     pub const fn compare_swap(
         result: &'a [Sge],
         at: RemoteMemory,
@@ -152,7 +158,8 @@ impl<'a> SendRequest<'a> {
         Self::new(op, result, None)
     }
 
-    /// Adds `add` to the 8 bytes at `at`, modulo 2^64; what was there comes back into `result`.
+    /// An atomic fetch-and-add: adds `add`, modulo 2^64, to the 8 bytes at `at`. The old value is
+    /// written to `result`, as by [`compare_swap`](Self::compare_swap).
     pub const fn fetch_add(result: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
         Self::new(
             SendOp::FetchAdd {
@@ -165,11 +172,13 @@ impl<'a> SendRequest<'a> {
         )
     }
 
-    /// Replaces the 8 bytes at `at`, a multiple of 8, by `data`, which is copied when the request is posted: who looks at
-    /// them there sees the old ones or the new ones, and never parts of both. All requests before this one are executed by
-    /// then, so the 8 bytes may announce what these have written. Of RC, XRC and DC.
+    /// An ATOMIC WRITE of 8 bytes to `at`, a multiple of 8. Posting copies `data`.
     ///
-    /// With a number's [`to_ne_bytes`](u64::to_ne_bytes) the peer finds it by
+    /// A reader at the peer sees the 8 old or the 8 new bytes, never a mixture. All earlier
+    /// requests are executed before, so the 8 bytes may announce the data that they wrote. RC, XRC
+    /// and DC support it.
+    ///
+    /// The peer reads a number sent as [`to_ne_bytes`](u64::to_ne_bytes) with
     /// [`load_u64`](crate::MemoryRegion::load_u64).
     //= WRX-12
     #[doc(alias = "ibv_wr_atomic_write")]
@@ -181,16 +190,19 @@ impl<'a> SendRequest<'a> {
         Self::new(op, &[], Some(data))
     }
 
-    /// Completes when everybody on the peer's host can see what was written to `range` before: an acknowledged WRITE says
-    /// only that it has arrived. Of RC, XRC and DC. The region and the peer's queue pair have to allow
-    /// `FLUSH_GLOBAL`; a range of 2 GiB or more is an invalid request.
+    /// A FLUSH: completes when earlier writes to `range` are visible to every process on the peer's
+    /// host.
+    ///
+    /// The acknowledgement of a WRITE says only that the data has arrived. The region and the
+    /// peer's queue pair have to allow `FLUSH_GLOBAL`. The peer rejects a range of 2 GiB or more as
+    /// an invalid request. RC, XRC and DC support FLUSH.
     //= WRX-12
     #[doc(alias = "ibv_wr_flush")]
     pub fn flush(range: RemoteMemory) -> Self {
         Self::flush_of(range, range.len, FLUSH_RANGE)
     }
 
-    /// [`flush`](Self::flush) for all of the region that `region` is in.
+    /// A [`flush`](Self::flush) of the whole region that `region` is a part of.
     //= WRX-12
     #[doc(alias = "ibv_wr_flush")]
     pub fn flush_region(region: RemoteMemory) -> Self {
@@ -201,22 +213,22 @@ impl<'a> SendRequest<'a> {
         let op = SendOp::Flush {
             va: place.addr,
             rkey: place.rkey,
-            // What is too long stays so: the peer refuses it.
+            // A length above 32 bits stays too long, so the peer rejects it.
             len: u32::try_from(len).unwrap_or(u32::MAX),
             feth,
         };
         Self::new(op, &[], None)
     }
 
-    /// Sets the number that the completion carries; 0 by default.
+    /// Sets the `wr_id` that the completion carries. It is 0 by default.
     pub const fn wr_id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
     }
 
-    /// Adds immediate data to a SEND or WRITE, four bytes that the peer's receive completion
-    /// carries unchanged. A WRITE with immediate data consumes a receive request of the peer.
-    /// Other operations have none: it is ignored.
+    /// Adds immediate data to a SEND or WRITE: four bytes that the peer's receive completion
+    /// carries unchanged. A WRITE with immediate data consumes a receive of the peer. Other
+    /// operations ignore it.
     pub const fn imm(mut self, data: [u8; 4]) -> Self {
         if let SendOp::Send { imm } | SendOp::Write { imm, .. } = &mut self.op {
             *imm = Some(data);
@@ -224,43 +236,44 @@ impl<'a> SendRequest<'a> {
         self
     }
 
-    /// Names the shared receive queue of the peer, by its [number](crate::SharedReceiveQueue::number): with XRC each
-    /// request does, one that takes no receive as well. Other services ignore it.
+    /// Sets the number of the peer's shared receive queue, its
+    /// [number](crate::SharedReceiveQueue::number). Every XRC request needs it, even if it consumes
+    /// no receive. Other services ignore it.
     #[doc(alias = "remote_srqn")]
     pub const fn to_queue(mut self, number: u32) -> Self {
         self.queue = Some(Srqn::new(number));
         self
     }
 
-    /// Asks for no completion on success.
+    /// Suppresses the completion on success.
     pub const fn unsignaled(mut self) -> Self {
         self.flags = self.flags.difference(SendFlags::SIGNALED);
         self
     }
 
-    /// Makes the peer's completion a solicited one.
+    /// Sets the solicited event flag, so that the peer's receive completion is a solicited one.
     pub const fn solicited(mut self) -> Self {
         self.flags = self.flags.union(SendFlags::SOLICITED);
         self
     }
 
-    /// Starts only when READs and atomics posted before have completed.
+    /// Sets the fence flag: the request starts after all earlier READs and atomics have completed.
     pub const fn fence(mut self) -> Self {
         self.flags = self.flags.union(SendFlags::FENCE);
         self
     }
 
-    /// The shared receive queue that it names.
+    /// Returns the shared receive queue that the request names.
     pub(crate) const fn queue(&self) -> Option<Srqn> {
         self.queue
     }
 
-    /// What its operation has besides.
+    /// Returns the operands of an operation that has more than `SendOp` holds.
     pub(crate) const fn operands(&self) -> Option<&'a Operands> {
         self.operands
     }
 
-    /// The request as the emulator takes it, and its inline data.
+    /// Returns the emulator's form of the request, and the inline data.
     pub(crate) fn parts(&self) -> (SendWr<'a>, Option<&'a [u8]>) {
         let inline = if self.inline.is_some() {
             SendFlags::INLINE

@@ -6,10 +6,12 @@ use crate::device::ProtectionDomain;
 use crate::error::Result;
 use crate::events::ObjectId;
 
-/// Receives that several queue pairs take: each message of any of them the oldest one.
+/// A shared receive queue (SRQ): each message to one of its queue pairs consumes the oldest
+/// receive.
 ///
-/// Queue pairs are built with [`QueuePairBuilder::shared_receives`](crate::QueuePairBuilder::shared_receives). The
-/// memory of its receives is that of its own protection domain, which need not be the queue pairs'.
+/// [`QueuePairBuilder::shared_receives`](crate::QueuePairBuilder::shared_receives) attaches queue
+/// pairs. The receives name memory of the SRQ's protection domain, which may differ from that of
+/// the queue pairs.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -22,7 +24,7 @@ use crate::events::ObjectId;
 /// receives.post_recv(1, &[memory.sge(..64)?])?;
 /// receives.post_recv(2, &[memory.sge(64..)?])?;
 ///
-/// // Two connections take their receives from it.
+/// // Two connections take their receives from the queue.
 /// for text in [b"first ", b"second"] {
 ///     let from = a.queue_pair(&a_cq).build()?;
 ///     let to = b.queue_pair(&b_cq).shared_receives(&receives).build()?;
@@ -57,7 +59,8 @@ impl SharedReceiveQueue {
         Self { srq, id }
     }
 
-    /// Its number, 24 bits: how initiators name it, where it is one of an [XRC domain](crate::XrcDomain).
+    /// Returns the SRQ number, 24 bits. XRC initiators name a queue of an [XRC
+    /// domain](crate::XrcDomain) by it.
     #[must_use]
     #[doc(alias = "ibv_get_srq_num")]
     pub fn number(&self) -> u32 {
@@ -68,7 +71,7 @@ impl SharedReceiveQueue {
         &self.srq
     }
 
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
@@ -77,21 +80,22 @@ impl SharedReceiveQueue {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries. There is room
-    /// again when completions of its receives have been taken.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// entries. There
+    /// is room again after completions of its receives have been polled.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.srq.recv_queue().push(wr_id, sges)?)
     }
 
-    /// Room for so many receives.
+    /// Returns the capacity in receives.
     #[must_use]
     #[doc(alias = "ibv_query_srq")]
     pub fn depth(&self) -> u32 {
         self.srq.query().max_wr
     }
 
-    /// Scatter/gather entries that a receive may have.
+    /// Returns the maximum number of scatter/gather entries of a receive.
     #[must_use]
     #[doc(alias = "ibv_query_srq")]
     //= SRQ-08
@@ -99,28 +103,30 @@ impl SharedReceiveQueue {
         self.srq.query().max_sge
     }
 
-    /// Changes the room to `depth` receives.
+    /// Changes the capacity to `depth` receives.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if more than that are in use, if `depth` is 0 or above the limit of the
-    /// device, or below what [`warn_below`](Self::warn_below) was told.
+    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// - More than `depth` receives are in use.
+    /// - `depth` is 0, above the device's limit, or below the [limit](Self::limit).
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&self, depth: u32) -> Result<()> {
         Ok(self.srq.modify(Some(depth), None)?)
     }
 
-    /// Asks to be told, by [`runs_low`](Self::runs_low), once a message leaves fewer than `receives` behind; 0 to
-    /// take that back.
+    /// Arms the SRQ limit. [`runs_low`](Self::runs_low) turns true when a message leaves fewer than
+    /// `receives` receives in the queue. The context then also reports the event
+    /// [`SrqLimitReached`](crate::AsyncEventKind::SrqLimitReached). 0 disarms the limit.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if that is more than there is room for.
+    /// [`Error::Verbs`](crate::Error::Verbs) if `receives` is above the capacity.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
     pub fn warn_below(&self, receives: u32) -> Result<()> {
         Ok(self.srq.modify(None, Some(receives))?)
     }
 
-    /// What [`warn_below`](Self::warn_below) was told, or 0 where it has come to that since.
+    /// Returns the armed limit, or 0 if it was reached or never armed.
     #[must_use]
     #[doc(alias = "ibv_query_srq")]
     //= SRQ-04
@@ -128,7 +134,8 @@ impl SharedReceiveQueue {
         self.srq.query().srq_limit
     }
 
-    /// Whether that has happened since, or was never asked for.
+    /// Returns true if the limit of [`warn_below`](Self::warn_below) was reached, or if no limit is
+    /// armed.
     #[must_use]
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     pub fn runs_low(&self) -> bool {

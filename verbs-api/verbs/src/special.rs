@@ -1,4 +1,4 @@
-//! Memory that is not the program's own: of the device, and none at all.
+//! Device memory and null memory regions.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
 
-/// Memory of the device: the program copies to it and from it, work requests and peers reach the parts that are
-/// [registered](ProtectionDomain::register_device_memory).
+/// On-device memory. The program copies to and from it. Work requests and peers access the parts
+/// that are [registered](ProtectionDomain::register_device_memory).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 /// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 /// let second_half = b.register_device_memory(&counters, 32..64, access)?;
 ///
-/// // The peer sees the registered part as addresses from 0 on.
+/// // The peer addresses the registered part from 0 on.
 /// let to = second_half.remote().at(8);
 /// a_qp.post_send(&SendRequest::write_inline(b"onboard!", to))?;
 /// a_cq.wait(Duration::from_secs(5))?;
@@ -41,31 +41,32 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Offsets and lengths of copies are multiples of this.
+    /// The alignment of copies: offsets and lengths are multiples of it.
     pub const ALIGN: usize = Dm::ALIGN;
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.dm.len()
     }
 
-    /// Never.
+    /// Returns false: device memory is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Copies `data` to `offset`.
+    /// Copies `data` to the bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: beyond the end, or not [aligned](Self::ALIGN). Nothing is written then.
+    /// [`Error::Verbs`] if the range exceeds the memory, or is not [aligned](Self::ALIGN). Nothing
+    /// is written then.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         Ok(self.dm.write(offset as u64, data)?)
     }
 
-    /// Fills `data` from `offset` on.
+    /// Copies the bytes at `offset` to `data`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -75,7 +76,7 @@ impl DeviceMemory {
     }
 }
 
-/// A registered part of device memory. Its addresses begin at 0.
+/// A registered part of device memory. Its addresses start at 0.
 #[derive(Debug)]
 pub struct DeviceRegion {
     mr: Mr,
@@ -83,7 +84,7 @@ pub struct DeviceRegion {
 }
 
 impl DeviceRegion {
-    /// What the peer needs for RDMA on it.
+    /// Returns the address, length and remote key that the peer needs for RDMA on this region.
     #[must_use]
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
@@ -93,10 +94,10 @@ impl DeviceRegion {
         }
     }
 
-    /// A part of it as an entry of a scatter/gather list.
+    /// Returns a part of the region as a scatter/gather entry.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`Error::OutOfRange`] if the range is not inside the region.
     pub fn sge(&self, range: Range<usize>) -> Result<Sge> {
         let (offset, len) = (range.start, range.len());
         let outside = Error::OutOfRange {
@@ -115,8 +116,8 @@ impl DeviceRegion {
     }
 }
 
-/// A region that takes everything and has nothing: what is written there vanishes, and what is read are zeros. It
-/// stands for the parts of a message that nobody wants. Peers cannot use it.
+/// A null memory region: writes to it are discarded, and reads return zeros. It stands for the
+/// parts of a message that the program does not need. Peers cannot access it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -129,7 +130,7 @@ impl DeviceRegion {
 /// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
 /// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
 /// let (memory, nothing) = (b.register(4, AccessFlags::LOCAL_WRITE)?, b.null_region()?);
-/// // Of a message of 12 bytes only the last 4 are of interest.
+/// // The program needs only the last 4 of the 12 bytes.
 /// b_qp.post_recv(1, &[nothing.sge(8), memory.sge(..)?])?;
 /// a_qp.post_send(&SendRequest::send_inline(b"headers:body"))?;
 /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 12);
@@ -143,7 +144,7 @@ pub struct NullRegion {
 }
 
 impl NullRegion {
-    /// `len` bytes of it.
+    /// Returns a scatter/gather entry of `len` bytes.
     #[must_use]
     pub fn sge(&self, len: u32) -> Sge {
         Sge {
@@ -155,10 +156,10 @@ impl NullRegion {
 }
 
 impl Context {
-    /// `len` zero bytes of the device's own memory.
+    /// Allocates `len` zero bytes of on-device memory.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: none, or more than the device has left.
+    /// [`Error::Verbs`] if `len` is 0, or more than the device has free.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn device_memory(&self, len: usize) -> Result<DeviceMemory> {
         let dm = self.raw().alloc_dm(len)?;
@@ -170,7 +171,8 @@ impl ProtectionDomain {
     /// Registers a part of device memory.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: beyond the end, of another opening of the device, or rights that contradict each other.
+    /// [`Error::Verbs`] if the range exceeds the memory, if the memory belongs to another
+    /// [`Context`], or if the rights contradict each other.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         &self,
@@ -189,10 +191,10 @@ impl ProtectionDomain {
         Ok(DeviceRegion { mr, len })
     }
 
-    /// A new region that takes everything and has nothing.
+    /// Allocates a null memory region.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if keys run out.
+    /// [`Error::Verbs`] if no key is free.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_region(&self) -> Result<NullRegion> {
         let mr = self.raw().alloc_null_mr()?;

@@ -1,4 +1,4 @@
-//! Frames spread over several receive queues (RSS).
+//! Receive side scaling (RSS): frames distributed over several receive queues.
 
 pub use rocade_emulator::WqState;
 use rocade_emulator::{
@@ -9,7 +9,7 @@ use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 
-/// A receive queue for a part of the frames of a [`SpreadingQueuePair`].
+/// A receive work queue. It receives a share of the frames of a [`SpreadingQueuePair`].
 #[derive(Debug)]
 #[doc(alias = "ibv_wq")]
 pub struct WorkQueue {
@@ -17,59 +17,63 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Its number, which completions carry.
+    /// Returns the number of the queue, which its completions carry as `qp_num`.
     #[must_use]
     pub fn number(&self) -> Qpn {
         self.wq.number()
     }
 
-    /// Its state: ready when it is made.
+    /// Returns the state. A new queue is ready (`Rdy`).
     #[must_use]
     pub fn state(&self) -> WqState {
         self.wq.state()
     }
 
-    /// Posts room for a frame.
+    /// Posts a receive for one frame.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// entries.
     #[doc(alias = "ibv_post_wq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.wq.post(wr_id, sges)?)
     }
 
-    /// Ends it, with what is posted flushed (`Err`), empties it (`Reset`), and makes it ready again from there (`Rdy`).
+    /// Changes the state. `Err` flushes all receives, `Reset` empties the queue, and `Rdy` makes it
+    /// ready again after `Reset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for any other change.
+    /// [`Error::Verbs`](crate::Error::Verbs) for any other transition.
     #[doc(alias = "ibv_modify_wq")]
     pub fn set_state(&self, to: WqState) -> Result<()> {
         Ok(self.wq.modify(to)?)
     }
 
-    /// Whether a completion is one of this queue, where several share a completion queue.
+    /// Returns true if the completion belongs to this queue. Several queues can share a completion
+    /// queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.number()
     }
 }
 
-/// What decides which queue a frame is for: the Toeplitz hash of these of its fields, as far as it has them.
+/// The hash that selects the queue of a frame: a Toeplitz hash of the chosen fields that the frame
+/// has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_rx_hash_conf")]
 pub struct Spreading {
-    /// Key of the hash.
+    /// The key of the hash.
     pub key: [u8; RSS_KEY_LEN],
-    /// Source and destination addresses of IPv4 and IPv6.
+    /// Includes source and destination addresses of IPv4 and IPv6.
     pub addresses: bool,
-    /// Source and destination ports of TCP.
+    /// Includes source and destination ports of TCP.
     pub tcp_ports: bool,
-    /// Those of UDP.
+    /// Includes source and destination ports of UDP.
     pub udp_ports: bool,
 }
 
 impl Default for Spreading {
-    /// All fields, and the key that most drivers have.
+    /// Returns a hash of all fields, with the default key of most drivers.
     fn default() -> Self {
         let key = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
@@ -86,7 +90,7 @@ impl Default for Spreading {
 }
 
 impl Spreading {
-    /// `ibv_rx_hash_fields`.
+    /// Returns the fields as `ibv_rx_hash_fields` bits.
     fn fields(&self) -> u32 {
         let chosen = [
             (self.addresses, 0x0f),
@@ -98,8 +102,8 @@ impl Spreading {
     }
 }
 
-/// A queue pair without queues of its own: frames that [flows](Self::flow) lead to it are spread over work queues,
-/// those of one connection to the same one.
+/// An RSS queue pair: it distributes the frames that match its [flows](Self::flow) over work
+/// queues. All frames of a TCP or UDP connection reach the same queue.
 ///
 /// ```no_run
 /// use rocade_verbs::flow::{FlowAttr, FlowKind};
@@ -121,15 +125,15 @@ impl Spreading {
 #[doc(alias = "ibv_rwq_ind_table")]
 pub struct SpreadingQueuePair {
     qp: Qp,
-    /// They live as long as it does.
+    /// The work queues, kept alive as long as the queue pair.
     _queues: Vec<Wq>,
 }
 
 impl SpreadingQueuePair {
-    /// Leads the frames that match to the queues, until the flow is dropped.
+    /// Steers the matching frames to this queue pair until the returned flow is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for specifications that no device has.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
     pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
         Ok(self.qp.create_flow(attr)?)
@@ -137,11 +141,13 @@ impl SpreadingQueuePair {
 }
 
 impl ProtectionDomain {
-    /// A new work queue with room for `depth` receives of up to `max_sges` scatter/gather entries, ready to be posted to.
+    /// Creates a work queue for `depth` receives of up to `max_sges` scatter/gather entries, ready
+    /// for receives to be posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if a size is above the limit, or with
-    /// [`VerbsError::NotPermitted`](crate::VerbsError::NotPermitted) without `CAP_NET_RAW`.
+    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// - A size is above the device's limit.
+    /// - [`VerbsError::NotPermitted`](crate::VerbsError::NotPermitted) without `CAP_NET_RAW`.
     #[doc(alias = "ibv_create_wq")]
     pub fn work_queue(&self, cq: &CompletionQueue, depth: u32, max_sges: u32) -> Result<WorkQueue> {
         let wq = self.raw().create_wq(cq.raw(), depth, max_sges)?;
@@ -149,10 +155,10 @@ impl ProtectionDomain {
         Ok(WorkQueue { wq })
     }
 
-    /// A queue pair that spreads frames over `queues`, some of which may be there several times.
+    /// Creates a queue pair that distributes frames over `queues`. A queue may occur several times.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless the number of queues is a power of two.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the number of queues is not a power of two.
     #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn spreading_queue_pair(
         &self,

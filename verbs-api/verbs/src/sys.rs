@@ -1,12 +1,12 @@
-//! Waiting for a file descriptor.
+//! Waits for file descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Makes reads from the descriptor return at once when there is nothing.
+/// Sets the descriptor to non-blocking mode.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the descriptor is borrowed, so it is open; the call takes no pointer.
+    // SAFETY: the descriptor is borrowed, so it is open. The call takes no pointer.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
@@ -20,8 +20,8 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Waits until the descriptor is readable or `timeout` is over, whichever comes first; a signal
-/// ends the wait early. Waits up to 1 ms longer than asked.
+/// Waits until the descriptor is readable or `timeout` expires. A signal ends the wait early. The
+/// wait may last up to 1 ms longer than `timeout`.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     // Rounded up, so that the caller does not spin through the last millisecond.
     let ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
@@ -30,7 +30,8 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one valid `pollfd` that lives across the call; the descriptor is borrowed.
+    // SAFETY: the pointer is to one valid `pollfd` that lives across the call, and the descriptor
+    // is borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, ms) };
     if ready >= 0 {
         return Ok(());
@@ -41,30 +42,31 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
     }
 }
 
-/// What one thread wakes another by that waits for descriptors.
+/// An eventfd that wakes a thread from [`wait_any`].
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointer.
+        // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: made just now, and nobody else has it.
+        // SAFETY: the descriptor was just created, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub(crate) fn ring(&self) {
-        // Fails only where it has been rung as often as it can.
-        // SAFETY: no pointer is kept.
+        // The call fails only if the counter is at its maximum, and then the descriptor is readable
+        // anyway.
+        // SAFETY: the call takes no pointer.
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 
     pub(crate) fn silence(&self) {
         let mut count = 0;
-        // SAFETY: room for the count.
+        // SAFETY: `count` has room for the counter.
         unsafe { libc::eventfd_read(self.0.as_raw_fd(), &raw mut count) };
     }
 }
@@ -75,8 +77,8 @@ impl AsFd for Bell {
     }
 }
 
-/// Waits until the bell rings or one of the descriptors is readable, or is none; which of them that are. They need not
-/// be open.
+/// Waits until `bell` is readable or one of `fds` is readable or invalid. Returns those of `fds`
+/// that are. They need not be open.
 pub(crate) fn wait_any(bell: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
     let all = [bell.as_raw_fd()].into_iter().chain(fds.iter().copied());
     let mut polls: Vec<_> = all
@@ -87,7 +89,7 @@ pub(crate) fn wait_any(bell: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
         })
         .collect();
     let count = libc::nfds_t::try_from(polls.len()).unwrap_or(0);
-    // SAFETY: so many valid entries that live across the call.
+    // SAFETY: `polls` has `count` valid entries and lives across the call.
     if unsafe { libc::poll(polls.as_mut_ptr(), count, -1) } < 0 {
         return Vec::new();
     }
@@ -95,11 +97,11 @@ pub(crate) fn wait_any(bell: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
     ready.map(|poll| poll.fd).collect()
 }
 
-/// The descriptor of a completion channel.
+/// Borrows the descriptor of a channel or context.
 ///
 /// # Safety
-/// It must stay open for `'a`.
+/// The descriptor must stay open for `'a`.
 pub(crate) unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the descriptor stays open for `'a`.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

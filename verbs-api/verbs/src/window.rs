@@ -12,11 +12,11 @@ use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::request::SendRequest;
 
-/// A key that can be lent: it opens a part of a region to the peer of one queue pair, for as long as it is
-/// bound. Then either side takes it back, which costs no registration.
+/// A type 2 memory window. While it is bound, it grants the peer of one queue pair access to a part
+/// of a region. Either side can invalidate it, without a new registration.
 ///
-/// The region has to be registered with [`AccessFlags::MW_BIND`]; it needs none of the remote rights, and so is
-/// closed but for what the window opens.
+/// The region has to be registered with [`AccessFlags::MW_BIND`]. It needs no remote rights, so
+/// peers can access it only through windows.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -54,11 +54,13 @@ impl MemoryWindow {
         Ok(Self { mw, last })
     }
 
-    /// Lends a part of `region`: the request does it, on the queue pair to which it is posted and for its peer only. The peer
-    /// gets the other half, in a message behind the request, say. Every call makes a new key.
+    /// Returns the request that binds the window to a part of `region`, and the remote memory to
+    /// send to the peer.
     ///
-    /// The request completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where the window is bound
-    /// already, or the region does not allow it.
+    /// The binding holds for the queue pair to which the request is posted, and for its peer. The
+    /// peer may be told in a later message of the same queue pair. Every call uses a new key. The
+    /// request completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the window is
+    /// already bound, or if the region does not allow the access.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
@@ -94,13 +96,14 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // Where it is bound, the peer is locked out.
+        // If the window is bound, the peer loses access.
         let _ = self.mw.destroy();
     }
 }
 
-/// A key that can be moved: it opens a part of a region to the peers of all queue pairs of its domain, until it is bound
-/// to another one. Neither side takes it back by a request; an [unbind](QueuePair::unbind) does.
+/// A type 1 memory window. While it is bound, it grants the peers of all queue pairs of its
+/// protection domain access to a part of a region. It cannot be invalidated, only
+/// [unbound](QueuePair::unbind) or bound again.
 ///
 /// The region has to be registered with [`AccessFlags::MW_BIND`].
 ///
@@ -139,15 +142,19 @@ impl SharedWindow {
 }
 
 impl QueuePair {
-    /// Posts a request that opens a part of `region`, and closes what the window has opened before. The key is a new one: of use
-    /// to peers once the request has completed, or to be sent in a later message of this queue pair.
+    /// Posts a request that binds the window to a part of `region` and removes its previous
+    /// binding.
     ///
-    /// It completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where the region does not allow it.
+    /// The window gets a new key. Peers may use the key once the request has completed. The program
+    /// may also send it in a later message of this queue pair at once. The request completes with
+    /// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the region does not allow the access.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region;
-    /// [`Error::Verbs`](crate::Error::Verbs): a region of another domain than the window's (EPERM), `ZERO_BASED`, or the send queue is
-    /// full.
+    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
+    /// - [`Error::Verbs`](crate::Error::Verbs) with EPERM if region and window belong to different
+    ///   protection domains.
+    /// - [`Error::Verbs`](crate::Error::Verbs) if `access` contains `ZERO_BASED`, or if the send
+    ///   queue is full.
     #[doc(alias = "ibv_bind_mw")]
     //= MW-01 MW-05
     pub fn bind(
@@ -180,7 +187,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts a request that closes what the window has opened.
+    /// Posts a request that removes the window's binding.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) if the send queue is full.
@@ -202,7 +209,7 @@ impl QueuePair {
 
 impl Drop for SharedWindow {
     fn drop(&mut self) {
-        // Where it is bound, peers are locked out.
+        // If the window is bound, peers lose access.
         let _ = self.mw.destroy();
     }
 }

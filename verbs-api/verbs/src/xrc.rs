@@ -1,4 +1,4 @@
-//! XRC: one connection that reaches many receive queues.
+//! XRC: one connection serves many shared receive queues.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +12,13 @@ use crate::events::ObjectId;
 use crate::queue_pair::UnconnectedQueuePair;
 use crate::shared_receives::SharedReceiveQueue;
 
-/// Shared receive queues, and the targets that receive for them (XRC). Between processes: the example `xrc`.
+/// An XRC domain: shared receive queues, and the target queue pairs that receive for them. The
+/// example `xrc` shares one between processes.
 ///
-/// Each request of an initiator ([`QueuePairBuilder::xrc_initiator`](crate::QueuePairBuilder::xrc_initiator)) names
-/// one of the queues ([`SendRequest::to_queue`](crate::SendRequest::to_queue)). Its message takes a receive from there,
-/// which completes where that queue says; memory that the initiator reads or writes is of that queue's protection domain.
+/// Each request of an [initiator](crate::QueuePairBuilder::xrc_initiator) names one of the queues
+/// with [`SendRequest::to_queue`](crate::SendRequest::to_queue). Its message consumes a receive of
+/// that queue and completes in that queue's completion queue. Memory that the initiator reads or
+/// writes has to belong to the protection domain of that queue.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -31,7 +33,7 @@ use crate::shared_receives::SharedReceiveQueue;
 /// let _target = target.connect(initiator_end, &ConnectOptions::default())?;
 /// let initiator = initiator.connect(target_end, &ConnectOptions::default())?;
 ///
-/// // Two queues behind one connection, each with completions of its own.
+/// // Two queues behind one connection, each with its own completion queue.
 /// let memory = b.register(64, AccessFlags::LOCAL_WRITE)?;
 /// for (place, text) in [(0, b"to the first"), (32, b"to another.."),] {
 ///     let received = b.context().completion_queue(4)?;
@@ -76,10 +78,12 @@ impl XrcDomain {
         })
     }
 
-    /// A new queue of the domain, whose receives name memory of `pd` and complete in `cq`.
+    /// Creates a shared receive queue in the domain. Its receives name memory of `pd` and complete
+    /// in `cq`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if a size is 0 or above the limit, or the three are not of one device.
+    /// [`Error::Verbs`](crate::Error::Verbs) if a size is 0 or above the device's limit, or if `pd`
+    /// or `cq` belongs to another device.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn shared_receive_queue(
         &self,
@@ -98,10 +102,11 @@ impl XrcDomain {
         Ok(SharedReceiveQueue::from_raw(srq, id))
     }
 
-    /// Keeps a target of the domain alive, which another process may have made: it lives until nobody holds it.
+    /// Opens a target of the domain, which another process may have created. The target lives until
+    /// its last handle is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the domain has no such target.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the domain has no target with this number.
     //= XRC-11
     #[doc(alias = "ibv_open_qp")]
     pub fn hold_target(&self, number: Qpn) -> Result<TargetHold> {
@@ -110,11 +115,12 @@ impl XrcDomain {
         Ok(TargetHold { qp, id })
     }
 
-    /// A new target, on the first address of the device: the end of a connection that receives for the domain's
-    /// queues, and sends nothing. Its peer may do what `access` says.
+    /// Creates a target on the first address of the device. It receives for the domain's shared
+    /// receive queues, and sends no requests. `access` sets the rights of its peer.
     ///
     /// # Errors
-    /// [`Error::NoGid`](crate::Error::NoGid); [`Error::Verbs`](crate::Error::Verbs) if the local address cannot be used.
+    /// - [`Error::NoGid`](crate::Error::NoGid) if the device has no address.
+    /// - [`Error::Verbs`](crate::Error::Verbs) if the local address cannot be used.
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair> {
         let id = ObjectId::next();
@@ -123,7 +129,7 @@ impl XrcDomain {
     }
 }
 
-/// Holds a target of an XRC domain; see [`XrcDomain::hold_target`].
+/// A handle from [`XrcDomain::hold_target`] that keeps an XRC target alive.
 #[derive(Debug)]
 pub struct TargetHold {
     qp: Qp,
@@ -131,13 +137,13 @@ pub struct TargetHold {
 }
 
 impl TargetHold {
-    /// Its name in [events](crate::Context::poll_event).
+    /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Its number.
+    /// Returns the number of the target.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {
         self.qp.qp_num()
