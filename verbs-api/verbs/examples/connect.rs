@@ -1,4 +1,4 @@
-//! An echo server and its client, who find each other by IP address and port.
+//! An echo server and its client, connected by IP address and port.
 //!
 //! ```sh
 //! cargo build --release --workspace      # the processes share an address through the broker
@@ -18,7 +18,7 @@ const PORT: u16 = 18_516;
 const LEN: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory and a queue pair with a receive posted, on the device where the connection will be.
+/// Creates memory and a queue pair with a posted receive, on the device of the connection.
 fn prepare(context: &Context) -> Result<(CompletionQueue, MemoryRegion, UnconnectedQueuePair)> {
     let pd = context.protection_domain()?;
     let cq = context.completion_queue(8)?;

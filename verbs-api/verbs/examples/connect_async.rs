@@ -1,5 +1,5 @@
-//! Connections as futures: a server with a task for each, and its clients, on one thread and without a runtime. With
-//! one (Tokio, smol, ..) the same futures run there.
+//! Connections with futures: a server and its clients as tasks on one thread, without an async
+//! runtime. The same futures also run on a runtime such as Tokio or smol.
 //!
 //! ```sh
 //! cargo run --release --package rocade-verbs --example connect_async
@@ -40,7 +40,7 @@ async fn ask(list: DeviceList, listener: std::net::SocketAddr, number: u8) -> Re
     connection.disconnected().await
 }
 
-/// Wakes a thread: all that an executor needs.
+/// A waker that unparks a thread, which is all that this executor needs.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -49,7 +49,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs all tasks to their ends.
+/// Runs all tasks to completion.
 fn run(mut tasks: Vec<Pin<Box<dyn Future<Output = Result<()>>>>>) -> Result<()> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);

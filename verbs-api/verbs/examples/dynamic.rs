@@ -1,10 +1,12 @@
-//! Many workers and many stores, each worker with one queue for all of them: dynamic connections.
+//! Dynamically connected transport: many workers reach many stores, each worker through one queue
+//! pair.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example dynamic
 //! ```
-//! With connections, every worker would need a queue pair for every store. Here each store makes one *target*, and each worker one
-//! *initiator*; a request says which target it is for. All of them are in this process, each on a NIC with an address of its own.
+//! With RC, every worker would need a queue pair for every store. With DC, each store creates one
+//! *target* and each worker one *initiator*, and every request names its target. All of them run in
+//! this process, each on a NIC with its own address.
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use rocade_verbs::{
 const WORKERS: u8 = 4;
 const STORES: u8 = 3;
 const ROUNDS: u64 = 10;
-/// Whoever knows it may write. A real program would draw one by lot, and tell it those who may.
+/// The access key, which initiators need. A real program would choose a random key and send it only
+/// to its workers.
 const KEY: u64 = 0x0bad_cafe_0000_0001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,19 +31,19 @@ fn main() -> Result<()> {
         .collect();
     let list = DeviceList::new(Config::from_specs(&specs)?)?;
 
-    // A store: memory that may be written and counted in, and a target that lets in who has the key.
+    // A store: memory for WRITEs and atomics, and a target that accepts initiators with the key.
     let mut stores = Vec::new();
     for n in 0..STORES {
         let domain = list.open(&name("store", n))?.protection_domain()?;
         let cq = domain.context().completion_queue(64)?;
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let memory = domain.register(4096, rights | AccessFlags::LOCAL_WRITE)?;
-        // Messages would take receives from this queue. There are none here: all is done by WRITE and atomics.
+        // Messages would consume receives of this queue. This example uses only WRITEs and atomics.
         let receives = domain.shared_receive_queue(1, 1)?;
         let target = domain.dynamic_target(&cq, &receives, rights, KEY)?;
         stores.push((target, memory));
     }
-    // What a worker has to know of each store, as it would be sent to it.
+    // The data about each store that a real program would send to the workers.
     let ends: Vec<(DynamicEnd, RemoteMemory)> = stores
         .iter()
         .map(|(target, memory)| (target.end(), memory.remote()))
@@ -59,14 +62,16 @@ fn main() -> Result<()> {
                     let ways = ways.collect::<Result<Vec<_>>>()?;
                     for round in 0..ROUNDS {
                         for ((end, remote), way) in ends.iter().zip(&ways) {
-                            // Posted one after the other to three stores: the queue goes from one to the next by itself.
+                            // Consecutive requests name three stores, and the initiator connects to
+                            // one after the other.
                             let place = 64 + 8 * u64::from(n);
                             let text = round.to_be_bytes();
                             let write = SendRequest::write_inline(&text, remote.at(place));
                             initiator.post_send(&write.unsignaled(), way, end)?;
                             let result = [memory.sge(0..8)?];
-                            // Two counters in one word, and one atomic for both: requests above, bytes below. A masked
-                            // atomic carries nothing out of the lower one, whose highest bit it is told.
+                            // Two counters in one word, updated by one atomic: requests above,
+                            // bytes below. The boundary bit stops the carry out of the lower
+                            // counter.
                             let both = MaskedAtomic::fetch_add(1 << 32 | 8, 1 << 31);
                             let add = SendRequest::masked(&result, remote.at(0), &both);
                             initiator.post_send(&add, way, end)?;
@@ -93,7 +98,7 @@ fn main() -> Result<()> {
             "store {n}: {requests} requests, {bytes} bytes, {} forged",
             target.key_violations()?
         );
-        // Takes no new initiators, and waits for those that are still there.
+        // Accepts no new initiators, and waits for the connected ones.
         target.close()?;
     }
     Ok(())

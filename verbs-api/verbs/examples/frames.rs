@@ -1,9 +1,9 @@
-//! Ethernet frames: one that is made by hand, and a TCP stream that the device cuts into segments.
+//! Raw Ethernet frames: a handmade frame, and a TCP stream that the device segments.
 //!
 //! ```sh
 //! sudo -E cargo run --package rocade-verbs --example frames
 //! ```
-//! The loopback interface sends frames back, and two flows lead those of interest to the queue pair that has sent them.
+//! The loopback interface returns the frames, and two flows steer them to the sending queue pair.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Result, VerbsError};
 const PATIENCE: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Ethernet and IPv4 headers.
+/// The length of the Ethernet and IPv4 headers.
 const IP_END: usize = 14 + 20;
 const UDP_END: usize = IP_END + 8;
 const TCP_END: usize = IP_END + 20;
 
-/// Headers of a frame to a port of a host that is nowhere, without the checksums: those are the device's business.
+/// Returns the headers of a frame to a port of a nonexistent host. The device fills in the
+/// checksums.
 fn headers(protocol: u8, port: u16, data_len: u16) -> Vec<u8> {
     let own_len = if protocol == UDP { 8 } else { 20 };
     let len: u16 = own_len + data_len;
@@ -38,7 +39,7 @@ fn headers(protocol: u8, port: u16, data_len: u16) -> Vec<u8> {
     bytes
 }
 
-/// Frames to this port.
+/// Returns a match for frames to this destination port.
 fn to_port(port: u16) -> Masked<PortFields> {
     let fields = |dst_port| PortFields {
         dst_port,

@@ -1,11 +1,12 @@
-//! A journal in another host's memory: no entry counts before all of it is there.
+//! A journal in another host's memory, with FLUSH and ATOMIC WRITE: only complete entries count.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example journal
 //! ```
-//! The writer puts an entry into the keeper's memory (WRITE), makes sure that everybody there can see it (FLUSH), and only
-//! then counts it (ATOMIC WRITE). The three are posted at once: they are executed in this order, so nobody has to wait
-//! in between. The keeper's program has no part in it; it looks at the count when it likes.
+//! The writer copies an entry into the keeper's memory (WRITE), makes it visible to every
+//! process there (FLUSH), and then updates the count (ATOMIC WRITE). It posts the three
+//! requests at once, because they are executed in this order. The keeper's program only reads the
+//! count.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use rocade_verbs::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The count is in front of the entries.
+/// The offset of the count, which precedes the entries.
 const COUNT: usize = 0;
 const ENTRIES: usize = 64;
 const ENTRY_LEN: usize = 32;
@@ -27,7 +28,7 @@ fn main() -> Result<()> {
     let writer_cq = writer.context().completion_queue(16)?;
     let keeper_cq = keeper.context().completion_queue(16)?;
 
-    // A FLUSH needs a right of its own, as WRITEs do. Queue pairs give it unless they are told otherwise.
+    // A FLUSH needs a right of its own, like a WRITE. Queue pairs grant it by default.
     let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL;
     let journal = keeper.register(ENTRIES + 16 * ENTRY_LEN, rights)?;
     let desk = writer.register(ENTRY_LEN, AccessFlags::LOCAL_WRITE)?;
@@ -45,10 +46,10 @@ fn main() -> Result<()> {
         let text = format!("{:<ENTRY_LEN$}", format!("entry {number}"));
         desk.write(0, text.as_bytes())?;
 
-        // A part of the region: a FLUSH covers what it is told, as a WRITE does.
+        // The part of the region for this entry. WRITE and FLUSH both cover exactly this part.
         let mut entry = place.at((ENTRIES + number as usize * ENTRY_LEN) as u64);
         entry.len = ENTRY_LEN as u64;
-        // As a number of the keeper's: `load_u64` finds it there.
+        // In the byte order that `load_u64` expects at the keeper.
         let count = u64::from(number + 1).to_ne_bytes();
         here.post_sends(&[
             SendRequest::write(&[desk.sge(..)?], entry).unsignaled(),
@@ -56,7 +57,7 @@ fn main() -> Result<()> {
             SendRequest::atomic_write(&count, place.at(COUNT as u64)),
         ])?;
 
-        // The keeper sees the count, and so all of the entry.
+        // When the keeper reads the new count, it also sees the whole entry.
         let deadline = Instant::now() + PATIENCE;
         while journal.load_u64(COUNT)? <= u64::from(number) {
             if Instant::now() > deadline {
@@ -68,17 +69,17 @@ fn main() -> Result<()> {
         assert_eq!(entry, text.as_bytes());
         println!("{}", String::from_utf8_lossy(&entry).trim_end());
 
-        // The last of the three is the one that was asked about: those before it are complete, too.
+        // Only the last request is signaled. Its completion means that all three have completed.
         let done = writer_cq.wait(PATIENCE)?;
         assert_eq!(done.opcode, WcOpcode::AtomicWrite);
     }
 
-    // All of the region at once, wherever in it the address is.
+    // Flushes the whole region, whatever address in it is given.
     here.post_send(&SendRequest::flush_region(place).wr_id(4))?;
     let done = writer_cq.wait(PATIENCE)?;
     assert_eq!((done.wr_id, done.opcode), (4, WcOpcode::Flush));
 
-    // The 8 bytes have to be at a multiple of 8.
+    // The address of an ATOMIC WRITE has to be a multiple of 8.
     let count = [0; 8];
     here.post_send(&SendRequest::atomic_write(&count, place.at(4)))?;
     match writer_cq.wait(PATIENCE) {

@@ -1,11 +1,11 @@
-//! A column of a matrix goes to another host, in one message and without a copy.
+//! Sends a column of a matrix to another host, in one message and without a copy (UMR).
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example matrix
 //! ```
-//! The numbers of a column are a row apart. A key that stands for them makes one range of them: the WRITE gathers them, and the
-//! other side has them next to each other. Then the other side takes the diagonal, which it knows of as a key only. A lock, one
-//! bit of a word, is taken by a masked atomic.
+//! The numbers of a column are one row apart. An indirect key maps them to one range, so a WRITE
+//! gathers them and they arrive next to each other. Then the other side reads the diagonal through
+//! the same key. Finally it takes a lock, one bit of a word, with a masked atomic.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let a = a.connect(b_end, &ConnectOptions::default())?;
     let b = b.connect(a_end, &ConnectOptions::default())?;
 
-    // Column 3: one number, and again a row further, for as many rows as there are.
+    // Column 3: one number per row, repeated at a distance of one row.
     let key = here.indirect_key(4, all)?;
     let third = key.repeated(&[(matrix.sge(24..32)?, ROW as u64)], ROWS as u64)?;
     a.post_sends(&[
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     println!("column 3: {got:?}");
     assert_eq!(got, (0..ROWS).map(|row| row * ROWS + 3).collect::<Vec<_>>());
 
-    // The diagonal: a row and a number further each time. The reader sees one range.
+    // The diagonal: a stride of one row and one number. The reader sees one range.
     let diagonal = key.repeated(&[(matrix.sge(..8)?, ROW as u64 + 8)], ROWS as u64)?;
     a.post_send(&SendRequest::change_key(&diagonal))?;
     here_cq.wait(PATIENCE)?;
@@ -74,7 +74,8 @@ fn main() -> Result<()> {
         (0..ROWS).map(|row| row * (ROWS + 1)).collect::<Vec<_>>()
     );
 
-    // Bit 0 of the first number is a lock: taken where it is clear, whatever the other bits are.
+    // Bit 0 of the first number is a lock. The masked atomic takes it if the bit is clear, whatever
+    // the other bits.
     let take = MaskedAtomic::compare_swap(0, 1, 1, 1);
     let result = [column.sge(ROW..)?];
     b.post_send(&SendRequest::masked(&result, matrix.remote(), &take))?;

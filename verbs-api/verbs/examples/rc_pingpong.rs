@@ -1,26 +1,26 @@
-//! Ping-pong between two processes, which tell each other about their queue pairs over TCP.
+//! Ping-pong between two processes that exchange their endpoints over TCP.
 //!
 //! ```sh
 //! cargo build --release --workspace      # the processes share an address through the broker
 //! cargo run --release --package rocade-verbs --example rc_pingpong &
 //! cargo run --release --package rocade-verbs --example rc_pingpong 127.0.0.1
 //! ```
-//! The first one is as good as the second one, it only waits for a connection. Devices come from
-//! the environment: `ROCADE_IP=127.0.0.2`, for example.
+//! The first process waits for a TCP connection from the second. Otherwise they are equal. Devices
+//! come from the environment: `ROCADE_IP=127.0.0.2`, for example.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{AccessFlags, ConnectOptions, DeviceList, Result, SendRequest};
 
-/// TCP port of the first conversation.
+/// The TCP port of the endpoint exchange.
 const PORT: u16 = 18_515;
-/// Bytes of a message.
+/// The length of a message in bytes.
 const LEN: usize = 4096;
 const ROUND_TRIPS: u32 = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where there is IPv6, it is for IPv4 too.
+/// Listens on IPv6, which includes IPv4, or on IPv4 if the host has no IPv6.
 fn listen() -> std::io::Result<TcpListener> {
     let any = [
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let incoming = pd.register(LEN, AccessFlags::LOCAL_WRITE)?;
 
     let qp = pd.queue_pair(&cq).build()?;
-    // Before the peer can send: otherwise it has to send again.
+    // Posted before the peer can send, because the peer would otherwise have to retry.
     qp.post_recv(0, &[incoming.sge(..)?])?;
     println!("{}: {:?}", context.device().name, qp.endpoint());
 
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
             my_turn = false;
         }
         if to_receive > 0 {
-            // Completions of sends come in between.
+            // Skips completions of sends.
             while cq.wait(PATIENCE)?.is_send {}
             let mut number = [0; 4];
             incoming.read(0, &mut number)?;
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
             my_turn = true;
         }
     }
-    // The last message is the waiting side's, and on its way until it has completed.
+    // The waiting side sends the last message, and has to wait for its completion.
     while peer.is_none() {
         let completion = cq.wait(PATIENCE)?;
         if completion.is_send && completion.wr_id == 1 {

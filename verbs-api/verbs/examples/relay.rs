@@ -1,16 +1,18 @@
-//! A sum that goes along a chain of hosts while nobody computes.
+//! Cross-channel operations: a chain of hosts computes a sum without the programs.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example relay
 //! ```
-//! Each member of the chain has a number. The first sends its own to the right; each that follows waits for what comes from the
-//! left, adds its own and sends the sum on; the last has the total. Usually each of them would sleep, wake up, add, and send. Here
-//! all that is posted before the first number leaves, and the NICs do the rest:
+//! Each member of the chain has a number. The first member sends its number to the right. Each
+//! later member waits for the value from the left, adds its own number and sends the sum on. The
+//! last member has the total. Usually each program would sleep, wake up, add and send. Here the
+//! program posts all requests in advance, and the NICs execute them:
 //!
-//! * the queue pair to the *right* is managed: it holds the send that adds up until somebody releases it;
-//! * the *master* waits for the completion of the receive, then releases that send. It sends nothing itself, and is connected to itself.
+//! - The queue pair to the *right* is managed: it holds the adding send until a master releases it.
+//! - The *master* waits for the completion of the receive, then releases that send. It sends
+//!   nothing itself, and is connected to itself.
 //!
-//! A barrier or an allreduce is made of the same three steps, with several rounds instead of one.
+//! A barrier or an allreduce consists of the same three steps, with several rounds instead of one.
 
 use std::time::Duration;
 
@@ -22,17 +24,17 @@ use rocade_verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NUMBERS: [u64; 5] = [3, 20, 100, 4000, 50_000];
-/// Of all 8-byte numbers that a send names, the sum. They are big-endian, and so is the sum.
+/// The sum of all 8-byte numbers that a send names. The numbers and the sum are big-endian.
 const SUM: Calc = Calc {
     op: CalcOp::Add,
     located: false,
 };
 
-/// One of the chain. Its number is at the beginning of its memory, and behind it what comes from the left.
+/// A member of the chain. Its memory holds its number, followed by the value from the left.
 struct Member {
     pd: ProtectionDomain,
     memory: MemoryRegion,
-    /// What has come from the left: the master waits for its completions.
+    /// Completions of the receive from the left. The master waits for them.
     arrivals: CompletionQueue,
     departures: CompletionQueue,
     decisions: CompletionQueue,
@@ -65,9 +67,9 @@ impl Member {
     }
 }
 
-/// The queue pair from one member to the next, and the one at which it arrives.
+/// Connects two members. Returns the sending queue pair of `from` and the receiving one of `to`.
 fn connect(from: &Member, to: &Member) -> Result<(QueuePair, QueuePair)> {
-    // It computes, and sends what is released to it.
+    // The sending queue pair computes, and sends what the master releases.
     let role = CrossChannel {
         is_master: true,
         managed_send: true,
@@ -95,7 +97,8 @@ fn main() -> Result<()> {
     let links = members.windows(2).map(|pair| connect(&pair[0], &pair[1]));
     let links: Vec<_> = links.collect::<Result<_>>()?;
 
-    // All but the first and the last: a list of tasks says what is to happen once something has arrived.
+    // Every member between the first and the last gets a list of tasks to execute after the value
+    // from the left has arrived.
     for (member, (right, _)) in members.iter().zip(&links).skip(1) {
         let both = [member.memory.sge(0..8)?, member.memory.sge(8..16)?];
         let posted = post_tasks(&[
@@ -107,7 +110,7 @@ fn main() -> Result<()> {
                 count: 1,
                 group: InGroup::Last,
             },
-            // 0: all that is there, which is that one send.
+            // 0 releases all posted requests, here that one send.
             Task::Enable {
                 master: &member.master,
                 of: right,
@@ -121,7 +124,7 @@ fn main() -> Result<()> {
     let (first, last) = (&members[0], &members[NUMBERS.len() - 1]);
     assert!(last.arrivals.poll().is_none(), "nothing has moved yet");
 
-    // The first number leaves. From here on the program only waits.
+    // Releases the first number. From here on the program only waits.
     let (right, _) = &links[0];
     right.post_send(&SendRequest::send(&[first.memory.sge(0..8)?]))?;
     let master = &first.master;
@@ -132,7 +135,7 @@ fn main() -> Result<()> {
     let total = u64::from_be_bytes(arrived) + NUMBERS[NUMBERS.len() - 1];
     println!("{NUMBERS:?}: {total}");
     assert_eq!(total, NUMBERS.iter().sum::<u64>());
-    // The wait of each member in between is over, which its completion says.
+    // The wait of each member in between has completed.
     for member in &members[1..NUMBERS.len() - 1] {
         assert_eq!(member.decisions.wait(PATIENCE)?.wr_id, 7);
     }

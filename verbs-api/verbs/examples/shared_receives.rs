@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --package rocade-verbs --example shared_receives
 //! ```
-//! Both sides are in this process, each on a NIC with an address of its own.
+//! Client and server run in this process, each on a NIC with its own address.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rocade_verbs::{
 
 const CONNECTIONS: u32 = 8;
 const MESSAGES: u32 = 50;
-/// Bytes of a receive buffer, and how many there are for all connections together.
+/// The size of a receive buffer in bytes. All connections share `BUFFERS` of them.
 const ROOM: usize = 64;
 const BUFFERS: u32 = 16;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
             assert_eq!(u32::from_be_bytes(bytes), number);
             let from = connections.iter().position(|(_, qp)| qp.owns(&request));
             served[from.expect("one of ours")] += 1;
-            // The buffer is for whoever comes next.
+            // Posts the buffer again for the next message of any connection.
             receives.post_recv(request.wr_id, &[buffer(request.wr_id)?])?;
         }
         client_cq.wait_for(connections.len(), PATIENCE)?;

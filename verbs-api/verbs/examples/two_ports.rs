@@ -1,10 +1,11 @@
-//! A connection with two paths: when the first one is left, no request notices.
+//! A connection with two paths (APM): requests continue when it migrates to the alternate path.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example two_ports
 //! ```
-//! Both devices have two ports. Each end names the path over the second ports; from then on either would change over by
-//! itself when its path fails. Here one does so because its program says so, and the other one follows.
+//! Both devices have two ports. Each end loads an alternate path over the second ports. From then
+//! on each end would migrate by itself if its path failed. Here the program migrates one end, and
+//! the other follows.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use rocade_verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The first address of a port.
+/// Returns the first address of a port.
 fn address(context: &Context, port: u8) -> Result<Gid> {
     let gids = context.gids_of(port)?;
     Ok(gids.first().map(|entry| entry.gid).unwrap_or_default())
 }
 
-/// A message from one end to the other.
+/// Sends a message from one end to the other, and prints it.
 fn say(
     from: (&QueuePair, &CompletionQueue),
     to: (&QueuePair, &CompletionQueue),
@@ -61,7 +62,7 @@ fn main() -> Result<()> {
 
     a_qp.set_other_path(2, address(b.context(), 2)?)?;
     b_qp.set_other_path(2, address(a.context(), 2)?)?;
-    // Each end learns of the other from its packets.
+    // Each end learns the other's migration state from its packets.
     say(from, to, "two paths", &memory)?;
     assert_eq!(a_qp.path_state(), PathState::Armed);
     assert_eq!(b_qp.path_state(), PathState::Armed);

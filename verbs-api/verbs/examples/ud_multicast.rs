@@ -1,9 +1,10 @@
-//! Some members of a multicast group, and what one of them says to all.
+//! UD multicast: one member of a group sends a message to all members.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example ud_multicast
 //! ```
-//! Each member would be a process on another machine as a rule; here they are three devices of one.
+//! Usually the members would be processes on different machines. Here they are three devices of one
+//! process.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
-//! A key that is lent for one request, and taken back with the answer.
+//! Memory windows: a key that is lent for one request, and invalidated by the reply.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example windows
 //! ```
-//! The owner's memory is closed to peers. For each request it opens a part of it to the worker, who writes there and
-//! gives the key back with its message: no registration, and no moment in which the worker could do more.
+//! Peers cannot access the owner's memory. For each request, the owner binds a window to a part of
+//! it. The worker writes to that part, and invalidates the key with its reply. No registration is
+//! needed, and the worker has no other access.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn main() -> Result<()> {
     let owner_cq = owner.context().completion_queue(16)?;
     let worker_cq = worker.context().completion_queue(16)?;
 
-    // No peer may touch it; but windows may be bound to it.
+    // Peers have no access to the region, but windows may be bound to it.
     let memory = owner.register(4 * PART, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
     let desk = worker.register(PART, AccessFlags::LOCAL_WRITE)?;
     let window = owner.memory_window()?;
@@ -41,7 +42,7 @@ fn main() -> Result<()> {
         let (begin, end) = (part * PART, (part + 1) * PART);
         there.post_recv(0, &[desk.sge(..RemoteMemory::ENCODED_LEN)?])?;
         here.post_recv(1, &[])?;
-        // The key is of use as soon as the message that tells it arrives: the bind comes before it.
+        // The bind precedes the message with the key, so the key is valid when the message arrives.
         let (bind, lent) = window.lend(&memory, begin..end, AccessFlags::REMOTE_WRITE)?;
         let order = lent.to_bytes();
         here.post_sends(&[
@@ -69,7 +70,7 @@ fn main() -> Result<()> {
         );
     }
 
-    // What was lent once is closed now.
+    // After the invalidation, the window is closed.
     let (_, closed) = window.lend(&memory, .., AccessFlags::REMOTE_WRITE)?;
     there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
     match worker_cq.wait(PATIENCE) {

@@ -1,12 +1,13 @@
-//! One connection that serves two processes: XRC.
+//! XRC: one connection serves two processes.
 //!
 //! ```sh
 //! cargo build --workspace                # the processes share an address through the broker
 //! cargo run --package rocade-verbs --example xrc
 //! ```
-//! A file names the domain; whoever opens it by that file belongs to it. This process makes the target, the end that
-//! receives, and starts another one, which opens the same domain and has a queue of its own there. Each message names the queue that
-//! it is for, and so it arrives in that process, without a further connection.
+//! A file identifies the XRC domain, and each process that opens the domain with this file shares
+//! it. This process creates the target. It starts a second process, which opens the same domain and
+//! creates its own shared receive queue. Each message names its queue, so it reaches the right
+//! process over the same connection.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Error};
@@ -21,7 +22,8 @@ use rocade_verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What each process has: a queue of the domain, with a receive, and where that completes.
+/// The objects of each process: a shared receive queue of the domain with a posted receive, and its
+/// completion queue.
 struct Member {
     domain: XrcDomain,
     cq: CompletionQueue,
@@ -45,7 +47,7 @@ impl Member {
         })
     }
 
-    /// The text of the message that comes.
+    /// Waits for a message and returns its text.
     fn hear(&self) -> Result<String> {
         let len = self.cq.wait(PATIENCE)?.byte_len as usize;
         let text = self.memory.to_vec(0, len)?;
@@ -53,7 +55,7 @@ impl Member {
     }
 }
 
-/// The other process: `target` lives as long as anybody holds it.
+/// Runs the second process. It keeps `target` alive with a handle of its own.
 fn other(file: &Path, target: u32) -> Result<()> {
     let member = Member::join(&DeviceList::from_env()?, file)?;
     let _target = member.domain.hold_target(Qpn::new(target))?;

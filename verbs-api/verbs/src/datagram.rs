@@ -405,8 +405,9 @@ impl DatagramQueuePair {
     /// sent to the group.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `group` is not a multicast GID, or if the network interface cannot join
-    /// the group.
+    /// [`Error::Verbs`]:
+    /// - `group` is not a multicast GID, or the device has no address of its IP version.
+    /// - The limit of attachments is reached, or the network interface cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach(&self, group: Gid) -> Result<()> {
         Ok(self.qp.attach_mcast(group)?)

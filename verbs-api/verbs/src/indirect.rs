@@ -69,7 +69,7 @@ impl IndirectKey {
     /// its stride: the distance in bytes between the starts of two repetitions.
     ///
     /// # Errors
-    /// - [`Error::OutOfRange`] if the layout is not possible.
+    /// - [`Error::OutOfRange`] if an address or the total length exceeds 64 bits.
     /// - [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
     pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyChange> {
         let blocks = pieces.iter().map(|(piece, stride)| Block {

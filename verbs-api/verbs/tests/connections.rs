@@ -1,4 +1,4 @@
-//! Connections by IP address and port, blocking and as futures, two NICs in one process.
+//! Connections by IP address and port, blocking and with futures, between two NICs in one process.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 use std::future::Future;
@@ -27,14 +27,14 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// What a side needs beside the connection.
+/// The objects that a side needs beside the connection.
 struct Side {
     _pd: ProtectionDomain,
     cq: CompletionQueue,
     memory: MemoryRegion,
 }
 
-/// With a receive posted.
+/// Creates a side and its queue pair, with a posted receive.
 fn side(context: &Context) -> (Side, UnconnectedQueuePair) {
     let pd = context.protection_domain().unwrap();
     let cq = context.completion_queue(16).unwrap();
@@ -91,7 +91,7 @@ fn a_connection_is_made_used_and_ended() {
 
     talk((&active, &a), &b, b"one way");
     talk((&passive, &b), &a, b"and back");
-    // A receive that is left comes back.
+    // A receive without a message is flushed.
     passive.post_recv(10, &[b.memory.sge(..).unwrap()]).unwrap();
     assert!(matches!(passive.wait_end(SHORT), Err(Error::TimedOut)));
     let ends = thread::spawn(move || active.disconnect(LONG));
@@ -120,7 +120,7 @@ fn who_is_dropped_says_so() {
         }) => private_data,
         other => panic!("{other:?}"),
     };
-    // A request.
+    // Dropping a request rejects it.
     let (_side, asks) = ask();
     drop(listener.wait(LONG).unwrap());
     refused(asks.join().unwrap());
@@ -132,14 +132,14 @@ fn who_is_dropped_says_so() {
     listener.wait(LONG).unwrap().reject(b"not now").unwrap();
     let said = refused(asks.join().unwrap());
     assert_eq!((said.len(), &said[..8]), (148, &b"not now\0"[..]));
-    // A connection.
+    // Dropping a connection disconnects it.
     let (_a, asks) = ask();
     let request = listener.wait(LONG).unwrap();
     let (_b, qp) = side(&request.context().unwrap());
     let passive = request.accept(qp, &PeerOptions::default(), LONG).unwrap();
     drop(asks.join().unwrap().unwrap());
     passive.wait_end(LONG).unwrap();
-    // A listener: nobody has its port.
+    // Dropping a listener closes its port.
     drop(listener);
     let (_side, asks) = ask();
     let outcome = asks.join().unwrap();
@@ -170,13 +170,13 @@ fn mistakes_are_said() {
     let (_side, qp) = side(&list.open("b").unwrap());
     let outcome = to_b().connect(qp, &PeerOptions::with_data([0; 57]), LONG);
     assert!(matches!(outcome, Err(Error::Verbs(_))), "too long");
-    // Nobody answers in time.
+    // Nothing replies in time.
     let (_side, qp) = side(&list.open("b").unwrap());
     let outcome = to_b().connect(qp, &PeerOptions::default(), SHORT);
     assert!(matches!(outcome, Err(Error::TimedOut)));
 }
 
-/// The smallest executor.
+/// A minimal executor.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -199,7 +199,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Both at once, on one thread.
+/// Runs both futures concurrently on one thread.
 async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut from_a, mut from_b) = (None, None);
@@ -256,7 +256,7 @@ fn futures_need_no_runtime() {
         talk((a, a_side), b_side, b"from a task");
         assert_eq!(b.state(), QpState::Rts);
     }
-    // All end; each side of some of them begins.
+    // All connections end. The side that disconnects first alternates.
     for (round, ((a, _), (b, _))) in active.into_iter().zip(passive).enumerate() {
         let (ends, waits) = if round % 2 == 0 { (a, b) } else { (b, a) };
         let (ended, waited) = block_on(both(ends.disconnected(), waits.ended()));
@@ -264,7 +264,7 @@ fn futures_need_no_runtime() {
         waited.unwrap();
         assert_eq!(waits.state(), QpState::Err);
     }
-    // A rejection is an answer, too.
+    // A rejection is a reply, too.
     let refuses = async { listener.request().await.unwrap().reject(b"").unwrap() };
     let asks = async {
         let route = Route::to(&list, address).unwrap();
@@ -275,7 +275,7 @@ fn futures_need_no_runtime() {
     assert!(matches!(outcome, Err(Error::Rejected { .. })));
 }
 
-/// Who asks and loses interest is gone; the listener goes on.
+/// Dropping a connection future cancels its request. The listener continues.
 #[test]
 fn a_future_may_be_dropped() {
     let list = devices("127.0.44.1", "127.0.44.2");
@@ -293,7 +293,7 @@ fn a_future_may_be_dropped() {
     let (_a, qp) = side(&route.context().unwrap());
     let next = PeerOptions::with_data(*b"next");
     let asks = thread::spawn(move || route.connect(qp, &next, LONG));
-    // The first request may have come, and cannot be accepted any more; or it was taken back before.
+    // The first request may have arrived already. Accepting it fails, because it was canceled.
     let request = loop {
         let request = listener.wait(LONG).unwrap();
         if request.private_data().starts_with(b"next") {

@@ -1,4 +1,4 @@
-//! Datagrams of the safe API: answers, keys, shared receives; in a simulated network.
+//! UD of the safe API in a simulated network: replies, Q_Keys and shared receive queues.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod common;
@@ -12,7 +12,7 @@ use rocade_verbs::{
 
 use common::errno;
 
-/// Of virtual time.
+/// A minute of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
 
 struct Node {
@@ -56,7 +56,7 @@ fn nodes() -> (Node, Node) {
     (Node::new(&list, "a"), Node::new(&list, "b"))
 }
 
-/// Who gets a message finds the way back in it.
+/// A receiver can reply with the address handle made from a message.
 //= GRH-05 type=test
 #[test]
 fn a_message_is_answered() {
@@ -74,7 +74,8 @@ fn a_message_is_answered() {
     assert_eq!(heard.src_qp, b.qp.end().qp_num);
     assert_eq!(a.memory.to_vec(1000 + GRH_LEN, 2).unwrap(), b"me");
 
-    // Of no datagram, of no header, for somebody else, and beyond the end.
+    // Rejects a send completion, an offset without a header, another device's message and a range
+    // beyond the end.
     let find = |by: &Node, of, at| by.pd.sender_of(of, (&b.memory, at), 7);
     assert_eq!(errno(find(&b, &sent, 1000)), libc::EINVAL);
     assert_eq!(errno(find(&b, &received, 0)), libc::EPROTONOSUPPORT);
@@ -83,7 +84,7 @@ fn a_message_is_answered() {
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
 }
 
-/// What an address handle asks for is in the network header of its messages.
+/// The network header of messages carries the options of the address handle.
 //= QPC-05 ENC-08 type=test
 #[test]
 fn messages_travel_as_they_are_told() {
@@ -125,7 +126,7 @@ fn a_queue_pair_changes_its_key() {
     assert_eq!(b.pd.context().port().unwrap().qkey_viol_cntr, 1);
 }
 
-/// Messages of several queue pairs take their receives from one queue.
+/// Messages to several queue pairs consume receives of one shared receive queue.
 //= QPC-03 PST-08 type=test
 #[test]
 fn datagrams_take_shared_receives() {

@@ -1,5 +1,5 @@
-//! Dynamic connections of the safe API: initiators that wait, release, compute, and have streams. In a simulated network, so
-//! that nothing depends on how long anything takes.
+//! DC of the safe API: cross-channel operations of initiators, and streams. The network is
+//! simulated, so no result depends on timing.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod common;
@@ -15,7 +15,7 @@ use rocade_verbs::{
 
 use common::errno;
 
-/// Of virtual time.
+/// A minute of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
 
 const MASTER: CrossChannel = CrossChannel {
@@ -34,7 +34,7 @@ const SUM: Calc = Calc {
     located: false,
 };
 
-/// Domain `a` with room for initiators, and a target of `b`, which has four receives of 64 bytes.
+/// Protection domain `a` for initiators, and a target of `b` with four receives of 64 bytes.
 struct Pair {
     a: ProtectionDomain,
     b: ProtectionDomain,
@@ -87,7 +87,7 @@ impl Pair {
             .unwrap();
     }
 
-    /// What arrives next.
+    /// Returns the next message.
     fn heard(&self) -> Vec<u8> {
         let received = self.arrivals.wait(MINUTE).unwrap();
         let place = usize::try_from(received.wr_id).unwrap() * 64;
@@ -96,14 +96,14 @@ impl Pair {
             .unwrap()
     }
 
-    /// Big-endian numbers from the beginning of the memory on.
+    /// Writes big-endian numbers to the start of the memory.
     fn put(&self, numbers: &[u64]) {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
         self.memory.write(0, &bytes).unwrap();
     }
 }
 
-/// A release that waits for a completion lets a managed initiator send, and not before.
+/// A managed initiator sends only after a master, which waits for a completion, releases it.
 //= XCH-02 XCW-01 XCE-01 type=test
 #[test]
 fn an_initiator_waits_and_releases_another() {
@@ -126,7 +126,7 @@ fn an_initiator_waits_and_releases_another() {
     assert_eq!(decisions.wait(MINUTE).unwrap().wr_id, 3);
 }
 
-/// Lists of tasks name initiators as they name queue pairs; receives of a queue pair are released by one.
+/// Task lists accept initiators and queue pairs. An initiator releases receives of a queue pair.
 //= XCT-01 XDEC-09 XCC-01 type=test
 #[test]
 fn initiators_in_lists_of_tasks() {
@@ -196,13 +196,13 @@ fn initiators_in_lists_of_tasks() {
     assert_eq!(pair.heard(), 765_u64.to_be_bytes());
     assert_eq!(a_cq.wait(MINUTE).unwrap().wr_id, 9);
     assert!(pair.arrivals.poll().is_none(), "one was released");
-    // There is one more to be released, and then none.
+    // One more request can be released, and then none.
     post_tasks(&list[3..4]).unwrap();
     assert_eq!(pair.heard(), b"not yet");
     assert_eq!(post_tasks(&list[3..4]).unwrap_err().0, 0);
 }
 
-/// A READ of several elements brings what is computed of them.
+/// A READ of several elements writes the result of their calculation.
 //= XCC-01 XCC-04 type=test
 #[test]
 fn an_initiator_computes() {
@@ -224,7 +224,8 @@ fn an_initiator_computes() {
     let numbers = [6 ^ 3 ^ 8, 1, 1].map(u64::to_be_bytes).concat();
     assert_eq!(pair.memory.to_vec(0, 24).unwrap(), numbers);
 
-    // Half an element, another way, and somebody who computes nothing.
+    // Rejects half an element, an address handle of another GID, and an initiator that is not a
+    // master.
     let half = [pair.memory.sge(0..12).unwrap()];
     let refused = master.post_calc(&SendRequest::send(&half), SUM, address, to);
     assert_eq!(errno(refused), libc::EINVAL);
@@ -278,7 +279,7 @@ fn who_may_not_take_part() {
     }
 }
 
-/// The stream that fails is the only one that does.
+/// An error on a stream does not affect other streams.
 //= DC-40 type=test
 #[test]
 fn a_stream_fails_alone_and_comes_back() {
@@ -316,7 +317,7 @@ fn a_stream_fails_alone_and_comes_back() {
     assert_eq!(pair.there.to_vec(2048, 1).unwrap(), b"!");
 }
 
-/// Whatever ends first, nothing that is still there breaks.
+/// Objects may be dropped in any order.
 #[test]
 fn parts_end_in_any_order() {
     let Pair {
@@ -340,7 +341,7 @@ fn parts_end_in_any_order() {
         .post_enable(&held, ManagedQueue::Send, 0, InGroup::Last)
         .unwrap();
     drop((a, way, held));
-    // It waits for a completion of its own queue, which nobody holds any more.
+    // The master waits for a completion of its own queue, which the program has dropped.
     assert!(matches!(sends.wait(MINUTE), Err(Error::TimedOut)));
     drop(sends);
     drop(master);

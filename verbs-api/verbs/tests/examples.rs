@@ -1,6 +1,6 @@
-//! Each example does what it says.
+//! Runs each example and checks its output.
 //!
-//! They have fixed addresses, so they run one after the other.
+//! Examples have fixed addresses, so they run one after the other.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that is busy.
+/// A time limit that is long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Examples that are one process, and what they say in the end.
+/// Examples of one process, and text that their output contains.
 const ALONE: [(&str, &str); 12] = [
     ("connect_async", "client 3: connected to 127.0.0.92"),
     ("devinfo", "GID 0"),
     ("dynamic", "store 1: "),
-    // Without the privilege it says so.
+    // Without the privilege it only prints a message.
     ("frames", ""),
     ("journal", "the count stays 3"),
     ("matrix", "the lock is taken"),
@@ -28,10 +28,11 @@ const ALONE: [(&str, &str); 12] = [
     ("xrc", "the other process hears \"for you\""),
 ];
 
-/// Those of [`ALONE`] whose processes share an address.
+/// The examples of [`ALONE`] whose processes share an address.
 const WITH_BROKER: [&str; 1] = ["xrc"];
 
-/// The address of what runs alone. A broker stays a while where it was, so it has one of its own.
+/// Returns the address of an example of one process. Examples with a broker use another one,
+/// because the broker keeps its address for a while.
 fn home(name: &str) -> &'static str {
     if WITH_BROKER.contains(&name) {
         "127.0.0.112"
@@ -40,7 +41,8 @@ fn home(name: &str) -> &'static str {
     }
 }
 
-/// Examples that are two, of which the second is given the first one's address.
+/// Examples of two processes, with text that the second one prints, and its arguments: the address
+/// of the first comes first.
 const PAIRS: [(&str, &str, &[&str]); 2] = [
     (
         "rc_pingpong",
@@ -50,7 +52,7 @@ const PAIRS: [(&str, &str, &[&str]); 2] = [
     ("connect", "over and out", &["127.0.0.110", "over and out"]),
 ];
 
-/// The directory of the built examples.
+/// Builds the examples and returns their directory.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
@@ -58,7 +60,7 @@ fn built() -> PathBuf {
     profile.join("examples")
 }
 
-/// Builds what `cargo xtask test` has built before.
+/// Builds packages, unless `cargo xtask test` has built them before.
 fn cargo_build(profile: &Path, what: &[&str]) {
     if std::env::var_os("ROCADE_TEST_BUILT").is_some() {
         return;
@@ -72,7 +74,7 @@ fn cargo_build(profile: &Path, what: &[&str]) {
     assert!(cargo.status().expect("cargo runs").success());
 }
 
-/// The broker of an example.
+/// Returns the broker setting of an example.
 fn broker(directory: &Path, name: &str) -> PathBuf {
     if !WITH_BROKER.contains(&name) {
         return "embedded".into();
@@ -82,7 +84,7 @@ fn broker(directory: &Path, name: &str) -> PathBuf {
     profile.join("rocade")
 }
 
-/// A process of an example on a device of its own.
+/// Starts a process of an example on a device of its own.
 fn start(directory: &Path, name: &str, ip: &str, arguments: &[&str]) -> Ours {
     let child = Command::new(directory.join(name))
         .args(arguments)
@@ -98,7 +100,7 @@ fn start(directory: &Path, name: &str, ip: &str, arguments: &[&str]) -> Ours {
     ))
 }
 
-/// Ends with the test, whatever becomes of that.
+/// A child process that is killed when the test ends, even by a panic.
 struct Ours(Option<Child>);
 
 impl Ours {
@@ -117,7 +119,7 @@ impl Drop for Ours {
     }
 }
 
-/// What it says, when it has ended well.
+/// Returns the output of a process, and checks that it succeeded.
 fn said(name: &str, output: Output) -> String {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -150,7 +152,7 @@ fn each_example_runs() {
         let text = loop {
             let second = start(&directory, name, "127.0.0.111", arguments);
             let output = second.output();
-            // The first one may not listen yet.
+            // The first process may not listen yet.
             if output.status.success() || Instant::now() > deadline {
                 break said(name, output);
             }

@@ -12,7 +12,7 @@ use rocade_verbs::{
     UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
-/// Long enough for any machine; a test that waits for so long fails.
+/// A time limit that is long enough for any machine.
 const LONG: Duration = Duration::from_secs(20);
 
 fn everything() -> AccessFlags {
@@ -41,7 +41,7 @@ impl Node {
     }
 }
 
-/// Two nodes with an address each: nobody else in this test program may use them.
+/// Creates two nodes with one address each. No other test of this program may use the addresses.
 fn nodes(a: &str, b: &str) -> (Node, Node) {
     let specs = [format!("a={a}"), format!("b={b}")];
     let config = Config::from_specs(&specs).unwrap();
@@ -65,7 +65,7 @@ fn connected(a: &Node, b: &Node) -> (QueuePair, QueuePair) {
     connect(a.queue_pair(), b.queue_pair(), &ConnectOptions::default())
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 fn sample(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| u8::try_from((at * 7 + at / 251) % 256).unwrap())
@@ -92,7 +92,7 @@ fn send_carries_data_and_immediate() {
     a.memory.write(3, &data).unwrap();
     b_qp.post_recv(9, &[b.memory.sge(5..100_000).unwrap()])
         .unwrap();
-    // Two pieces become one message.
+    // Two scatter/gather entries become one message.
     let pieces = [
         a.memory.sge(3..1000).unwrap(),
         a.memory.sge(1000..3 + data.len()).unwrap(),
@@ -134,7 +134,7 @@ fn write_and_read_move_memory() {
 #[test]
 fn atomics_return_the_old_value() {
     let (a, _b) = nodes("127.0.13.1", "127.0.13.2");
-    // Both ends on the same device.
+    // Both ends are on the same device.
     let (qp, _other) = connected(&a, &a);
     let counter = a.memory.remote().at(64);
     let result = [a.memory.sge(..8).unwrap()];
@@ -342,13 +342,13 @@ fn a_queue_may_overwrite_its_completions() {
     while left.last().unwrap().wr_id != 8 {
         left.push(cq.wait(LONG).unwrap());
     }
-    // The last one may have come only now.
+    // The last completion may have arrived only now.
     assert!(left.len() <= 3, "{left:?}");
     assert!(left.is_sorted_by_key(|completion| completion.wr_id));
     assert_eq!(b_qp.state(), QpState::Rts);
     let second = left.last().unwrap();
 
-    // The clocks are read one after the other, and the system may correct its time meanwhile.
+    // The clocks are read one after the other, and the system may adjust its time in between.
     let slack = Duration::from_millis(50);
     let received = b.pd.context().time_of(second.timestamp_ns);
     assert!(second.timestamp_ns <= b.pd.context().clock_ns());
@@ -361,7 +361,7 @@ fn a_queue_may_overwrite_its_completions() {
 #[test]
 fn queue_pairs_share_their_receives() {
     let (a, b) = nodes("127.0.22.1", "127.0.22.2");
-    // Memory of the queue's own domain, in which the queue pairs are not.
+    // Memory of the SRQ's own protection domain, which is not that of the queue pairs.
     let other = b.pd.context().protection_domain().unwrap();
     let memory = other.register(64, everything()).unwrap();
     let receives = other.shared_receive_queue(4, 1).unwrap();
@@ -409,7 +409,7 @@ fn events_are_waited_for() {
     assert_eq!(context.poll_event().unwrap(), None);
     let nothing = context.wait_event(Duration::from_millis(20));
     assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
-    // A write without a key.
+    // A WRITE with an invalid key.
     let (a_qp, b_qp) = connected(&a, &b);
     let target = RemoteMemory {
         rkey: Rkey::new(1),
@@ -426,7 +426,7 @@ fn events_are_waited_for() {
     );
 }
 
-/// The status of a request that fails.
+/// Returns the status of a request that fails.
 fn failed(cq: &CompletionQueue) -> WcStatus {
     match cq.wait(LONG) {
         Err(Error::Completion { status, .. }) => status,
@@ -472,7 +472,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
     assert_ne!(keys[0], keys[1]);
     let beyond = window.lend(&region, ..=1 << 16, AccessFlags::REMOTE_WRITE);
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
-    // A region goes although a window is bound to it, and the window with it.
+    // Dropping a region invalidates a window that is bound to it.
     let (bind, lent) = window.lend(&region, .., AccessFlags::REMOTE_WRITE).unwrap();
     here.post_send(&bind).unwrap();
     a.cq.wait(LONG).unwrap();
@@ -538,7 +538,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     a.cq.wait(LONG).unwrap();
     let expected = [&data[3000..3100], &data[7..1000]].concat();
     assert_eq!(b.memory.to_vec(0, 1093).unwrap(), expected);
-    // The peer reads every other byte, then finds the key gone.
+    // The peer reads every other byte through the key.
     let every_other = key
         .repeated(&[(a.memory.sge(..1).unwrap(), 2)], 50)
         .unwrap();
@@ -565,7 +565,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::MaskedFetchAdd);
     let sum = 0xffff_ffff_0000_0000u64.to_ne_bytes();
     assert_eq!(b.memory.to_vec(64, 8).unwrap(), sum);
-    // On less and on more than a word.
+    // Atomics on 4 bytes and on more than 8.
     b.memory.write(64, &[0xff; 32]).unwrap();
     let change = |atomic: &MaskedAtomic, at: RemoteMemory| {
         let result = [a.memory.sge(..atomic.len()).unwrap()];
@@ -582,7 +582,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     let half = MaskedAtomic::compare_swap_u32(0, u32::MAX, 0x1234_5678, 0xffff);
     assert_eq!(change(&half, at), [0; 4]);
     assert_eq!(b.memory.to_vec(64, 4).unwrap(), 0x5678u32.to_ne_bytes());
-    // From 32 bytes on, whose start may be anywhere in the region.
+    // The region may start anywhere, so the operand is aligned to 32 bytes first.
     let up = at.addr.next_multiple_of(32);
     let (offset, at) = (
         64 + usize::try_from(up - at.addr).unwrap(),
@@ -622,7 +622,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());
 }
 
-/// A list for two queues: in order, and up to the task that fails.
+/// A task list for two queues: executed in order, up to the task that fails.
 //= XCT-01 XCT-02 type=test
 #[test]
 fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
@@ -664,7 +664,7 @@ fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
     assert_eq!(failed.unwrap_err().0, 3, "only one is there");
     assert_eq!(arrivals.wait(LONG).unwrap().wr_id, 5);
     a.cq.wait(LONG).unwrap();
-    // The last was not posted, and the count of the one that failed does not count.
+    // The last task was not posted, and the failed one did not change the base of the counts.
     assert_eq!(post_tasks(&[release(1)]).unwrap_err().0, 0);
     let whole = post_tasks(&[
         Task::Recv(&receives, 6, &room),

@@ -1,9 +1,9 @@
-//! Every call of libibverbs is found in the documentation by its name, or `docs/rust.md` says why it has no Rust form.
+//! Checks that the docs alias every libibverbs call, or that `docs/rust.md` explains its absence.
 
 use std::fs;
 use std::path::Path;
 
-/// Calls that `<infiniband/verbs.h>` has in line, so that no library exports them.
+/// Inline functions of `<infiniband/verbs.h>`, which the library does not export.
 const IN_LINE: &str = "ibv_advise_mr ibv_alloc_dm ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_td \
     ibv_attach_counters_point_flow ibv_bind_mw ibv_close_xrcd ibv_create_counters ibv_create_cq_ex ibv_create_flow \
     ibv_create_flow_action_esp ibv_create_qp_ex ibv_create_rwq_ind_table ibv_create_srq_ex ibv_create_wq ibv_dealloc_mw \
@@ -18,7 +18,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What the library exports for programs, in its newest version.
+/// Returns the calls that the newest version of the library exports.
 fn exported(table: &str) -> impl Iterator<Item = &str> {
     table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split('\t');

@@ -1,4 +1,4 @@
-//! What the rarer objects refuse, and what they count.
+//! Errors and counters of device memory, null regions, FLUSH, rate limits and other rare features.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rocade_verbs::{
     MemoryRegion, PathState, ProtectionDomain, QueuePair, Rate, SendRequest, WcOpcode, WcStatus,
 };
 
-/// Long enough for any machine; a test that waits for so long fails.
+/// A time limit that is long enough for any machine.
 const LONG: Duration = Duration::from_secs(20);
 
 fn domains(a: &str, b: &str) -> (ProtectionDomain, ProtectionDomain) {
@@ -19,7 +19,7 @@ fn domains(a: &str, b: &str) -> (ProtectionDomain, ProtectionDomain) {
     (domain("a"), domain("b"))
 }
 
-/// A requester with its completions, its memory, and the peer, which only has to be there.
+/// A requester with completion queue, memory and a passive peer.
 struct Requester {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -84,7 +84,7 @@ fn a_flush_needs_its_right_and_a_length() {
         let invalid = Err(WcStatus::RemInvReqErr);
         assert_eq!(outcome(SendRequest::flush(beyond)), invalid, "{len}");
     }
-    // Into memory that is not open for it, or not whole.
+    // ATOMIC WRITE with and without the right, at an unaligned address and beyond the end.
     let data = 7_u64.to_ne_bytes();
     let write = |at| SendRequest::atomic_write(&data, at);
     assert_eq!(outcome(write(open.remote())), Ok(WcOpcode::AtomicWrite));
@@ -118,7 +118,7 @@ fn memory_that_is_not_our_own() {
     assert!(region.sge(0..9).is_err());
     assert!(region.sge(std::ops::Range { start: 4, end: 2 }).is_err());
 
-    // What the device has goes out, what nobody wants goes nowhere.
+    // A WRITE sends the bytes of device memory. Bytes read into a null region are discarded.
     let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     let there = b.register(64, rights).unwrap();
     let requester = Requester::new(&a, &b);
@@ -145,14 +145,14 @@ fn a_rate_takes_its_time() {
     let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let there = b.register(1 << 20, rights).unwrap();
     let requester = Requester::new(&a, &b);
-    // 80 Mbit/s: a MiB takes 0.1 s.
+    // At 80 Mbit/s a MiB takes 0.1 s.
     requester.qp.set_rate_limit(Rate::from_mbps(80)).unwrap();
     let sges = [requester.memory.sge(..).unwrap()];
     let begin = Instant::now();
     let wrote = requester.outcome(&SendRequest::write(&sges, there.remote()));
     assert_eq!(wrote, Ok(WcOpcode::RdmaWrite));
     assert!(begin.elapsed() >= Duration::from_millis(100));
-    // A device with one port has no other path.
+    // A device with one port has no alternate path.
     let qp = &requester.qp;
     assert_eq!((qp.path_state(), qp.path_port()), (PathState::Migrated, 1));
     assert!(qp.set_other_path(2, qp.peer().gid).is_err());

@@ -1,4 +1,4 @@
-//! What queue pairs of the safe API are like, how they change, and what they tell; in a simulated network.
+//! Attributes, state changes and events of queue pairs, in a simulated network.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod common;
@@ -13,7 +13,7 @@ use rocade_verbs::{
 
 use common::errno;
 
-/// Of virtual time.
+/// A minute of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
 const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
@@ -34,7 +34,7 @@ impl Node {
         self.pd.queue_pair(&self.cq).build().unwrap()
     }
 
-    /// What comes next.
+    /// Waits for the next completion and returns its status.
     fn status(&self) -> WcStatus {
         match self.cq.wait(MINUTE) {
             Ok(_) => WcStatus::Success,
@@ -102,7 +102,7 @@ fn attributes_are_those_asked_for_and_change() {
     assert_eq!(now.rate_limit.map(Rate::kbps), Some(9000));
     assert_eq!(now.options.min_rnr_timer, slow);
 
-    // Nobody writes where that is not allowed any more.
+    // A WRITE fails after the right has been removed.
     let write = SendRequest::write_inline(b"!", a.memory.remote());
     b_qp.post_send(&write).unwrap();
     assert_eq!(b.status(), WcStatus::Success);
@@ -136,7 +136,7 @@ fn a_paused_queue_pair_ends_what_it_has_begun() {
     assert_eq!(a.context().poll_event().unwrap(), Some(drained));
     assert_eq!(errno(a_qp.pause()), libc::EINVAL);
 
-    // What is posted waits; the peer does not.
+    // Posted requests wait, but the peer is still served.
     let write = SendRequest::write_inline(b"later", b.memory.remote().at(500));
     a_qp.post_send(&write).unwrap();
     b_qp.post_send(&SendRequest::write_inline(b"now", a.memory.remote()))
@@ -202,7 +202,7 @@ fn there_is_nothing_to_agree_on_beside_the_standard() {
     );
 }
 
-/// Members of a partition hear each other, and nobody else.
+/// Queue pairs of one partition reach each other, and no others.
 //= QPT-05 type=test
 #[test]
 fn partitions_are_kept_apart() {
@@ -232,7 +232,7 @@ fn partitions_are_kept_apart() {
     assert_eq!(errno(other.build()), libc::EINVAL);
 }
 
-/// Each event names the object that it is about, of several.
+/// Each event names its object, among several.
 //= AEV-00 AEV-09 SRQ-04 type=test
 //= SRQ-08 CQ-15 type=test
 #[test]
@@ -262,7 +262,7 @@ fn events_name_their_objects() {
     assert_eq!((next(), next()), (Some(low), None));
     assert_eq!(receives.limit(), 0);
 
-    // There is room for one completion only, and nobody takes it.
+    // The queue has room for one completion only, and the test polls none.
     a_qp.post_send(&SendRequest::send_inline(b"two")).unwrap();
     assert_ne!(a.status(), WcStatus::Success);
     let mut seen = Vec::new();
@@ -277,7 +277,7 @@ fn events_name_their_objects() {
     );
 }
 
-/// A batch is posted as a whole; one that is only half good leaves nothing behind.
+/// A batch is posted as a whole. A batch with a bad request leaves nothing behind.
 //= WRX-06 NOP-01 type=test
 #[test]
 fn a_batch_is_whole_or_nothing() {
@@ -292,7 +292,7 @@ fn a_batch_is_whole_or_nothing() {
     assert_eq!(errno(a_qp.post_batch(&many)), libc::ENOMEM);
     assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
     assert_eq!(b.memory.to_vec(0, 2).unwrap(), [0; 2]);
-    // All of the queue is free.
+    // The whole queue is free.
     let good = [
         write(b"one", 0).unsignaled(),
         write(b"two", 3).wr_id(2),

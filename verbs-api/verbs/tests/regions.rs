@@ -1,4 +1,4 @@
-//! Domains, regions and windows of the safe API, in a simulated network.
+//! Protection domains, memory regions and windows of the safe API, in a simulated network.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
 mod common;
@@ -12,7 +12,7 @@ use rocade_verbs::{
 
 use common::errno;
 
-/// Of virtual time.
+/// A minute of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 const WRITABLE: AccessFlags = LOCAL.union(AccessFlags::REMOTE_WRITE);
@@ -23,7 +23,7 @@ fn domains() -> (ProtectionDomain, ProtectionDomain) {
     (domain("a"), domain("b"))
 }
 
-/// A connection between two domains.
+/// A connection between two protection domains.
 struct Wire {
     here: QueuePair,
     there: QueuePair,
@@ -52,7 +52,7 @@ impl Wire {
         status(&self.here_cq)
     }
 
-    /// A WRITE of one byte.
+    /// Posts a WRITE of one byte and returns its status.
     fn put(&self, to: RemoteMemory) -> WcStatus {
         self.outcome(&SendRequest::write_inline(b"!", to))
     }
@@ -92,13 +92,13 @@ fn a_region_is_called_what_it_was_registered_as() {
         );
         assert_eq!(region.to_vec(200, 5).unwrap(), b"hello");
     }
-    // Another buffer: what begins at 0 still does.
+    // The buffer moves, but the addresses of a zero-based region still start at 0.
     let (zero_based, _) = &mut regions[1];
     zero_based.resize(9000).unwrap();
     assert_eq!(zero_based.remote().addr, 0);
     assert_eq!(wire.put(zero_based.remote().at(8999)), WcStatus::Success);
     assert_eq!(zero_based.to_vec(8999, 1).unwrap(), b"!");
-    // And with other rights too.
+    // The same holds after the rights have changed.
     zero_based.set_access(LOCAL).unwrap();
     zero_based.resize(64).unwrap();
     assert_eq!(zero_based.remote().addr, 0);
@@ -141,7 +141,7 @@ fn advice_is_checked() {
     assert_eq!(errno(a.advise(Advice::Prefetch, &[])), libc::EINVAL);
 }
 
-/// The keys stay, and open the region to others.
+/// A region keeps its keys in a new protection domain, whose queue pairs gain access.
 //= MR-10 PD-03 type=test
 #[test]
 fn a_region_goes_to_another_domain() {
@@ -156,7 +156,7 @@ fn a_region_goes_to_another_domain() {
     assert_eq!(of_other.put(remote), WcStatus::Success);
     assert_eq!(of_b.put(remote), WcStatus::RemAccessErr);
     assert_eq!(errno(region.set_domain(&a)), libc::EINVAL, "another device");
-    // The domains may go before what belongs to them.
+    // Protection domains may be dropped before their objects.
     drop((other, b));
     assert_eq!(of_other.put(remote), WcStatus::Success);
 }
@@ -184,7 +184,8 @@ fn window_region(pd: &ProtectionDomain) -> MemoryRegion {
     pd.register(4096, LOCAL | AccessFlags::MW_BIND).unwrap()
 }
 
-/// Any queue pair of the domain will do, each bind makes another key, and the old one is of no use.
+/// Any queue pair of the domain can bind a type 1 window. Each bind makes a new key and invalidates
+/// the old one.
 //= MW-01 MW-03 MW-11 type=test
 #[test]
 fn a_shared_window_is_for_all_peers_and_moves() {
@@ -226,7 +227,7 @@ fn a_shared_window_is_for_all_peers_and_moves() {
     assert_eq!(wires[4].put(third), WcStatus::Success);
     drop(window);
     assert_eq!(wires[4].put(third), WcStatus::RemAccessErr);
-    // A region that ends first takes what its windows have opened along.
+    // Deregistering a region invalidates the windows that are bound to it.
     let window = b.shared_window().unwrap();
     let last = binder.there.bind(12, &window, (&region, ..), write);
     let last = last.unwrap();
@@ -250,7 +251,7 @@ fn what_a_shared_window_cannot_be_bound_to() {
     assert_eq!(bind(&region, zero_based), libc::EINVAL);
     let beyond = wire.there.bind(1, &window, (&region, ..4097), write);
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
-    // Only the request finds out what the region allows.
+    // The region's rights are checked when the request is executed.
     assert_eq!(bind(&b.register(64, LOCAL).unwrap(), write), 0);
     assert_eq!(status(&wire.there_cq), WcStatus::MwBindErr);
 }

@@ -1,4 +1,4 @@
-//! Programs on the Rust API in a simulated network: faults, virtual time, the same again from the same seed.
+//! Programs in a simulated network: faults, virtual time, and repeatable runs with the same seed.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ struct End {
     qp: QueuePair,
 }
 
-/// The two HCAs of a simulation, connected.
+/// Connects the two devices of a simulation.
 fn pair(config: Config) -> Result<(End, End, DeviceList)> {
     let list = DeviceList::new(config)?;
     let access = AccessFlags::LOCAL_WRITE
@@ -40,7 +40,7 @@ fn pair(config: Config) -> Result<(End, End, DeviceList)> {
     Ok((end(a, a_cq, a_qp), end(b, b_cq, b_qp), list))
 }
 
-/// WRITEs, READs, SENDs and atomics; gives what the counters of both ends say in the end.
+/// Executes WRITEs, READs, SENDs and atomics. Returns the final counters of both ends as text.
 fn work(config: Config) -> Result<String> {
     let (a, b, list) = pair(config)?;
     for round in 0..20_u8 {
@@ -88,11 +88,12 @@ fn a_seed_repeats_itself() -> Result<()> {
     Ok(())
 }
 
-/// Timeouts of seconds take no time.
+/// Timeouts of seconds take no real time.
 #[test]
 fn time_is_virtual() -> Result<()> {
     let begin = Instant::now();
-    // All acknowledgements of the first 3 s are lost: the retries last longer than any test should.
+    // The network drops all acknowledgements of the first 3 s. In real time the retries would
+    // exceed the time limit.
     let config = Config::simulated(5)
         .with_faults("drop opcode=ACK nth=1..6")
         .expect("rules");
@@ -103,7 +104,8 @@ fn time_is_virtual() -> Result<()> {
     ))?;
     a.cq.wait(MINUTE)?;
     assert_eq!(a.qp.counters().timeouts, 6);
-    // Nobody answers: after all retries the work request fails, or the program's patience is over before.
+    // The peer never answers. The work request fails after all retries, unless the wait times out
+    // before.
     let config = Config::simulated(5).with_faults("drop").expect("rules");
     let (a, b, _list) = pair(config)?;
     a.qp.post_send(&SendRequest::write(
@@ -125,13 +127,13 @@ fn time_is_virtual() -> Result<()> {
         ),
         "{failed:?}"
     );
-    // And then nothing happens any more.
+    // After that, nothing happens.
     assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
     assert!(begin.elapsed() < MINUTE, "{:?}", begin.elapsed());
     Ok(())
 }
 
-/// A program that polls sees the same as one that waits.
+/// A program that polls gets the same results as one that waits.
 #[test]
 fn polling_drives_the_simulation() -> Result<()> {
     let (a, b, _list) = pair(Config::simulated(9))?;
@@ -153,7 +155,7 @@ fn polling_drives_the_simulation() -> Result<()> {
     Ok(())
 }
 
-/// What `rocade ladder` would draw: a capture in the time of the simulation.
+/// A simulation can be captured, in virtual time, for `rocade ladder`.
 #[test]
 fn simulations_can_be_captured() -> Result<()> {
     let dir = std::env::temp_dir().join(format!("rocade-sim-{}", std::process::id()));

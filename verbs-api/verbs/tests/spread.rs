@@ -1,4 +1,4 @@
-//! Frames spread over work queues, by the safe API, on the loopback interface.
+//! RSS of the safe API, on the loopback interface.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
 use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Spreading, WcStatus, WqState};
 
-/// Long enough for any machine; a test that waits for so long fails.
+/// A time limit that is long enough for any machine.
 const LONG: Duration = Duration::from_secs(20);
 const DATA: usize = 14 + 20 + 8;
 const TO_PORT: u16 = 7301;
 
-/// A frame of UDP to a host that is nowhere; what it carries is where it comes from.
+/// Returns a UDP frame to a nonexistent host. The payload is the source port.
 fn frame(from_port: u16) -> Vec<u8> {
     let mut bytes = vec![0; 12];
     bytes.extend([8, 0, 0x45, 0, 0, 30, 0, 7, 0, 0, 64, 17, 0, 0]);
@@ -39,7 +39,7 @@ fn to_port() -> FlowAttr {
     }
 }
 
-/// Every frame arrives once, and those of one connection at the same queue.
+/// Every frame arrives once, and all frames of one connection reach the same queue.
 //= QPC-02 type=test
 #[test]
 fn frames_of_a_connection_stay_together() {
@@ -49,7 +49,7 @@ fn frames_of_a_connection_stay_together() {
     let receives = pd.context().completion_queue(64).unwrap();
     let sends = pd.context().completion_queue(64).unwrap();
     let first = match pd.work_queue(&receives, 32, 1) {
-        // Without the privilege there are no raw packets, and that is what is said.
+        // Without the privilege, creating a work queue fails with EPERM.
         Err(Error::Verbs(error)) => return assert_eq!(error.errno(), libc::EPERM),
         first => first.unwrap(),
     };
@@ -91,7 +91,7 @@ fn frames_of_a_connection_stay_together() {
     let count = queues.values().filter(is_first).count();
     assert!((1..8).contains(&count), "{queues:?}");
 
-    // A queue that ends gives its receives back, and begins anew.
+    // A queue in state ERR flushes its receives, and works again after RESET.
     assert_eq!(first.state(), WqState::Rdy);
     first.set_state(WqState::Err).unwrap();
     let flushed = receives.wait(LONG).unwrap_err();
@@ -105,7 +105,7 @@ fn frames_of_a_connection_stay_together() {
     assert!(first.set_state(WqState::Rdy).is_err());
     first.set_state(WqState::Reset).unwrap();
     first.set_state(WqState::Rdy).unwrap();
-    // What is spread holds what it is spread over.
+    // The queue pair keeps its work queues alive.
     drop((first, second));
     drop(pd);
     assert!(spreading.flow(to_port()).is_ok());

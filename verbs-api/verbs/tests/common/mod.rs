@@ -1,8 +1,8 @@
-//! What several tests look at.
+//! Helpers for several tests.
 
 use rocade_verbs::{Error, Result};
 
-/// What a C program would find in `errno`; 0 where all went well.
+/// Returns the error number that a C program would get, or 0 on success.
 pub(crate) fn errno<T>(result: Result<T>) -> i32 {
     match result {
         Err(Error::Verbs(error)) => error.errno(),
