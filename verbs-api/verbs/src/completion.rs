@@ -118,7 +118,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Waits in virtual time, which advances when no packet or timer is left to process before it.
+    /// Implements [`wait`](Self::wait) in virtual time, which advances with each packet or timer that
+    /// [`poll`](Self::poll) processes.
     fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut end = None;
@@ -250,8 +251,8 @@ pub struct Completion {
     pub status: WcStatus,
     /// The operation.
     pub opcode: WcOpcode,
-    /// The number of bytes received, read or returned by an atomic. For a datagram it includes the network header
-    /// of [`GRH_LEN`](crate::GRH_LEN) bytes.
+    /// The number of bytes received, read or returned by an atomic. For a datagram it includes the
+    /// network header of [`GRH_LEN`](crate::GRH_LEN) bytes.
     pub byte_len: u32,
     /// The number of this side's queue pair.
     pub qp_num: Qpn,

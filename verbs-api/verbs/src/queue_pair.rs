@@ -150,7 +150,7 @@ impl<'a> QueuePairBuilder<'a> {
     }
 
     /// Sets the access that the peer has to registered memory that allows it too. By default the
-    /// peer has every right.
+    /// peer may use WRITE, READ, atomics and FLUSH.
     pub const fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
         self
@@ -388,7 +388,7 @@ impl UnconnectedQueuePair {
 
 /// A connected queue pair (RC, UC or XRC, state RTS).
 ///
-/// Dropping it does not notify the peer. The peer's requests then run into timeouts.
+/// Dropping it does not notify the peer. RC requests of the peer then time out.
 ///
 /// ```
 /// # use std::time::Duration;
