@@ -32,7 +32,7 @@ fn serve(list: &DeviceList) -> Result<()> {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let listener = Listener::bind(list, SocketAddr::new(any, PORT))?;
     let request = listener.wait(PATIENCE)?;
-    println!("{} asks", request.peer_addr()?);
+    println!("{} connects", request.peer_addr()?);
     let (cq, memory, qp) = prepare(&request.context()?)?;
     let connection = request.accept(qp, &PeerOptions::default(), PATIENCE)?;
     let len = cq.wait(PATIENCE)?.byte_len as usize;

@@ -18,7 +18,7 @@ const CLIENTS: u8 = 4;
 async fn serve(listener: Listener) -> Result<()> {
     for _ in 0..CLIENTS {
         let request = listener.request().await?;
-        println!("server: client {} asks", request.private_data()[0]);
+        println!("server: request from client {}", request.private_data()[0]);
         let pd = request.context()?.protection_domain()?;
         let cq = pd.context().completion_queue(8)?;
         let qp = pd.queue_pair(&cq).build()?;

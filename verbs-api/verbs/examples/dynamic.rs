@@ -95,7 +95,7 @@ fn main() -> Result<()> {
         assert_eq!(requests, u64::from(WORKERS) * ROUNDS);
         assert_eq!(bytes, 8 * requests);
         println!(
-            "store {n}: {requests} requests, {bytes} bytes, {} forged",
+            "store {n}: {requests} requests, {bytes} bytes, {} packets with a wrong key",
             target.key_violations()?
         );
         // Accepts no new initiators, and waits for the connected ones.

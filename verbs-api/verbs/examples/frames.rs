@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     let receives = pd.context().completion_queue(16)?;
     let qp = match pd.raw_queue_pair(&sends, &receives) {
         Err(Error::Verbs(VerbsError::NotPermitted(why))) => {
-            println!("raw packets are not for everybody: {why}");
+            println!("raw packets need CAP_NET_RAW: {why}");
             return Ok(());
         }
         qp => qp?,
@@ -85,7 +85,7 @@ fn main() -> Result<()> {
     sends.wait(PATIENCE)?;
     let received = receives.wait(PATIENCE)?.byte_len as usize;
     let data = memory.to_vec(8192 + UDP_END, received - UDP_END)?;
-    println!("a frame with {:?}", String::from_utf8_lossy(&data));
+    println!("received a frame with {:?}", String::from_utf8_lossy(&data));
 
     let _stream = qp.flow(only(FlowSpec::Tcp(to_port(7102))))?;
     for n in 0..3 {
@@ -102,6 +102,6 @@ fn main() -> Result<()> {
         stream.extend(memory.to_vec(8192 + 2048 * n + TCP_END, len - TCP_END)?);
     }
     assert_eq!(stream, text);
-    println!("{} bytes in 3 segments", stream.len());
+    println!("received {} bytes in 3 segments", stream.len());
     Ok(())
 }

@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     let result = [column.sge(ROW..)?];
     b.post_send(&SendRequest::masked(&result, matrix.remote(), &take))?;
     there_cq.wait(PATIENCE)?;
-    assert_eq!(numbers(matrix.to_vec(0, 8)?), [1], "it is ours");
+    assert_eq!(numbers(matrix.to_vec(0, 8)?), [1], "the lock bit is set");
     println!("the lock is taken");
     Ok(())
 }

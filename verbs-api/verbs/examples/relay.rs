@@ -122,7 +122,10 @@ fn main() -> Result<()> {
         posted.map_err(|(_, error)| error)?;
     }
     let (first, last) = (&members[0], &members[NUMBERS.len() - 1]);
-    assert!(last.arrivals.poll().is_none(), "nothing has moved yet");
+    assert!(
+        last.arrivals.poll().is_none(),
+        "the last member has received nothing yet"
+    );
 
     // Releases the first number. From here on the program only waits.
     let (right, _) = &links[0];

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let memory = server.register(BUFFERS as usize * ROOM, AccessFlags::LOCAL_WRITE)?;
 
     let receives = server.shared_receive_queue(BUFFERS, 1)?;
-    let place = |wr_id| usize::try_from(wr_id).expect("a number of a buffer") * ROOM;
+    let place = |wr_id| usize::try_from(wr_id).expect("the index of a buffer") * ROOM;
     let buffer = |wr_id| memory.sge(place(wr_id)..place(wr_id) + ROOM);
     for wr_id in 0..BUFFERS.into() {
         receives.post_recv(wr_id, &[buffer(wr_id)?])?;
@@ -58,7 +58,7 @@ fn main() -> Result<()> {
             memory.read(place(request.wr_id), &mut bytes)?;
             assert_eq!(u32::from_be_bytes(bytes), number);
             let from = connections.iter().position(|(_, qp)| qp.owns(&request));
-            served[from.expect("one of ours")] += 1;
+            served[from.expect("one of the connections")] += 1;
             // Posts the buffer again for the next message of any connection.
             receives.post_recv(request.wr_id, &[buffer(request.wr_id)?])?;
         }

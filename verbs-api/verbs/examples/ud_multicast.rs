@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     )?;
 
     for member in [&a, &b, &c] {
-        println!("{:?} hears {}", member.qp.end().gid, member.listen()?);
+        println!("{:?} received {}", member.qp.end().gid, member.listen()?);
     }
     Ok(())
 }

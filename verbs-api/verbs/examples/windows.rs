@@ -50,7 +50,11 @@ fn main() -> Result<()> {
             SendRequest::send_inline(&order).unsignaled(),
         ])?;
 
-        assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 0, "the order");
+        assert_eq!(
+            worker_cq.wait(PATIENCE)?.wr_id,
+            0,
+            "the message with the key"
+        );
         let mut order = [0; RemoteMemory::ENCODED_LEN];
         desk.read(0, &mut order)?;
         let place = RemoteMemory::from_bytes(&order);
@@ -60,10 +64,14 @@ fn main() -> Result<()> {
             SendRequest::write(&[desk.sge(..text.len())?], place).unsignaled(),
             SendRequest::send_invalidating(&[], place.rkey).wr_id(2),
         ])?;
-        assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 2, "all of it is there");
+        assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 2, "the reply");
 
         let answer = owner_cq.wait(PATIENCE)?;
-        assert_eq!(answer.invalidated, Some(lent.rkey), "the key is ours again");
+        assert_eq!(
+            answer.invalidated,
+            Some(lent.rkey),
+            "the reply invalidated the key"
+        );
         println!(
             "{}",
             String::from_utf8_lossy(&memory.to_vec(begin, text.len())?)

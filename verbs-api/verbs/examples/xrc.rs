@@ -98,7 +98,7 @@ fn main() -> Result<()> {
         initiator.post_send(&SendRequest::send_inline(text.as_bytes()).to_queue(queue))?;
         sent.wait(PATIENCE)?;
     }
-    println!("this process hears {:?}", member.hear()?);
+    println!("this process received {:?}", member.hear()?);
     for line in lines {
         println!("{}", line?);
     }

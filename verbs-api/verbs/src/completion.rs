@@ -174,7 +174,7 @@ impl CompletionQueue {
     /// [`Error::Verbs`] if `period` is longer than 65,535 µs.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, count: u16, period: Duration) -> Result<()> {
-        let too_long = VerbsError::InvalidArgument("period");
+        let too_long = VerbsError::InvalidArgument("period: more than 65,535 µs");
         let period_us = u16::try_from(period.as_micros()).map_err(|_| too_long)?;
         Ok(self.cq.moderate(count, period_us)?)
     }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a configuration does nothing until a DeviceList is made of it"]
+#[must_use = "a configuration does nothing until a DeviceList is created with it"]
 pub struct Config(EngineConfig);
 
 impl Config {
@@ -76,7 +76,7 @@ impl Config {
     /// [`Error::Malformed`] if `table` is empty.
     pub fn with_pkeys(mut self, table: &[Pkey]) -> Result<Self> {
         if table.is_empty() {
-            return Err(Error::Malformed("P_Key table without an entry"));
+            return Err(Error::Malformed("P_Key table: it has no entries"));
         }
         for device in &mut self.0.devices {
             table.clone_into(&mut device.pkeys);

@@ -326,7 +326,7 @@ fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
     if id.id.has_gid(qp.endpoint().gid) {
         return Ok(());
     }
-    Err(VerbsError::InvalidArgument("the queue pair is of another device").into())
+    Err(VerbsError::InvalidArgument("the queue pair belongs to another device").into())
 }
 
 /// A connection request that was sent.
@@ -645,7 +645,7 @@ impl Connection {
 
 #[expect(
     clippy::unnecessary_wraps,
-    reason = "as the others that look at events"
+    reason = "same signature as the other event handlers"
 )]
 fn is_end(event: CmEvent) -> Result<Option<()>> {
     let ends = [

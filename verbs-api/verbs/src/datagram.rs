@@ -188,14 +188,19 @@ impl ProtectionDomain {
         qkey: u32,
     ) -> Result<(AddressHandle, DatagramEnd)> {
         if !received.has_grh {
-            return Err(VerbsError::InvalidArgument("a completion of no datagram").into());
+            return Err(VerbsError::InvalidArgument(
+                "the completion is not one of a received datagram",
+            )
+            .into());
         }
         let mut bytes = [0; GRH_LEN];
         memory.read(offset, &mut bytes)?;
         let none = || VerbsError::Io(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT));
         let header = Grh::of(&bytes).ok_or_else(none)?;
         let back = header.way_back(PORT, &self.context().gids());
-        let back = back.ok_or(VerbsError::InvalidArgument("a message for somebody else"))?;
+        let back = back.ok_or(VerbsError::InvalidArgument(
+            "the message was not sent to an address of this device",
+        ))?;
         let end = DatagramEnd {
             gid: back.dgid,
             qp_num: received.src_qp,
@@ -208,7 +213,7 @@ impl ProtectionDomain {
 
 /// A builder for UD queue pairs.
 #[derive(Debug, Clone)]
-#[must_use = "nothing exists until it is built"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct DatagramQueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueue,
@@ -380,7 +385,7 @@ impl DatagramQueuePair {
         to: &DatagramEnd,
     ) -> Result<()> {
         if address.gid() != to.gid {
-            return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
+            return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
         }
         let (wr, inline) = request.parts();
         let to = Datagram {

@@ -50,7 +50,10 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn parent_domain(&self, thread: Option<&ThreadDomain>) -> Result<Self> {
         if thread.is_some_and(|thread| !self.raw().is_of(thread.context.raw())) {
-            return Err(VerbsError::InvalidArgument("td").into());
+            return Err(VerbsError::InvalidArgument(
+                "the thread domain belongs to another context",
+            )
+            .into());
         }
         let mut parent = self.clone();
         parent.thread = thread.cloned();

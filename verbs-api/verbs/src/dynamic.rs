@@ -213,7 +213,7 @@ impl DynamicTarget {
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "nothing exists until it is built"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct DynamicInitiatorBuilder<'a> {
     pd: &'a ProtectionDomain,
     cq: &'a CompletionQueue,
@@ -302,7 +302,7 @@ pub(crate) fn towards<'a>(
     stream: u16,
 ) -> Result<ToDct<'a>> {
     if address.gid() != to.gid {
-        return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
+        return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
     }
     Ok(ToDct {
         ah: address.raw(),

@@ -81,23 +81,23 @@ impl fmt::Display for Error {
             } => {
                 write!(
                     f,
-                    "{len} bytes at offset {offset} of a region of {region_len} bytes"
+                    "{len} bytes at offset {offset} are not inside the region of {region_len} bytes"
                 )
             }
             Self::Misaligned { offset } => {
                 write!(
                     f,
-                    "an 8-byte value at offset {offset}, which is not a multiple of 8"
+                    "offset {offset} of an 8-byte value is not a multiple of 8"
                 )
             }
-            Self::TimedOut => f.write_str("nothing completed in time"),
+            Self::TimedOut => f.write_str("the time limit expired"),
             Self::Completion { wr_id, status } => {
                 write!(f, "work request {wr_id} completed with {status:?}")
             }
             Self::NoDevice(name) if name.is_empty() => f.write_str("there is no device"),
-            Self::NoDevice(name) => write!(f, "there is no device {name}"),
-            Self::Rejected { reason, .. } => write!(f, "the peer rejects the connection: {reason}"),
-            Self::Unreachable => f.write_str("the peer does not answer"),
+            Self::NoDevice(name) => write!(f, "there is no device named {name}"),
+            Self::Rejected { reason, .. } => write!(f, "rejected by the peer: {reason}"),
+            Self::Unreachable => f.write_str("no answer from the peer, or no route to it"),
             Self::Disconnected => f.write_str("the connection has ended"),
             Self::NoGid(index) => write!(f, "the port has no GID with index {index}"),
             Self::Malformed(what) => write!(f, "malformed {what}"),

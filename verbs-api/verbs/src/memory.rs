@@ -185,7 +185,7 @@ impl MemoryRegion {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn set_access(&self, access: AccessFlags) -> Result<()> {
         if access.contains(AccessFlags::ZERO_BASED) {
-            return Err(VerbsError::InvalidArgument("access").into());
+            return Err(VerbsError::InvalidArgument("access: ZERO_BASED cannot change").into());
         }
         let change = Rereg {
             flags: ReregFlags::ACCESS,
@@ -424,7 +424,7 @@ impl ProtectionDomain {
     //= ODP-05
     pub fn advise(&self, advice: Advice, parts: &[Sge]) -> Result<()> {
         if parts.is_empty() {
-            return Err(VerbsError::InvalidArgument("no part of a region").into());
+            return Err(VerbsError::InvalidArgument("the list of parts is empty").into());
         }
         Ok(self.raw().advise_mr(advice, parts)?)
     }

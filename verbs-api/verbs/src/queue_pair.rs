@@ -32,7 +32,7 @@ use crate::units::{AckTimeout, RnrRetry, RnrTimer};
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "nothing exists until it is built"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct QueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueue,

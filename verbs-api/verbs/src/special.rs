@@ -181,7 +181,7 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<DeviceRegion> {
         if range.start > range.end {
-            return Err(VerbsError::InvalidArgument("range").into());
+            return Err(VerbsError::InvalidArgument("range: its start is above its end").into());
         }
         let access = access | AccessFlags::ZERO_BASED;
         let len = range.len();

@@ -211,7 +211,7 @@ mod tests {
         for code in 1..32 {
             let timeout = AckTimeout::from_code(code);
             assert_eq!(
-                AckTimeout::at_least(timeout.duration().expect("a limit")),
+                AckTimeout::at_least(timeout.duration().expect("the timeout is finite")),
                 timeout
             );
         }

@@ -165,10 +165,16 @@ impl QueuePair {
         access: AccessFlags,
     ) -> Result<RemoteMemory> {
         if access.contains(AccessFlags::ZERO_BASED) {
-            return Err(VerbsError::InvalidArgument("access of a window").into());
+            return Err(VerbsError::InvalidArgument(
+                "access: a type 1 window cannot be zero-based",
+            )
+            .into());
         }
         if !region.raw().is_of(&window.mw.pd()) {
-            return Err(VerbsError::NotPermitted("a window of another domain").into());
+            return Err(VerbsError::NotPermitted(
+                "the window belongs to another protection domain",
+            )
+            .into());
         }
         let sge = region.sge(range)?;
         let bind = Bind {

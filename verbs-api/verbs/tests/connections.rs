@@ -126,7 +126,7 @@ fn who_is_dropped_says_so() {
     refused(asks.join().unwrap());
     let (_side, asks) = ask();
     let request = listener.wait(LONG).unwrap();
-    assert!(request.reject(&[1; 149]).is_err(), "too long; then dropped");
+    assert!(request.reject(&[1; 149]).is_err(), "too long");
     refused(asks.join().unwrap());
     let (_side, asks) = ask();
     listener.wait(LONG).unwrap().reject(b"not now").unwrap();
@@ -195,7 +195,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
         thread::park_timeout(LONG);
-        assert!(Instant::now() < deadline, "nobody wakes the task");
+        assert!(Instant::now() < deadline, "the task is not woken");
     }
 }
 

@@ -195,7 +195,7 @@ fn initiators_in_lists_of_tasks() {
     post_tasks(&list).unwrap();
     assert_eq!(pair.heard(), 765_u64.to_be_bytes());
     assert_eq!(a_cq.wait(MINUTE).unwrap().wr_id, 9);
-    assert!(pair.arrivals.poll().is_none(), "one was released");
+    assert!(pair.arrivals.poll().is_none(), "only one send was released");
     // One more request can be released, and then none.
     post_tasks(&list[3..4]).unwrap();
     assert_eq!(pair.heard(), b"not yet");
@@ -252,13 +252,21 @@ fn who_may_not_take_part() {
         log_errored: 1,
     };
     let both = builder().streams(streams).cross_channel(MASTER);
-    assert_eq!(errno(both.build()), libc::EINVAL, "streams have no order");
+    assert_eq!(
+        errno(both.build()),
+        libc::EINVAL,
+        "streams exclude cross-channel operations"
+    );
     let receives = CrossChannel {
         managed_recv: true,
         ..MASTER
     };
     let none = builder().cross_channel(receives);
-    assert_eq!(errno(none.build()), libc::EINVAL, "it has no receives");
+    assert_eq!(
+        errno(none.build()),
+        libc::EINVAL,
+        "an initiator has no receives"
+    );
     assert_eq!(errno(builder().depth(u32::MAX, 1).build()), libc::EINVAL);
     let many = DciStreams {
         log_concurrent: 5,
@@ -275,7 +283,7 @@ fn who_may_not_take_part() {
     assert_eq!(wait(&master, &pair.arrivals), libc::EINVAL);
     for of in [&plain, &master] {
         let release = master.post_enable(of, ManagedQueue::Send, 1, InGroup::Last);
-        assert_eq!(errno(release), libc::EINVAL, "it is not managed");
+        assert_eq!(errno(release), libc::EINVAL, "the queue is not managed");
     }
 }
 

@@ -79,7 +79,7 @@ fn broker(directory: &Path, name: &str) -> PathBuf {
     if !WITH_BROKER.contains(&name) {
         return "embedded".into();
     }
-    let profile = directory.parent().expect("of the examples");
+    let profile = directory.parent().expect("the profile directory");
     cargo_build(profile, &["--package", "rocade"]);
     profile.join("rocade")
 }
@@ -105,8 +105,8 @@ struct Ours(Option<Child>);
 
 impl Ours {
     fn output(mut self) -> Output {
-        let child = self.0.take().expect("it was started");
-        child.wait_with_output().expect("it is ours")
+        let child = self.0.take().expect("the process was started");
+        child.wait_with_output().expect("a child of this process")
     }
 }
 
@@ -130,9 +130,9 @@ fn said(name: &str, output: Output) -> String {
 #[test]
 fn each_example_runs() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let sources = std::fs::read_dir(sources).expect("the examples are here");
+    let sources = std::fs::read_dir(sources).expect("the directory of the examples");
     let named = |source: std::fs::DirEntry| {
-        let name = source.file_name().into_string().expect("a plain name");
+        let name = source.file_name().into_string().expect("a UTF-8 name");
         name.strip_suffix(".rs").map(str::to_owned)
     };
     let all: BTreeSet<_> = sources.flatten().filter_map(named).collect();
@@ -156,10 +156,10 @@ fn each_example_runs() {
             if output.status.success() || Instant::now() > deadline {
                 break said(name, output);
             }
-            let child = first.0.as_mut().expect("it was started");
-            if child.try_wait().expect("it is ours").is_some() {
+            let child = first.0.as_mut().expect("the process was started");
+            if child.try_wait().expect("a child of this process").is_some() {
                 let first = said(name, first.output());
-                panic!("{name}: only the first process ended well: {first}");
+                panic!("{name}: the second process failed, the first succeeded: {first}");
             }
         };
         assert!(text.contains(says), "{name}: {text}");

@@ -171,7 +171,10 @@ fn a_wrong_remote_key_is_a_failed_completion() {
     assert_eq!(a_qp.state(), QpState::Err);
     let deadline = Instant::now() + LONG;
     while b_qp.state() != QpState::Err {
-        assert!(Instant::now() < deadline, "the responder stops as well");
+        assert!(
+            Instant::now() < deadline,
+            "the responder does not enter ERR"
+        );
         thread::yield_now();
     }
 }
@@ -365,7 +368,7 @@ fn queue_pairs_share_their_receives() {
     let other = b.pd.context().protection_domain().unwrap();
     let memory = other.register(64, everything()).unwrap();
     let receives = other.shared_receive_queue(4, 1).unwrap();
-    assert!(receives.runs_low(), "nothing was asked for");
+    assert!(receives.runs_low(), "no limit is armed");
     let connected = || {
         let there = b.pd.queue_pair(&b.cq).shared_receives(&receives);
         let there = there.build().unwrap();
@@ -661,7 +664,7 @@ fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
         release(1),
         Task::Send(&sends, &request),
     ]);
-    assert_eq!(failed.unwrap_err().0, 3, "only one is there");
+    assert_eq!(failed.unwrap_err().0, 3, "only one request is posted");
     assert_eq!(arrivals.wait(LONG).unwrap().wr_id, 5);
     a.cq.wait(LONG).unwrap();
     // The last task was not posted, and the failed one did not change the base of the counts.

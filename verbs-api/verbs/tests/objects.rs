@@ -124,7 +124,11 @@ fn memory_that_is_not_our_own() {
     let requester = Requester::new(&a, &b);
     let sges = [region.sge(4..8).unwrap(), a.null_region().unwrap().sge(4)];
     let missing = requester.outcome(&SendRequest::write(&sges, there.remote()));
-    assert_eq!(missing, Err(WcStatus::LocProtErr), "the region has gone");
+    assert_eq!(
+        missing,
+        Err(WcStatus::LocProtErr),
+        "the null region was dropped"
+    );
     let requester = Requester::new(&a, &b);
     let null = a.null_region().unwrap();
     there.write(0, &[9; 64]).unwrap();

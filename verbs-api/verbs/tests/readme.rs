@@ -31,10 +31,10 @@ fn the_readme_shows_this_file() {
     let readme = include_str!("../../../README.md");
     let (_, shown) = include_str!("readme.rs")
         .split_once("\n\n")
-        .expect("the head");
+        .expect("a first line and an empty one");
     let (shown, _) = shown
         .split_once("\n#[test]\nfn the_readme")
-        .expect("this test");
+        .expect("this test in the file");
     assert!(
         readme.contains(shown.trim_end()),
         "copy it into the README:\n{shown}"

@@ -79,7 +79,7 @@ fn a_seed_repeats_itself() -> Result<()> {
     let seeds = [1, 2, 3, 0xfeed_f00d];
     let results = seeds.map(run);
     for (seed, first) in seeds.into_iter().zip(&results) {
-        let first = first.as_ref().expect("it works");
+        let first = first.as_ref().expect("the work succeeds");
         assert_eq!(*first, run(seed)?, "seed {seed}");
         let nothing_lost = work(Config::simulated(seed))?;
         assert_ne!(*first, nothing_lost);
@@ -148,7 +148,7 @@ fn polling_drives_the_simulation() -> Result<()> {
             Some(completion) => break completion,
             None => polls += 1,
         }
-        assert!(polls < 100, "an event with each poll");
+        assert!(polls < 100, "no completion after 100 polls");
     };
     assert_eq!(done.status, WcStatus::Success);
     assert_eq!(b.memory.to_vec(0, 6)?, b"polled");
@@ -159,16 +159,16 @@ fn polling_drives_the_simulation() -> Result<()> {
 #[test]
 fn simulations_can_be_captured() -> Result<()> {
     let dir = std::env::temp_dir().join(format!("rocade-sim-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("a directory");
+    std::fs::create_dir_all(&dir).expect("the directory is created");
     let captured = [1, 2].map(|n| {
         let file = dir.join(format!("{n}.pcapng"));
         let config = Config::simulated(11)
             .with_faults("drop nth=5")
             .expect("rules");
-        work(config.with_capture(&file)).expect("it works");
-        std::fs::metadata(&file).expect("a file").len()
+        work(config.with_capture(&file)).expect("the work succeeds");
+        std::fs::metadata(&file).expect("the capture file").len()
     });
-    std::fs::remove_dir_all(&dir).expect("ours");
+    std::fs::remove_dir_all(&dir).expect("the directory is removable");
     assert!(captured[0] > 100_000, "{captured:?}");
     Ok(())
 }
