@@ -1,4 +1,4 @@
-//! Memory windows: a key that is lent for one request, and invalidated by the reply.
+//! Memory windows: a window is bound for one request, and the reply invalidates its key.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example windows
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
         );
     }
 
-    // After the invalidation, the window is closed.
+    // A new key has no effect before the window is bound with it.
     let (_, closed) = window.lend(&memory, .., AccessFlags::REMOTE_WRITE)?;
     there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
     match worker_cq.wait(PATIENCE) {

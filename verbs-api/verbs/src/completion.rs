@@ -166,8 +166,8 @@ impl CompletionQueue {
         Ok(self.cq.req_notify(true)?)
     }
 
-    /// Delays a requested event until `count` completions exist, or until `period` after the first
-    /// of them, whatever comes first. A `count` of 0 or 1, or a `period` below 1 µs, turns the
+    /// Delays a requested event until `count` completions exist, or until `period`
+    /// after the first of them. The earlier time counts. A `count` of 0 or 1, or a `period` below 1 µs, turns the
     /// delay off.
     ///
     /// # Errors

@@ -229,7 +229,7 @@ impl CompletionQueue {
 }
 
 impl QueuePairBuilder<'_> {
-    /// Enables cross-channel operations, as `how` says. RC, UC and XRC initiator queue pairs
+    /// Enables the cross-channel operations of `how`. RC, UC and XRC initiator queue pairs
     /// support them.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {

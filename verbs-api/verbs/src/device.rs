@@ -379,8 +379,8 @@ impl ProtectionDomain {
         AddressHandle::new(self, to, options)
     }
 
-    /// Creates a DC target. Initiators that know `key` may access memory as far as `access` allows.
-    /// Their messages consume receives of `receives` and complete in `cq`.
+    /// Creates a DC target. Initiators whose requests
+    /// carry `key` may access memory as far as `access` allows. Their messages consume receives of `receives` and complete in `cq`.
     ///
     /// # Errors
     /// - [`Error::NoGid`] if the device has no address.
@@ -441,8 +441,7 @@ impl ProtectionDomain {
         DatagramQueuePairBuilder::new(self, cq, qkey)
     }
 
-    /// Returns a builder for a connected queue pair, of service RC unless the builder is told
-    /// otherwise.
+    /// Returns a builder for a connected queue pair, of service RC by default.
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {

@@ -29,7 +29,7 @@ pub struct DynamicEnd {
     pub key: u64,
 }
 
-/// A DC target (DCT). It accepts requests of every initiator that knows its key. The requests of
+/// A DC target (DCT). It accepts requests that carry its key. The requests of
 /// each initiator are executed in order, exactly once.
 ///
 /// The program sets up no connection. Receives come from a shared receive queue. Memory that
@@ -246,7 +246,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         self
     }
 
-    /// Enables cross-channel operations, as `how` says. An initiator has no receives to manage.
+    /// Enables the cross-channel operations of `how`. An initiator has no receives to manage.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     //= XCH-02
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {

@@ -393,8 +393,7 @@ impl ProtectionDomain {
         MemoryRegion::register(self.raw(), len, None, access)
     }
 
-    /// Registers a new buffer whose first byte has the address `address` in work requests and for
-    /// peers, whatever its address in this process.
+    /// Registers a new buffer whose first byte has the address `address` in work requests and for peers. The address in this process does not matter.
     ///
     /// # Errors
     /// - As [`register`](Self::register).
@@ -442,7 +441,7 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // Windows that are bound to the region are closed.
+        // This also invalidates windows that are bound to the region.
         self.mr.revoke();
         // SAFETY: the device can no longer access the buffer, and the field is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.buffer) }

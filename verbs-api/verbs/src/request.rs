@@ -78,14 +78,13 @@ impl<'a> SendRequest<'a> {
     }
 
     /// A SEND with invalidate. It invalidates `rkey` at the peer before the peer's receive
-    /// completes. `rkey` belongs to a [`MemoryWindow`](crate::MemoryWindow) that the peer has lent
-    /// to this side.
+    /// completes. `rkey` belongs to a [`MemoryWindow`](crate::MemoryWindow) that the peer has bound for this side.
     pub const fn send_invalidating(sges: &'a [Sge], rkey: Rkey) -> Self {
         Self::new(SendOp::SendInv { rkey }, sges, None)
     }
 
-    /// A local invalidate: takes back a key of a [`MemoryWindow`](crate::MemoryWindow) that was
-    /// lent to the peer. It runs after all earlier requests have completed. When it completes, no
+    /// A local invalidate: invalidates the key of a bound
+    /// [`MemoryWindow`](crate::MemoryWindow). It runs after all earlier requests have completed. When it completes, no
     /// access through the key is in flight.
     pub const fn invalidate(rkey: Rkey) -> Self {
         Self::new(SendOp::Invalidate { rkey }, &[], None)
@@ -193,7 +192,7 @@ impl<'a> SendRequest<'a> {
     /// A FLUSH: completes when earlier writes to `range` are visible to every process on the peer's
     /// host.
     ///
-    /// The acknowledgement of a WRITE says only that the data has arrived. The region and the
+    /// The acknowledgement of a WRITE only confirms that the data has arrived. The region and the
     /// peer's queue pair have to allow `FLUSH_GLOBAL`. The peer rejects a range of 2 GiB or more as
     /// an invalid request. RC, XRC and DC support FLUSH.
     //= WRX-12

@@ -58,7 +58,7 @@ impl MemoryWindow {
     /// send to the peer.
     ///
     /// The binding holds for the queue pair to which the request is posted, and for its peer. The
-    /// peer may be told in a later message of the same queue pair. Every call uses a new key. The
+    /// program may send the remote memory in a later message of the same queue pair. Every call uses a new key. The
     /// request completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the window is
     /// already bound, or if the region does not allow the access.
     ///

@@ -277,7 +277,7 @@ fn events_name_their_objects() {
     );
 }
 
-/// A batch is posted as a whole. A batch with a bad request leaves nothing behind.
+/// A batch is posted as a whole. A batch with an invalid request posts nothing.
 //= WRX-06 NOP-01 type=test
 #[test]
 fn a_batch_is_whole_or_nothing() {
