@@ -2,9 +2,9 @@
 //! must hold between them.
 //!
 //! Times are in nanoseconds. The transport defines the longest delays of ACKs and posts
-//! ([`HOLD_NS`], [`WAIT_NS`]).
+//! ([`DELAYED_ACK_NS`], [`BATCH_DELAY_NS`]).
 
-use rocade_transport::{ANSWER_NS, HOLD_NS, MIN_ACK_TIMEOUT_NS, WAIT_NS};
+use rocade_transport::{BATCH_DELAY_NS, DELAYED_ACK_NS, MIN_ACK_TIMEOUT_NS, RESPONSE_WINDOW_NS};
 
 // Polling threads.
 
@@ -172,10 +172,13 @@ const _: () = assert!(LONG_RUN < FLUSH_BYTES && FLUSH_BYTES < LONG_ANSWER);
 const _: () = assert!(FRESH_NS < BACKOFF_NS && BACKOFF_DOUBLINGS_UNSEEN < BACKOFF_DOUBLINGS);
 const _: () = assert!(BACKOFF_NS << BACKOFF_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_NS);
 // While it ignores packets, it wakes up for delayed ACKs, the most urgent of its own tasks.
-const _: () = assert!(MAX_BACKOFF_NS < 2 * WAIT_NS);
+const _: () = assert!(MAX_BACKOFF_NS < 2 * BATCH_DELAY_NS);
 // A delayed ACK still waits when the response arrives, and is sent long before the peer's timeout.
-const _: () =
-    assert!(IDLE_POLL_NS < ANSWER_NS && ANSWER_NS < HOLD_NS && 2 * HOLD_NS < MIN_ACK_TIMEOUT_NS);
+const _: () = assert!(
+    IDLE_POLL_NS < RESPONSE_WINDOW_NS
+        && RESPONSE_WINDOW_NS < DELAYED_ACK_NS
+        && 2 * DELAYED_ACK_NS < MIN_ACK_TIMEOUT_NS
+);
 // Packets keep the thread from its other tasks for less time than these may wait.
 const _: () =
     assert!(SPIN_NS < MAX_SPIN_NS && MAX_SPIN_NS < RETRY_NS && MAX_SPIN_NS < MIN_ACK_TIMEOUT_NS);

@@ -17,7 +17,7 @@ use std::path::Path;
 use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
-    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
+    AccessError, Accessor, AckPlacement, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
     MaskedOp, Memory, PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer, Words,
 };
 use rocade_wire::ip::Datagram;
@@ -354,7 +354,7 @@ impl Dialogue<'_> {
             qp.handle_packet(Time::ZERO, &meta, &request.packet(), &memory);
             loop {
                 tx.clear();
-                qp.poll_transmit(Time::ZERO, &memory, AckTiming::Now, &mut tx);
+                qp.poll_transmit(Time::ZERO, &memory, AckPlacement::First, &mut tx);
                 if tx.is_empty() {
                     break;
                 }

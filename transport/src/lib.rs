@@ -23,7 +23,7 @@
 //! cx                      context of a call: time, peer, memory, outputs
 //! peer        outputs     the remote QP; completions, events and counters
 //! transmit    congestion  the caller's transmit buffer; the congestion window
-//! pace                    coalescing: delayed ACKs and batched posts
+//! coalescer                    coalescing: delayed ACKs and batched posts
 //! raw                     the queues of raw packet QPs
 //! rate                    the send rate, by attribute and by congestion notifications
 //! queue                   queues of work requests
@@ -47,6 +47,7 @@ extern crate std;
 
 mod attr;
 pub mod cm;
+mod coalesce;
 mod completion;
 mod congestion;
 mod counters;
@@ -60,7 +61,6 @@ mod indirect;
 mod masked;
 mod memory;
 mod outputs;
-mod pace;
 mod peer;
 mod qp;
 mod queue;
@@ -80,6 +80,9 @@ mod window;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+pub use coalesce::{
+    AckPlacement, BATCH_DELAY_NS, Coalescer, DELAYED_ACK_NS, RESPONSE_WINDOW_NS, TransmitTrigger,
+};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason, Violations};
 pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
@@ -94,7 +97,6 @@ pub use masked::{MASKED_SIZES, MaskedOp, Words};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
-pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{
     AckTerms, AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule,

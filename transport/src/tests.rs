@@ -1,5 +1,6 @@
 //! Tests of the transport through its public calls: two QPs, or one QP and hand-made packets.
 
+mod coalesce;
 mod congested;
 mod credits;
 mod cross;
@@ -12,7 +13,6 @@ mod migration;
 mod modify;
 mod order;
 mod owed;
-mod pace;
 mod raw;
 mod refusals;
 mod responder;

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rocade_transport::{AckTiming, Cause};
+use rocade_transport::{AckPlacement, TransmitTrigger};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
@@ -25,10 +25,14 @@ use crate::tuning::{LAST_PAUSE_NS, LAST_TRIES};
 impl EngineInner {
     /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.
     #[inline]
-    pub(super) fn ack_timing(&self, core: &mut QpCore, cause: Cause) -> AckTiming {
-        let expected = cause == Cause::Received && core.qp.pace().expects_answer();
+    pub(super) fn ack_placement(
+        &self,
+        core: &mut QpCore,
+        trigger: TransmitTrigger,
+    ) -> AckPlacement {
+        let expected = trigger == TransmitTrigger::Received && core.qp.coalescer().expects_reply();
         let may_delay_ack = expected && self.may_delay_ack(core);
-        core.qp.pace().ack_timing(cause, may_delay_ack)
+        core.qp.coalescer().ack_placement(trigger, may_delay_ack)
     }
 
     /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
@@ -80,10 +84,17 @@ impl EngineInner {
                 core.qp.hang_up();
                 let is_dynamic = core.qp.config().qp_type.is_dynamic();
                 let has_unsent = core.qp.owed_ack().is_some()
-                    || core.qp.pace().posts_wait()
-                    || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
+                    || core.qp.coalescer().has_batched_posts()
+                    || is_dynamic && core.qp.wants_to_transmit(AckPlacement::First);
                 if has_unsent {
-                    self.transmit(inner, &mut core, &mem, Cause::Other, (now, caller), true);
+                    self.transmit(
+                        inner,
+                        &mut core,
+                        &mem,
+                        TransmitTrigger::Other,
+                        (now, caller),
+                        true,
+                    );
                 } else if core.tx.has_backlog() {
                     self.resend_backlog(inner, &mut core, &mem, caller);
                 }
@@ -115,7 +126,14 @@ impl EngineInner {
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 let (now, caller) = (self.now(), Caller::Application);
-                self.transmit(&inner, &mut core, &mem, Cause::Other, (now, caller), true);
+                self.transmit(
+                    &inner,
+                    &mut core,
+                    &mem,
+                    TransmitTrigger::Other,
+                    (now, caller),
+                    true,
+                );
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.
                 core.tx.publish_ack();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::{HOLD_NS, Time};
+use rocade_transport::{DELAYED_ACK_NS, Time};
 
 use super::EngineInner;
 use super::pending::ServiceContext;
@@ -154,7 +154,7 @@ impl EngineInner {
         let resources = self.resources.get().cloned();
         if let WaitMode::BackOff(mut ns) = wait_mode {
             if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
-                ns = ns.min(HOLD_NS);
+                ns = ns.min(DELAYED_ACK_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
             // Peers announce room here if this thread has requested it.

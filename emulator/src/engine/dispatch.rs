@@ -4,7 +4,7 @@
 //! a QP accepts packets from this link. Consecutive packets of one QP are handled under one lock.
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Cause, PacketMeta, Time};
+use rocade_transport::{PacketMeta, Time, TransmitTrigger};
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
@@ -256,9 +256,9 @@ impl<'e> Dispatch<'e> {
         };
         match deferred {
             None => {
-                let cause = cause_of(&core);
+                let trigger = trigger_of(&core);
                 let Self { engine, mem, .. } = self;
-                engine.flush_outputs(inner, &mut core, mem, cause, self.now, self.caller);
+                engine.flush_outputs(inner, &mut core, mem, trigger, self.now, self.caller);
             }
             Some(deferred) => {
                 let qpn = inner.qp_num();
@@ -285,10 +285,10 @@ impl<'e> Dispatch<'e> {
 }
 
 /// Returns the transmit trigger of a QP that has just received.
-pub(super) fn cause_of(core: &QpCore) -> Cause {
+pub(super) fn trigger_of(core: &QpCore) -> TransmitTrigger {
     if core.qp.receives_message() {
-        Cause::ReceivedPart
+        TransmitTrigger::ReceivedPart
     } else {
-        Cause::Received
+        TransmitTrigger::Received
     }
 }

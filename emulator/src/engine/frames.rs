@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{Cause, Frame, QpState, WcStatus};
+use rocade_transport::{Frame, QpState, TransmitTrigger, WcStatus};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
@@ -136,7 +136,7 @@ impl EngineInner {
             core.qp.handle_frame(now, mem, frame);
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
-            self.flush_outputs(inner, core, mem, Cause::Received, now, caller);
+            self.flush_outputs(inner, core, mem, TransmitTrigger::Received, now, caller);
         });
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use rocade_transport::Cause;
+use rocade_transport::TransmitTrigger;
 
 use super::EngineInner;
 use crate::memory::MemGuard;
@@ -35,14 +35,28 @@ impl EngineInner {
                 self.with_live(qp, |core, mem| {
                     // What the QP has received before is acknowledged, if there is room to report
                     // it.
-                    self.flush_outputs(qp, core, mem, Cause::Other, now, Caller::Background);
+                    self.flush_outputs(
+                        qp,
+                        core,
+                        mem,
+                        TransmitTrigger::Other,
+                        now,
+                        Caller::Background,
+                    );
                     core.qp.set_fatal(now, 0);
                 });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.flush_outputs(qp, core, mem, Cause::Other, now, Caller::Background);
+                    self.flush_outputs(
+                        qp,
+                        core,
+                        mem,
+                        TransmitTrigger::Other,
+                        now,
+                        Caller::Background,
+                    );
                 });
             }
         }

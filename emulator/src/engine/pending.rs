@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use rocade_transport::{Cause, HOLD_NS, Time};
+use rocade_transport::{DELAYED_ACK_NS, Time, TransmitTrigger};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
@@ -69,7 +69,7 @@ impl EngineInner {
                 if !tried || self.arbiter.is_asleep() {
                     self.retry_backlogs(Caller::Background);
                 }
-                self.release_acks(HOLD_NS, Caller::Background);
+                self.release_acks(DELAYED_ACK_NS, Caller::Background);
                 self.send_posts(Caller::Background);
             }
         }
@@ -129,7 +129,7 @@ impl EngineInner {
             };
             let now = self.now();
             self.with_qp(qpn, |inner, core, mem| {
-                self.flush_outputs(inner, core, mem, Cause::Other, now, caller);
+                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, now, caller);
             });
         }
     }
@@ -148,12 +148,12 @@ impl EngineInner {
         }
         let now = self.now();
         self.visit_ready(ServiceReason::DelayedAck, |inner, core, mem| {
-            let since = core.qp.pace().held_since();
+            let since = core.qp.coalescer().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.publish_ack();
-                self.flush_outputs(inner, core, mem, Cause::Other, now, caller);
+                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, now, caller);
             }
-            let is_over = core.qp.pace_mut().forget(now);
+            let is_over = core.qp.coalescer_mut().forget(now);
             if is_over {
                 core.tx.release_journal_slot();
             }
@@ -165,12 +165,12 @@ impl EngineInner {
     fn send_posts(&self, caller: Caller) {
         let now = self.now();
         self.visit_ready(ServiceReason::BatchedPost, |inner, core, mem| {
-            let pace = core.qp.pace_mut();
-            if pace.posts_wait() {
-                if caller == Caller::Background && !pace.posts_are_overdue(now) {
+            let coalescer = core.qp.coalescer_mut();
+            if coalescer.has_batched_posts() {
+                if caller == Caller::Background && !coalescer.batch_is_overdue(now) {
                     return true;
                 }
-                self.flush_outputs(inner, core, mem, Cause::Posted, now, caller);
+                self.flush_outputs(inner, core, mem, TransmitTrigger::Posted, now, caller);
             }
             false
         });
@@ -179,10 +179,10 @@ impl EngineInner {
     /// Returns true if a post of `bytes` bytes is batched. Otherwise the caller has to transmit it.
     /// Posts through shared memory need no system call and are never batched.
     #[inline]
-    pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
+    pub(crate) fn should_batch(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
         let calls = core.tx.uses_socket()
             || core.qp.config().qp_type.is_dynamic() && core.tx.peer_routes_use_socket();
-        let waits = calls && core.qp.may_wait(now, bytes);
+        let waits = calls && core.qp.should_batch(now, bytes);
         if waits {
             self.enqueue(qpn, core, ServiceReason::BatchedPost, now);
         }
@@ -213,7 +213,14 @@ impl EngineInner {
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
                     core.qp.handle_timeout(now);
                 }
-                self.flush_outputs(inner, core, mem, Cause::Other, now, Caller::Background);
+                self.flush_outputs(
+                    inner,
+                    core,
+                    mem,
+                    TransmitTrigger::Other,
+                    now,
+                    Caller::Background,
+                );
             });
         }
     }
@@ -249,14 +256,14 @@ mod tests {
     /// Posts 8-byte WRITEs, the n-th to place n, until one is batched, and returns its number.
     fn post_until_one_waits(a: &Side, b: &Side) -> usize {
         for number in 1..1000 {
-            a.qp.inner().lock().qp.pace_mut().do_not_hurry();
+            a.qp.inner().lock().qp.coalescer_mut().batch_every_post();
             let op = SendOp::Write {
                 va: b.addr(8 * number),
                 rkey: b.mr.rkey(),
                 imm: None,
             };
             a.send(1, op, &[a.sge(8 * number, 8)]);
-            if a.qp.inner().lock().qp.pace().posts_wait() {
+            if a.qp.inner().lock().qp.coalescer().has_batched_posts() {
                 return number;
             }
             // No packet was in flight. Makes room for the next posts.
@@ -284,7 +291,7 @@ mod tests {
                 assert!(Instant::now() < deadline, "post {number} is still waiting");
                 std::thread::yield_now();
             }
-            assert!(!a.qp.inner().lock().qp.pace().posts_wait());
+            assert!(!a.qp.inner().lock().qp.coalescer().has_batched_posts());
         }
     }
 }

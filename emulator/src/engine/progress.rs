@@ -7,7 +7,7 @@ use rocade_transport::{PacketMeta, Time};
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Disposition, Origin, cause_of};
+use super::dispatch::{Dispatch, Disposition, Origin, trigger_of};
 use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
@@ -167,8 +167,8 @@ impl EngineInner {
         }
         for qpn in deferred_qps.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
-                let cause = cause_of(core);
-                self.flush_outputs(inner, core, mem, cause, self.now(), caller);
+                let trigger = trigger_of(core);
+                self.flush_outputs(inner, core, mem, trigger, self.now(), caller);
             });
         }
         self.serve_cm();

@@ -6,7 +6,8 @@ use std::iter;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    AccessError, AckTiming, AddressVector, Cause, Qp, QpType, RouteTag, Source, Time, TxBuffer,
+    AccessError, AckPlacement, AddressVector, Qp, QpType, RouteTag, Source, Time, TransmitTrigger,
+    TxBuffer,
 };
 use rocade_wire::Gid;
 
@@ -72,11 +73,11 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        cause: Cause,
+        trigger: TransmitTrigger,
         now: Time,
         caller: Caller,
     ) {
-        let wants = core.qp.wants_to_transmit(AckTiming::Now);
+        let wants = core.qp.wants_to_transmit(AckPlacement::First);
         let reserved = if wants {
             self.reserve(inner, core)
         } else {
@@ -86,7 +87,7 @@ impl EngineInner {
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
         inner.checkpoint(&core.qp);
-        self.transmit(inner, core, mem, cause, (now, caller), wants);
+        self.transmit(inner, core, mem, trigger, (now, caller), wants);
         inner.checkpoint(&core.qp);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
@@ -136,11 +137,11 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        cause: Cause,
+        trigger: TransmitTrigger,
         (now, caller): (Time, Caller),
         wants: bool,
     ) {
-        core.qp.pace_mut().release_posts();
+        core.qp.coalescer_mut().flush_batch();
         if core.qp.take_moved() {
             core.tx.migrate();
         }
@@ -157,12 +158,12 @@ impl EngineInner {
             self.record_unsent_ack(core, owed);
             return;
         }
-        let mut acks = self.ack_timing(core, cause);
+        let mut acks = self.ack_placement(core, trigger);
         let acks_before = core.qp.acks_sent();
-        let wants = wants && (acks != AckTiming::Later || core.qp.wants_to_transmit(acks));
+        let wants = wants && (acks != AckPlacement::Defer || core.qp.wants_to_transmit(acks));
         let is_unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
         if is_unpublished {
-            acks = AckTiming::Now;
+            acks = AckPlacement::First;
         }
         let is_appended = is_unpublished && self.append_unpublished_ack(inner, core, caller);
         if !is_appended && (wants || is_unpublished) {
@@ -200,7 +201,7 @@ impl EngineInner {
         }
         let acked = !is_unpublished && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.unpublished_ack);
-        qp.pace_mut().transmitted(cause, now, acked, waiting);
+        qp.coalescer_mut().transmitted(trigger, now, acked, waiting);
         if waiting.is_some() {
             self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, now);
         }
@@ -259,7 +260,7 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (mut acks, mut now, caller): (AckTiming, Time, Caller),
+        (mut acks, mut now, caller): (AckPlacement, Time, Caller),
         unpublished: bool,
         buffer: &mut TxBuffer,
     ) {
@@ -297,8 +298,8 @@ impl EngineInner {
             let held = by_socket && is_paced && !endpoint.pacer.try_acquire(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
-            if acks == AckTiming::Behind || answered > LONG_ANSWER {
-                acks = AckTiming::Now;
+            if acks == AckPlacement::AfterFirst || answered > LONG_ANSWER {
+                acks = AckPlacement::First;
             }
             let filled = fill_by_kernel(buffer, mem);
             let sent = match shm_link {
@@ -510,10 +511,10 @@ impl EngineInner {
         caller: Caller,
     ) {
         if inner.raw().is_some() {
-            self.flush_outputs(inner, core, mem, Cause::Other, self.now(), caller);
+            self.flush_outputs(inner, core, mem, TransmitTrigger::Other, self.now(), caller);
         } else if core.tx.backlog.is_some() {
             if self.send_backlog(&mut core.tx, caller) {
-                self.flush_outputs(inner, core, mem, Cause::Other, self.now(), caller);
+                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, self.now(), caller);
             } else {
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
             }

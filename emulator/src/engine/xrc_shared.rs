@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rocade_transport::{AddressVector, Cause, Time};
+use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};
 
 use super::EngineInner;
@@ -66,7 +66,7 @@ impl Host for EngineInner {
             inner,
             core,
             mem,
-            Cause::Other,
+            TransmitTrigger::Other,
             now,
             Caller::Background,
         );

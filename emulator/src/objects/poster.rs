@@ -4,7 +4,8 @@ use std::fmt;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{
-    Cause, DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time, Tso,
+    DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time,
+    TransmitTrigger, Tso,
 };
 use rocade_wire::{Qkey, Qpn};
 
@@ -255,12 +256,12 @@ impl Drop for SendPoster<'_> {
             return;
         }
         let engine = self.owner.engine();
-        if !engine.may_wait(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
+        if !engine.should_batch(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
             engine.flush_outputs(
                 self.inner,
                 &mut self.core,
                 &self.mem,
-                Cause::Posted,
+                TransmitTrigger::Posted,
                 self.now,
                 Caller::Application,
             );
@@ -325,11 +326,11 @@ impl RecvPoster<'_> {
         let now = engine.now();
         let mem = engine.regions().read(now);
         let core = &mut self.inner.lock();
-        let cause = match core.qp.state() {
-            QpState::Err => Cause::Other,
-            _ => core.qp.pace().cause_of_credit(),
+        let trigger = match core.qp.state() {
+            QpState::Err => TransmitTrigger::Other,
+            _ => core.qp.coalescer().credit_trigger(),
         };
-        engine.flush_outputs(self.inner, core, &mem, cause, now, Caller::Application);
+        engine.flush_outputs(self.inner, core, &mem, trigger, now, Caller::Application);
     }
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use rocade_transport::{
-    AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap,
-    QpConfig, QpState, QpType, Receives,
+    AddressVector, AlternateContext, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpState, QpType, Receives, TransmitTrigger,
 };
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 use socket2::{Domain, Protocol, Type};
@@ -407,7 +407,7 @@ impl Qp {
             }
         }
         let caller = Caller::Application;
-        engine.flush_outputs(inner, &mut core, &mem, Cause::Other, now, caller);
+        engine.flush_outputs(inner, &mut core, &mem, TransmitTrigger::Other, now, caller);
         drop(core);
         drop(mem);
         if by_udp {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
-use rocade_transport::{HOLD_NS, Time, WAIT_NS};
+use rocade_transport::{BATCH_DELAY_NS, DELAYED_ACK_NS, Time};
 use rocade_wire::Qpn;
 
 use super::cq::CqInner;
@@ -47,8 +47,8 @@ impl ServiceReason {
     const fn period_ns(self) -> u64 {
         match self {
             Self::TxBlocked => RETRY_NS,
-            Self::DelayedAck => HOLD_NS,
-            Self::BatchedPost => WAIT_NS,
+            Self::DelayedAck => DELAYED_ACK_NS,
+            Self::BatchedPost => BATCH_DELAY_NS,
         }
     }
 
@@ -56,7 +56,7 @@ impl ServiceReason {
     pub(crate) const fn deadline_ns(self) -> u64 {
         match self {
             Self::TxBlocked | Self::DelayedAck => self.period_ns(),
-            Self::BatchedPost => 2 * WAIT_NS,
+            Self::BatchedPost => 2 * BATCH_DELAY_NS,
         }
     }
 
@@ -65,7 +65,7 @@ impl ServiceReason {
     const fn linger_ns(self) -> u64 {
         match self {
             Self::TxBlocked | Self::DelayedAck => 0,
-            Self::BatchedPost => 8 * WAIT_NS,
+            Self::BatchedPost => 8 * BATCH_DELAY_NS,
         }
     }
 }
@@ -445,12 +445,12 @@ mod tests {
         let due = NOW.plus_ns(ServiceReason::BatchedPost.deadline_ns());
         service_queue.enqueue(qpn(1), ServiceReason::BatchedPost, due);
         service_queue.remove_qp(qpn(1), ServiceReason::BatchedPost);
-        let later = NOW.plus_ns(9 * WAIT_NS);
+        let later = NOW.plus_ns(9 * BATCH_DELAY_NS);
         assert_eq!(
             service_queue.sleep(later, None),
-            Some(later.plus_ns(WAIT_NS))
+            Some(later.plus_ns(BATCH_DELAY_NS))
         );
-        let later = NOW.plus_ns(11 * WAIT_NS);
+        let later = NOW.plus_ns(11 * BATCH_DELAY_NS);
         assert_eq!(service_queue.sleep(later, None), None);
         let soon = later.plus_ns(7);
         assert_eq!(service_queue.sleep(later, Some(soon)), Some(soon));

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use libfuzzer_sys::fuzz_target;
 use rocade_transport::testing::{Region, Setup, TestMemory, context};
 use rocade_transport::{
-    AccessFlags, AckTiming, PacketMeta, PostError, Qp, QpAttr, QpAttrMask, QpState, SendFlags,
+    AccessFlags, AckPlacement, PacketMeta, PostError, Qp, QpAttr, QpAttrMask, QpState, SendFlags,
     SendOp, SendWr, Sge, Time, TxBuffer,
 };
 use rocade_wire::{
@@ -160,7 +160,7 @@ impl Run {
             4 => self.time_passes(source),
             5 => self.raw_packet(source),
             6 => {
-                self.transmit_once(AckTiming::Later);
+                self.transmit_once(AckPlacement::Defer);
                 return;
             }
             // Without taking outputs: a batch.
@@ -436,7 +436,7 @@ hop_limit: 64,
     }
 
     /// Whatever is transmitted is well formed; returns the number of packets.
-    fn transmit_once(&mut self, acks: AckTiming) -> usize {
+    fn transmit_once(&mut self, acks: AckPlacement) -> usize {
         self.tx.clear();
         self.qp
             .poll_transmit(self.now, &self.mem, acks, &mut self.tx);
@@ -451,7 +451,7 @@ hop_limit: 64,
     fn drain(&mut self) {
         let mut packets = 0;
         loop {
-            let count = self.transmit_once(AckTiming::Now);
+            let count = self.transmit_once(AckPlacement::First);
             packets += count;
             assert!(packets <= MAX_PACKETS, "endless output");
             if count == 0 {

@@ -13,7 +13,7 @@ use super::rng::Rng;
 
 /// How B handles packets: one after the other, those that come in and those that it sends.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub struct ProcessingDelay {
     /// For a packet of the path MTU, in nanoseconds; shorter ones are quicker, but for a half.
     pub packet_ns: u64,
     /// B does nothing for so long…
@@ -22,7 +22,7 @@ pub struct Pace {
     pub busy_ns: u64,
 }
 
-impl Pace {
+impl ProcessingDelay {
     /// When work of `cost_ns` that starts at `time` is done.
     const fn done(&self, mut time: u64, mut cost_ns: u64) -> u64 {
         if self.stall_ns == 0 {
@@ -81,7 +81,7 @@ pub struct Network {
     pmtu: u32,
     observers: [Observer; 2],
     blackout_at: u64,
-    pace: Pace,
+    processing_delay: ProcessingDelay,
     /// Until when B is busy with what comes in, and with what it sends.
     busy_until: [u64; 2],
     rules: Rules,
@@ -102,7 +102,7 @@ impl Network {
                 sent: BTreeMap::new(),
             }),
             blackout_at,
-            pace: Pace::default(),
+            processing_delay: ProcessingDelay::default(),
             busy_until: [0; 2],
             rules: Rules::with_seed(seed),
         }
@@ -126,18 +126,18 @@ impl Network {
     }
 
     /// B is slow.
-    pub const fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub const fn set_processing_delay(&mut self, processing_delay: ProcessingDelay) {
+        self.processing_delay = processing_delay;
     }
 
     /// How long B is late with this packet.
     fn late_ns(&mut self, transit: &Transit<'_>) -> u64 {
         let len = transit.packet.payload().len() as u64;
-        let half = self.pace.packet_ns / 2;
+        let half = self.processing_delay.packet_ns / 2;
         let cost_ns = half + half * len / u64::from(self.pmtu);
         let now = transit.time.as_ns();
         let until = &mut self.busy_until[transit.from as usize];
-        *until = self.pace.done(now.max(*until), cost_ns);
+        *until = self.processing_delay.done(now.max(*until), cost_ns);
         *until - now
     }
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
-use rocade_transport::{HOLD_NS, QpType, Time};
+use rocade_transport::{DELAYED_ACK_NS, QpType, Time};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
-use super::network::{Faults, Network, Pace};
+use super::network::{Faults, Network, ProcessingDelay};
 use super::paths::Paths;
 use super::rng::Rng;
 
@@ -44,7 +44,7 @@ pub struct Scenario {
     /// ACK retries.
     pub retry_cnt: u8,
     /// How fast B is.
-    pub pace: Pace,
+    pub processing_delay: ProcessingDelay,
     /// The network.
     pub faults: Faults,
     /// Faults by rule besides, as users write them.
@@ -162,9 +162,9 @@ impl Scenario {
             latency_ns: rng.range(500, 200_000),
             gap_ns: rng.pick(&[0, 20, 300]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
-            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, HOLD_NS]),
+            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, DELAYED_ACK_NS]),
             retry_cnt: 7,
-            pace: Pace::default(),
+            processing_delay: ProcessingDelay::default(),
             faults: Faults {
                 loss: rng.pick(&[0, 10, 50, 50]),
                 duplication: rng.pick(&[0, 10, 50, 50]),
@@ -204,7 +204,7 @@ impl Scenario {
     pub fn conversation(seed: u64, messages: u64) -> Self {
         let mut scenario = Self::swarm(seed, &[Kind::Send, Kind::Write], messages);
         let mut rng = Rng::new(seed, 7);
-        scenario.hold_ns = rng.pick(&[15_000, HOLD_NS]);
+        scenario.hold_ns = rng.pick(&[15_000, DELAYED_ACK_NS]);
         scenario.latency_ns = rng.range(500, 25_000);
         scenario.faults.loss = rng.pick(&[0, 0, 10]);
         scenario.faults.duplication = rng.pick(&[0, 10]);
@@ -233,7 +233,7 @@ impl Scenario {
         scenario.timeout = rng.range_u8(8, 18);
         scenario.retry_cnt = rng.range_u8(0, 7);
         scenario.latency_ns = scenario.latency_ns.min(scenario.timeout_ns() / 20);
-        scenario.pace.packet_ns = scenario.timeout_ns() * load / 1000;
+        scenario.processing_delay.packet_ns = scenario.timeout_ns() * load / 1000;
         scenario
     }
 
@@ -249,9 +249,9 @@ impl Scenario {
             1 => 1 + 4,
             more => 1 + 2 + 4 * (u64::from(more) - 1),
         };
-        scenario.pace.stall_ns = waits * scenario.timeout_ns() * per_mille / 1000;
-        let busy_ns = scenario.pace.packet_ns * rng.range(20, 2000);
-        scenario.pace.busy_ns = busy_ns.max(scenario.timeout_ns());
+        scenario.processing_delay.stall_ns = waits * scenario.timeout_ns() * per_mille / 1000;
+        let busy_ns = scenario.processing_delay.packet_ns * rng.range(20, 2000);
+        scenario.processing_delay.busy_ns = busy_ns.max(scenario.timeout_ns());
         scenario
     }
 
@@ -282,7 +282,7 @@ impl Scenario {
         let faults = Rc::new(RefCell::new(self.faults));
         let first_psns = self.first_psns.map(Psn::new);
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
-        network.set_pace(self.pace);
+        network.set_processing_delay(self.processing_delay);
         network.set_rules(self.rules);
         let mut paths = (self.path_changes > 0).then(|| {
             let lifetime_ns = self.lifetime_ns();
@@ -339,8 +339,8 @@ impl Scenario {
             time_ns: pair.now().as_ns(),
             ..Report::default()
         };
-        report.held_acks = pair.paced().acks;
-        report.waiting_posts = pair.paced().posts;
+        report.held_acks = pair.coalesce_counts().acks;
+        report.waiting_posts = pair.coalesce_counts().posts;
         if let Some(paths) = &mut paths {
             paths.step(&mut pair, total, 0);
             report.migrations = paths.migrations;
@@ -405,7 +405,7 @@ impl Scenario {
             pair.go_the_long_way();
         }
         if self.hold_ns > 0 {
-            pair.set_pacing(self.hold_ns);
+            pair.set_coalescing(self.hold_ns);
         } else if self.ack_delay_ns > 0 {
             pair.set_ack_delay(self.ack_delay_ns);
         }

@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
-use rocade_transport::{AccessFlags, HOLD_NS, QpAttr, QpAttrMask, QpEvent, QpState, QpType, Time};
+use rocade_transport::{
+    AccessFlags, DELAYED_ACK_NS, QpAttr, QpAttrMask, QpEvent, QpState, QpType, Time,
+};
 use rocade_wire::{Operation, Psn};
 
 use super::ledger::Ledger;
@@ -127,7 +129,7 @@ impl Plan {
             latency_ns,
             gap_ns: rng.pick(&[0, 100, 1000]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
-            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, HOLD_NS]),
+            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, DELAYED_ACK_NS]),
             faults: Faults {
                 loss: rng.pick(&[0, 0, 20]),
                 duplication: rng.pick(&[0, 0, 20]),
@@ -275,7 +277,7 @@ impl<'a> Run<'a> {
         pair.set_latency(plan.latency_ns);
         pair.set_gap(plan.gap_ns);
         if plan.hold_ns > 0 {
-            pair.set_pacing(plan.hold_ns);
+            pair.set_coalescing(plan.hold_ns);
         } else if plan.ack_delay_ns > 0 {
             pair.set_ack_delay(plan.ack_delay_ns);
         }

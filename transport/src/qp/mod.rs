@@ -27,6 +27,7 @@ pub use state::{TransitionRule, experimental_rule, transition_rule};
 pub use transmit::AckTerms;
 
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
+use crate::coalesce::Coalescer;
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason, Violations};
 use crate::cross::{Cross, Managed};
@@ -36,7 +37,6 @@ use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::pace::Pace;
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::Control;
@@ -60,7 +60,7 @@ pub struct Qp {
     /// Set while congestion control is on: marks are answered, and notifications reduce the rate.
     control: Option<Box<Control>>,
     out: Outputs,
-    pace: Pace,
+    coalescer: Coalescer,
 }
 
 impl Qp {
@@ -106,7 +106,7 @@ impl Qp {
             owes: Owed::NOTHING,
             control: None,
             out: Outputs::new(config.qp_num),
-            pace: Pace::default(),
+            coalescer: Coalescer::default(),
         })
     }
 
@@ -435,24 +435,24 @@ impl Qp {
     /// Returns true if posted requests of `bytes` bytes are delayed for batching. If not, transmit
     /// everything.
     #[inline]
-    pub fn may_wait(&mut self, now: Time, bytes: u32) -> bool {
+    pub fn should_batch(&mut self, now: Time, bytes: u32) -> bool {
         let in_flight = self.state == QpState::Rts
             && self.out.completions.is_empty()
             && self.requests_in_flight();
-        self.pace.post(now, bytes, in_flight)
+        self.coalescer.post(now, bytes, in_flight)
     }
 
     /// Returns the coalescing state.
     #[inline]
     #[must_use]
-    pub const fn pace(&self) -> &Pace {
-        &self.pace
+    pub const fn coalescer(&self) -> &Coalescer {
+        &self.coalescer
     }
 
     /// Returns the coalescing state, for updates.
     #[inline]
-    pub const fn pace_mut(&mut self) -> &mut Pace {
-        &mut self.pace
+    pub const fn coalescer_mut(&mut self) -> &mut Coalescer {
+        &mut self.coalescer
     }
 
     /// Queues a receive work request.

@@ -385,7 +385,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.recv.reset();
     qp.out.completions.clear();
     qp.out.events.clear();
-    qp.pace.reset();
+    qp.coalescer.reset();
     qp.comm_est_raised = false;
     qp.has_moved = false;
     qp.peer.alternate = None;

@@ -4,8 +4,8 @@ use rocade_wire::{CreditCode, Msn, Opcode, Operation, Psn};
 
 use super::Qp;
 use crate::attr::QpState;
+use crate::coalesce::AckPlacement;
 use crate::memory::Memory;
-use crate::pace::AckTiming;
 use crate::peer::Migration;
 use crate::queue::RecvSource;
 use crate::time::Time;
@@ -23,34 +23,34 @@ pub struct AckTerms {
 }
 
 impl Qp {
-    /// Appends packets to `tx`, responses first except as [`AckTiming`] specifies. All have the
+    /// Appends packets to `tx`, responses first except as [`AckPlacement`] specifies. All have the
     /// same destination.
     ///
-    /// Call it with an empty buffer until the buffer stays empty, with [`AckTiming::Behind`] at
+    /// Call it with an empty buffer until the buffer stays empty, with [`AckPlacement::AfterFirst`] at
     /// most once.
     pub fn poll_transmit(
         &mut self,
         now: Time,
         mem: &impl Memory,
-        acks: AckTiming,
+        acks: AckPlacement,
         tx: &mut TxBuffer,
     ) {
         if self.owes.is_any() {
             self.say_what_is_owed(tx);
         }
         let acks = self.timing(acks);
-        let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
+        let behind = acks != AckPlacement::First && self.recv.lone_ack().is_some();
         if !behind {
             self.transmit_responses(now, mem, tx);
         }
         // The last request and the ACK share a run.
-        tx.stay_open(behind && acks == AckTiming::Last);
+        tx.stay_open(behind && acks == AckPlacement::AfterLast);
         self.transmit_requests(now, mem, tx);
         tx.stay_open(false);
         let its_turn = match acks {
-            AckTiming::Now | AckTiming::Behind => true,
-            AckTiming::Last => tx.is_empty() || !self.send.has_work(),
-            AckTiming::Later => !tx.is_empty(),
+            AckPlacement::First | AckPlacement::AfterFirst => true,
+            AckPlacement::AfterLast => tx.is_empty() || !self.send.has_work(),
+            AckPlacement::Defer => !tx.is_empty(),
         };
         if behind && its_turn {
             self.transmit_responses(now, mem, tx);
@@ -61,10 +61,10 @@ impl Qp {
     /// called.
     #[must_use]
     #[inline]
-    pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
+    pub fn wants_to_transmit(&self, acks: AckPlacement) -> bool {
         let holds = || {
-            acks == AckTiming::Later
-                && self.timing(acks) == AckTiming::Later
+            acks == AckPlacement::Defer
+                && self.timing(acks) == AckPlacement::Defer
                 && self.recv.lone_ack().is_some()
         };
         self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes.is_any()
@@ -72,9 +72,9 @@ impl Qp {
 
     /// In ERR there will be no requests for an ACK to follow. While paths migrate, an ACK must not
     /// be delayed from one path to the other.
-    fn timing(&self, acks: AckTiming) -> AckTiming {
+    fn timing(&self, acks: AckPlacement) -> AckPlacement {
         if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
-            AckTiming::Now
+            AckPlacement::First
         } else {
             acks
         }
@@ -149,7 +149,7 @@ impl Qp {
     }
 
     /// Returns the PSN of the ACK if it is the only packet left to send, after
-    /// [`AckTiming::Later`].
+    /// [`AckPlacement::Defer`].
     #[must_use]
     pub fn lone_ack(&self) -> Option<Psn> {
         self.recv.lone_ack()

@@ -13,11 +13,11 @@ use rocade_wire::{Packet, Qpn};
 use super::transit::Fate;
 use super::{Setup, TestMemory, TestSrq};
 use crate::attr::{QpState, QpType};
+use crate::coalesce::AckPlacement;
 use crate::completion::Completion;
 use crate::dc::DciStreams;
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::pace::AckTiming;
 use crate::peer::PacketMeta;
 use crate::qp::Qp;
 use crate::time::Time;
@@ -274,7 +274,7 @@ impl Fabric {
             tx.defer_longer_than(LONGEST_COPY);
             let node = &mut self.nodes[id.0];
             node.qp
-                .poll_transmit(self.now, &node.mem, AckTiming::Now, &mut tx);
+                .poll_transmit(self.now, &node.mem, AckPlacement::First, &mut tx);
             let is_empty = tx.is_empty();
             if !is_empty {
                 self.send_run(id, &mut tx);

@@ -9,14 +9,14 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Packet, Pkey, ShortPacket};
 
-use super::pacing::Pacing;
+use super::coalescing::Coalescing;
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestDomain, TestMemory, context};
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
+use crate::coalesce::{AckPlacement, TransmitTrigger};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::pace::{AckTiming, Cause};
 use crate::peer::PacketMeta;
 use crate::qp::Qp;
 use crate::queue::Srqn;
@@ -66,7 +66,7 @@ pub struct Pair {
     link_free: [Time; 2],
     ack_delay_ns: Option<u64>,
     acks_due: [Option<Time>; 2],
-    pub(super) pacing: Option<Pacing>,
+    pub(super) coalescing: Option<Coalescing>,
     trace: Vec<Traced>,
     tracing: bool,
     long_way: bool,
@@ -124,7 +124,7 @@ impl Pair {
             link_free: [Time::ZERO; 2],
             ack_delay_ns: None,
             acks_due: [None; 2],
-            pacing: None,
+            coalescing: None,
             trace: Vec::new(),
             tracing: true,
             long_way: false,
@@ -144,7 +144,7 @@ impl Pair {
         self.gap_ns = ns;
     }
 
-    /// Delays ACKs without other responses ([`AckTiming::Later`]) by this time. By default they are
+    /// Delays ACKs without other responses ([`AckPlacement::Defer`]) by this time. By default they are
     /// not delayed.
     pub const fn set_ack_delay(&mut self, ns: u64) {
         self.ack_delay_ns = Some(ns);
@@ -190,7 +190,7 @@ impl Pair {
 
     /// Returns one side, to change it. The resulting packets are sent in the next step.
     pub fn node_mut(&mut self, side: Side) -> &mut Node {
-        self.note(side, Cause::Other);
+        self.note(side, TransmitTrigger::Other);
         &mut self.nodes[side as usize]
     }
 
@@ -236,9 +236,11 @@ impl Pair {
         }
         let lens = wr.sges.iter().map(|sge| sge.len);
         let bytes = lens.fold(0, u32::saturating_add);
-        match &mut self.pacing {
-            Some(pacing) if qp.may_wait(self.now, bytes) => pacing.paced.posts += 1,
-            _ => self.note(side, Cause::Posted),
+        match &mut self.coalescing {
+            Some(coalescing) if qp.should_batch(self.now, bytes) => {
+                coalescing.coalesce_counts.posts += 1
+            }
+            _ => self.note(side, TransmitTrigger::Posted),
         }
         Ok(())
     }
@@ -290,10 +292,10 @@ impl Pair {
             .expect("the receive is accepted");
         if qp.state() == QpState::Err {
             // The receive was flushed.
-            self.note(side, Cause::Other);
+            self.note(side, TransmitTrigger::Other);
         } else if qp.owes_credit() {
-            let cause = qp.pace().cause_of_credit();
-            self.note(side, cause);
+            let trigger = qp.coalescer().credit_trigger();
+            self.note(side, trigger);
             self.drain(side);
         }
     }
@@ -372,7 +374,7 @@ impl Pair {
         self.now = self.now.max(next);
         for side in Side::BOTH {
             if self.acks_due[side as usize].is_some_and(|due| due <= self.now) {
-                self.drain_with(side, AckTiming::Now);
+                self.drain_with(side, AckPlacement::First);
             }
         }
         for side in Side::BOTH {
@@ -478,28 +480,28 @@ impl Pair {
         if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
-        let cause = if node.qp.receives_message() {
-            Cause::ReceivedPart
+        let trigger = if node.qp.receives_message() {
+            TransmitTrigger::ReceivedPart
         } else {
-            Cause::Received
+            TransmitTrigger::Received
         };
-        self.note(to, cause);
+        self.note(to, trigger);
     }
 
     pub(super) fn drain(&mut self, side: Side) {
-        if self.pacing.is_some() {
-            self.drain_paced(side);
+        if self.coalescing.is_some() {
+            self.drain_coalesced(side);
             return;
         }
         let acks = if self.ack_delay_ns.is_some() {
-            AckTiming::Later
+            AckPlacement::Defer
         } else {
-            AckTiming::Now
+            AckPlacement::First
         };
         self.drain_with(side, acks);
     }
 
-    pub(super) fn drain_with(&mut self, side: Side, acks: AckTiming) {
+    pub(super) fn drain_with(&mut self, side: Side, acks: AckPlacement) {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
         tx.defer_longer_than(LONGEST_COPY);
         loop {

@@ -8,7 +8,7 @@ use super::responder::{answer, target, write_only};
 use super::{read, register, register_filled, send, statuses, write};
 use crate::testing::{Pair, Side, TestMemory};
 use crate::{
-    AckTiming, Counters, DropReason, PacketMeta, QpAttr, QpAttrMask, QpState, QpType, Time,
+    AckPlacement, Counters, DropReason, PacketMeta, QpAttr, QpAttrMask, QpState, QpType, Time,
     WcStatus,
 };
 
@@ -260,7 +260,7 @@ fn responses_that_wait_end_with_their_queue_pair() {
         &QpAttr::default(),
     );
     assert_eq!(pair.node(Side::B).qp.next_timeout(), None);
-    assert!(!pair.node(Side::B).qp.wants_to_transmit(AckTiming::Now));
+    assert!(!pair.node(Side::B).qp.wants_to_transmit(AckPlacement::First));
 }
 
 fn unreliable() -> Pair {

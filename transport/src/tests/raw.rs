@@ -8,7 +8,7 @@ use super::states::setup;
 use super::{pattern, statuses};
 use crate::testing::{Region, Setup, TestMemory, TestSrq, context};
 use crate::{
-    AccessFlags, AckTiming, Completion, DropReason, Frame, FrameOrder, ImmOrInv, MAX_TSO,
+    AccessFlags, AckPlacement, Completion, DropReason, Frame, FrameOrder, ImmOrInv, MAX_TSO,
     MAX_TSO_HEADER, PostError, Qp, QpAttr, QpAttrMask, QpEvent, QpState, QpType, SendFlags, SendOp,
     SendWr, Sge, Time, Tso, TxBuffer, WcFlags, WcOpcode, WcStatus,
 };
@@ -389,7 +389,8 @@ fn packets_of_other_services_are_not_for_it() {
     assert!(rig.completions().is_empty());
     let mut tx = TxBuffer::new(4096, 8);
     rig.post(1, 60).unwrap();
-    assert!(!rig.qp.wants_to_transmit(AckTiming::Now));
-    rig.qp.poll_transmit(NOW, &rig.mem, AckTiming::Now, &mut tx);
+    assert!(!rig.qp.wants_to_transmit(AckPlacement::First));
+    rig.qp
+        .poll_transmit(NOW, &rig.mem, AckPlacement::First, &mut tx);
     assert!(tx.is_empty(), "next_frame returns frames");
 }

@@ -7,7 +7,7 @@ use rocade_wire::{Opcode, Operation, Packet, Psn};
 
 use super::{ALL, PMTU, PSN, Request, answer_text, answers, pattern, register_filled, statuses};
 use crate::testing::{Pair, Region, Setup, Side, TestMemory};
-use crate::{AckTiming, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus};
+use crate::{AckPlacement, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus};
 
 use Operation::{
     CmpSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendMiddle, SendOnly, WriteFirst,
@@ -432,14 +432,14 @@ fn a_read_that_fails_midway_names_the_missing_response() {
     };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let mut tx = TxBuffer::new(9000, 1);
-    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckPlacement::First, &mut tx);
     assert_eq!(
         answer_text(&Packet::parse(tx.bytes()).unwrap()),
         "ReadResponseFirst ACK psn=0 msn=1"
     );
     tx.clear();
     mem.deregister(&region);
-    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckPlacement::First, &mut tx);
     assert_eq!(
         answer_text(&Packet::parse(tx.bytes()).unwrap()),
         "NAK REMOTE_ACCESS psn=1 msn=1"
@@ -449,7 +449,7 @@ fn a_read_that_fails_midway_names_the_missing_response() {
         (QpState::Err, Some(QpEvent::AccessErr))
     );
     tx.clear();
-    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckPlacement::First, &mut tx);
     assert!(tx.is_empty());
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::testing::{Pair, Setup, Side, TestMemory};
 use crate::{
-    AccessFlags, AckTiming, Deferred, Extent, ImmOrInv, PacketMeta, PostError, Qp, QpState,
+    AccessFlags, AckPlacement, Deferred, Extent, ImmOrInv, PacketMeta, PostError, Qp, QpState,
     SendFlags, SendOp, SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
 };
 
@@ -508,7 +508,7 @@ fn owing(mem: &TestMemory) -> Qp {
 }
 
 /// Returns the runs of a QP with an ACK and a SEND to transmit.
-fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
+fn runs(timing: AckPlacement, payload_len: u32) -> Vec<Vec<Operation>> {
     let mem = TestMemory::new();
     let region = mem.register(payload_len.max(8), AccessFlags::all());
     let mut qp = owing(&mem);
@@ -534,7 +534,7 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
 }
 
 /// Returns the first of the runs.
-fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
+fn first_run(timing: AckPlacement, payload_len: u32) -> Vec<Operation> {
     runs(timing, payload_len).swap_remove(0)
 }
 
@@ -545,13 +545,13 @@ fn a_lone_acknowledgement_can_be_taken() {
     let mem = TestMemory::new();
     let (mut taken, mut polled) = (owing(&mem), owing(&mem));
     let mut tx = TxBuffer::new(9000, 9);
-    polled.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+    polled.poll_transmit(Time::ZERO, &mem, AckPlacement::First, &mut tx);
     let ack = taken.take_lone_ack().unwrap();
     assert_eq!(&ack, tx.bytes());
     assert_eq!(taken.counters(), polled.counters());
     assert_eq!(taken.take_lone_ack(), None);
     assert_eq!(taken.lone_ack(), None);
-    assert!(!taken.wants_to_transmit(AckTiming::Now));
+    assert!(!taken.wants_to_transmit(AckPlacement::First));
 }
 
 //= RC-ACK-01 type=test
@@ -559,15 +559,19 @@ fn a_lone_acknowledgement_can_be_taken() {
 fn an_acknowledgement_leaves_in_one_run_with_the_answer() {
     let (ack, only) = (Operation::Acknowledge, Operation::SendOnly);
     assert_eq!(
-        first_run(AckTiming::Now, 8),
+        first_run(AckPlacement::First, 8),
         [ack],
         "a longer segment cannot follow"
     );
-    assert_eq!(first_run(AckTiming::Now, 4), [ack, only]);
-    assert_eq!(first_run(AckTiming::Behind, 8), [only, ack]);
-    assert_eq!(first_run(AckTiming::Later, 8), [only, ack]);
-    assert_eq!(first_run(AckTiming::Behind, 0), [only], "the ACK is longer");
-    assert_eq!(first_run(AckTiming::Last, 8), [only, ack]);
+    assert_eq!(first_run(AckPlacement::First, 4), [ack, only]);
+    assert_eq!(first_run(AckPlacement::AfterFirst, 8), [only, ack]);
+    assert_eq!(first_run(AckPlacement::Defer, 8), [only, ack]);
+    assert_eq!(
+        first_run(AckPlacement::AfterFirst, 0),
+        [only],
+        "the ACK is longer"
+    );
+    assert_eq!(first_run(AckPlacement::AfterLast, 8), [only, ack]);
 }
 
 //= RC-ACK-01 type=test
@@ -578,11 +582,23 @@ fn an_acknowledgement_leaves_behind_the_whole_answer() {
         let place = |run: &Vec<_>| run.iter().position(|&op| op == Operation::Acknowledge);
         runs.iter().map(place).collect::<Vec<_>>()
     };
-    assert_eq!(ack_in(AckTiming::Last, 20 * PMTU), [None, None, Some(4)]);
-    assert_eq!(ack_in(AckTiming::Behind, 20 * PMTU), [Some(8), None, None]);
+    assert_eq!(
+        ack_in(AckPlacement::AfterLast, 20 * PMTU),
+        [None, None, Some(4)]
+    );
+    assert_eq!(
+        ack_in(AckPlacement::AfterFirst, 20 * PMTU),
+        [Some(8), None, None]
+    );
     // A shorter packet at the end would end the run.
-    assert_eq!(ack_in(AckTiming::Last, 2 * PMTU + 4), [None, Some(1)]);
-    assert_eq!(ack_in(AckTiming::Behind, 2 * PMTU + 4), [None, Some(0)]);
+    assert_eq!(
+        ack_in(AckPlacement::AfterLast, 2 * PMTU + 4),
+        [None, Some(1)]
+    );
+    assert_eq!(
+        ack_in(AckPlacement::AfterFirst, 2 * PMTU + 4),
+        [None, Some(0)]
+    );
 }
 
 #[test]
@@ -606,7 +622,7 @@ fn long_payloads_are_left_to_the_caller() {
     let mut tx = TxBuffer::new(9000, 8);
     tx.defer_longer_than(PMTU as usize - 1);
     node.qp
-        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+        .poll_transmit(Time::ZERO, &node.mem, AckPlacement::First, &mut tx);
     // The second message comes from two entries.
     let pmtu = PMTU as usize;
     let segment_len = pmtu + 16;
@@ -662,7 +678,7 @@ fn memory_in_pieces_is_not_left_to_the_caller() {
     let mut tx = TxBuffer::new(9000, 8);
     tx.defer_longer_than(0);
     node.qp
-        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+        .poll_transmit(Time::ZERO, &node.mem, AckPlacement::First, &mut tx);
     assert!(!tx.is_empty());
     assert_eq!(tx.deferred(), []);
 }

@@ -13,7 +13,7 @@ use rocade_wire::{Bth, Deth, Headers, ImmDt, Opcode, Operation, Packet, Psn, Qke
 use super::{PMTU, pattern, read, register, register_filled, send, statuses, write};
 use crate::testing::{CONTEXT_MTU, Fate, Pair, Setup, Side, TestMemory, context};
 use crate::{
-    AccessFlags, AckTiming, Destination, DropReason, ImmOrInv, PacketMeta, PostError, QpAttr,
+    AccessFlags, AckPlacement, Destination, DropReason, ImmOrInv, PacketMeta, PostError, QpAttr,
     QpAttrMask, QpEvent, QpState, QpType, RouteTag, SendFlags, SendOp, SendWr, Sge, Time, TxBuffer,
     WcFlags, WcOpcode, WcStatus,
 };
@@ -257,7 +257,7 @@ fn draining_ends_what_has_begun() {
     let node = pair.node_mut(Side::A);
     let mut tx = TxBuffer::new(8 * PMTU as usize, 64);
     node.qp
-        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+        .poll_transmit(Time::ZERO, &node.mem, AckPlacement::First, &mut tx);
     assert!(!tx.is_empty() && node.qp.requests_in_flight());
     let attr = QpAttr {
         en_sqd_async_notify: true,

@@ -292,7 +292,12 @@ fn an_initiator_may_be_managed() {
     fabric.post(dci, to[1], 4, write(&there[1], 0), &[here.part(0, 8)]);
     fabric.run();
     assert_eq!((done(&mut fabric, dci), gate.posted()), (Vec::new(), 4));
-    assert!(!fabric.node(dci).qp.wants_to_transmit(crate::AckTiming::Now));
+    assert!(
+        !fabric
+            .node(dci)
+            .qp
+            .wants_to_transmit(crate::AckPlacement::First)
+    );
     for (until, expected) in [(1, &[1][..]), (3, &[2, 3]), (3, &[]), (4, &[4])] {
         gate.release_to(until);
         fabric.drain(dci);

@@ -193,7 +193,7 @@ fn fill(pair: &mut Pair) -> TxBuffer {
     let mut tx = TxBuffer::new(8 * PMTU as usize, 64);
     let node = pair.node_mut(Side::A);
     node.qp
-        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+        .poll_transmit(Time::ZERO, &node.mem, AckPlacement::First, &mut tx);
     assert!(!tx.is_empty());
     tx
 }
@@ -228,7 +228,7 @@ fn uc_an_invalidation_waits_for_what_is_before_it() {
     tx.clear();
     let node = pair.node_mut(Side::A);
     node.qp
-        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+        .poll_transmit(Time::ZERO, &node.mem, AckPlacement::First, &mut tx);
     assert!(!node.mem.is_bound(rkey));
     assert_eq!(tx.segments(), 1, "the other SEND follows");
     pair.run();

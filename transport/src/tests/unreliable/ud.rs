@@ -342,7 +342,7 @@ fn a_run_takes_one_route_and_may_have_many_destinations() {
     let mut psn = Psn::new(setup.attr.sq_psn);
     loop {
         tx.clear();
-        qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+        qp.poll_transmit(Time::ZERO, &mem, AckPlacement::First, &mut tx);
         // Only the previous content of the buffer is complete.
         assert_eq!(
             qp.pending_completions().len(),

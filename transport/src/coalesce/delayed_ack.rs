@@ -9,23 +9,23 @@
 
 use rocade_wire::Psn;
 
-use super::{AckTiming, Cause, HOLD_NS, NEVER};
+use super::{AckPlacement, DELAYED_ACK_NS, NEVER, TransmitTrigger};
 use crate::time::Time;
 
 /// The longest time between a message and a message of the application that counts as its reply.
-pub const ANSWER_NS: u64 = 60_000;
+pub const RESPONSE_WINDOW_NS: u64 = 60_000;
 /// Least number of replies in a row before ACKs are delayed.
-const HABIT: u8 = 8;
+const MIN_REPLY_STREAK: u8 = 8;
 /// Upper bound of the number of replies in a row before ACKs are delayed.
-const FIRM_HABIT: u8 = 64;
+const MAX_REPLY_STREAK: u8 = 64;
 /// Time without a delayed ACK after which a QP is no longer checked for one.
-const FORGET_NS: u64 = 40 * HOLD_NS;
+const FORGET_NS: u64 = 40 * DELAYED_ACK_NS;
 
 /// Prediction of the application's replies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answers {
+pub(super) struct DelayedAck {
     /// Time of the ACK of the message that waits for its reply. [`NEVER`] for none.
-    asked: Time,
+    acked_at: Time,
     /// Start of the current ACK delay. [`NEVER`] for none.
     held_since: Time,
     /// Start of the last ACK delay. [`NEVER`] if there was none recently.
@@ -33,39 +33,41 @@ pub(super) struct Answers {
     /// PSN of the delayed ACK.
     held: Psn,
     /// Messages in a row with an immediate reply.
-    answered: u8,
+    reply_streak: u8,
     /// Number of replies in a row before ACKs are delayed. Each wrong prediction raises it.
-    habit: u8,
+    required_streak: u8,
 }
 
-impl Default for Answers {
+impl Default for DelayedAck {
     fn default() -> Self {
         Self {
-            asked: NEVER,
+            acked_at: NEVER,
             held_since: NEVER,
             last_held: NEVER,
             held: Psn::new(0),
-            answered: 0,
-            habit: HABIT,
+            reply_streak: 0,
+            required_streak: MIN_REPLY_STREAK,
         }
     }
 }
 
-impl Answers {
+impl DelayedAck {
     /// Returns true if a reply to the received message is expected.
-    pub(super) const fn expects_answer(&self) -> bool {
-        self.answered >= self.habit
+    pub(super) const fn expects_reply(&self) -> bool {
+        self.reply_streak >= self.required_streak
     }
 
     /// Returns when an ACK without other responses is sent.
-    pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
-        match cause {
-            Cause::Received if self.expects_answer() && may_hold => AckTiming::Later,
+    pub(super) const fn placement(&self, trigger: TransmitTrigger, may_hold: bool) -> AckPlacement {
+        match trigger {
+            TransmitTrigger::Received if self.expects_reply() && may_hold => AckPlacement::Defer,
             // The peer waits for the reply: the reply has to arrive before the peer's own message
             // completes.
-            Cause::Posted if self.answered > 0 => AckTiming::Last,
-            Cause::Posted => AckTiming::Behind,
-            Cause::Received | Cause::ReceivedPart | Cause::Other => AckTiming::Now,
+            TransmitTrigger::Posted if self.reply_streak > 0 => AckPlacement::AfterLast,
+            TransmitTrigger::Posted => AckPlacement::AfterFirst,
+            TransmitTrigger::Received | TransmitTrigger::ReceivedPart | TransmitTrigger::Other => {
+                AckPlacement::First
+            }
         }
     }
 
@@ -73,7 +75,7 @@ impl Answers {
     /// `waiting` is the PSN of a delayed ACK.
     pub(super) fn transmitted(
         &mut self,
-        cause: Cause,
+        trigger: TransmitTrigger,
         now: Time,
         acked: bool,
         waiting: Option<Psn>,
@@ -86,50 +88,52 @@ impl Answers {
                 self.held_since = self.held_since.min(now);
             }
         }
-        match (cause, was_held, waiting) {
-            (Cause::Received, None, Some(_)) => self.last_held = now,
+        match (trigger, was_held, waiting) {
+            (TransmitTrigger::Received, None, Some(_)) => self.last_held = now,
             // A second message before the reply to the first: replies do not follow messages.
-            (Cause::Received, Some(held), Some(psn)) if held != psn => self.disappoint(),
-            (Cause::Received, None, None) if acked => {
-                let unanswered = self.asked != NEVER;
-                self.asked = now;
-                self.answered = if unanswered { 0 } else { self.answered };
+            (TransmitTrigger::Received, Some(held), Some(psn)) if held != psn => self.note_miss(),
+            (TransmitTrigger::Received, None, None) if acked => {
+                let unanswered = self.acked_at != NEVER;
+                self.acked_at = now;
+                self.reply_streak = if unanswered { 0 } else { self.reply_streak };
             }
-            (Cause::Posted, Some(_), None) => {
-                self.was_answered();
-                self.habit = self.habit.max(HABIT + 1) - 1;
+            (TransmitTrigger::Posted, Some(_), None) => {
+                self.note_reply();
+                self.required_streak = self.required_streak.max(MIN_REPLY_STREAK + 1) - 1;
             }
-            (Cause::Posted, None, None) => {
+            (TransmitTrigger::Posted, None, None) => {
                 // A fast reply may carry the ACK before the receiving thread gets to send it.
-                let asked = if acked {
-                    self.asked.min(now)
+                let acked_at = if acked {
+                    self.acked_at.min(now)
                 } else {
-                    self.asked
+                    self.acked_at
                 };
-                self.asked = NEVER;
-                if asked != NEVER {
-                    if now.ns_since(asked) <= ANSWER_NS {
-                        self.was_answered();
+                self.acked_at = NEVER;
+                if acked_at != NEVER {
+                    if now.ns_since(acked_at) <= RESPONSE_WINDOW_NS {
+                        self.note_reply();
                     } else {
-                        self.answered = 0;
+                        self.reply_streak = 0;
                     }
                 }
             }
-            (Cause::Other | Cause::ReceivedPart, Some(_), _) => self.disappoint(),
+            (TransmitTrigger::Other | TransmitTrigger::ReceivedPart, Some(_), _) => {
+                self.note_miss()
+            }
             _ => {}
         }
     }
 
-    fn was_answered(&mut self) {
-        self.answered = self.answered.saturating_add(1).min(FIRM_HABIT);
+    fn note_reply(&mut self) {
+        self.reply_streak = self.reply_streak.saturating_add(1).min(MAX_REPLY_STREAK);
     }
 
     /// Notes a wrong prediction. A long series survives one: the application, or its peer, may have
     /// been interrupted.
-    fn disappoint(&mut self) {
-        self.answered /= 4;
-        if self.answered < self.habit {
-            self.habit = self.habit.saturating_mul(2).min(FIRM_HABIT);
+    fn note_miss(&mut self) {
+        self.reply_streak /= 4;
+        if self.reply_streak < self.required_streak {
+            self.required_streak = self.required_streak.saturating_mul(2).min(MAX_REPLY_STREAK);
         }
     }
 
@@ -157,25 +161,33 @@ mod tests {
         Time::from_ns(us * 1_000)
     }
 
-    fn holds_for(hold: &Answers, ns: u64, now: Time) -> bool {
+    fn holds_for(hold: &DelayedAck, ns: u64, now: Time) -> bool {
         hold.held_since()
             .is_some_and(|since| now.ns_since(since) >= ns)
     }
 
     /// Receives a message at a time in µs. Returns true if its ACK was delayed.
-    fn message(hold: &mut Answers, psn: u32, us: u64) -> bool {
-        let held = hold.timing(Cause::Received, true) == AckTiming::Later;
-        hold.transmitted(Cause::Received, at(us), !held, held.then(|| Psn::new(psn)));
+    fn message(hold: &mut DelayedAck, psn: u32, us: u64) -> bool {
+        let held = hold.placement(TransmitTrigger::Received, true) == AckPlacement::Defer;
+        hold.transmitted(
+            TransmitTrigger::Received,
+            at(us),
+            !held,
+            held.then(|| Psn::new(psn)),
+        );
         held
     }
 
-    fn answer(hold: &mut Answers, us: u64) {
-        assert_ne!(hold.timing(Cause::Posted, true), AckTiming::Now);
-        hold.transmitted(Cause::Posted, at(us), true, None);
+    fn answer(hold: &mut DelayedAck, us: u64) {
+        assert_ne!(
+            hold.placement(TransmitTrigger::Posted, true),
+            AckPlacement::First
+        );
+        hold.transmitted(TransmitTrigger::Posted, at(us), true, None);
     }
 
     /// Exchanges some messages and replies, 10 µs apart. Returns how many ACKs were delayed.
-    fn converse(hold: &mut Answers, from_us: u64, count: u64) -> u64 {
+    fn converse(hold: &mut DelayedAck, from_us: u64, count: u64) -> u64 {
         let mut held = 0;
         for index in 0..count {
             let us = from_us + 10 * index;
@@ -186,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn only_conversations_hold_acknowledgements() {
-        let mut hold = Answers::default();
+    fn only_replies_in_a_row_delay_acknowledgements() {
+        let mut hold = DelayedAck::default();
         assert_eq!(converse(&mut hold, 0, 20), 12, "all after eight replies");
-        let mut hold = Answers::default();
+        let mut hold = DelayedAck::default();
         for index in 0..100 {
             assert!(!message(&mut hold, 0, index), "no replies");
         }
@@ -198,46 +210,58 @@ mod tests {
             answer(&mut hold, index * 200 + 100);
         }
         assert!(!message(&mut hold, 0, 30_000), "the replies came late");
-        let mut hold = Answers::default();
+        let mut hold = DelayedAck::default();
         converse(&mut hold, 0, 8);
-        assert_eq!(hold.timing(Cause::Received, false), AckTiming::Now);
+        assert_eq!(
+            hold.placement(TransmitTrigger::Received, false),
+            AckPlacement::First
+        );
     }
 
     #[test]
-    fn an_answer_that_takes_the_acknowledgement_along_counts() {
-        let mut hold = Answers::default();
+    fn a_reply_that_carries_the_acknowledgement_counts() {
+        let mut hold = DelayedAck::default();
         for index in 0..8 {
             // The posting thread was faster than the receiving thread.
-            hold.transmitted(Cause::Posted, at(10 * index), true, None);
-            hold.transmitted(Cause::Received, at(10 * index + 1), false, None);
+            hold.transmitted(TransmitTrigger::Posted, at(10 * index), true, None);
+            hold.transmitted(TransmitTrigger::Received, at(10 * index + 1), false, None);
         }
         assert!(message(&mut hold, 0, 100));
     }
 
     #[test]
     fn long_messages_are_acknowledged_on_the_way() {
-        let mut hold = Answers::default();
+        let mut hold = DelayedAck::default();
         converse(&mut hold, 0, 8);
         for us in 100..110 {
-            assert_eq!(hold.timing(Cause::ReceivedPart, true), AckTiming::Now);
-            hold.transmitted(Cause::ReceivedPart, at(us), true, None);
+            assert_eq!(
+                hold.placement(TransmitTrigger::ReceivedPart, true),
+                AckPlacement::First
+            );
+            hold.transmitted(TransmitTrigger::ReceivedPart, at(us), true, None);
         }
         assert!(message(&mut hold, 0, 110), "the last ACK is delayed");
-        assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Last);
-        hold.transmitted(Cause::ReceivedPart, at(111), true, None);
+        assert_eq!(
+            hold.placement(TransmitTrigger::Posted, true),
+            AckPlacement::AfterLast
+        );
+        hold.transmitted(TransmitTrigger::ReceivedPart, at(111), true, None);
         assert!(!message(&mut hold, 1, 120), "a message before the reply");
     }
 
     //= RXE-111 type=test
     #[test]
-    fn a_hold_ends_and_is_a_disappointment() {
-        let mut hold = Answers::default();
+    fn a_hold_that_ends_without_a_reply_lowers_the_streak() {
+        let mut hold = DelayedAck::default();
         converse(&mut hold, 0, 8);
         assert!(message(&mut hold, 0, 100));
-        assert!(!holds_for(&hold, HOLD_NS, at(300)));
-        assert!(holds_for(&hold, HOLD_NS, at(350)));
-        assert_eq!(hold.timing(Cause::Other, true), AckTiming::Now);
-        hold.transmitted(Cause::Other, at(350), true, None);
+        assert!(!holds_for(&hold, DELAYED_ACK_NS, at(300)));
+        assert!(holds_for(&hold, DELAYED_ACK_NS, at(350)));
+        assert_eq!(
+            hold.placement(TransmitTrigger::Other, true),
+            AckPlacement::First
+        );
+        hold.transmitted(TransmitTrigger::Other, at(350), true, None);
         assert!(!holds_for(&hold, 0, at(350)));
         assert_eq!(
             converse(&mut hold, 400, 14),
@@ -248,19 +272,19 @@ mod tests {
     }
 
     #[test]
-    fn a_firm_habit_survives_interruptions() {
-        let mut hold = Answers::default();
+    fn a_long_reply_streak_survives_interruptions() {
+        let mut hold = DelayedAck::default();
         assert_eq!(converse(&mut hold, 0, 100), 92);
         for us in [1_100, 1_500] {
             assert!(message(&mut hold, 0, us));
-            hold.transmitted(Cause::Other, at(us + 300), true, None);
+            hold.transmitted(TransmitTrigger::Other, at(us + 300), true, None);
         }
         assert!(!message(&mut hold, 0, 2_000));
     }
 
     #[test]
-    fn a_stream_is_no_conversation() {
-        let mut hold = Answers::default();
+    fn a_stream_without_replies_is_not_delayed() {
+        let mut hold = DelayedAck::default();
         converse(&mut hold, 0, 8);
         assert!(message(&mut hold, 1, 100));
         assert!(
@@ -272,19 +296,19 @@ mod tests {
     }
 
     #[test]
-    fn somebody_looks_after_a_qp_as_long_as_needed() {
-        let mut hold = Answers::default();
+    fn a_qp_is_checked_as_long_as_needed() {
+        let mut hold = DelayedAck::default();
         assert!(hold.forget(at(0)), "no ACK was delayed");
         converse(&mut hold, 0, 8);
         let psn = Some(Psn::new(0));
-        hold.transmitted(Cause::Received, at(100), false, psn);
+        hold.transmitted(TransmitTrigger::Received, at(100), false, psn);
         assert!(!hold.forget(at(100)));
         answer(&mut hold, 101);
-        hold.transmitted(Cause::Received, at(110), false, psn);
+        hold.transmitted(TransmitTrigger::Received, at(110), false, psn);
         answer(&mut hold, 111);
         assert!(!hold.forget(at(200)));
         assert!(hold.forget(at(110 + FORGET_NS / 1_000)));
-        hold.transmitted(Cause::Received, at(50_000), false, psn);
+        hold.transmitted(TransmitTrigger::Received, at(50_000), false, psn);
         assert!(!hold.forget(at(1_000_000)), "while an ACK is delayed");
     }
 }

@@ -3,8 +3,8 @@
 use rocade_wire::Operation;
 
 use super::{operations, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Paced, Pair, Side};
-use crate::{HOLD_NS, QpAttr, QpAttrMask, QpState, WAIT_NS, WcStatus};
+use crate::testing::{CoalesceCounts, Fate, Pair, Side};
+use crate::{BATCH_DELAY_NS, DELAYED_ACK_NS, QpAttr, QpAttrMask, QpState, WcStatus};
 
 const LATENCY_NS: u64 = 5_000;
 
@@ -28,12 +28,12 @@ fn converse(pair: &mut Pair, rounds: u64) {
 #[test]
 fn in_a_conversation_acknowledgements_leave_with_the_answers() {
     let mut pair = Pair::default();
-    pair.set_pacing(HOLD_NS);
+    pair.set_coalescing(DELAYED_ACK_NS);
     converse(&mut pair, 20);
-    let paced = pair.paced();
-    assert!(paced.acks >= 20, "{paced:?}");
+    let coalesce_counts = pair.coalesce_counts();
+    assert!(coalesce_counts.acks >= 20, "{coalesce_counts:?}");
     assert_eq!(
-        (paced.lone_acks, paced.posts),
+        (coalesce_counts.lone_acks, coalesce_counts.posts),
         (0, 0),
         "{}",
         pair.trace_text()
@@ -44,8 +44,8 @@ fn in_a_conversation_acknowledgements_leave_with_the_answers() {
     pair.clear_trace();
     pair.run();
     assert_eq!(operations(&pair, Side::A), [(Operation::Acknowledge, 19)]);
-    assert!(pair.now().ns_since(asked) >= HOLD_NS - LATENCY_NS);
-    assert_eq!(pair.paced().lone_acks, 1);
+    assert!(pair.now().ns_since(asked) >= DELAYED_ACK_NS - LATENCY_NS);
+    assert_eq!(pair.coalesce_counts().lone_acks, 1);
     assert_eq!(pair.take_completions(Side::B).len(), 1);
     assert_eq!(pair.take_completions(Side::A).len(), 40);
     for side in Side::BOTH {
@@ -71,13 +71,13 @@ fn an_acknowledgement_that_is_held_survives_whatever_ends_the_queue_pair() {
     ];
     for end in ends {
         let mut pair = Pair::default();
-        pair.set_pacing(1_000_000_000);
+        pair.set_coalescing(1_000_000_000);
         converse(&mut pair, 20);
-        assert!(pair.node(Side::A).qp.pace().held_since().is_some());
+        assert!(pair.node(Side::A).qp.coalescer().held_since().is_some());
         assert_eq!(pair.take_completions(Side::B).len(), 39);
         end(&mut pair);
         pair.run_for(LATENCY_NS);
-        assert!(pair.node(Side::A).qp.pace().held_since().is_none());
+        assert!(pair.node(Side::A).qp.coalescer().held_since().is_none());
         let last = statuses(&pair.take_completions(Side::B));
         assert_eq!(last, [(39, WcStatus::Success)]);
     }
@@ -92,13 +92,13 @@ fn burst(pair: &mut Pair, count: u64) -> u64 {
         pair.send(Side::A, wr_id, write(&there), &[here.sge()]);
         pair.drain_both();
     }
-    pair.paced().posts
+    pair.coalesce_counts().posts
 }
 
 #[test]
 fn a_burst_of_posts_leaves_together() {
     let mut pair = Pair::default();
-    pair.set_pacing(HOLD_NS);
+    pair.set_coalescing(DELAYED_ACK_NS);
     assert_eq!(burst(&mut pair, 12), 12 - 4);
     assert_eq!(operations(&pair, Side::A).len(), 4);
     let begin = pair.now();
@@ -107,16 +107,16 @@ fn a_burst_of_posts_leaves_together() {
     assert_eq!(operations(&pair, Side::A).len(), 12);
     pair.run();
     assert_eq!(pair.take_completions(Side::A).len(), 12);
-    assert!(pair.now().ns_since(begin) < WAIT_NS);
+    assert!(pair.now().ns_since(begin) < BATCH_DELAY_NS);
 }
 
 #[test]
 fn posts_do_not_wait_for_ever() {
     let mut pair = Pair::default();
-    pair.set_pacing(HOLD_NS);
+    pair.set_coalescing(DELAYED_ACK_NS);
     pair.set_network(|_| Fate::Drop);
     burst(&mut pair, 12);
-    pair.run_for(WAIT_NS - 1);
+    pair.run_for(BATCH_DELAY_NS - 1);
     assert_eq!(operations(&pair, Side::A).len(), 4);
     pair.run_for(1);
     assert_eq!(operations(&pair, Side::A).len(), 12);
@@ -124,10 +124,10 @@ fn posts_do_not_wait_for_ever() {
     pair.run();
     assert_eq!(pair.take_completions(Side::A).len(), 12);
     assert_eq!(
-        pair.paced(),
-        Paced {
+        pair.coalesce_counts(),
+        CoalesceCounts {
             posts: 8,
-            ..Paced::default()
+            ..CoalesceCounts::default()
         }
     );
 }

@@ -7,7 +7,7 @@
 //! delayed too long, the prediction was wrong, and the next burst has to be longer before posts are
 //! delayed.
 
-use super::WAIT_NS;
+use super::BATCH_DELAY_NS;
 use crate::time::Time;
 
 /// The longest gap to a delayed post within a burst.
@@ -23,7 +23,7 @@ const MAX_WAITING_BYTES: u32 = 32 << 10;
 
 /// Prediction of the application's posts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Burst {
+pub(super) struct PostBatcher {
     last_post: Time,
     since: Time,
     /// Delayed bytes and posts.
@@ -35,7 +35,7 @@ pub(super) struct Burst {
     at_once: u16,
 }
 
-impl Default for Burst {
+impl Default for PostBatcher {
     fn default() -> Self {
         Self {
             last_post: Time::ZERO,
@@ -48,11 +48,11 @@ impl Default for Burst {
     }
 }
 
-impl Burst {
+impl PostBatcher {
     /// Returns true if a post of `bytes` bytes may be delayed. `in_flight` is true if packets of
     /// the QP are in flight.
     #[inline]
-    pub(super) fn may_wait(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
+    pub(super) fn should_batch(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
         let gap_ns = if self.posts > 0 {
             GAP_NS
         } else {
@@ -78,13 +78,13 @@ impl Burst {
 
     /// Allows each post to be delayed from now on, even the first of a burst.
     #[cfg(any(test, feature = "test-utils"))]
-    pub(super) const fn do_not_hurry(&mut self) {
+    pub(super) const fn batch_every_post(&mut self) {
         self.at_once = 0;
     }
 
     /// Notes that the QP transmits all that it may.
     #[inline]
-    pub(super) const fn rung(&mut self) {
+    pub(super) const fn flush(&mut self) {
         self.posts = 0;
         self.bytes = 0;
     }
@@ -101,7 +101,7 @@ impl Burst {
 
     /// Returns true if a post was delayed too long. Then the application has stopped posting.
     pub(super) fn is_overdue(&mut self, now: Time) -> bool {
-        let overdue = self.waits() && now.ns_since(self.since) >= WAIT_NS / 2;
+        let overdue = self.waits() && now.ns_since(self.since) >= BATCH_DELAY_NS / 2;
         if overdue {
             self.at_once = self.at_once.saturating_mul(2).min(MAX_AT_ONCE);
         }
@@ -117,51 +117,51 @@ mod tests {
 
     /// Posts 64 bytes every `gap_ns`. Returns how many of `count` posts were delayed, and how often
     /// all were transmitted.
-    fn burst(posts: &mut Burst, count: u64, gap_ns: u64) -> (u64, u64) {
-        let (mut waited, mut rung) = (0, 0);
+    fn burst(posts: &mut PostBatcher, count: u64, gap_ns: u64) -> (u64, u64) {
+        let (mut waited, mut flushes) = (0, 0);
         for index in 0..count {
-            if posts.may_wait(Time::from_ns(START_NS + index * gap_ns), 64, true) {
+            if posts.should_batch(Time::from_ns(START_NS + index * gap_ns), 64, true) {
                 waited += 1;
             } else {
-                posts.rung();
-                rung += 1;
+                posts.flush();
+                flushes += 1;
             }
         }
-        (waited, rung)
+        (waited, flushes)
     }
 
     #[test]
     fn only_bursts_wait_and_not_forever() {
-        assert_eq!(burst(&mut Burst::default(), 4, 500), (0, 4));
-        let (waited, rung) = burst(&mut Burst::default(), 4 + 10 * 32, 500);
-        assert_eq!((waited, rung), (310, 14));
-        assert_eq!(burst(&mut Burst::default(), 100, 7_000), (0, 100));
+        assert_eq!(burst(&mut PostBatcher::default(), 4, 500), (0, 4));
+        let (waited, flushes) = burst(&mut PostBatcher::default(), 4 + 10 * 32, 500);
+        assert_eq!((waited, flushes), (310, 14));
+        assert_eq!(burst(&mut PostBatcher::default(), 100, 7_000), (0, 100));
         // After a transmission the permitted gap is longer, but after a delayed post the next one
         // comes too late.
-        let (waited, rung) = burst(&mut Burst::default(), 100, 3_000);
-        assert!(waited < rung, "{waited} delayed, {rung} sent");
+        let (waited, flushes) = burst(&mut PostBatcher::default(), 100, 3_000);
+        assert!(waited < flushes, "{waited} delayed, {flushes} sent");
     }
 
     #[test]
     fn nothing_waits_where_no_packet_is_on_its_way_or_much_waits() {
-        let mut posts = Burst::default();
+        let mut posts = PostBatcher::default();
         burst(&mut posts, 4, 500);
         let at = |us: u64| Time::from_ns(START_NS + us * 1_000);
-        assert!(!posts.may_wait(at(2), 64, false));
-        assert!(posts.may_wait(at(3), MAX_WAITING_BYTES - 1, true));
-        assert!(!posts.may_wait(at(3), 1, true));
+        assert!(!posts.should_batch(at(2), 64, false));
+        assert!(posts.should_batch(at(3), MAX_WAITING_BYTES - 1, true));
+        assert!(!posts.should_batch(at(3), 1, true));
     }
 
     #[test]
-    fn who_stops_in_mid_burst_is_believed_less() {
-        let mut posts = Burst::default();
+    fn stopping_in_mid_burst_lengthens_the_next() {
+        let mut posts = PostBatcher::default();
         burst(&mut posts, 8, 500);
         assert!(posts.waits());
-        let late = Time::from_ns(START_NS + 10 * WAIT_NS);
+        let late = Time::from_ns(START_NS + 10 * BATCH_DELAY_NS);
         assert!(posts.is_overdue(late));
-        posts.rung();
+        posts.flush();
         assert!(!posts.is_overdue(late));
-        let mut posts = Burst {
+        let mut posts = PostBatcher {
             burst: 0,
             last_post: Time::ZERO,
             ..posts
