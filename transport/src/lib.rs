@@ -107,7 +107,7 @@ pub use queue::{
 };
 pub use raw::{Frame, FrameOrder, MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use requester::MIN_ACK_TIMEOUT_NS;
-pub use responder::{Progress, Repeatable};
+pub use responder::{ReplayEntry, ResponderSnapshot};
 pub use time::Time;
 pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

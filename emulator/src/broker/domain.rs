@@ -20,7 +20,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rocade_transport::{AccessFlags, AddressVector, Progress, QpAttr, Repeatable};
+use rocade_transport::{AccessFlags, AddressVector, QpAttr, ReplayEntry, ResponderSnapshot};
 use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 
 use super::shm_words::SharedWords;
@@ -305,16 +305,16 @@ impl TargetRecord {
     /// Writes the owner's responder state between two messages.
     pub(crate) fn write_snapshot(
         &self,
-        progress: Progress,
-        repeatable: impl Iterator<Item = Repeatable> + Clone,
+        snapshot: ResponderSnapshot,
+        replay_entries: impl Iterator<Item = ReplayEntry> + Clone,
     ) {
-        let word = u64::from(progress.epsn.get())
-            | u64::from(progress.msn.get()) << 24
-            | u64::from(progress.comm_est_raised) << 48;
+        let word = u64::from(snapshot.epsn.get())
+            | u64::from(snapshot.msn.get()) << 24
+            | u64::from(snapshot.comm_est_raised) << 48;
         self.write(SNAPSHOT_AT, word);
-        let total: usize = repeatable.clone().map(entries_of).sum();
+        let total: usize = replay_entries.clone().map(entries_of).sum();
         let mut excess = total.saturating_sub(MAX_REPLAY);
-        let newest = repeatable.skip_while(|one| {
+        let newest = replay_entries.skip_while(|one| {
             let is_too_old = excess > 0;
             excess = excess.saturating_sub(entries_of(*one));
             is_too_old
@@ -334,9 +334,9 @@ impl TargetRecord {
     }
 
     /// Returns the responder state of the last owner.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn snapshot(&self) -> ResponderSnapshot {
         let word = self.word(SNAPSHOT_AT);
-        Progress {
+        ResponderSnapshot {
             epsn: Psn::new(low(word, 24)),
             msn: Msn::new(low(word >> 24, 24)),
             comm_est_raised: word >> 48 & 1 != 0,
@@ -344,7 +344,7 @@ impl TargetRecord {
     }
 
     /// Returns the requests that the last owner could replay, oldest first.
-    pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
+    pub(crate) fn replay_entries(&self) -> impl Iterator<Item = ReplayEntry> {
         let count = usize::try_from(self.word(COUNT_AT)).unwrap_or(MAX_REPLAY);
         let count = count.min(MAX_REPLAY);
         let entry = |index: usize| {
@@ -353,7 +353,7 @@ impl TargetRecord {
         };
         (0..count).filter_map(move |index| {
             let next = (index + 1 < count).then(|| entry(index + 1));
-            repeatable_of(entry(index), next)
+            replay_entry_of(entry(index), next)
         })
     }
 
@@ -396,10 +396,10 @@ fn low(word: u64, bits: u32) -> u32 {
 type ReplayWords = [u64; REPLAY_WORDS];
 
 /// Returns the number of entries that a request takes.
-const fn entries_of(one: Repeatable) -> usize {
+const fn entries_of(one: ReplayEntry) -> usize {
     match one {
-        Repeatable::Read { .. } | Repeatable::Atomic { .. } => 1,
-        Repeatable::Wide { .. } => 2,
+        ReplayEntry::Read { .. } | ReplayEntry::Atomic { .. } => 1,
+        ReplayEntry::Wide { .. } => 2,
     }
 }
 
@@ -413,10 +413,10 @@ fn operation_of(number: u64) -> Option<Operation> {
     OPERATIONS.get(usize::try_from(number).ok()?).copied()
 }
 
-fn words_of(one: Repeatable) -> (ReplayWords, Option<ReplayWords>) {
+fn words_of(one: ReplayEntry) -> (ReplayWords, Option<ReplayWords>) {
     let begin = |kind: u32, psn: Psn| u64::from(kind) | u64::from(psn.get()) << 8;
     match one {
-        Repeatable::Read {
+        ReplayEntry::Read {
             psn,
             packets,
             rkey,
@@ -427,12 +427,12 @@ fn words_of(one: Repeatable) -> (ReplayWords, Option<ReplayWords>) {
             let second = u64::from(rkey.get()) | u64::from(len) << 32;
             ([first, second, va], None)
         }
-        Repeatable::Atomic {
+        ReplayEntry::Atomic {
             psn,
             operation,
             original,
         } => ([begin(ATOMIC, psn), number_of(operation), original], None),
-        Repeatable::Wide {
+        ReplayEntry::Wide {
             psn,
             operation,
             log_size,
@@ -445,20 +445,20 @@ fn words_of(one: Repeatable) -> (ReplayWords, Option<ReplayWords>) {
     }
 }
 
-fn repeatable_of(
+fn replay_entry_of(
     [first, second, third]: ReplayWords,
     next: Option<ReplayWords>,
-) -> Option<Repeatable> {
+) -> Option<ReplayEntry> {
     let psn = Psn::new(low(first >> 8, 24));
     match low(first, 8) {
-        READ => Some(Repeatable::Read {
+        READ => Some(ReplayEntry::Read {
             psn,
             packets: low(first >> 32, 32),
             rkey: Rkey::new(low(second, 32)),
             va: third,
             len: low(second >> 32, 32),
         }),
-        ATOMIC => Some(Repeatable::Atomic {
+        ATOMIC => Some(ReplayEntry::Atomic {
             psn,
             operation: operation_of(second)?,
             original: third,
@@ -469,7 +469,7 @@ fn repeatable_of(
             let operation = operation_of(operation.into())?;
             let is_checkpointed = more == u64::from(WIDE_MORE);
             let is_wide = operation.is_masked_atomic() && matches!(log_size, 4 | 5);
-            (is_checkpointed && is_wide).then_some(Repeatable::Wide {
+            (is_checkpointed && is_wide).then_some(ReplayEntry::Wide {
                 psn,
                 operation,
                 log_size,

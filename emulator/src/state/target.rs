@@ -142,8 +142,8 @@ impl TargetOwnership {
             self.attr_seen
                 .store(self.record.attr().1, Ordering::Relaxed);
         }
-        if let Some(progress) = qp.resumable() {
-            self.record.write_snapshot(progress, qp.repeatable());
+        if let Some(snapshot) = qp.resumable_snapshot() {
+            self.record.write_snapshot(snapshot, qp.replay_entries());
             self.record.finish(self.slot);
             self.is_checkpointed.store(true, Ordering::Relaxed);
         }
@@ -154,7 +154,7 @@ impl TargetOwnership {
     pub(crate) fn release_to(&self, qp: &Qp, slot: Option<ProcessSlot>) -> bool {
         self.checkpoint(qp);
         let is_checkpointed =
-            self.is_checkpointed.load(Ordering::Relaxed) && qp.progress().is_some();
+            self.is_checkpointed.load(Ordering::Relaxed) && qp.snapshot().is_some();
         if !self.is_owner() || !is_checkpointed || !qp.is_idle() {
             return false;
         }
@@ -185,7 +185,7 @@ impl TargetOwnership {
 
     /// Restores the QP from the shared record and starts serving the target.
     pub(crate) fn resume(&self, qp: &mut Qp) {
-        qp.resume(self.record.progress(), self.record.repeatable());
+        qp.restore(self.record.snapshot(), self.record.replay_entries());
         self.is_owner.store(true, Ordering::Relaxed);
         self.is_checkpointed.store(false, Ordering::Relaxed);
         self.record.begin(self.slot);

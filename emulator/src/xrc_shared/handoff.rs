@@ -196,7 +196,7 @@ impl SharedTargets {
         }
         ownership.begin();
         host.flush_outputs(inner, &mut core, &mem, now);
-        if core.qp.progress().is_none() && at_once {
+        if core.qp.snapshot().is_none() && at_once {
             // It is in the middle of a message that will not continue.
             let step = QpAttr {
                 qp_state: QpState::Err.code(),

@@ -10,9 +10,9 @@ mod notices;
 mod salvage;
 mod short;
 mod side;
+mod snapshot;
 mod state;
 mod transmit;
-mod travel;
 
 use alloc::boxed::Box;
 use core::net::IpAddr;

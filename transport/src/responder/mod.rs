@@ -5,7 +5,7 @@ mod execute;
 mod resources;
 mod sequence;
 mod short;
-mod travel;
+mod snapshot;
 
 use alloc::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use crate::wr::AccessFlags;
 use ack_policy::Response;
 pub(crate) use ack_policy::{push_ack, push_plain};
 use resources::Saved;
-pub use travel::{Progress, Repeatable};
+pub use snapshot::{ReplayEntry, ResponderSnapshot};
 
 /// The message in progress: its first packet was accepted and its last was not.
 #[derive(Debug)]

@@ -481,8 +481,8 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     let region = rig.region;
     rig.domain.set_elsewhere(NOBODY);
     let at_rest = |rig: &Rig| {
-        let progress = rig.pair.node(Side::B).qp.progress();
-        progress.map(|progress| (progress.epsn, progress.msn))
+        let snapshot = rig.pair.node(Side::B).qp.snapshot();
+        snapshot.map(|snapshot| (snapshot.epsn, snapshot.msn))
     };
     let before = at_rest(&rig);
     for operation in [SendOnly, SendFirst, WriteFirst, ReadRequest, FetchAdd] {
@@ -531,18 +531,21 @@ fn another_goes_on_where_one_has_stopped() {
         one.answer(read(&region, 1), ONE),
         ["ReadResponseOnly ACK psn=1 msn=2"]
     );
-    let (progress, repeatable) = {
+    let (snapshot, replay_entries) = {
         let qp = &one.pair.node(Side::B).qp;
-        (qp.progress().unwrap(), qp.repeatable().collect::<Vec<_>>())
+        (
+            qp.snapshot().unwrap(),
+            qp.replay_entries().collect::<Vec<_>>(),
+        )
     };
-    assert_eq!(repeatable.len(), 2);
+    assert_eq!(replay_entries.len(), 2);
 
     let mut other = rig();
     let region = other.region;
     let qp = &mut other.pair.node_mut(Side::B).qp;
-    qp.resume(progress, repeatable.iter().copied());
-    assert_eq!(qp.progress(), Some(progress));
-    assert_eq!(qp.repeatable().collect::<Vec<_>>(), repeatable);
+    qp.restore(snapshot, replay_entries.iter().copied());
+    assert_eq!(qp.snapshot(), Some(snapshot));
+    assert_eq!(qp.replay_entries().collect::<Vec<_>>(), replay_entries);
     let again = other.answer(add(&region, 0), ONE);
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].replace("msn=1", "msn=2"), again[0]);
@@ -569,10 +572,10 @@ fn another_answers_what_one_has_not() {
     let add = |region: &Region| Request::new(FetchAdd, 0).atomic(region.addr, region.rkey, 5, 0);
     feed(&mut one.pair, &add(&one.region).to(ONE));
     let qp = &one.pair.node(Side::B).qp;
-    assert_eq!(qp.progress(), None, "the result is pending");
-    let (progress, repeatable) = (qp.resumable().unwrap(), qp.repeatable());
+    assert_eq!(qp.snapshot(), None, "the result is pending");
+    let (snapshot, replay_entries) = (qp.resumable_snapshot().unwrap(), qp.replay_entries());
     let here = &mut other.pair.node_mut(Side::B).qp;
-    here.resume(progress, repeatable);
+    here.restore(snapshot, replay_entries);
     let before = other.pair.node(Side::B).mem.all(&other.region);
     let again = add(&other.region);
     assert_eq!(
@@ -585,7 +588,7 @@ fn another_answers_what_one_has_not() {
     let begin = Request::new(SendFirst, 1).payload(&[1; PMTU as usize]);
     other.post(0, 1);
     assert_eq!(other.answer(begin, ONE), ["ACK psn=1 msn=1"]);
-    assert_eq!(other.pair.node(Side::B).qp.resumable(), None);
+    assert_eq!(other.pair.node(Side::B).qp.resumable_snapshot(), None);
 }
 
 /// Checks that a process can take over again, and keeps no state of its earlier ownership.
@@ -619,11 +622,14 @@ fn what_one_knew_before_does_not_matter() {
     feed(&mut here.pair, &early(9).to(ONE));
 
     let qp = &one.pair.node(Side::B).qp;
-    let (progress, repeatable) = (qp.progress().unwrap(), qp.repeatable().collect::<Vec<_>>());
+    let (snapshot, replay_entries) = (
+        qp.snapshot().unwrap(),
+        qp.replay_entries().collect::<Vec<_>>(),
+    );
     let qp = &mut here.pair.node_mut(Side::B).qp;
-    qp.resume(progress, repeatable.iter().copied());
+    qp.restore(snapshot, replay_entries.iter().copied());
     assert!(qp.is_idle());
-    assert_eq!(qp.repeatable().collect::<Vec<_>>(), repeatable);
+    assert_eq!(qp.replay_entries().collect::<Vec<_>>(), replay_entries);
     here.pair.drain_both();
     assert_eq!(super::answers(&mut here.pair), [""; 0]);
     assert_eq!(here.answer(early(9), ONE), ["NAK PSN_SEQUENCE psn=2 msn=2"]);
@@ -674,9 +680,9 @@ fn another_answers_again_what_only_some_peers_send() {
         let first = answer(&mut one.pair, &request);
         assert_eq!(first, [alloc::format!("{response} ACK psn=0 msn=1")]);
         let qp = &one.pair.node(Side::B).qp;
-        let (progress, repeatable) = (qp.progress().unwrap(), qp.repeatable());
+        let (snapshot, replay_entries) = (qp.snapshot().unwrap(), qp.replay_entries());
         let here = &mut other.pair.node_mut(Side::B).qp;
-        here.resume(progress, repeatable);
+        here.restore(snapshot, replay_entries);
         let before = other.pair.node(Side::B).mem.all(&other.region);
         let request = make(&other.region);
         assert_eq!(answer(&mut other.pair, &request), first);

@@ -46,47 +46,47 @@ fn another_process_reads_what_was_written() {
     let memory = memory();
     let record = memory.add(QPN, A).unwrap();
     record.write_attr(&attr());
-    let progress = Progress {
+    let snapshot = ResponderSnapshot {
         epsn: Psn::new(0xff_ffff),
         msn: Msn::new(0xab_cdef),
         comm_est_raised: true,
     };
-    let repeatable = [
-        Repeatable::Read {
+    let replay_entries = [
+        ReplayEntry::Read {
             psn: Psn::new(0xff_fff0),
             packets: 7,
             rkey: Rkey::new(0xdead_beef),
             va: u64::MAX,
             len: 0x8000_0000,
         },
-        Repeatable::Atomic {
+        ReplayEntry::Atomic {
             psn: Psn::new(3),
             operation: Operation::FetchAdd,
             original: u64::MAX,
         },
-        Repeatable::Wide {
+        ReplayEntry::Wide {
             psn: Psn::new(4),
             operation: Operation::XrcMaskedCmpSwap,
             log_size: 5,
             original: [u64::MAX, 1, 0, 0x0304_0000_0000_0003],
         },
-        Repeatable::Atomic {
+        ReplayEntry::Atomic {
             psn: Psn::new(5),
             operation: Operation::CmpSwap,
             original: 0,
         },
-        Repeatable::Atomic {
+        ReplayEntry::Atomic {
             psn: Psn::new(6),
             operation: Operation::AtomicWrite,
             original: 0,
         },
     ];
-    record.write_snapshot(progress, repeatable.into_iter());
+    record.write_snapshot(snapshot, replay_entries.into_iter());
     let other = Arc::new(DomainMemory::of(memory.fd().try_clone_to_owned().unwrap()).unwrap());
     let record = other.find(QPN).unwrap();
     assert_eq!(record.attr().0, attr());
-    assert_eq!(record.progress(), progress);
-    assert_eq!(record.repeatable().collect::<Vec<_>>(), repeatable);
+    assert_eq!(record.snapshot(), snapshot);
+    assert_eq!(record.replay_entries().collect::<Vec<_>>(), replay_entries);
     assert!(record.is_of(QPN));
     memory.remove(&record);
     assert!(!record.is_of(QPN));
@@ -97,15 +97,15 @@ fn another_process_reads_what_was_written() {
 #[test]
 fn each_operation_has_a_number() {
     let record = memory().add(QPN, A).unwrap();
-    let progress = record.progress();
+    let snapshot = record.snapshot();
     for operation in OPERATIONS {
-        let one = Repeatable::Atomic {
+        let one = ReplayEntry::Atomic {
             psn: Psn::new(1),
             operation,
             original: 5,
         };
-        record.write_snapshot(progress, iter::once(one));
-        assert_eq!(record.repeatable().collect::<Vec<_>>(), [one]);
+        record.write_snapshot(snapshot, iter::once(one));
+        assert_eq!(record.replay_entries().collect::<Vec<_>>(), [one]);
     }
 }
 
@@ -113,7 +113,7 @@ fn each_operation_has_a_number() {
 #[test]
 fn the_oldest_are_forgotten_first() {
     let record = memory().add(QPN, A).unwrap();
-    let wide = |psn: usize| Repeatable::Wide {
+    let wide = |psn: usize| ReplayEntry::Wide {
         psn: Psn::new(u32::try_from(psn).unwrap()),
         operation: Operation::XrcMaskedFetchAdd,
         log_size: 4,
@@ -121,17 +121,17 @@ fn the_oldest_are_forgotten_first() {
     };
     let most = MAX_REPLAY / 2;
     for (count, kept) in [(most, most), (128, most)] {
-        record.write_snapshot(record.progress(), (0..count).map(wide));
+        record.write_snapshot(record.snapshot(), (0..count).map(wide));
         let expected: Vec<_> = (count - kept..count).map(wide).collect();
-        assert_eq!(record.repeatable().collect::<Vec<_>>(), expected);
+        assert_eq!(record.replay_entries().collect::<Vec<_>>(), expected);
     }
-    let short = |psn| Repeatable::Atomic {
+    let short = |psn| ReplayEntry::Atomic {
         psn: Psn::new(psn),
         operation: Operation::Flush,
         original: 0,
     };
-    record.write_snapshot(record.progress(), (0..128).map(short));
-    assert_eq!(record.repeatable().count(), 128);
+    record.write_snapshot(record.snapshot(), (0..128).map(short));
+    assert_eq!(record.replay_entries().count(), 128);
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn nonsense_is_no_trouble() {
         word.store(u64::MAX, Ordering::Relaxed);
     }
     record.attr();
-    record.progress();
-    assert_eq!(record.repeatable().count(), 0);
+    record.snapshot();
+    assert_eq!(record.replay_entries().count(), 0);
     record.control();
     // A count of three: one half of an entry, and one with nothing behind it.
     record.write(COUNT_AT, 3);
@@ -211,14 +211,14 @@ fn nonsense_is_no_trouble() {
     ] {
         record.write(REPLAY_AT + index * REPLAY_WORDS, first);
     }
-    assert_eq!(record.repeatable().count(), 1);
+    assert_eq!(record.replay_entries().count(), 1);
     for wrong in [
         3 | 3 << 32 | 5 << 40,
         3 | 4 << 32 | 1 << 40,
         3 | 4 << 32 | 8 << 40,
     ] {
         record.write(REPLAY_AT, wrong);
-        assert_eq!(record.repeatable().count(), 0);
+        assert_eq!(record.replay_entries().count(), 0);
     }
     let short = tempfile::tempfile().unwrap();
     assert!(DomainMemory::of(short.into()).is_err());

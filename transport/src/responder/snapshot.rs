@@ -12,7 +12,7 @@ use crate::masked::Words;
 
 /// State of a responder between two messages, without the saved requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ResponderSnapshot {
     /// Expected PSN of the next request.
     pub epsn: Psn,
     /// Number of completed messages.
@@ -23,7 +23,7 @@ pub struct Progress {
 
 /// A saved request: executed, with a response of its own, and possibly repeated by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeatable {
+pub enum ReplayEntry {
     /// A READ.
     Read {
         /// PSN of the first response.
@@ -59,7 +59,7 @@ pub enum Repeatable {
     },
 }
 
-impl Repeatable {
+impl ReplayEntry {
     const fn of(saved: &Saved) -> Self {
         match *saved {
             Saved::Read {
@@ -147,30 +147,30 @@ impl Responder {
 
     /// Returns true if all responses of READs and atomics were sent. Then at most an ACK is left to
     /// send.
-    pub(crate) fn owes_no_data(&self) -> bool {
+    pub(crate) fn has_sent_all_data(&self) -> bool {
         self.outstanding_resources() == 0
     }
 
-    pub(crate) const fn progress(&self) -> (Psn, Msn) {
+    pub(crate) const fn snapshot(&self) -> (Psn, Msn) {
         (self.epsn, self.msn)
     }
 
-    pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> + Clone {
-        self.saved.iter().map(Repeatable::of)
+    pub(crate) fn replay_entries(&self) -> impl Iterator<Item = ReplayEntry> + Clone {
+        self.saved.iter().map(ReplayEntry::of)
     }
 
     /// Restores the state of another responder.
-    pub(crate) fn resume(
+    pub(crate) fn restore(
         &mut self,
-        progress: Progress,
-        repeatable: impl Iterator<Item = Repeatable>,
+        snapshot: ResponderSnapshot,
+        replay_entries: impl Iterator<Item = ReplayEntry>,
     ) {
-        (self.epsn, self.msn) = (progress.epsn, progress.msn);
+        (self.epsn, self.msn) = (snapshot.epsn, snapshot.msn);
         self.nak_outstanding = false;
         self.queue.clear();
         self.received.clear();
         self.reported = None;
         self.saved.clear();
-        repeatable.for_each(|one| self.save(one.to_saved()));
+        replay_entries.for_each(|one| self.save(one.to_saved()));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Qp;
 use super::side::RecvSide;
-use crate::responder::{Progress, Repeatable, Responder};
+use crate::responder::{ReplayEntry, Responder, ResponderSnapshot};
 
 impl Qp {
     const fn responder(&self) -> Option<&Responder> {
@@ -27,9 +27,9 @@ impl Qp {
     /// Returns the responder state if the QP is between two messages and has no data to send. Then
     /// another process can take over.
     #[must_use]
-    pub fn progress(&self) -> Option<Progress> {
-        self.resumable()
-            .filter(|_| self.responder().is_some_and(Responder::owes_no_data))
+    pub fn snapshot(&self) -> Option<ResponderSnapshot> {
+        self.resumable_snapshot()
+            .filter(|_| self.responder().is_some_and(Responder::has_sent_all_data))
     }
 
     /// Returns the responder state if the QP is between two messages.
@@ -38,12 +38,12 @@ impl Qp {
     /// responses it did not receive.
     //= XRC-11
     #[must_use]
-    pub fn resumable(&self) -> Option<Progress> {
+    pub fn resumable_snapshot(&self) -> Option<ResponderSnapshot> {
         let responder = self
             .responder()
             .filter(|responder| responder.is_between_messages())?;
-        let (epsn, msn) = responder.progress();
-        Some(Progress {
+        let (epsn, msn) = responder.snapshot();
+        Some(ResponderSnapshot {
             epsn,
             msn,
             comm_est_raised: self.comm_est_raised,
@@ -57,15 +57,21 @@ impl Qp {
     }
 
     /// Returns the operations that can be replayed for duplicates, oldest first.
-    pub fn repeatable(&self) -> impl Iterator<Item = Repeatable> + Clone {
-        self.responder().into_iter().flat_map(Responder::repeatable)
+    pub fn replay_entries(&self) -> impl Iterator<Item = ReplayEntry> + Clone {
+        self.responder()
+            .into_iter()
+            .flat_map(Responder::replay_entries)
     }
 
     /// Restores the state of another process. The attributes have to be the same.
-    pub fn resume(&mut self, progress: Progress, repeatable: impl Iterator<Item = Repeatable>) {
-        self.comm_est_raised = progress.comm_est_raised;
+    pub fn restore(
+        &mut self,
+        snapshot: ResponderSnapshot,
+        replay_entries: impl Iterator<Item = ReplayEntry>,
+    ) {
+        self.comm_est_raised = snapshot.comm_est_raised;
         if let RecvSide::Reliable(responder) = &mut self.recv {
-            responder.resume(progress, repeatable);
+            responder.restore(snapshot, replay_entries);
         }
     }
 }
