@@ -109,9 +109,17 @@ fn the_engine_takes_the_short_way() {
     a.send(1, op, &[a.sge(0, data.len())]);
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.bytes(0, data.len()), data);
-    assert!(a.qp.counters().short_packets >= 1, "{:?}", a.qp.counters());
+    assert!(
+        a.qp.counters().fast_path_packets >= 1,
+        "{:?}",
+        a.qp.counters()
+    );
     // With an MTU of 1024 there are nearly a hundred MIDDLE packets.
-    assert!(b.qp.counters().short_packets >= 50, "{:?}", b.qp.counters());
+    assert!(
+        b.qp.counters().fast_path_packets >= 50,
+        "{:?}",
+        b.qp.counters()
+    );
 }
 
 /// The background thread may keep a reference to a CQ for a moment longer than the application.

@@ -28,7 +28,7 @@ fn thousand_messages(kinds: &[Kind]) {
     );
     // Of these two the responses are answers with data, which have one way only.
     let one_way = matches!(kinds, [Kind::Read] | [Kind::Atomic]);
-    assert_eq!(report.short_packets == 0, one_way, "{report:?}");
+    assert_eq!(report.fast_path_packets == 0, one_way, "{report:?}");
 }
 
 //= INV-03 type=test
@@ -243,9 +243,9 @@ fn the_short_way_leads_where_the_long_one_does() {
             ..scenario.clone()
         };
         let long = long.run();
-        assert_eq!(long.short_packets, 0);
+        assert_eq!(long.fast_path_packets, 0);
         let as_long = Report {
-            short_packets: 0,
+            fast_path_packets: 0,
             ..short
         };
         assert_eq!(as_long, long);
@@ -254,8 +254,9 @@ fn the_short_way_leads_where_the_long_one_does() {
     let mut sum = Report::default();
     each_seed(100, scenario, both_ways, |report| sum.add(&report));
     // A single seed may have nothing but READs.
-    let enough = sum.short_packets * 10 > sum.packets || std::env::var_os("ROCADE_SEED").is_some();
-    assert!(enough, "the short way was taken: {sum:?}");
+    let enough =
+        sum.fast_path_packets * 10 > sum.packets || std::env::var_os("ROCADE_SEED").is_some();
+    assert!(enough, "the fast path was taken: {sum:?}");
 }
 
 /// A READ that takes many timeouts is asked for again as a whole, and its answers keep those of others waiting: with few retries
@@ -330,7 +331,7 @@ fn upheaval(upheaval: Upheaval) {
         let plan = |seed| Plan::swarm(seed, upheaval, receives);
         each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
         println!("{upheaval:?}, {receives:?}: {sum:?}");
-        assert!(sum.short_packets > 0 || sum.done == 0);
+        assert!(sum.fast_path_packets > 0 || sum.done == 0);
         // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
         let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();

@@ -50,8 +50,8 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Packets accepted for processing.
     pub rx_packets: u64,
-    /// Packets that [`Qp::handle_short`](crate::Qp::handle_short) handled on the fast path.
-    pub short_packets: u64,
+    /// Packets that [`Qp::handle_fast`](crate::Qp::handle_fast) handled on the fast path.
+    pub fast_path_packets: u64,
     /// Packets sent again.
     pub retransmitted_packets: u64,
     /// ACK timer expiries.
@@ -102,7 +102,7 @@ pub struct Violations {
 pub(crate) struct Tally {
     pub(crate) tx_packets: u64,
     pub(crate) rx_packets: u64,
-    pub(crate) short_packets: u64,
+    pub(crate) fast_path_packets: u64,
     pub(crate) acks_sent: u64,
     /// The other counters.
     rare: Option<Box<Rare>>,
@@ -147,7 +147,7 @@ impl Tally {
         Counters {
             tx_packets: self.tx_packets,
             rx_packets: self.rx_packets,
-            short_packets: self.short_packets,
+            fast_path_packets: self.fast_path_packets,
             acks_sent: self.acks_sent,
             ..rare.unwrap_or_default()
         }

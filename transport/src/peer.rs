@@ -183,7 +183,7 @@ pub(crate) struct Peer {
     /// Copies of the above for the fast path: the migration bit, and the opcode base of its
     /// packets.
     pub(crate) is_migrated: bool,
-    pub(crate) plain_base: u8,
+    pub(crate) fast_path_base: u8,
     pub(crate) alternate: Option<Box<Alternate>>,
     /// Only for dynamic connections.
     pub(crate) session: Option<Box<SessionTag>>,
@@ -201,7 +201,7 @@ impl Peer {
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             migration: Migration::Migrated,
             is_migrated: true,
-            plain_base: framing.base,
+            fast_path_base: framing.base,
             alternate: None,
             session: None,
         }
@@ -227,9 +227,9 @@ impl Peer {
     /// Returns true if a packet is certainly from this peer and has no meaning for path migration.
     /// Always false for a QP that may migrate.
     #[inline]
-    pub(crate) fn is_plain(&self, meta: &PacketMeta, bth: &Bth) -> bool {
+    pub(crate) fn is_fast_path(&self, meta: &PacketMeta, bth: &Bth) -> bool {
         //= BTH-15 RC-LIM-05 BTH-06
-        bth.opcode.get() & OPCODE_BASE == self.plain_base
+        bth.opcode.get() & OPCODE_BASE == self.fast_path_base
             && meta.source == self.remote
             && meta.destination == self.local
             && bth.pkey.is_same_full(self.pkey)
@@ -238,7 +238,7 @@ impl Peer {
     pub(crate) const fn set_migration(&mut self, migration: Migration) {
         self.migration = migration;
         self.is_migrated = matches!(migration, Migration::Migrated);
-        self.plain_base = if self.is_migrated {
+        self.fast_path_base = if self.is_migrated {
             self.framing.base
         } else {
             NO_BASE

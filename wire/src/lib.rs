@@ -51,6 +51,7 @@ pub mod codes;
     reason = "SIMD loads and stores, copies from registered memory"
 )]
 pub mod crc;
+mod fast_path;
 pub mod headers;
 pub mod icrc;
 pub mod ids;
@@ -60,9 +61,9 @@ pub mod opcode;
 pub mod packet;
 pub mod pretty;
 pub mod psn;
-mod short;
 
 pub use codes::{AckTimeout, CreditCode, Mtu, RnrTimer};
+pub use fast_path::FastPathPacket;
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CNP_BODY_LEN, DcEth, DcHello, DcRespEth, Deth, Feth,
     Headers, Ieth, ImmDt, MAX_HEADERS_LEN, MaskedEth, NakCode, Placement, Rdeth, Reth, Selectivity,
@@ -73,7 +74,6 @@ pub use opcode::{ExtHeaders, Opcode, Operation, PayloadRule, Service};
 pub use packet::{ICRC_LEN, Packet, PacketError};
 pub use pretty::PrettyDatagram;
 pub use psn::Psn;
-pub use short::ShortPacket;
 
 /// UDP destination port of every RoCEv2 packet.
 //= ENC-02

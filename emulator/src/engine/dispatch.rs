@@ -119,19 +119,19 @@ impl<'e> Dispatch<'e> {
         origin: &mut impl Origin,
         deferred: Option<&mut Vec<Qpn>>,
     ) -> Disposition {
-        let Some(short) = packet.short() else {
+        let Some(fast) = packet.fast_path() else {
             return self.any_packet(meta, packet, origin, deferred);
         };
-        if !origin.is_intact(|| (short.covered(), short.icrc_bytes())) {
+        if !origin.is_intact(|| (fast.covered(), fast.icrc_bytes())) {
             return Disposition::BadIcrc;
         }
         let (now, mem) = (self.now, self.mem);
-        let dest = short.bth().dest_qp;
+        let dest = fast.bth().dest_qp;
         let locked = match self.listener(dest, origin, deferred) {
             Ok(locked) => locked,
             Err(disposition) => return disposition,
         };
-        let taken = locked.core.qp.handle_short(now, meta, &short, mem);
+        let taken = locked.core.qp.handle_fast(now, meta, &fast, mem);
         if !taken {
             // Not the expected packet: take the slow path.
             let Ok(packet) = packet.whole() else {

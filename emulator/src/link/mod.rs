@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 
-use rocade_wire::{Packet, PacketError, Qpn, ShortPacket};
+use rocade_wire::{FastPathPacket, Packet, PacketError, Qpn};
 
 use crate::steering::ProcessSlot;
 
@@ -215,7 +215,7 @@ pub(crate) trait Inbound<'p>: Copy {
     fn len(self) -> usize;
 
     /// Parses the packet on the fast path, if that is possible.
-    fn short(self) -> Option<ShortPacket<'p>>;
+    fn fast_path(self) -> Option<FastPathPacket<'p>>;
 
     /// Returns a copy.
     fn copied(self) -> Vec<u8>;
@@ -234,8 +234,8 @@ impl<'p> Inbound<'p> for &'p [u8] {
     }
 
     #[inline]
-    fn short(self) -> Option<ShortPacket<'p>> {
-        ShortPacket::parse(self)
+    fn fast_path(self) -> Option<FastPathPacket<'p>> {
+        FastPathPacket::parse(self)
     }
 
     fn copied(self) -> Vec<u8> {

@@ -118,7 +118,7 @@ fn all_operations_and_sizes() {
     assert_all_shared(&side.engine, &mut node);
     let counters = side.qp.counters();
     assert!(
-        counters.short_packets > 500,
+        counters.fast_path_packets > 500,
         "middles and ACKs: {counters:?}"
     );
 }

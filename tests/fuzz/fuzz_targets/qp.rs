@@ -17,7 +17,7 @@ use rocade_transport::{
 };
 use rocade_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, Feth, Gid, Headers, Ieth, ImmDt, Lkey, Msn,
-    Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, ShortPacket, Syndrome,
+    Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, FastPathPacket, Syndrome,
 };
 
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -427,9 +427,9 @@ impl Run {
 traffic_class: 0,
 hop_limit: 64,
 };
-        let short = ShortPacket::parse(bytes);
+        let fast = FastPathPacket::parse(bytes);
         let taken =
-            short.is_some_and(|short| self.qp.handle_short(self.now, &meta, &short, &self.mem));
+            fast.is_some_and(|fast| self.qp.handle_fast(self.now, &meta, &fast, &self.mem));
         if !taken {
             self.qp.handle_packet(self.now, &meta, &packet, &self.mem);
         }

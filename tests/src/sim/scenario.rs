@@ -87,7 +87,7 @@ pub struct Report {
     /// Duplicate requests seen.
     pub duplicates: u64,
     /// Packets that were taken the short way.
-    pub short_packets: u64,
+    pub fast_path_packets: u64,
     /// Acknowledgements that were held back for an answer.
     pub held_acks: u64,
     /// Posts that waited for company.
@@ -107,7 +107,7 @@ impl Report {
         self.timeouts += other.timeouts;
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
-        self.short_packets += other.short_packets;
+        self.fast_path_packets += other.fast_path_packets;
         self.held_acks += other.held_acks;
         self.waiting_posts += other.waiting_posts;
         self.migrations += other.migrations;
@@ -353,7 +353,7 @@ impl Scenario {
             report.timeouts += counters.timeouts;
             report.rnr_naks += counters.rnr_naks_received;
             report.duplicates += counters.duplicate_requests;
-            report.short_packets += counters.short_packets;
+            report.fast_path_packets += counters.fast_path_packets;
         }
         report
     }
@@ -402,7 +402,7 @@ impl Scenario {
         pair.set_latency(self.latency_ns);
         pair.set_gap(self.gap_ns);
         if self.long_way {
-            pair.go_the_long_way();
+            pair.take_slow_path();
         }
         if self.hold_ns > 0 {
             pair.set_coalescing(self.hold_ns);

@@ -89,7 +89,7 @@ pub struct Outcome {
     /// Messages that were cut off.
     pub cut_off: usize,
     /// Packets that were taken the short way.
-    pub short_packets: u64,
+    pub fast_path_packets: u64,
     /// How often a side has changed its path.
     pub migrations: usize,
 }
@@ -99,7 +99,7 @@ impl Outcome {
     pub const fn add(&mut self, other: &Self) {
         self.done += other.done;
         self.cut_off += other.cut_off;
-        self.short_packets += other.short_packets;
+        self.fast_path_packets += other.fast_path_packets;
         self.migrations += other.migrations;
     }
 }
@@ -563,7 +563,7 @@ impl<'a> Run<'a> {
             assert_eq!(last_events[side as usize], self.last_words(side));
             let qp = &self.pair.node(side).qp;
             assert_eq!(qp.next_timeout(), None);
-            outcome.short_packets += qp.counters().short_packets;
+            outcome.fast_path_packets += qp.counters().fast_path_packets;
         }
         outcome
     }

@@ -3,12 +3,12 @@
 mod attributes;
 mod config;
 mod dynamic;
+mod fast_path;
 mod frames;
 mod migrate;
 mod modify;
 mod notices;
 mod salvage;
-mod short;
 mod side;
 mod snapshot;
 mod state;

@@ -2,9 +2,9 @@
 
 mod ack_policy;
 mod execute;
+mod fast_path;
 mod resources;
 mod sequence;
-mod short;
 mod snapshot;
 
 use alloc::collections::VecDeque;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Packet, Pkey, ShortPacket};
+use rocade_wire::{FastPathPacket, Gid, Packet, Pkey};
 
 use super::coalescing::Coalescing;
 use super::transit::{Fate, Side, Traced, Transit};
@@ -69,7 +69,7 @@ pub struct Pair {
     pub(super) coalescing: Option<Coalescing>,
     trace: Vec<Traced>,
     tracing: bool,
-    long_way: bool,
+    slow_path: bool,
     marks: [bool; 2],
     /// The P_Key that alternate paths are loaded with.
     pub alternate_pkey: Pkey,
@@ -127,7 +127,7 @@ impl Pair {
             coalescing: None,
             trace: Vec::new(),
             tracing: true,
-            long_way: false,
+            slow_path: false,
             marks: [false; 2],
             alternate_pkey: Pkey::DEFAULT,
         }
@@ -160,9 +160,9 @@ impl Pair {
         self.set_network(|_| Fate::Deliver);
     }
 
-    /// Disables the fast path ([`Qp::handle_short`]) from now on.
-    pub const fn go_the_long_way(&mut self) {
-        self.long_way = true;
+    /// Disables the fast path ([`Qp::handle_fast`]) from now on.
+    pub const fn take_slow_path(&mut self) {
+        self.slow_path = true;
     }
 
     /// Sets whether the network marks the packets from one side (ECN).
@@ -476,8 +476,8 @@ impl Pair {
         };
         let now = self.now;
         let node = &mut self.nodes[to as usize];
-        let short = ShortPacket::parse(bytes).filter(|_| !self.long_way);
-        if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
+        let fast = FastPathPacket::parse(bytes).filter(|_| !self.slow_path);
+        if !fast.is_some_and(|fast| node.qp.handle_fast(now, &meta, &fast, &node.mem)) {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
         let trigger = if node.qp.receives_message() {

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Packet, ShortPacket};
+use rocade_wire::{FastPathPacket, Operation, Packet};
 
 use super::{operations, read, register, register_filled, send, statuses, write};
 use crate::testing::{Fate, Pair, Side};
@@ -85,7 +85,7 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
 
 /// Creates a pair whose B has received three messages, on the fast or the slow path, whose
 /// completions were not handed out. B may also have received a request that it refuses.
-fn received(is_short: bool, and_nonsense: bool) -> Pair {
+fn received(is_fast: bool, and_nonsense: bool) -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
     let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
@@ -111,13 +111,13 @@ fn received(is_short: bool, and_nonsense: bool) -> Pair {
     let node = pair.node_mut(Side::B);
     for bytes in &requests {
         let packet = Packet::parse(bytes).expect("a valid packet");
-        let short = ShortPacket::parse(bytes).filter(|_| is_short);
-        if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
+        let fast = FastPathPacket::parse(bytes).filter(|_| is_fast);
+        if !fast.is_some_and(|fast| node.qp.handle_fast(now, &meta, &fast, &node.mem)) {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
     }
-    let short_packets = if is_short { 3 } else { 0 };
-    assert_eq!(node.qp.counters().short_packets, short_packets);
+    let fast_path_packets = if is_fast { 3 } else { 0 };
+    assert_eq!(node.qp.counters().fast_path_packets, fast_path_packets);
     assert_eq!(node.qp.pending_completions().len(), 3);
     pair.set_network(|_| Fate::Deliver);
     pair
@@ -150,8 +150,8 @@ fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
 //= RC-ACK-20 type=test
 #[test]
 fn what_was_taken_at_once_is_acknowledged() {
-    for is_short in [false, true] {
-        let mut pair = received(is_short, false);
+    for is_fast in [false, true] {
+        let mut pair = received(is_fast, false);
         let now = pair.now();
         let qp = &mut pair.node_mut(Side::B).qp;
         qp.forget_completions();

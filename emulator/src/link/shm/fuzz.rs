@@ -87,7 +87,7 @@ fn receive(end: &ShmLink, max: usize, mut first_byte: impl FnMut(u8)) {
             if index == 0 {
                 first_byte(head[0]);
             }
-            let _ = (segment.short(), segment.whole());
+            let _ = (segment.fast_path(), segment.whole());
             assert_eq!(segment.copied().len(), segment.in_place().len());
         }
         ControlFlow::Continue(())

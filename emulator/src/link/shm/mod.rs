@@ -21,7 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rocade_wire::{Packet, PacketError, ShortPacket};
+use rocade_wire::{FastPathPacket, Packet, PacketError};
 
 use memory::{RING_LEN, RingDirection, SharedMemory};
 pub(crate) use memory::{create, wake_fd};
@@ -600,8 +600,8 @@ impl<'a> Inbound<'a> for ShmSegment<'a> {
     }
 
     #[inline]
-    fn short(self) -> Option<ShortPacket<'a>> {
-        ShortPacket::parse_in_place(&self.copy_first()?, self.in_place())
+    fn fast_path(self) -> Option<FastPathPacket<'a>> {
+        FastPathPacket::parse_in_place(&self.copy_first()?, self.in_place())
     }
 
     fn copied(self) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use rocade_wire::{Opcode, Operation, Packet, Pkey, Psn, Reth, Rkey, Service, ShortPacket};
+use rocade_wire::{FastPathPacket, Opcode, Operation, Packet, Pkey, Psn, Reth, Rkey, Service};
 
 use super::responder::{target, target_with};
 use super::states::NO_MORE;
@@ -41,9 +41,9 @@ fn image(pair: &Pair, side: Side) -> (Counters, usize, usize, usize, u64) {
 
 fn try_short(pair: &mut Pair, to: Side, meta: &PacketMeta, bytes: &[u8]) -> bool {
     let now = pair.now();
-    let short = ShortPacket::parse(bytes).expect("a packet for the fast path");
+    let fast = FastPathPacket::parse(bytes).expect("a packet for the fast path");
     let node = pair.node_mut(to);
-    node.qp.handle_short(now, meta, &short, &node.mem)
+    node.qp.handle_fast(now, meta, &fast, &node.mem)
 }
 
 /// Offers a packet that must be refused without any change. Then the slow path tells the reason, if
@@ -90,15 +90,18 @@ fn only_ours_is_taken(pair: &mut Pair, to: Side, bytes: &[u8]) {
         let mut other = bytes.to_vec();
         other[0] = code.get();
         let same_operation = code.operation() == Opcode::new(bytes[0]).operation();
-        if same_operation && code.service() != Service::Rc && ShortPacket::parse(&other).is_some() {
+        if same_operation
+            && code.service() != Service::Rc
+            && FastPathPacket::parse(&other).is_some()
+        {
             refused(pair, to, &right, &other, DropReason::WrongService);
             services += 1;
         }
     }
     assert!(services > 0, "this operation has other services too");
-    let before = image(pair, to).0.short_packets;
+    let before = image(pair, to).0.fast_path_packets;
     assert!(try_short(pair, to, &right, bytes));
-    assert_eq!(image(pair, to).0.short_packets, before + 1);
+    assert_eq!(image(pair, to).0.fast_path_packets, before + 1);
 }
 
 //= BTH-06 BTH-14 BTH-15 type=test
@@ -147,7 +150,7 @@ fn answers_of(pair: &mut Pair) -> Vec<alloc::string::String> {
 //= RC-RSP-03 RC-RSP-04 RC-RSP-07 type=test
 //= RC-RSP-08 RC-RSP-09 type=test
 #[test]
-fn a_write_that_has_to_be_refused_goes_the_long_way() {
+fn a_refused_write_takes_the_slow_path() {
     let refused = |(mut pair, region): (Pair, Region), psn, adapt: &dyn Fn(&mut Request), why| {
         let mut request = write_of_8(&region, psn);
         adapt(&mut request);
@@ -285,8 +288,8 @@ fn states_decide_what_goes_the_short_way() {
     }
 }
 
-fn short_packets(pair: &Pair) -> [u64; 2] {
-    Side::BOTH.map(|side| pair.node(side).qp.counters().short_packets)
+fn fast_path_packets(pair: &Pair) -> [u64; 2] {
+    Side::BOTH.map(|side| pair.node(side).qp.counters().fast_path_packets)
 }
 
 fn filled(pair: &Pair, side: Side, len: u32) -> Region {
@@ -303,23 +306,27 @@ fn common_packets_go_the_short_way() {
     pair.recv(Side::B, 1, &[there.sge()]);
     pair.send(Side::A, 1, send(), &[here.part(0, 8)]);
     pair.run();
-    assert_eq!(short_packets(&pair), [1, 1], "a SEND and its ACK");
+    assert_eq!(fast_path_packets(&pair), [1, 1], "a SEND and its ACK");
     pair.send(Side::A, 2, write(&there), &[here.sge()]);
     pair.run();
-    assert_eq!(short_packets(&pair), [2, 4], "three middles and the ACK");
+    assert_eq!(
+        fast_path_packets(&pair),
+        [2, 4],
+        "three middles and the ACK"
+    );
     pair.recv(Side::B, 2, &[there.sge()]);
     pair.send(Side::A, 3, send(), &[here.sge()]);
     pair.run();
-    assert_eq!(short_packets(&pair), [3, 7]);
+    assert_eq!(fast_path_packets(&pair), [3, 7]);
     pair.send(Side::A, 4, super::read(&there), &[here.sge()]);
     pair.send(Side::A, 5, write(&there), &[here.part(0, 1)]);
     pair.run();
     // The ACK of the WRITE follows the READ's last response, which already acknowledges the WRITE.
-    assert_eq!(short_packets(&pair), [4, 7]);
+    assert_eq!(fast_path_packets(&pair), [4, 7]);
     let mut long = Pair::default();
-    long.go_the_long_way();
+    long.take_slow_path();
     long.recv(Side::B, 1, &[]);
     long.send(Side::A, 1, send(), &[]);
     long.run();
-    assert_eq!(short_packets(&long), [0, 0]);
+    assert_eq!(fast_path_packets(&long), [0, 0]);
 }

@@ -2,7 +2,7 @@
 //!
 //! Any unusual packet is left to the slow path.
 
-use rocade_wire::{Bth, Operation, Reth, ShortPacket};
+use rocade_wire::{Bth, FastPathPacket, Operation, Reth};
 
 use super::execute::len_u32;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
@@ -19,10 +19,10 @@ impl Responder {
     /// Returns false if the packet is not expected next, or has to be refused. Then nothing has
     /// changed, except perhaps the content of a receive buffer.
     #[inline]
-    pub(crate) fn take_short<H: Memory>(
+    pub(crate) fn take_fast<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &ShortPacket<'_>,
+        packet: &FastPathPacket<'_>,
     ) -> bool {
         let (bth, operation, payload) = (&packet.bth(), packet.operation(), packet.body());
         //= RC-PSN-02

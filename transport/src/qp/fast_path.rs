@@ -1,6 +1,6 @@
 //! The fast path for received packets.
 
-use rocade_wire::{Operation, ShortPacket};
+use rocade_wire::{FastPathPacket, Operation};
 
 use super::Qp;
 use super::side::{RecvSide, SendSide};
@@ -15,16 +15,16 @@ impl Qp {
     /// Returns false for any packet that is unexpected or invalid. The caller then passes it to
     /// `handle_packet`.
     #[inline]
-    pub fn handle_short(
+    pub fn handle_fast(
         &mut self,
         now: Time,
         meta: &PacketMeta,
-        packet: &ShortPacket<'_>,
+        packet: &FastPathPacket<'_>,
         mem: &impl Memory,
     ) -> bool {
         let bth = &packet.bth();
         //= BTH-14
-        if !self.peer.is_plain(meta, bth) || meta.is_marked() {
+        if !self.peer.is_fast_path(meta, bth) || meta.is_marked() {
             return false;
         }
         if packet.operation() == Operation::Acknowledge {
@@ -37,7 +37,7 @@ impl Qp {
             let Some(result) = requester.take_ack(&mut cx, bth.psn, packet.credits()) else {
                 return false;
             };
-            self.out.counters.short_packets += 1;
+            self.out.counters.fast_path_packets += 1;
             self.conclude(now, result);
             self.note_drained();
             return true;
@@ -49,9 +49,9 @@ impl Qp {
         let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
             return false;
         };
-        let taken = responder.take_short(&mut cx, packet);
+        let taken = responder.take_fast(&mut cx, packet);
         if taken {
-            self.out.counters.short_packets += 1;
+            self.out.counters.fast_path_packets += 1;
             self.note_comm_est();
         }
         taken

@@ -11,8 +11,8 @@ use crate::{Sge, WcStatus};
 
 use Operation::{SendFirst, SendMiddle, SendOnly, WriteOnly};
 
-fn short_packets(pair: &Pair) -> u64 {
-    pair.node(Side::B).qp.counters().short_packets
+fn fast_path_packets(pair: &Pair) -> u64 {
+    pair.node(Side::B).qp.counters().fast_path_packets
 }
 
 fn only(operation: Operation, psn: u32, to: &Region, len: u32) -> Request {
@@ -33,13 +33,13 @@ fn a_packet_of_the_path_mtu_is_one_of_the_usual() {
         }
         let full = only(operation, 0, &region, PMTU);
         assert_eq!(answer(&mut pair, &full), ["ACK psn=0 msn=1"]);
-        assert_eq!(short_packets(&pair), 1, "{operation:?}");
+        assert_eq!(fast_path_packets(&pair), 1, "{operation:?}");
         let written = pair.node(Side::B).mem.bytes(&region, 0..PMTU as usize);
         assert_eq!(written, pattern(PMTU, 5), "{operation:?}");
         let beyond = only(operation, 1, &region, PMTU + 4);
         let refusal = ["NAK INVALID_REQUEST psn=1 msn=1"];
         assert_eq!(answer(&mut pair, &beyond), refusal);
-        assert_eq!(short_packets(&pair), 1, "{operation:?}");
+        assert_eq!(fast_path_packets(&pair), 1, "{operation:?}");
     }
 }
 
@@ -47,7 +47,7 @@ fn a_packet_of_the_path_mtu_is_one_of_the_usual() {
 /// again.
 //= RC-RSP-20, RC-RSP-23 type=test
 #[test]
-fn a_gap_that_a_short_packet_closes_may_be_followed_by_another() {
+fn a_gap_that_a_fast_path_packet_closes_may_be_followed_by_another() {
     for operation in [SendOnly, WriteOnly] {
         let (mut pair, region) = target();
         for wr_id in 0..3 {
@@ -59,7 +59,7 @@ fn a_gap_that_a_short_packet_closes_may_be_followed_by_another() {
         assert_eq!(answer(&mut pair, &early), [""; 0]);
         let missing = only(operation, 0, &region, 8);
         assert_eq!(answer(&mut pair, &missing), ["ACK psn=0 msn=1"]);
-        assert_eq!(short_packets(&pair), 1, "{operation:?}");
+        assert_eq!(fast_path_packets(&pair), 1, "{operation:?}");
         let early = only(operation, 2, &region, 8);
         let nak = ["NAK PSN_SEQUENCE psn=1 msn=1"];
         assert_eq!(answer(&mut pair, &early), nak, "{operation:?}");
@@ -83,7 +83,7 @@ fn a_message_ends_where_its_receive_ends() {
     let after = pair.node(Side::B).mem.all(&region)[2 * PMTU as usize..].to_vec();
     let answers = middles(&mut pair, &[region.part(0, 2 * PMTU)]);
     assert_eq!(answers[0], ["ACK psn=1 msn=0"], "there is just room");
-    assert_eq!(short_packets(&pair), 1, "the middle that has room");
+    assert_eq!(fast_path_packets(&pair), 1, "the middle that has room");
     assert_eq!(answers[1], ["NAK INVALID_REQUEST psn=2 msn=0"]);
     let done = pair.take_completions(Side::B);
     assert_eq!(statuses(&done), [(7, WcStatus::LocLenErr)]);

@@ -12,14 +12,14 @@ const HEAD_LEN: usize = Packet::MIN_LEN;
 /// Its service adds no headers of its own to it. TVer is 0. No other field has been checked, not
 /// even the service.
 #[derive(Clone, Copy, Debug)]
-pub struct ShortPacket<'a> {
+pub struct FastPathPacket<'a> {
     /// The unparsed bytes: fields are decoded on access, and most callers access few.
     head: [u8; HEAD_LEN],
     operation: Operation,
     bytes: &'a [u8],
 }
 
-impl<'a> ShortPacket<'a> {
+impl<'a> FastPathPacket<'a> {
     /// Length of an Acknowledge: BTH, AETH, ICRC.
     const ACK_LEN: usize = 20;
     /// Length of BTH and RETH.
@@ -168,7 +168,7 @@ mod tests {
                 *syndrome &= aeth;
             }
             let packet = Packet::parse(&bytes);
-            match ShortPacket::parse(&bytes) {
+            match FastPathPacket::parse(&bytes) {
                 Some(short) => {
                     let packet = packet.unwrap();
                     prop_assert_eq!(&short.bth(), packet.bth());
@@ -219,7 +219,7 @@ mod tests {
         let mut taken = Vec::new();
         for code in (0..=u8::MAX).map(Opcode::new) {
             let bytes = [&[code.get(), 0][..], &[0; 18]].concat();
-            let Some(short) = ShortPacket::parse(&bytes) else {
+            let Some(short) = FastPathPacket::parse(&bytes) else {
                 continue;
             };
             taken.push(code);
@@ -242,10 +242,12 @@ mod tests {
         assert_eq!(taken, expected);
         let is_write = |code: &Opcode| {
             let bytes = [&[code.get(), 0][..], &[0; 30]].concat();
-            assert!(ShortPacket::parse(&bytes[..31]).is_none_or(|short| short.reth().is_none()));
+            assert!(FastPathPacket::parse(&bytes[..31]).is_none_or(|short| short.reth().is_none()));
             let head = bytes.first_chunk().unwrap();
-            assert!(ShortPacket::parse_in_place(head, &bytes).is_none_or(|it| it.reth().is_none()));
-            ShortPacket::parse(&bytes).is_some_and(|short| short.reth().is_some())
+            assert!(
+                FastPathPacket::parse_in_place(head, &bytes).is_none_or(|it| it.reth().is_none())
+            );
+            FastPathPacket::parse(&bytes).is_some_and(|short| short.reth().is_some())
         };
         let writes: Vec<_> = (0..=u8::MAX).map(Opcode::new).filter(is_write).collect();
         let expected = [Service::Rc, Service::Uc].map(|service| of(service, Operation::WriteOnly));
@@ -257,9 +259,9 @@ mod tests {
         let mut bytes: Vec<u8> = (0..40).collect();
         let mut head = [0; HEAD_LEN];
         head[0] = 7;
-        assert!(ShortPacket::parse_in_place(&head, &bytes).is_some());
+        assert!(FastPathPacket::parse_in_place(&head, &bytes).is_some());
         head[0] = 6;
         bytes[0] = 7;
-        assert!(ShortPacket::parse_in_place(&head, &bytes).is_none());
+        assert!(FastPathPacket::parse_in_place(&head, &bytes).is_none());
     }
 }
