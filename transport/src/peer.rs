@@ -216,7 +216,7 @@ impl Peer {
     /// Returns true if the migration bit of a packet requires a change of the migration state.
     //= RC-APM-09 RXE-112
     #[inline]
-    pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
+    pub(crate) const fn changes_migration_state(&self, bth: &Bth) -> bool {
         match self.migration {
             Migration::Migrated => false,
             Migration::Rearm => !bth.migreq,
@@ -277,7 +277,7 @@ impl Peer {
 
     /// Returns the reason why a congestion notification cannot be from this peer, if there is one.
     //= CNP-02
-    pub(crate) fn reject_notification(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
+    pub(crate) fn reject_cnp(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         if meta.source != self.remote || meta.destination != self.local {
             Some(DropReason::WrongAddress)
         } else if !bth.pkey.matches(self.pkey) {
@@ -289,7 +289,7 @@ impl Peer {
 
     /// Returns a congestion notification packet (CNP) for the peer.
     //= CNP-01 ETH-11
-    pub(crate) fn notification(&self) -> Head {
+    pub(crate) fn cnp(&self) -> Head {
         let mut head = self.bare_head(Operation::Acknowledge, Psn::new(0), 0);
         head.bth.opcode = Opcode::new(Service::Cnp.base() | Operation::Cnp.low_bits());
         head.bth.migreq = false;

@@ -91,7 +91,7 @@ impl RateLimit {
     }
 
     /// Handles a notification. `bps` is the current send rate, if known.
-    pub(crate) fn notified(&mut self, now: Time, bps: Option<u64>) {
+    pub(crate) fn on_cnp(&mut self, now: Time, bps: Option<u64>) {
         self.advance(now);
         let fresh = || {
             let bps = bps.unwrap_or(UNMEASURED_BPS);
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn notifications_slow_down_and_silence_speeds_up() {
         let mut limit = RateLimit::new();
-        limit.notified(at(0), Some(10 * GBPS));
+        limit.on_cnp(at(0), Some(10 * GBPS));
         assert_eq!(limit.bps(), 5 * GBPS);
-        limit.notified(at(50), Some(10 * GBPS));
+        limit.on_cnp(at(50), Some(10 * GBPS));
         assert_eq!(
             limit.bps(),
             5 * GBPS / 2,
@@ -267,14 +267,14 @@ mod tests {
         limit.budget(at(50 + 30_000));
         assert!(limit.bps() > 5 * GBPS, "beyond the earlier rate");
         let before = limit.bps();
-        limit.notified(at(50 + 30_000), None);
+        limit.on_cnp(at(50 + 30_000), None);
         let after = limit.bps();
         assert!(
             after < before && after > before * 9 / 10,
             "rarely notified: {after}"
         );
         for _ in 0..200 {
-            limit.notified(at(31_000), None);
+            limit.on_cnp(at(31_000), None);
         }
         assert_eq!(limit.bps(), LEAST_BPS);
         limit.budget(at(100_000_000));
@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn each_notification_puts_the_next_step_off() {
         let mut limit = RateLimit::new();
-        limit.notified(at(0), Some(10 * GBPS));
-        limit.notified(at(299), None);
+        limit.on_cnp(at(0), Some(10 * GBPS));
+        limit.on_cnp(at(299), None);
         let slow = limit.bps();
         limit.budget(at(598));
         assert_eq!(limit.bps(), slow);
@@ -299,13 +299,13 @@ mod tests {
     fn silence_counts_before_the_next_notification() {
         let [mut quiet, mut busy] = [RateLimit::new(), RateLimit::new()];
         for limit in [&mut quiet, &mut busy] {
-            limit.notified(at(0), Some(10 * GBPS));
+            limit.on_cnp(at(0), Some(10 * GBPS));
         }
         for us in (0..30_000).step_by(100) {
             busy.budget(at(us));
         }
         for limit in [&mut quiet, &mut busy] {
-            limit.notified(at(30_000), None);
+            limit.on_cnp(at(30_000), None);
         }
         assert!(quiet.bps() > 5 * GBPS, "{}", quiet.bps());
         assert_eq!(quiet.bps(), busy.bps());
@@ -315,7 +315,7 @@ mod tests {
     fn the_slower_one_counts() {
         let mut limit = RateLimit::new();
         limit.set_fixed(1_000_000);
-        limit.notified(at(0), Some(10 * GBPS));
+        limit.on_cnp(at(0), Some(10 * GBPS));
         assert_eq!(limit.bps(), GBPS);
         limit.set_fixed(0);
         assert_eq!(limit.bps(), 5 * GBPS);
@@ -328,7 +328,7 @@ mod tests {
         limit.set_fixed(1_000_000);
         assert_eq!(limit.bps(), GBPS);
         for us in 0..3 {
-            limit.notified(at(us), Some(GBPS));
+            limit.on_cnp(at(us), Some(GBPS));
         }
         assert_eq!(limit.bps(), GBPS / 8);
         assert_eq!(limit.budget(at(3)), 1562, "100 µs at that rate");
@@ -346,10 +346,10 @@ mod tests {
             (Control::default().responses, 100_000_000),
         ] {
             for us in 0..200 {
-                limit.notified(at(us), Some(10 * GBPS));
+                limit.on_cnp(at(us), Some(10 * GBPS));
             }
             assert_eq!(limit.bps(), least_bps);
-            limit.notified(at(200), None);
+            limit.on_cnp(at(200), None);
             assert_eq!(limit.bps(), least_bps);
         }
     }
@@ -358,10 +358,10 @@ mod tests {
     #[test]
     fn a_notification_begins_the_way_back_anew() {
         let mut limit = RateLimit::new();
-        limit.notified(at(0), Some(10 * GBPS));
+        limit.on_cnp(at(0), Some(10 * GBPS));
         limit.budget(at(300 * 20));
         let before = limit.bps();
-        limit.notified(at(300 * 20), None);
+        limit.on_cnp(at(300 * 20), None);
         let slow = limit.bps();
         assert!(slow < before);
         limit.budget(at(300 * 21));
@@ -377,7 +377,7 @@ mod tests {
             (Some(u64::MAX), LINE_BPS / 2),
         ] {
             let mut limit = RateLimit::new();
-            limit.notified(at(0), measured);
+            limit.on_cnp(at(0), measured);
             assert_eq!(limit.bps(), expected, "{measured:?}");
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of the transport through its public calls: two QPs, or one QP and hand-made packets.
 
+mod ack_durability;
 mod coalesce;
 mod congested;
 mod credits;
@@ -14,7 +15,6 @@ mod masked;
 mod migration;
 mod modify;
 mod order;
-mod owed;
 mod raw;
 mod refusals;
 mod responder;

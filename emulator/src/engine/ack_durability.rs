@@ -83,7 +83,7 @@ impl EngineInner {
                 //= DCW-12
                 core.qp.hang_up();
                 let is_dynamic = core.qp.config().qp_type.is_dynamic();
-                let has_unsent = core.qp.owed_ack().is_some()
+                let has_unsent = core.qp.pending_ack().is_some()
                     || core.qp.coalescer().has_batched_posts()
                     || is_dynamic && core.qp.wants_to_transmit(AckPlacement::First);
                 if has_unsent {

@@ -153,7 +153,7 @@ impl EngineInner {
             }
             return;
         }
-        let owed = core.qp.owed_ack();
+        let owed = core.qp.pending_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, caller) {
             self.record_unsent_ack(core, owed);
             return;

@@ -340,7 +340,7 @@ impl Drop for RecvPoster<'_> {
         let has_output = self
             .core
             .as_ref()
-            .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.owes_credit());
+            .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.has_unsent_credits());
         if has_output {
             self.flush();
         }

@@ -317,7 +317,7 @@ impl TxState {
         let Some(journal_slot) = &mut self.journal_slot else {
             return;
         };
-        match qp.owed_ack() {
+        match qp.pending_ack() {
             Some(unacknowledged) => journal_slot.record(pending_ack_of(qp, unacknowledged)),
             // A blocked run has not been sent yet.
             None if self.backlog.is_some() => {}

@@ -22,7 +22,7 @@ use crate::outputs::Fatal;
 use crate::peer::{PacketMeta, SessionTag};
 use crate::queue::SendLimits;
 use crate::requester::{Requester, RequesterAttr};
-use crate::responder::push_plain;
+use crate::responder::push_without_payload;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
@@ -477,7 +477,7 @@ impl Initiator {
         while let Some(Farewell { route, peer, psn }) = self.farewells.front() {
             let mut head = peer.head(Operation::Disconnect, *psn, 0);
             head.bth.ack_req = true;
-            if !tx.leads_to(*route) || !push_plain(&head, tx) {
+            if !tx.leads_to(*route) || !push_without_payload(&head, tx) {
                 return false;
             }
             tx.lead_to(*route);

@@ -24,9 +24,9 @@ impl Qp {
     }
 
     /// Handles a migration bit that requires a state change
-    /// ([`Peer::heeds`](crate::peer::Peer::heeds)). Returns the reason if the packet is dropped.
+    /// ([`Peer::changes_migration_state`](crate::peer::Peer::changes_migration_state)). Returns the reason if the packet is dropped.
     #[cold]
-    pub(super) fn heed(&mut self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
+    pub(super) fn handle_migreq(&mut self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         if self.peer.migration == Migration::Rearm {
             let reason = self.peer.reject_reason(meta, bth);
             if reason.is_none() {

@@ -3,11 +3,11 @@
 mod attributes;
 mod config;
 mod dynamic;
+mod ecn;
 mod fast_path;
 mod frames;
 mod migrate;
 mod modify;
-mod notices;
 mod salvage;
 mod side;
 mod snapshot;
@@ -21,7 +21,7 @@ use rocade_wire::{Headers, Operation, Packet, Pkey, Qpn, Service};
 
 use attributes::Attributes;
 pub use config::{AlternateContext, ModifyContext, QpConfig, QpLimits};
-use notices::Owed;
+use ecn::PendingNotices;
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 pub use transmit::AckTerms;
@@ -56,7 +56,7 @@ pub struct Qp {
     comm_est_raised: bool,
     /// The QP has migrated, and [`Qp::take_moved`] was not called yet.
     has_moved: bool,
-    owes: Owed,
+    pending_notices: PendingNotices,
     /// Set while congestion control is on: marks are answered, and notifications reduce the rate.
     control: Option<Box<Control>>,
     out: Outputs,
@@ -103,7 +103,7 @@ impl Qp {
             )?,
             comm_est_raised: false,
             has_moved: false,
-            owes: Owed::NOTHING,
+            pending_notices: PendingNotices::NONE,
             control: None,
             out: Outputs::new(config.qp_num),
             coalescer: Coalescer::default(),
@@ -478,9 +478,9 @@ impl Qp {
     /// Returns true if a receive was posted whose credit has to be sent to the peer. Then transmit.
     #[inline]
     #[must_use]
-    pub const fn owes_credit(&self) -> bool {
+    pub const fn has_unsent_credits(&self) -> bool {
         match &self.recv {
-            RecvSide::Reliable(responder) => responder.owes_credit(),
+            RecvSide::Reliable(responder) => responder.has_unsent_credits(),
             _ => false,
         }
     }
@@ -513,10 +513,10 @@ impl Qp {
     ) {
         match packet.bth().opcode.service() {
             Service::Cnp => {
-                self.handle_notification(now, meta, packet);
+                self.handle_cnp(now, meta, packet);
                 return;
             }
-            Service::Ud if self.heeds_hello(meta, packet) => return,
+            Service::Ud if self.handle_hello(meta, packet) => return,
             _ => {}
         }
         if let Some(reason) = self.reject_reason(meta, packet) {
@@ -524,7 +524,7 @@ impl Qp {
             return;
         }
         if meta.is_marked() && !packet.payload().is_empty() {
-            self.note_mark(now);
+            self.on_ce_mark(now);
         }
         if self.config.qp_type.is_dynamic() {
             self.handle_dynamic(now, meta, packet, mem);
@@ -584,8 +584,8 @@ impl Qp {
         if let RecvSide::Datagrams(_) = self.recv {
             return self.peer.reject_datagram(meta, packet.bth());
         }
-        if self.peer.heeds(packet.bth()) {
-            return self.heed(meta, packet.bth());
+        if self.peer.changes_migration_state(packet.bth()) {
+            return self.handle_migreq(meta, packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }

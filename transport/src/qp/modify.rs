@@ -6,7 +6,7 @@ use rocade_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::attributes::Attributes;
 use super::state::{experimental_rule, transition_rule};
-use super::{ModifyContext, Owed, Qp};
+use super::{ModifyContext, PendingNotices, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
 use crate::peer::{Alternate, Migration};
@@ -374,7 +374,7 @@ pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
-    qp.owes = Owed::NOTHING;
+    qp.pending_notices = PendingNotices::NONE;
     if let Some(control) = &mut qp.control {
         **control = Control::default();
     }

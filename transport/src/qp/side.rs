@@ -448,9 +448,9 @@ impl RecvSide {
     }
 
     #[inline]
-    pub(super) fn owed_ack(&self) -> Option<(Psn, Msn)> {
+    pub(super) fn pending_ack(&self) -> Option<(Psn, Msn)> {
         match self {
-            Self::Reliable(responder) => responder.owed_ack(),
+            Self::Reliable(responder) => responder.pending_ack(),
             _ => None,
         }
     }

@@ -35,8 +35,8 @@ impl Qp {
         acks: AckPlacement,
         tx: &mut TxBuffer,
     ) {
-        if self.owes.is_any() {
-            self.say_what_is_owed(tx);
+        if self.pending_notices.is_any() {
+            self.send_pending_notices(tx);
         }
         let acks = self.timing(acks);
         let behind = acks != AckPlacement::First && self.recv.lone_ack().is_some();
@@ -67,7 +67,9 @@ impl Qp {
                 && self.timing(acks) == AckPlacement::Defer
                 && self.recv.lone_ack().is_some()
         };
-        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes.is_any()
+        self.send.has_work()
+            || (self.recv.has_responses() && !holds())
+            || self.pending_notices.is_any()
     }
 
     /// In ERR there will be no requests for an ACK to follow. While paths migrate, an ACK must not
@@ -166,8 +168,8 @@ impl Qp {
     /// The ACK covers messages whose completions the application may have polled, so it has to be
     /// sent before the QP is reset.
     #[must_use]
-    pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
-        self.recv.owed_ack()
+    pub fn pending_ack(&self) -> Option<(Psn, Msn)> {
+        self.recv.pending_ack()
     }
 
     /// Returns the other fields of the ACK, for the case that another process has to send it.

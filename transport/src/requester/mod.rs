@@ -299,9 +299,9 @@ impl Requester {
     }
 
     /// Handles a congestion notification.
-    pub(crate) fn notified(&mut self, now: Time) {
+    pub(crate) fn on_cnp(&mut self, now: Time) {
         let bps = self.window.bps();
-        self.change_limit(|limit| limit.notified(now, bps));
+        self.change_limit(|limit| limit.on_cnp(now, bps));
     }
 
     /// Sets the time until which packets wait for the rate limit, if any do.

@@ -20,7 +20,7 @@ pub(super) enum Response {
     /// Positive acknowledgement up to and including `psn`.
     Ack { psn: Psn, msn: Msn },
     /// A congestion notification.
-    Notification,
+    Cnp,
     /// A NAK of any kind.
     Nak {
         psn: Psn,
@@ -148,8 +148,8 @@ impl Responder {
     }
 
     /// Schedules a congestion notification: packets of the peer were marked.
-    pub(crate) fn notify(&mut self) {
-        self.queue.push_back(Response::Notification);
+    pub(crate) fn queue_cnp(&mut self) {
+        self.queue.push_back(Response::Cnp);
     }
 
     pub(super) fn schedule(&mut self, response: Response) {
@@ -158,13 +158,13 @@ impl Responder {
 
     /// Returns the PSN of the positive ACK if that is the only queued response.
     pub(crate) fn lone_ack(&self) -> Option<Psn> {
-        self.owed_ack()
+        self.pending_ack()
             .filter(|_| self.queue.len() == 1)
             .map(|(psn, _)| psn)
     }
 
     /// Returns the positive ACK if that is the next response.
-    pub(crate) fn owed_ack(&self) -> Option<(Psn, Msn)> {
+    pub(crate) fn pending_ack(&self) -> Option<(Psn, Msn)> {
         match self.queue.front() {
             Some(&Response::Ack { psn, msn }) => Some((psn, msn)),
             _ => None,
@@ -177,11 +177,11 @@ impl Responder {
         peer: &Peer,
         out: &mut Outputs,
     ) -> Option<[u8; ACK_LEN]> {
-        let (psn, msn) = self.owed_ack().filter(|_| self.queue.len() == 1)?;
+        let (psn, msn) = self.pending_ack().filter(|_| self.queue.len() == 1)?;
         let credits = self.receives.credits();
         let head = ack_head(peer, psn, msn, Syndrome::Ack(credits));
         let packet = head.alone()?;
-        self.note_told(credits);
+        self.note_credits_sent(credits);
         out.counters.acks_sent += 1;
         out.counters.tx_packets += 1;
         self.queue.pop_front();
@@ -190,9 +190,9 @@ impl Responder {
 
     /// Notes the credits of an ACK that was sent.
     #[inline]
-    const fn note_told(&mut self, credits: CreditCode) {
+    const fn note_credits_sent(&mut self, credits: CreditCode) {
         self.told_none = credits.code() == 0;
-        self.owes_credit = false;
+        self.has_unsent_credits = false;
     }
 
     /// Returns true if the next response is that of a READ.
@@ -229,14 +229,14 @@ impl Responder {
                     let syndrome = Syndrome::Ack(credits);
                     let sent = push_ack(cx.peer, psn, msn, syndrome, tx);
                     if sent {
-                        self.note_told(credits);
+                        self.note_credits_sent(credits);
                     }
                     cx.out.counters.acks_sent += u64::from(sent);
                     sent
                 }
                 Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
-                Response::Notification => {
-                    let sent = push_plain(&cx.peer.notification(), tx);
+                Response::Cnp => {
+                    let sent = push_without_payload(&cx.peer.cnp(), tx);
                     cx.out.counters.rare().cnps_sent += u64::from(sent);
                     sent
                 }
@@ -341,7 +341,7 @@ fn aeth_head(
     head
 }
 
-pub(crate) fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
+pub(crate) fn push_without_payload(head: &Head, tx: &mut TxBuffer) -> bool {
     tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
@@ -358,7 +358,7 @@ pub(crate) fn push_ack(
     tx: &mut TxBuffer,
 ) -> bool {
     if peer.session.is_some() {
-        return push_plain(&ack_head(peer, psn, msn, syndrome), tx);
+        return push_without_payload(&ack_head(peer, psn, msn, syndrome), tx);
     }
     let bth = peer.bth(Operation::Acknowledge, psn, 0);
     let aeth = Aeth { syndrome, msn }.to_bytes();
@@ -378,7 +378,7 @@ fn push_atomic_ack(
     });
     let mut head = aeth_head(peer, Operation::AtomicAcknowledge, psn, 0, aeth);
     head.push(&AtomicAckEth { original }.to_bytes());
-    push_plain(&head, tx)
+    push_without_payload(&head, tx)
 }
 
 //= XAW-06

@@ -17,7 +17,7 @@ use crate::queue::{RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
-pub(crate) use ack_policy::{push_ack, push_plain};
+pub(crate) use ack_policy::{push_ack, push_without_payload};
 use resources::Saved;
 pub use snapshot::{ReplayEntry, ResponderSnapshot};
 
@@ -111,7 +111,7 @@ pub(crate) struct Responder {
     /// The last response announced zero credits.
     told_none: bool,
     /// The next ACK announces that there are receives again.
-    owes_credit: bool,
+    has_unsent_credits: bool,
     current: InProgress,
     /// READs and atomics that can be replayed.
     saved: VecDeque<Saved>,
@@ -132,7 +132,7 @@ impl Responder {
             msn: Msn::new(0),
             nak_outstanding: false,
             told_none: false,
-            owes_credit: false,
+            has_unsent_credits: false,
             current: InProgress::None,
             saved: VecDeque::new(),
             queue: VecDeque::new(),
@@ -167,15 +167,15 @@ impl Responder {
     pub(crate) fn note_posted(&mut self) {
         if self.told_none && self.receives.has_some() {
             self.told_none = false;
-            self.owes_credit = true;
+            self.has_unsent_credits = true;
             self.schedule_ack(self.epsn.sub(1));
         }
     }
 
     /// Returns true if an ACK that announces new receives is queued.
     #[inline]
-    pub(crate) const fn owes_credit(&self) -> bool {
-        self.owes_credit
+    pub(crate) const fn has_unsent_credits(&self) -> bool {
+        self.has_unsent_credits
     }
 
     /// Returns PSN and MSN of an ACK for everything received.
@@ -222,9 +222,9 @@ impl Responder {
     /// Drops responses that were not sent, when the application has moved the QP to ERR. The ACK of
     /// messages whose completions it may have polled is kept.
     pub(crate) fn discard_responses(&mut self) {
-        let owed = self.queue.pop_front().filter(Response::is_ack);
+        let pending = self.queue.pop_front().filter(Response::is_ack);
         self.queue.clear();
-        self.queue.extend(owed);
+        self.queue.extend(pending);
         self.saved.clear();
     }
 
@@ -236,12 +236,16 @@ impl Responder {
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
         let seen = last_seen.copied().or(self.reported);
-        let owed = self.owed_ack();
+        let pending = self.pending_ack();
         self.queue.clear();
         self.saved.clear();
-        if let (Some(owed), Some(seen)) = (owed, seen) {
+        if let (Some(pending), Some(seen)) = (pending, seen) {
             // The ACK must not cover a response that is queued behind it.
-            let (psn, msn) = if seen.0.diff(owed.0) < 0 { seen } else { owed };
+            let (psn, msn) = if seen.0.diff(pending.0) < 0 {
+                seen
+            } else {
+                pending
+            };
             self.queue.push_back(Response::Ack { psn, msn });
         }
     }
@@ -262,8 +266,8 @@ impl Responder {
     /// Notes that the completions of all messages so far were handed out.
     pub(crate) fn note_reported(&mut self) {
         self.received.clear();
-        if let Some(owed) = self.owed_ack() {
-            self.reported = Some(owed);
+        if let Some(pending) = self.pending_ack() {
+            self.reported = Some(pending);
         }
     }
 
@@ -278,7 +282,7 @@ impl Responder {
         self.msn = Msn::new(0);
         self.nak_outstanding = false;
         self.told_none = false;
-        self.owes_credit = false;
+        self.has_unsent_credits = false;
         self.current = InProgress::None;
         self.saved = VecDeque::new();
         self.queue = VecDeque::new();

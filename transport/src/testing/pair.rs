@@ -293,7 +293,7 @@ impl Pair {
         if qp.state() == QpState::Err {
             // The receive was flushed.
             self.note(side, TransmitTrigger::Other);
-        } else if qp.owes_credit() {
+        } else if qp.has_unsent_credits() {
             let trigger = qp.coalescer().credit_trigger();
             self.note(side, trigger);
             self.drain(side);

@@ -197,7 +197,7 @@ fn an_acknowledgement_that_was_taken_has_told_of_none() {
         .take_lone_ack()
         .expect("an ACK is pending");
     assert_eq!(ack[12], 0, "no receives");
-    assert!(!pair.node(Side::B).qp.owes_credit());
+    assert!(!pair.node(Side::B).qp.has_unsent_credits());
     pair.recv(Side::B, 2, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), [(1, 1)]);

@@ -139,9 +139,9 @@ impl Sender {
     }
 
     /// Handles a congestion notification.
-    pub(crate) fn notified(&mut self, now: Time) {
+    pub(crate) fn on_cnp(&mut self, now: Time) {
         let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
-        limit.notified(now, None);
+        limit.on_cnp(now, None);
     }
 
     /// Returns when [`Sender::handle_timeout`] is due.

@@ -9,28 +9,28 @@ use super::side::{RecvSide, SendSide};
 use crate::counters::DropReason;
 use crate::greeting::{hello_of, push_hello};
 use crate::peer::PacketMeta;
-use crate::responder::push_plain;
+use crate::responder::push_without_payload;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 
 /// Pending notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owed {
+pub(super) struct PendingNotices {
     /// The peer has probed whether this is Rocade.
     hello: bool,
     /// Packets of the peer were marked, and there are no responses that could carry BECN.
-    notification: bool,
+    cnp: bool,
 }
 
-impl Owed {
-    pub(super) const NOTHING: Self = Self {
+impl PendingNotices {
+    pub(super) const NONE: Self = Self {
         hello: false,
-        notification: false,
+        cnp: false,
     };
 
     #[inline]
     pub(super) fn is_any(self) -> bool {
-        self != Self::NOTHING
+        self != Self::NONE
     }
 }
 
@@ -45,7 +45,7 @@ impl Qp {
     }
 
     //= ENC-10
-    pub(super) fn note_mark(&mut self, now: Time) {
+    pub(super) fn on_ce_mark(&mut self, now: Time) {
         self.out.counters.rare().marked_packets += 1;
         let knows_peer = match self.recv {
             RecvSide::Reliable(_) | RecvSide::Connected(_) => true,
@@ -60,8 +60,8 @@ impl Qp {
             return;
         }
         match &mut self.recv {
-            RecvSide::Reliable(responder) => responder.notify(),
-            _ => self.owes.notification = true,
+            RecvSide::Reliable(responder) => responder.queue_cnp(),
+            _ => self.pending_notices.cnp = true,
         }
     }
 
@@ -70,7 +70,7 @@ impl Qp {
     /// A probe from any other sender is not answered.
     //= XAW-08
     #[cold]
-    pub(super) fn heeds_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
+    pub(super) fn handle_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
         let Some((hello, from)) = hello_of(packet) else {
             return false;
         };
@@ -84,7 +84,7 @@ impl Qp {
         }
         match (hello, &mut self.send, &self.recv) {
             (DcHello::Ask, _, RecvSide::Reliable(_)) => {
-                self.owes.hello = true;
+                self.pending_notices.hello = true;
                 true
             }
             (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
@@ -93,28 +93,25 @@ impl Qp {
     }
 
     #[cold]
-    pub(super) fn say_what_is_owed(&mut self, tx: &mut TxBuffer) {
-        if self.owes.hello && push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
+    pub(super) fn send_pending_notices(&mut self, tx: &mut TxBuffer) {
+        if self.pending_notices.hello
+            && push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx)
+        {
             self.out.counters.tx_packets += 1;
-            self.owes.hello = false;
+            self.pending_notices.hello = false;
         }
         //= CNP-01
-        if self.owes.notification && push_plain(&self.peer.notification(), tx) {
+        if self.pending_notices.cnp && push_without_payload(&self.peer.cnp(), tx) {
             self.out.counters.tx_packets += 1;
             self.out.counters.rare().cnps_sent += 1;
-            self.owes.notification = false;
+            self.pending_notices.cnp = false;
         }
     }
 
     //= CNP-03
-    pub(super) fn handle_notification(
-        &mut self,
-        now: Time,
-        meta: &PacketMeta,
-        packet: &Packet<'_>,
-    ) {
+    pub(super) fn handle_cnp(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>) {
         let reason = if self.state.receives() {
-            self.peer.reject_notification(meta, packet.bth())
+            self.peer.reject_cnp(meta, packet.bth())
         } else {
             Some(DropReason::State)
         };
@@ -128,11 +125,11 @@ impl Qp {
         };
         // Requests and responses use the same path.
         if let RecvSide::Reliable(_) = self.recv {
-            control.responses.notified(now, None);
+            control.responses.on_cnp(now, None);
         }
         match &mut self.send {
-            SendSide::Reliable(requester) => requester.notified(now),
-            SendSide::Unreliable(sender) => sender.notified(now),
+            SendSide::Reliable(requester) => requester.on_cnp(now),
+            SendSide::Unreliable(sender) => sender.on_cnp(now),
             SendSide::Dynamic(_) | SendSide::Frames(_) | SendSide::None => {}
         }
     }

@@ -189,7 +189,7 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
         let packet = Packet::parse(bytes).expect("a valid packet");
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
-    assert_eq!(node.qp.owed_ack(), None);
+    assert_eq!(node.qp.pending_ack(), None);
     pair.modify(Side::B, QpState::Err, NO_MORE, &QpAttr::default());
     pair.drain_both();
     assert_eq!(operations(&pair, Side::B), []);
