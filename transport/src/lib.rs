@@ -56,7 +56,7 @@ mod cx;
 mod dc;
 mod error;
 mod event;
-mod greeting;
+mod hello;
 mod indirect;
 mod masked;
 mod memory;

@@ -155,7 +155,7 @@ pub enum SendOp {
     Enable,
     /// Masked atomic, as in [`Operands::Masked`]. The local buffer receives the original value.
     ///
-    /// A peer that is not known to support it ([`Qp::set_extended`](crate::Qp::set_extended)) is
+    /// A peer that is not known to support it ([`Qp::set_vendor_ops`](crate::Qp::set_vendor_ops)) is
     /// probed first. Without an answer, the request fails with `RETRY_EXC_ERR`.
     Masked {
         /// Remote address, a multiple of the size.

@@ -387,13 +387,13 @@ impl Qp {
             let is_own = endpoint.link.local() == peer;
             core.tx.set_route(endpoint, tx_route);
             let is_ours = engine.is_simulated() || is_own || is_of_this_host(peer);
-            core.qp.set_extended(is_ours);
+            core.qp.set_vendor_ops(is_ours);
         }
         if let Some((endpoint, tx_route)) = alternate {
             core.tx.set_alternate(endpoint, tx_route);
             let peer = attr.alt_ah_attr.dgid.to_ip();
             if !engine.is_simulated() && !is_of_this_host(peer) {
-                core.qp.set_extended(false);
+                core.qp.set_vendor_ops(false);
             }
         }
         if let Some((endpoint, av)) = answers {

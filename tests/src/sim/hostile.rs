@@ -70,7 +70,7 @@ impl Attack {
             setups.push(setup.clone());
         });
         for side in Side::BOTH {
-            pair.node_mut(side).qp.set_extended(true);
+            pair.node_mut(side).qp.set_vendor_ops(true);
         }
         let setups = setups.try_into().expect("two sides");
         (pair, setups, shared)

@@ -272,7 +272,7 @@ impl<'a> Run<'a> {
         let setups = setups.expect("two sides");
         pair.stop_tracing();
         for side in Side::BOTH {
-            pair.node_mut(side).qp.set_extended(true);
+            pair.node_mut(side).qp.set_vendor_ops(true);
         }
         pair.set_latency(plan.latency_ns);
         pair.set_gap(plan.gap_ns);
@@ -486,7 +486,7 @@ impl<'a> Run<'a> {
         for (next, mask) in Setup::PATH_TO_RTS {
             self.pair.modify(side, next, mask, &attr);
         }
-        self.pair.node_mut(side).qp.set_extended(true);
+        self.pair.node_mut(side).qp.set_vendor_ops(true);
         self.post_receives(side);
         self.post_batch(side);
     }

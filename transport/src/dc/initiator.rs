@@ -16,7 +16,7 @@ use crate::counters::DropReason;
 use crate::cross::{Cross, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
-use crate::greeting::{hello_of, push_hello};
+use crate::hello::{hello_of, push_hello};
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::{PacketMeta, SessionTag};

@@ -84,7 +84,7 @@ impl Lane {
     pub(super) fn new(limits: SendLimits) -> Self {
         let mut requester = Requester::new(limits);
         // Whatever answers a session has proved to be Rocade.
-        requester.set_extended(true);
+        requester.set_vendor_ops(true);
         Self {
             requester,
             held: VecDeque::new(),

@@ -16,7 +16,7 @@ use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS};
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
-use crate::greeting::{hello_of, push_hello};
+use crate::hello::{hello_of, push_hello};
 use crate::memory::{Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{PacketMeta, Peer, SessionTag};

@@ -7,7 +7,7 @@ use rocade_wire::{DcHello, Packet};
 use super::Qp;
 use super::side::{RecvSide, SendSide};
 use crate::counters::DropReason;
-use crate::greeting::{hello_of, push_hello};
+use crate::hello::{hello_of, push_hello};
 use crate::peer::PacketMeta;
 use crate::responder::push_without_payload;
 use crate::time::Time;
@@ -87,7 +87,7 @@ impl Qp {
                 self.pending_notices.hello = true;
                 true
             }
-            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
+            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.on_hello_reply(),
             _ => false,
         }
     }

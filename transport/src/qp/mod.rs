@@ -337,9 +337,9 @@ impl Qp {
 
     /// Sets whether the peer is known to support the extensions of Rocade. If not, the QP probes
     /// the peer before the first masked atomic.
-    pub const fn set_extended(&mut self, extended: bool) {
+    pub const fn set_vendor_ops(&mut self, vendor_ops: bool) {
         if let SendSide::Reliable(requester) = &mut self.send {
-            requester.set_extended(extended);
+            requester.set_vendor_ops(vendor_ops);
         }
     }
 

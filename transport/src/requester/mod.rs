@@ -8,10 +8,10 @@
 //! been spurious, `cursor` moves forward again (`rewind`).
 
 mod ack;
-mod acquaint;
 mod credits;
 mod local;
 mod middles;
+mod peer_probe;
 mod retry;
 mod rewind;
 mod segment;
@@ -36,8 +36,8 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
-use acquaint::Asks;
 use credits::{Beyond, Credits};
+use peer_probe::ProbeState;
 use rewind::Rewound;
 
 /// Least local ACK timeout. Shorter ones are rounded up, because a thread cannot be scheduled
@@ -229,9 +229,9 @@ pub(crate) struct Requester {
     draining: bool,
     cross: Option<Box<Cross>>,
     /// The peer supports the extensions of Rocade.
-    extended: bool,
+    vendor_ops: bool,
     /// State of the probe.
-    asks: Asks,
+    probe: ProbeState,
     /// Results of atomics are big-endian.
     big_endian_results: bool,
     window: Window,
@@ -269,8 +269,8 @@ impl Requester {
             failed: None,
             draining: false,
             cross: None,
-            extended: false,
-            asks: Asks::No,
+            vendor_ops: false,
+            probe: ProbeState::Idle,
             big_endian_results: false,
             window: Window::new(),
             limit: None,
@@ -545,7 +545,7 @@ impl Requester {
         self.rewound = None;
         self.timed = None;
         self.failed = None;
-        self.asks = Asks::No;
+        self.probe = ProbeState::Idle;
         self.wait_for_rate(None);
         self.una = self.next_new;
         self.cursor = self.next_new;

@@ -2,7 +2,7 @@
 
 use rocade_wire::{Psn, RnrTimer};
 
-use super::acquaint::Asks;
+use super::peer_probe::ProbeState;
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
 use crate::congestion::Window;
@@ -100,8 +100,8 @@ impl Requester {
         }
         self.packets_since_ack_req = 0;
         self.ack_deadline = None;
-        if self.asks == Asks::Sent {
-            self.ask_again();
+        if self.probe == ProbeState::Sent {
+            self.repeat_probe();
         }
         // A later local error will be found again when transmission reaches it.
         self.failed = None;
@@ -225,8 +225,8 @@ impl Requester {
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
             self.consume_retry(cx)?;
-            if self.asks != Asks::No {
-                self.ask_again();
+            if self.probe != ProbeState::Idle {
+                self.repeat_probe();
                 return Ok(());
             }
             let in_flight = self.in_flight(self.una_cost());

@@ -2,7 +2,7 @@
 
 use rocade_wire::{AtomicEth, Bth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
 
-use super::acquaint::Asks;
+use super::peer_probe::ProbeState;
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::{ImmOrInv, WcStatus};
@@ -108,8 +108,8 @@ impl Requester {
             }
             self.sent(cx, &step, una_cost);
         }
-        if self.asks == Asks::Due {
-            self.ask(cx, tx);
+        if self.probe == ProbeState::Due {
+            self.send_probe(cx, tx);
         }
         if budget != usize::MAX {
             self.note_spent(cx.now, tx.bytes().len() - begin, budget);
@@ -313,8 +313,8 @@ impl Requester {
             return false;
         }
         //= XAW-08 RXE-115
-        if matches!(wqe.op, SendOp::Masked { .. }) && !self.extended {
-            self.want_to_ask();
+        if matches!(wqe.op, SendOp::Masked { .. }) && !self.vendor_ops {
+            self.want_probe();
             return false;
         }
         //= RC-CRD-03

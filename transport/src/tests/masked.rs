@@ -41,7 +41,7 @@ fn connected(qp_type: QpType) -> Pair {
             setup.domain = Some(Arc::clone(&domain));
         }
     });
-    pair.node_mut(Side::A).qp.set_extended(true);
+    pair.node_mut(Side::A).qp.set_vendor_ops(true);
     pair
 }
 
@@ -246,7 +246,7 @@ fn sent(pair: &Pair, side: Side) -> Vec<Operation> {
 fn a_peer_is_asked_before_the_first_one() {
     for qp_type in [QpType::Rc, QpType::XrcSend] {
         let mut pair = connected(qp_type);
-        pair.node_mut(Side::A).qp.set_extended(false);
+        pair.node_mut(Side::A).qp.set_vendor_ops(false);
         let result = register(&pair, Side::A, 64);
         let there = register(&pair, Side::B, 64);
         let add = MaskedOp::FetchAdd {
@@ -294,7 +294,7 @@ fn a_peer_is_asked_before_the_first_one() {
 #[test]
 fn a_stranger_never_gets_one() {
     let mut pair = connected(QpType::Rc);
-    pair.node_mut(Side::A).qp.set_extended(false);
+    pair.node_mut(Side::A).qp.set_vendor_ops(false);
     pair.set_network(|transit| match transit.packet.headers().deth {
         Some(_) => Fate::Drop,
         None => Fate::Deliver,

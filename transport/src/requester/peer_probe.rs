@@ -10,13 +10,13 @@ use rocade_wire::DcHello;
 
 use super::Requester;
 use crate::cx::Cx;
-use crate::greeting::push_hello;
+use crate::hello::push_hello;
 use crate::transmit::TxBuffer;
 
 /// State of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
-    No,
+pub(super) enum ProbeState {
+    Idle,
     /// The probe has to be sent now.
     Due,
     /// The probe was sent, and the ACK timer runs.
@@ -25,40 +25,40 @@ pub(super) enum Asks {
 
 impl Requester {
     /// Sets whether the peer is known to support the extensions of Rocade.
-    pub(crate) const fn set_extended(&mut self, extended: bool) {
-        self.extended = extended;
+    pub(crate) const fn set_vendor_ops(&mut self, vendor_ops: bool) {
+        self.vendor_ops = vendor_ops;
     }
 
     /// Schedules a probe, because the next request needs a peer that is Rocade.
     #[cold]
-    pub(super) fn want_to_ask(&mut self) {
-        if self.started == 0 && self.asks == Asks::No {
-            self.asks = Asks::Due;
+    pub(super) fn want_probe(&mut self) {
+        if self.started == 0 && self.probe == ProbeState::Idle {
+            self.probe = ProbeState::Due;
         }
     }
 
     /// Schedules the probe again after a timeout.
-    pub(super) const fn ask_again(&mut self) {
-        self.asks = Asks::Due;
+    pub(super) const fn repeat_probe(&mut self) {
+        self.probe = ProbeState::Due;
     }
 
     //= XAW-08
     #[cold]
-    pub(super) fn ask<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
+    pub(super) fn send_probe<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         if push_hello(cx.peer, cx.who.qpn, DcHello::Ask, tx) {
             cx.out.counters.tx_packets += 1;
-            self.asks = Asks::Sent;
+            self.probe = ProbeState::Sent;
             self.arm_ack_timer(cx.now);
         }
     }
 
     /// Notes that the peer has proved to be Rocade. Returns false if it was not probed.
-    pub(crate) fn met(&mut self) -> bool {
-        if self.asks == Asks::No {
+    pub(crate) fn on_hello_reply(&mut self) -> bool {
+        if self.probe == ProbeState::Idle {
             return false;
         }
-        self.asks = Asks::No;
-        self.extended = true;
+        self.probe = ProbeState::Idle;
+        self.vendor_ops = true;
         self.ack_deadline = None;
         self.timeouts_in_a_row = 0;
         self.retry_left = self.attr.retry_cnt;
