@@ -8,9 +8,9 @@
 //! been spurious, `cursor` moves forward again (`rewind`).
 
 mod ack;
+mod bulk;
 mod credits;
 mod local;
-mod middles;
 mod peer_probe;
 mod retry;
 mod rewind;

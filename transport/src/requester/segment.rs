@@ -76,7 +76,7 @@ impl Requester {
             if self.is_held(beyond) {
                 break;
             }
-            if self.send_middles(cx, una_cost, (limit, interval), tx) {
+            if self.send_bulk(cx, una_cost, (limit, interval), tx) {
                 continue;
             }
             let wqe = &self.sq[self.current];

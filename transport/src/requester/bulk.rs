@@ -21,7 +21,7 @@ impl Requester {
     /// One in `interval` packets requests an ACK. Returns false, without any change, if the slow
     /// path has to send the packets.
     #[inline]
-    pub(super) fn send_middles<H: Memory>(
+    pub(super) fn send_bulk<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
         una_cost: u64,
