@@ -82,7 +82,7 @@ pub(crate) const fn segment_len(ext: &[u8], payload_len: usize) -> usize {
 /// Location of a payload in registered memory.
 ///
 /// Key, rights and range have been checked. The memory itself may still become unreadable
-/// ([`Qp::salvage`](crate::Qp::salvage)).
+/// ([`Qp::recover_partial_run`](crate::Qp::recover_partial_run)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Payload of a request: a local buffer.

@@ -332,7 +332,7 @@ impl EngineInner {
             };
             let Ok(sent) = sent else {
                 let via = (&**endpoint, tx_route, &mut tx.first_shm_send, caller);
-                self.salvage(inner, qp, via, mem, now, buffer);
+                self.recover_partial_run(inner, qp, via, mem, now, buffer);
                 continue;
             };
             self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
@@ -380,7 +380,7 @@ impl EngineInner {
     /// Sends the rest of a run after registered memory that was to be sent has vanished. Packets
     /// without room are lost.
     #[cold]
-    fn salvage(
+    fn recover_partial_run(
         &self,
         inner: &QpInner,
         qp: &mut Qp,
@@ -399,7 +399,7 @@ impl EngineInner {
                 .copy(place)
                 .map_err(AccessError::from)
         };
-        qp.salvage(now, buffer, read, |segment| {
+        qp.recover_partial_run(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), tx_route.shm_link.is_some());
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);

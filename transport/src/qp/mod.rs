@@ -8,7 +8,7 @@ mod fast_path;
 mod frames;
 mod migrate;
 mod modify;
-mod salvage;
+mod partial_run;
 mod side;
 mod snapshot;
 mod state;

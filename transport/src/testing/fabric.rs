@@ -311,7 +311,7 @@ impl Fabric {
             segments.clear();
             let (qp, mem) = (&mut node.qp, &node.mem);
             let read = |source, place: &mut [u8]| mem.copy(source, place);
-            qp.salvage(self.now, tx, read, |segment| {
+            qp.recover_partial_run(self.now, tx, read, |segment| {
                 segments.push(segment.to_vec())
             });
         }

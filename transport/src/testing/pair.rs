@@ -531,9 +531,10 @@ impl Pair {
             });
             if lost {
                 segments.clear();
-                node.qp.salvage(self.now, &mut tx, read, |segment| {
-                    segments.push(segment.to_vec());
-                });
+                node.qp
+                    .recover_partial_run(self.now, &mut tx, read, |segment| {
+                        segments.push(segment.to_vec());
+                    });
             }
             for segment in segments {
                 self.transmit(side, &segment);

@@ -41,7 +41,7 @@ impl Qp {
     /// that may still be sent, in order: a segment without ICRC, to be sent alone. After a lost
     /// request only responses are sent, and no responses after a lost one. The work request, or the
     /// READ, of a lost payload fails.
-    pub fn salvage(
+    pub fn recover_partial_run(
         &mut self,
         now: Time,
         tx: &mut TxBuffer,
