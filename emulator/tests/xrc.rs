@@ -143,7 +143,7 @@ fn post_to(from: &Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
     };
     let mut queue = from.qp.send_queue();
     queue.push(&wr).unwrap();
-    queue.aim(srqn);
+    queue.set_remote_srqn(srqn);
 }
 
 fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {

@@ -265,7 +265,7 @@ impl Run {
         let posted = qp.post_dynamic(now, &wr, destination, None);
         posted.expect("there is room");
         if let Some(operands) = operands {
-            qp.equip(operands);
+            qp.set_operands(operands);
         }
         self.fabric.drain(dci);
     }

@@ -170,7 +170,7 @@ pub enum SendOp {
     Fill,
 }
 
-/// Additional operands of rarely used operations, see [`Qp::equip`](crate::Qp::equip).
+/// Additional operands of rarely used operations, see [`Qp::set_operands`](crate::Qp::set_operands).
 #[derive(Clone, Debug)]
 pub enum Operands {
     /// The condition of a [`SendOp::Wait`].

@@ -151,7 +151,7 @@ impl SendPoster<'_> {
         let planned = cq.inner.plan(count, last);
         self.push(&local(wr_id, SendOp::Wait, flags))?;
         let until = planned.commit();
-        self.equip(Operands::Wait(Arc::new(CompletionWait::new(
+        self.set_operands(Operands::Wait(Arc::new(CompletionWait::new(
             &cq.inner, until,
         ))));
         Ok(())
@@ -190,7 +190,7 @@ impl SendPoster<'_> {
             queue: Arc::clone(queue),
             until: planned.commit(),
         };
-        self.equip(Operands::Enable(Arc::new(releasing)));
+        self.set_operands(Operands::Enable(Arc::new(releasing)));
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl SendPoster<'_> {
             (None, Some(data)) => self.push_inline(wr, data)?,
             (None, None) => self.push(wr)?,
         }
-        self.equip(operands);
+        self.set_operands(operands);
         Ok(())
     }
 

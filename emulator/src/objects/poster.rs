@@ -96,13 +96,13 @@ impl<'a> SendPoster<'a> {
     /// As [`SendPoster::push`].
     pub fn push_with(&mut self, wr: &SendWr<'_>, operands: Operands) -> Result<(), VerbsError> {
         self.push(wr)?;
-        self.equip(operands);
+        self.set_operands(operands);
         Ok(())
     }
 
     /// Sets the operands of the last queued work request.
-    pub(super) fn equip(&mut self, operands: Operands) {
-        self.core.qp.equip(operands);
+    pub(super) fn set_operands(&mut self, operands: Operands) {
+        self.core.qp.set_operands(operands);
     }
 
     pub(super) const fn owner(&self) -> &'a QpOwner {
@@ -112,8 +112,8 @@ impl<'a> SendPoster<'a> {
     /// Sets the XRC SRQ number of the peer for the last queued work request. An XRC initiator has
     /// to set it for each request.
     //= XRC-03
-    pub fn aim(&mut self, srqn: Srqn) {
-        self.core.qp.aim(srqn);
+    pub fn set_remote_srqn(&mut self, srqn: Srqn) {
+        self.core.qp.set_remote_srqn(srqn);
     }
 
     /// Queues a request of a raw packet QP that is cut into segments. `data` is what follows the
@@ -216,7 +216,7 @@ impl<'a> SendPoster<'a> {
         operands: Operands,
     ) -> Result<(), VerbsError> {
         self.push_dynamic(wr, to, None)?;
-        self.equip(operands);
+        self.set_operands(operands);
         Ok(())
     }
 

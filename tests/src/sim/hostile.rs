@@ -302,7 +302,7 @@ impl<'a> Forgery<'a> {
         if self.pair.try_send(side, &wr).is_ok() {
             count.posted += 1;
             if let Some(operands) = kind.operands() {
-                self.pair.node_mut(side).qp.equip(operands);
+                self.pair.node_mut(side).qp.set_operands(operands);
             }
         }
     }

@@ -162,7 +162,7 @@ impl Ledger {
             };
             pair.try_send(self.from, &wr).expect("there is room");
             if let Some(operands) = kind.operands() {
-                pair.node_mut(self.from).qp.equip(operands);
+                pair.node_mut(self.from).qp.set_operands(operands);
             }
             self.posted += 1;
         }

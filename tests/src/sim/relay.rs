@@ -242,7 +242,7 @@ impl<'r> Run<'r> {
         };
         self.pair.try_send(side, &wr).expect("there is room");
         if let Some(operands) = operands {
-            self.pair.node_mut(side).qp.equip(operands);
+            self.pair.node_mut(side).qp.set_operands(operands);
         }
     }
 

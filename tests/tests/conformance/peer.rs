@@ -624,7 +624,7 @@ impl PeerQp for RocadeQp {
             (None, Some(operands)) => queue.push_with(&wr, operands),
             (None, None) => queue.push(&wr).inspect(|()| {
                 if qp_type == QpType::XrcSend {
-                    queue.aim(Srqn::new(RIG_SRQN));
+                    queue.set_remote_srqn(Srqn::new(RIG_SRQN));
                 }
             }),
             (Some((ah, dest_qp)), _) => {

@@ -231,11 +231,11 @@ impl Initiator {
     }
 
     /// Sets the operands of the newest work request.
-    pub(crate) fn equip(&mut self, operands: Operands) {
+    pub(crate) fn set_operands(&mut self, operands: Operands) {
         let lane = &mut self.lanes[self.recent.last().copied().unwrap_or(0)];
         match lane.held.back_mut() {
-            Some(held) => held.wqe.equip(operands),
-            None => lane.requester.equip(operands),
+            Some(held) => held.wqe.set_operands(operands),
+            None => lane.requester.set_operands(operands),
         }
     }
 

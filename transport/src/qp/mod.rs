@@ -384,11 +384,11 @@ impl Qp {
 
     /// Sets the operands of the newest send work request, whose operation needs them. Call it
     /// directly after posting.
-    pub fn equip(&mut self, operands: Operands) {
+    pub fn set_operands(&mut self, operands: Operands) {
         match &mut self.send {
-            SendSide::Reliable(requester) => requester.equip(operands),
-            SendSide::Dynamic(initiator) => initiator.equip(operands),
-            SendSide::Unreliable(sender) => sender.equip(operands),
+            SendSide::Reliable(requester) => requester.set_operands(operands),
+            SendSide::Dynamic(initiator) => initiator.set_operands(operands),
+            SendSide::Unreliable(sender) => sender.set_operands(operands),
             SendSide::Frames(_) | SendSide::None => {}
         }
     }
@@ -397,9 +397,9 @@ impl Qp {
     /// after posting.
     ///
     /// An XRC initiator names an SRQ with each request.
-    pub fn aim(&mut self, srqn: Srqn) {
+    pub fn set_remote_srqn(&mut self, srqn: Srqn) {
         if let SendSide::Reliable(requester) = &mut self.send {
-            requester.aim(srqn);
+            requester.set_remote_srqn(srqn);
         }
     }
 

@@ -63,7 +63,12 @@ impl Named {
     /// the packet.
     ///
     /// The first packet of a message sets the queue, and later packets have to name the same.
-    pub(crate) fn aim(&mut self, srqn: Srqn, begins: bool, takes: bool) -> Result<PdTag, NotNamed> {
+    pub(crate) fn select_srq(
+        &mut self,
+        srqn: Srqn,
+        begins: bool,
+        takes: bool,
+    ) -> Result<PdTag, NotNamed> {
         //= XRC-03
         if !begins && srqn != self.srqn {
             return Err(NotNamed::Changed);

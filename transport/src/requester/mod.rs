@@ -95,7 +95,7 @@ impl SendWqe {
     }
 
     /// Sets the operands.
-    pub(crate) fn equip(&mut self, operands: Operands) {
+    pub(crate) fn set_operands(&mut self, operands: Operands) {
         self.operands = Some(Box::new(operands));
     }
 
@@ -443,7 +443,7 @@ impl Requester {
     }
 
     /// Sets the shared receive queue of the peer that the newest work request goes to.
-    pub(crate) fn aim(&mut self, srqn: Srqn) {
+    pub(crate) fn set_remote_srqn(&mut self, srqn: Srqn) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.srqn = srqn;
         }
@@ -496,9 +496,9 @@ impl Requester {
     }
 
     /// Sets the operands of the newest work request.
-    pub(crate) fn equip(&mut self, operands: Operands) {
+    pub(crate) fn set_operands(&mut self, operands: Operands) {
         if let Some(wqe) = self.sq.back_mut() {
-            wqe.equip(operands);
+            wqe.set_operands(operands);
         }
     }
 

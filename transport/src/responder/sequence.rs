@@ -87,7 +87,7 @@ impl Responder {
             let begins = operation.is_first() || operation.is_only();
             let takes = needs_receive(operation);
             let srqn = headers.xrceth.map_or(Srqn::NONE, |eth| Srqn::new(eth.srqn));
-            match named.aim(srqn, begins, takes) {
+            match named.select_srq(srqn, begins, takes) {
                 //= XRC-04
                 Ok(pd) => cx.who.pd = pd,
                 // The process that owns the queue receives the packet, too. Here it had no effect.

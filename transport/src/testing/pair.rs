@@ -232,7 +232,7 @@ impl Pair {
         let qp = &mut self.nodes[side as usize].qp;
         qp.post_send(self.now, wr, None)?;
         if is_xrc {
-            qp.aim(TestDomain::FIRST);
+            qp.set_remote_srqn(TestDomain::FIRST);
         }
         let lens = wr.sges.iter().map(|sge| sge.len);
         let bytes = lens.fold(0, u32::saturating_add);
@@ -273,7 +273,7 @@ impl Pair {
         let now = self.now;
         let qp = &mut self.node_mut(side).qp;
         qp.post_send(now, &wr, None).expect("the send is accepted");
-        qp.aim(srqn);
+        qp.set_remote_srqn(srqn);
     }
 
     /// Posts a receive. For a QP with a shared queue it goes there, and for an XRC target to

@@ -55,7 +55,7 @@ fn post(pair: &mut Pair, wr_id: u64, op: SendOp, flags: SendFlags, operands: Opt
         .post_send(crate::Time::ZERO, &wr, None)
         .unwrap();
     if let Some(operands) = operands {
-        pair.node_mut(Side::A).qp.equip(operands);
+        pair.node_mut(Side::A).qp.set_operands(operands);
     }
     pair.drain_both();
 }
@@ -308,7 +308,7 @@ fn what_is_computed_is_sent() {
         .qp
         .post_send(crate::Time::ZERO, &wr, None)
         .unwrap();
-    pair.node_mut(Side::A).qp.equip(calc(false));
+    pair.node_mut(Side::A).qp.set_operands(calc(false));
     pair.drain_both();
     pair.node(Side::A).mem.fill(&operands, 0, &[0; 48]);
     pair.run();
@@ -331,7 +331,7 @@ fn what_is_computed_is_sent() {
         .qp
         .post_send(crate::Time::ZERO, &wr, None)
         .unwrap();
-    pair.node_mut(Side::A).qp.equip(calc(true));
+    pair.node_mut(Side::A).qp.set_operands(calc(true));
     pair.drain_both();
     pair.run();
     assert_eq!(ids(&mut pair, Side::A), [(1, WcStatus::LocProtErr)]);
@@ -373,7 +373,7 @@ fn what_is_read_is_computed() {
         };
         let qp = &mut pair.node_mut(Side::A).qp;
         qp.post_send(crate::Time::ZERO, &wr, None).unwrap();
-        qp.equip(reduce);
+        qp.set_operands(reduce);
         pair.drain_both();
         pair.run();
         let done = pair.take_completions(Side::A);
@@ -438,7 +438,7 @@ fn a_master_may_be_unreliable() {
     let qp = &mut pair.node_mut(Side::A).qp;
     qp.post_send(crate::Time::ZERO, &wr, None).unwrap();
     let (op, located) = (CalcOp::Add, false);
-    qp.equip(Operands::Calc(Calc { op, located }));
+    qp.set_operands(Operands::Calc(Calc { op, located }));
     gate.note_posted();
     gate.note_posted();
     pair.drain_both();

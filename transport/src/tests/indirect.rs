@@ -49,7 +49,7 @@ fn post(pair: &mut Pair, side: Side, wr_id: u64, operands: Operands, flags: Send
         sges: &[],
     };
     pair.try_send(side, &wr).unwrap();
-    pair.node_mut(side).qp.equip(operands);
+    pair.node_mut(side).qp.set_operands(operands);
 }
 
 /// Creates a key of `side` for all of a region, in pieces of `len` bytes, the last first.

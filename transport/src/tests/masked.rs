@@ -62,7 +62,7 @@ fn try_post(
         sges,
     };
     pair.try_send(Side::A, &wr)?;
-    pair.node_mut(Side::A).qp.equip(Operands::Masked(op));
+    pair.node_mut(Side::A).qp.set_operands(Operands::Masked(op));
     Ok(())
 }
 

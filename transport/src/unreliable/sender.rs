@@ -173,7 +173,7 @@ impl Sender {
     }
 
     /// Sets the operands of the newest work request.
-    pub(crate) fn equip(&mut self, operands: Operands) {
+    pub(crate) fn set_operands(&mut self, operands: Operands) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.operands = Some(Box::new(operands));
         }

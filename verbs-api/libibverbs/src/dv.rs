@@ -358,7 +358,7 @@ unsafe fn queue_pair(mqp: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
 ///
 /// # Safety
 /// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], between `wr_start` and `wr_complete`.
-unsafe fn aim(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
+unsafe fn set_dc_remote(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
     // SAFETY: same contract.
     let qp = unsafe { queue_pair(mqp) };
     // SAFETY: same contract.
@@ -370,7 +370,7 @@ unsafe extern "C" fn wr_set_dc_addr(mqp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, dct
     let stream = 0;
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe {
-        aim(
+        set_dc_remote(
             mqp,
             DcRemote {
                 ah,
@@ -392,7 +392,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe {
-        aim(
+        set_dc_remote(
             mqp,
             DcRemote {
                 ah,

@@ -179,7 +179,7 @@ unsafe fn push_one(
         })
     }?;
     if state.qp_type() == QpType::XrcSend {
-        poster.aim(Srqn::new(request.qp_type.remote_srqn));
+        poster.set_remote_srqn(Srqn::new(request.qp_type.remote_srqn));
     }
     Ok(())
 }

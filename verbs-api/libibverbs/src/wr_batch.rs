@@ -282,7 +282,7 @@ impl Staged {
             (None, Some(data)) => poster.push_inline(&request, data)?,
         }
         if let Some(srqn) = wr.srqn {
-            poster.aim(srqn);
+            poster.set_remote_srqn(srqn);
         }
         Ok(())
     }

@@ -522,7 +522,7 @@ fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
         ((wr, None), None) => queue.push(&wr)?,
     }
     if let Some(srqn) = request.queue() {
-        queue.aim(srqn);
+        queue.set_remote_srqn(srqn);
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ fn equipped(
     };
     let qp = &mut fabric.node_mut(dci).qp;
     qp.post_dynamic(crate::Time::ZERO, &wr, to, None).unwrap();
-    qp.equip(operands);
+    qp.set_operands(operands);
     fabric.drain(dci);
 }
 
@@ -41,7 +41,7 @@ fn local(fabric: &mut Fabric, dci: NodeId, wr_id: u64, op: SendOp, operands: Opt
     let qp = &mut fabric.node_mut(dci).qp;
     qp.post_send(crate::Time::ZERO, &wr, None).unwrap();
     if let Some(operands) = operands {
-        qp.equip(operands);
+        qp.set_operands(operands);
     }
     fabric.drain(dci);
 }

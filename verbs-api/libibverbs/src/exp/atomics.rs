@@ -98,7 +98,7 @@ pub(super) unsafe fn push(
         })
     }?;
     if state.qp_type() == QpType::XrcSend {
-        poster.aim(Srqn::new(request.xrc_remote_srq_num));
+        poster.set_remote_srqn(Srqn::new(request.xrc_remote_srq_num));
     }
     Ok(())
 }
