@@ -51,7 +51,7 @@ mod coalesce;
 mod completion;
 mod congestion;
 mod counters;
-mod cross;
+mod cross_channel;
 mod cx;
 mod dc;
 mod error;
@@ -85,7 +85,7 @@ pub use coalesce::{
 };
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason, Violations};
-pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
+pub use cross_channel::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
 pub use dc::{
     AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
     SESSION_IDLE_NS, SESSION_MEMORY_NS,

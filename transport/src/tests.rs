@@ -4,7 +4,7 @@ mod ack_durability;
 mod coalesce;
 mod congested;
 mod credits;
-mod cross;
+mod cross_channel;
 mod dc;
 mod errors;
 mod fast_path;

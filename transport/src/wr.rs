@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use bitflags::bitflags;
 use rocade_wire::{Feth, Lkey, Qkey, Qpn, Rkey};
 
-use crate::cross::{Calc, Condition, Reduction, Release};
+use crate::cross_channel::{Calc, Condition, Reduction, Release};
 use crate::indirect::Fill;
 use crate::masked::MaskedOp;
 use crate::memory::{AccessError, Accessor, Memory};

@@ -57,7 +57,7 @@ impl Qp {
     /// [`VerbsError::InvalidArgument`] for a UD queue pair, a DC initiator with streams, or a
     /// managed receive queue of a QP with an SRQ. Also if it was already called.
     //= XCH-02
-    pub fn take_part(&self, how: CrossChannel) -> Result<(), VerbsError> {
+    pub fn enable_cross_channel(&self, how: CrossChannel) -> Result<(), VerbsError> {
         let inner = self.inner();
         let shares = inner.has_srq();
         let (qp_type, has_streams) = {

@@ -48,7 +48,7 @@ const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {
 }
 
 /// The modules of the transport that know each other: a work request may change a key or compute, and memory is who does it.
-const CIRCLE: [&str; 5] = ["cross", "indirect", "memory", "window", "wr"];
+const CIRCLE: [&str; 5] = ["cross_channel", "indirect", "memory", "window", "wr"];
 
 /// The lines that name what is above them, and the modules of the transport that are in a circle of their own.
 ///

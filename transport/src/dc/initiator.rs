@@ -13,7 +13,7 @@ use super::DciStreams;
 use super::lane::{Farewell, Hello, Lane, peer_at};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
-use crate::cross::{Cross, Gate};
+use crate::cross_channel::{CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::hello::{hello_of, push_hello};
@@ -58,7 +58,7 @@ pub(crate) struct Initiator {
     errored: BTreeSet<u16>,
     max_errored: usize,
     next_session: u32,
-    cross: Option<Box<Cross>>,
+    cross_channel: Option<Box<CrossChannelQueue>>,
     big_endian_results: bool,
 }
 
@@ -78,7 +78,7 @@ impl Initiator {
             errored: BTreeSet::new(),
             max_errored: 0,
             next_session: 0,
-            cross: None,
+            cross_channel: None,
             big_endian_results: false,
         }
     }
@@ -86,9 +86,9 @@ impl Initiator {
     /// Enables cross-channel operations. An initiator with streams supports none, because streams
     /// have no common order.
     //= XCH-02
-    pub(crate) fn set_cross(&mut self, cross: Cross) {
+    pub(crate) fn set_cross_channel(&mut self, cross_channel: CrossChannelQueue) {
         debug_assert!(!self.has_streams());
-        self.cross = Some(Box::new(cross));
+        self.cross_channel = Some(Box::new(cross_channel));
         self.prepare_lanes();
     }
 
@@ -102,8 +102,8 @@ impl Initiator {
     fn prepare_lanes(&mut self) {
         for Lane { requester, .. } in &mut self.lanes {
             requester.set_big_endian_results(self.big_endian_results);
-            if self.cross.is_some() {
-                requester.set_cross(Cross {
+            if self.cross_channel.is_some() {
+                requester.set_cross_channel(CrossChannelQueue {
                     gate: None,
                     counts_wqes: true,
                 });
@@ -112,7 +112,7 @@ impl Initiator {
     }
 
     fn gate(&self) -> Option<&Gate> {
-        self.cross.as_ref()?.gate.as_deref()
+        self.cross_channel.as_ref()?.gate.as_deref()
     }
 
     /// Returns true if the gate allows to start the oldest work request that a lane holds.
@@ -195,8 +195,10 @@ impl Initiator {
             ..to
         });
         //= XCH-06
-        let used = match &self.cross {
-            Some(cross) if !cross.counts_wqes => u32::try_from(self.queued()).unwrap_or(u32::MAX),
+        let used = match &self.cross_channel {
+            Some(cross_channel) if !cross_channel.counts_wqes => {
+                u32::try_from(self.queued()).unwrap_or(u32::MAX)
+            }
             _ => self.used,
         };
         if used >= self.limits.max_wr {
@@ -210,13 +212,16 @@ impl Initiator {
         lane.requester.free_wqes(1);
         self.used += 1;
         lane.idle_at = None;
-        let is_managed = self.cross.as_ref().is_some_and(|cross| match &cross.gate {
-            Some(gate) => {
-                gate.note_posted();
-                true
-            }
-            None => false,
-        });
+        let is_managed =
+            self.cross_channel
+                .as_ref()
+                .is_some_and(|cross_channel| match &cross_channel.gate {
+                    Some(gate) => {
+                        gate.note_posted();
+                        true
+                    }
+                    None => false,
+                });
         let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
         //= DC-06
         if (is_dead || is_managed || !lane.held.is_empty() || !lane.goes_on(to))

@@ -30,7 +30,7 @@ use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::coalesce::Coalescer;
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason, Violations};
-use crate::cross::{Cross, Managed};
+use crate::cross_channel::{CrossChannelQueue, Managed};
 use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
@@ -115,18 +115,18 @@ impl Qp {
     /// UD queues, shared receive queues and initiators with streams do not support them.
     //= XCH-02
     pub fn manage(&mut self, managed: Managed) {
-        let cross = Cross {
+        let cross_channel = CrossChannelQueue {
             gate: managed.send,
             counts_wqes: !managed.sends_untaken,
         };
         match &mut self.send {
-            SendSide::Reliable(requester) => requester.set_cross(cross),
-            SendSide::Dynamic(initiator) => initiator.set_cross(cross),
-            SendSide::Unreliable(sender) => sender.set_cross(cross),
+            SendSide::Reliable(requester) => requester.set_cross_channel(cross_channel),
+            SendSide::Dynamic(initiator) => initiator.set_cross_channel(cross_channel),
+            SendSide::Unreliable(sender) => sender.set_cross_channel(cross_channel),
             SendSide::Frames(_) | SendSide::None => {}
         }
         if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
-            queue.set_cross(Cross {
+            queue.set_cross_channel(CrossChannelQueue {
                 gate: managed.recv,
                 counts_wqes: !managed.receives_untaken,
             });

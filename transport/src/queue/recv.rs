@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use super::srq::Srqn;
-use crate::cross::{Cross, Gate};
+use crate::cross_channel::{CrossChannelQueue, Gate};
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
@@ -72,7 +72,7 @@ pub(crate) struct RecvQueue {
     /// WQEs in use: those of `wqes`, those consumed by messages, and those whose completion the
     /// application has not polled.
     used: u32,
-    cross: Option<Box<Cross>>,
+    cross_channel: Option<Box<CrossChannelQueue>>,
 }
 
 impl RecvQueue {
@@ -82,7 +82,7 @@ impl RecvQueue {
             limits,
             wqes: VecDeque::new(),
             used: 0,
-            cross: None,
+            cross_channel: None,
         }
     }
 
@@ -120,7 +120,10 @@ impl RecvQueue {
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
             //= XCH-06
-            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_wqes);
+            let counts = self
+                .cross_channel
+                .as_ref()
+                .is_none_or(|cross_channel| cross_channel.counts_wqes);
             if counts || self.wqes.len() >= self.limits.max_wr as usize {
                 return Err(PostError::QueueFull);
             }
@@ -178,18 +181,18 @@ impl RecvQueue {
 
     #[inline]
     fn gate(&self) -> Option<&Gate> {
-        self.cross.as_ref()?.gate.as_deref()
+        self.cross_channel.as_ref()?.gate.as_deref()
     }
 
     /// Returns true if cross-channel operations are enabled.
     #[inline]
     pub(crate) const fn is_managed(&self) -> bool {
-        self.cross.is_some()
+        self.cross_channel.is_some()
     }
 
     /// Enables cross-channel operations.
-    pub(crate) fn set_cross(&mut self, cross: Cross) {
-        self.cross = Some(Box::new(cross));
+    pub(crate) fn set_cross_channel(&mut self, cross_channel: CrossChannelQueue) {
+        self.cross_channel = Some(Box::new(cross_channel));
     }
 
     /// Drops all receives.

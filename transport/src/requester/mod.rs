@@ -23,7 +23,7 @@ use rocade_wire::{AckTimeout, Psn};
 
 use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
-use crate::cross::{self, Cross};
+use crate::cross_channel::{self, CrossChannelQueue};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::masked::{self, MaskedOp};
@@ -87,7 +87,7 @@ impl SendWqe {
 
     /// Replaces the data and length by the result of the calculation, if the WQE has one.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
-        cross::compute(
+        cross_channel::compute(
             &mut self.operands,
             (&mut self.data, &mut self.len),
             cx.memory(),
@@ -227,7 +227,7 @@ pub(crate) struct Requester {
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing.
     draining: bool,
-    cross: Option<Box<Cross>>,
+    cross_channel: Option<Box<CrossChannelQueue>>,
     /// The peer supports the extensions of Rocade.
     vendor_ops: bool,
     /// State of the probe.
@@ -268,7 +268,7 @@ impl Requester {
             timed: None,
             failed: None,
             draining: false,
-            cross: None,
+            cross_channel: None,
             vendor_ops: false,
             probe: ProbeState::Idle,
             big_endian_results: false,
@@ -327,14 +327,17 @@ impl Requester {
     }
 
     /// Enables cross-channel operations.
-    pub(crate) fn set_cross(&mut self, cross: Cross) {
-        self.cross = Some(Box::new(cross));
+    pub(crate) fn set_cross_channel(&mut self, cross_channel: CrossChannelQueue) {
+        self.cross_channel = Some(Box::new(cross_channel));
     }
 
     /// Returns true if neither SQD nor the gate prevents the next WQE from starting.
     fn may_start(&self) -> bool {
         let waiting = self.sq.len() - self.started;
-        let gate = self.cross.as_ref().and_then(|cross| cross.gate.as_ref());
+        let gate = self
+            .cross_channel
+            .as_ref()
+            .and_then(|cross_channel| cross_channel.gate.as_ref());
         //= XCE-05
         !self.draining && gate.is_none_or(|gate| gate.is_open(waiting))
     }
@@ -386,7 +389,11 @@ impl Requester {
         let gone = u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
         self.used -= gone;
         self.sq.truncate(keep);
-        if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+        if let Some(gate) = self
+            .cross_channel
+            .as_ref()
+            .and_then(|cross_channel| cross_channel.gate.as_ref())
+        {
             gate.note_unposted(gone);
         }
     }
@@ -414,12 +421,18 @@ impl Requester {
             return Err(PostError::UnsupportedOpcode);
         }
         //= XCH-06
-        let used = match &self.cross {
-            Some(cross) if !cross.counts_wqes => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+        let used = match &self.cross_channel {
+            Some(cross_channel) if !cross_channel.counts_wqes => {
+                u32::try_from(self.sq.len()).unwrap_or(u32::MAX)
+            }
             _ => self.used,
         };
         let total = self.limits.admit(wr, inline, used)?;
-        if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+        if let Some(gate) = self
+            .cross_channel
+            .as_ref()
+            .and_then(|cross_channel| cross_channel.gate.as_ref())
+        {
             gate.note_posted();
         }
         let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
@@ -522,16 +535,16 @@ impl Requester {
 
     /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
-        let cross = self.cross.take();
+        let cross_channel = self.cross_channel.take();
         *self = Self {
             big_endian_results: self.big_endian_results,
             ..Self::new(self.limits)
         };
-        if let Some(cross) = cross {
-            if let Some(gate) = &cross.gate {
+        if let Some(cross_channel) = cross_channel {
+            if let Some(gate) = &cross_channel.gate {
                 gate.reset();
             }
-            self.cross = Some(cross);
+            self.cross_channel = Some(cross_channel);
         }
     }
 

@@ -140,7 +140,7 @@ impl Requester {
         room: usize,
         tx: &mut TxBuffer,
     ) -> bool {
-        if self.draining || self.cross.is_some() {
+        if self.draining || self.cross_channel.is_some() {
             return false;
         }
         let begin = tx.bytes().len();

@@ -11,7 +11,7 @@ use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
-use crate::cross::{self, Cross, Gate};
+use crate::cross_channel::{self, CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
@@ -59,7 +59,7 @@ impl Wqe {
 
     /// Replaces the data by the result of the calculation, if the work request has one.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
-        cross::compute(
+        cross_channel::compute(
             &mut self.operands,
             (&mut self.data, &mut self.len),
             cx.memory(),
@@ -115,7 +115,7 @@ pub(crate) struct Sender {
     qkey: Qkey,
     /// SQD: finish what was started, start nothing.
     draining: bool,
-    cross: Option<Box<Cross>>,
+    cross_channel: Option<Box<CrossChannelQueue>>,
     /// The rate limit, if there is one.
     limit: Option<Box<RateLimit>>,
 }
@@ -133,7 +133,7 @@ impl Sender {
             psn: Psn::new(0),
             qkey: Qkey::new(0),
             draining: false,
-            cross: None,
+            cross_channel: None,
             limit: None,
         }
     }
@@ -157,12 +157,12 @@ impl Sender {
     }
 
     /// Enables cross-channel operations.
-    pub(crate) fn set_cross(&mut self, cross: Cross) {
-        self.cross = Some(Box::new(cross));
+    pub(crate) fn set_cross_channel(&mut self, cross_channel: CrossChannelQueue) {
+        self.cross_channel = Some(Box::new(cross_channel));
     }
 
     fn gate(&self) -> Option<&Gate> {
-        self.cross.as_ref()?.gate.as_deref()
+        self.cross_channel.as_ref()?.gate.as_deref()
     }
 
     /// Returns true if neither SQD nor the gate prevents the next work request from starting.
@@ -264,8 +264,10 @@ impl Sender {
             return Err(PostError::NoDestination);
         }
         //= XCH-06
-        let used = match &self.cross {
-            Some(cross) if !cross.counts_wqes => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+        let used = match &self.cross_channel {
+            Some(cross_channel) if !cross_channel.counts_wqes => {
+                u32::try_from(self.sq.len()).unwrap_or(u32::MAX)
+            }
             _ => self.used,
         };
         let total = self.limits.admit(wr, inline, used)?;
@@ -485,12 +487,15 @@ impl Sender {
 
     /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
-        let cross = self.cross.take();
-        if let Some(gate) = cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+        let cross_channel = self.cross_channel.take();
+        if let Some(gate) = cross_channel
+            .as_ref()
+            .and_then(|cross_channel| cross_channel.gate.as_ref())
+        {
             gate.reset();
         }
         *self = Self {
-            cross,
+            cross_channel,
             sq: VecDeque::new(),
             used: 0,
             silent: 0,

@@ -3,7 +3,7 @@
 
 pub mod base;
 pub mod completion;
-pub mod cross;
+pub mod cross_channel;
 pub mod dct;
 pub mod device;
 pub mod qp;
@@ -21,7 +21,7 @@ pub fn layouts() -> [&'static [Layout]; 7] {
         send::LAYOUTS,
         umr::LAYOUTS,
         completion::LAYOUTS,
-        cross::LAYOUTS,
+        cross_channel::LAYOUTS,
         dct::LAYOUTS,
     ]
 }
@@ -37,7 +37,7 @@ pub fn enumerators() -> [&'static [(&'static str, u64)]; 8] {
         send::ENUMERATORS,
         umr::ENUMERATORS,
         completion::ENUMERATORS,
-        cross::ENUMERATORS,
+        cross_channel::ENUMERATORS,
         dct::ENUMERATORS,
     ]
 }

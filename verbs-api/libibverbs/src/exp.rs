@@ -3,7 +3,7 @@
 
 pub(crate) mod atomics;
 pub(crate) mod completion;
-pub(crate) mod cross;
+pub(crate) mod cross_channel;
 pub(crate) mod dct;
 pub(crate) mod device;
 pub(crate) mod qp;

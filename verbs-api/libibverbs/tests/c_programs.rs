@@ -14,8 +14,8 @@ static PROGRAMS: Programs = Programs::new(
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     &[
-        "cross",
-        "cross_more",
+        "cross_channel",
+        "cross_channel_more",
         "dc",
         "dc_extended",
         "migration_processes",
@@ -216,7 +216,7 @@ rocade_tests::c_programs! {
         //= XCON-22 type=test
         //= XDEC-12 type=test
         rights_of_64_bits;
-    cross:
+    cross_channel:
         //= XCW-02..04 type=test
         //= XCW-07..10 type=test
         //= XDEC-08 type=test
@@ -246,7 +246,7 @@ rocade_tests::c_programs! {
         //= XCT-03..05 type=test
         eight_processes_sum_up_by_shm,
         eight_processes_find_the_greatest;
-    cross_more:
+    cross_channel_more:
         //= XCH-02 XCE-01 XCE-05 type=test
         //= XCW-01 XCC-01 NOP-01 type=test
         unreliable_queues_take_part,
@@ -320,7 +320,7 @@ rocade_tests::c_programs! {
         every_operation_on_every_type,
         //= XCC-01 XCC-02 XCC-04 type=test
         nothing_else;
-    cross_edges:
+    cross_channel_edges:
         //= XCH-05 XCW-07 type=test
         what_counts,
         //= XCW-01 XCW-08 type=test

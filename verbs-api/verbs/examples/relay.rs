@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, Calc, CalcOp, CompletionQueue, Config, ConnectOptions, CrossChannel, DeviceList,
-    InGroup, ManagedQueue, MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, Task,
+    ManagedQueue, MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, Task, TaskGroup,
     post_tasks,
 };
 
@@ -108,7 +108,7 @@ fn main() -> Result<()> {
                 wr_id: 7,
                 cq: &member.arrivals,
                 count: 1,
-                group: InGroup::Last,
+                group: TaskGroup::Last,
             },
             // 0 releases all posted requests, here that one send.
             Task::Enable {
@@ -116,7 +116,7 @@ fn main() -> Result<()> {
                 of: right,
                 which: ManagedQueue::Send,
                 count: 0,
-                group: InGroup::Last,
+                group: TaskGroup::Last,
             },
         ]);
         posted.map_err(|(_, error)| error)?;
@@ -131,7 +131,7 @@ fn main() -> Result<()> {
     let (right, _) = &links[0];
     right.post_send(&SendRequest::send(&[first.memory.sge(0..8)?]))?;
     let master = &first.master;
-    master.post_enable(right, ManagedQueue::Send, 0, InGroup::Last)?;
+    master.post_enable(right, ManagedQueue::Send, 0, TaskGroup::Last)?;
 
     last.arrivals.wait(PATIENCE)?;
     let arrived = last.memory.to_vec(8, 8)?.try_into().expect("8 bytes");

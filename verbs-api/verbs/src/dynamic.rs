@@ -208,7 +208,7 @@ impl DynamicTarget {
 /// let master = a.dynamic_initiator_builder(&a_cq).cross_channel(master).build()?;
 /// held.post_send(&SendRequest::send_inline(b"now"), &address, &target.end())?;
 /// assert!(a_cq.poll().is_none());
-/// master.post_enable(&held, ManagedQueue::Send, 1, InGroup::Last)?;
+/// master.post_enable(&held, ManagedQueue::Send, 1, TaskGroup::Last)?;
 /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 3);
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
@@ -218,7 +218,7 @@ pub struct DynamicInitiatorBuilder<'a> {
     pd: &'a ProtectionDomain,
     cq: &'a CompletionQueue,
     cap: QpCap,
-    cross: Option<CrossChannel>,
+    cross_channel: Option<CrossChannel>,
     streams: Option<DciStreams>,
 }
 
@@ -234,7 +234,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
                 max_recv_sge: 0,
                 max_inline_data: 64,
             },
-            cross: None,
+            cross_channel: None,
             streams: None,
         }
     }
@@ -250,7 +250,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     //= XCH-02
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
-        self.cross = Some(how);
+        self.cross_channel = Some(how);
         self
     }
 
@@ -285,8 +285,8 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         };
         let streams = self.streams;
         let qp = self.pd.raw().create_dci(init, DciInit { streams })?;
-        if let Some(how) = self.cross {
-            qp.take_part(how)?;
+        if let Some(how) = self.cross_channel {
+            qp.enable_cross_channel(how)?;
         }
         let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;

@@ -47,7 +47,7 @@ mod attributes;
 mod completion;
 mod config;
 mod connection;
-mod cross;
+mod cross_channel;
 mod datagram;
 mod device;
 mod domain;
@@ -92,8 +92,8 @@ pub use self::attributes::{Ece, QpCap, QueuePairAttributes};
 pub use self::completion::{Completion, CompletionQueue};
 pub use self::config::Config;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
-pub use self::cross::{
-    Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
+pub use self::cross_channel::{
+    Calc, CalcOp, CrossChannel, CrossQueuePair, ManagedQueue, Task, TaskGroup, post_tasks,
 };
 pub use self::datagram::{
     AddressHandle, AddressOptions, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder,

@@ -43,7 +43,7 @@ pub struct QueuePairBuilder<'a> {
     access: AccessFlags,
     psn: Option<Psn>,
     qp_type: QpType,
-    pub(crate) cross: Option<CrossChannel>,
+    pub(crate) cross_channel: Option<CrossChannel>,
 }
 
 impl<'a> QueuePairBuilder<'a> {
@@ -70,7 +70,7 @@ impl<'a> QueuePairBuilder<'a> {
             access,
             psn: None,
             qp_type: QpType::Rc,
-            cross: None,
+            cross_channel: None,
         }
     }
 
@@ -182,8 +182,8 @@ impl<'a> QueuePairBuilder<'a> {
             sq_sig_all: false,
             cookie: id.cookie(),
         })?;
-        if let Some(how) = self.cross {
-            qp.take_part(how)?;
+        if let Some(how) = self.cross_channel {
+            qp.enable_cross_channel(how)?;
         }
         UnconnectedQueuePair::new(context, (qp, id), self.gid_index, self.access, self.psn)
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, AddressHandle, Calc, CalcOp, CompletionQueue, Config, ConnectOptions,
-    CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, Error, InGroup,
-    ManagedQueue, MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest,
-    SharedReceiveQueue, Task, WcStatus, post_tasks,
+    CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, Error, ManagedQueue,
+    MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest, SharedReceiveQueue,
+    Task, TaskGroup, WcStatus, post_tasks,
 };
 
 use common::errno;
@@ -114,9 +114,11 @@ fn an_initiator_waits_and_releases_another() {
     let free = pair.a.dynamic_initiator(&pair.sends).unwrap();
 
     pair.send(&held, b"second");
-    master.post_wait(3, &pair.sends, 1, InGroup::Last).unwrap();
     master
-        .post_enable(&held, ManagedQueue::Send, 0, InGroup::Last)
+        .post_wait(3, &pair.sends, 1, TaskGroup::Last)
+        .unwrap();
+    master
+        .post_enable(&held, ManagedQueue::Send, 0, TaskGroup::Last)
         .unwrap();
     assert!(matches!(decisions.wait(MINUTE), Err(Error::TimedOut)));
     assert!(pair.arrivals.poll().is_none() && pair.sends.poll().is_none());
@@ -162,7 +164,7 @@ fn initiators_in_lists_of_tasks() {
         of,
         which,
         count: 1,
-        group: InGroup::Last,
+        group: TaskGroup::Last,
     };
     let list = [
         Task::CalcTo {
@@ -185,7 +187,7 @@ fn initiators_in_lists_of_tasks() {
             wr_id: 4,
             cq: &pair.sends,
             count: 1,
-            group: InGroup::Last,
+            group: TaskGroup::Last,
         },
         release(&here, ManagedQueue::Recv),
     ];
@@ -278,11 +280,11 @@ fn who_may_not_take_part() {
         builder().build().unwrap(),
         builder().cross_channel(MASTER).build().unwrap(),
     );
-    let wait = |by: &DynamicInitiator, cq| errno(by.post_wait(1, cq, 1, InGroup::Last));
+    let wait = |by: &DynamicInitiator, cq| errno(by.post_wait(1, cq, 1, TaskGroup::Last));
     assert_eq!(wait(&plain, &pair.sends), libc::EINVAL);
     assert_eq!(wait(&master, &pair.arrivals), libc::EINVAL);
     for of in [&plain, &master] {
-        let release = master.post_enable(of, ManagedQueue::Send, 1, InGroup::Last);
+        let release = master.post_enable(of, ManagedQueue::Send, 1, TaskGroup::Last);
         assert_eq!(errno(release), libc::EINVAL, "the queue is not managed");
     }
 }
@@ -344,9 +346,9 @@ fn parts_end_in_any_order() {
     let held = held.build().unwrap();
     let (end, text) = (target.end(), SendRequest::send_inline(b"never"));
     held.post_send(&text, &way, &end).unwrap();
-    master.post_wait(1, &sends, 1, InGroup::Last).unwrap();
+    master.post_wait(1, &sends, 1, TaskGroup::Last).unwrap();
     master
-        .post_enable(&held, ManagedQueue::Send, 0, InGroup::Last)
+        .post_enable(&held, ManagedQueue::Send, 0, TaskGroup::Last)
         .unwrap();
     drop((a, way, held));
     // The master waits for a completion of its own queue, which the program has dropped.

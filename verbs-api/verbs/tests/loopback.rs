@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
     About, AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, CompletionQueue, Config,
-    ConnectOptions, CrossChannel, DeviceList, Error, Event, InGroup, ManagedQueue, MaskedAtomic,
+    ConnectOptions, CrossChannel, DeviceList, Error, Event, ManagedQueue, MaskedAtomic,
     MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task,
-    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    TaskGroup, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// A time limit that is long enough for any machine.
@@ -655,7 +655,7 @@ fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
         of: &sends,
         which: ManagedQueue::Send,
         count,
-        group: InGroup::Last,
+        group: TaskGroup::Last,
     };
     let failed = post_tasks(&[
         Task::Recv(&receives, 5, &room),
@@ -685,7 +685,7 @@ fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
             wr_id: 9,
             cq: &decisions,
             count: 0,
-            group: InGroup::Last,
+            group: TaskGroup::Last,
         },
     ]);
     whole.unwrap();

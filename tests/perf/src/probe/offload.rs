@@ -7,8 +7,8 @@ use std::{
 };
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, ConnectOptions, CrossChannel, DeviceList, InGroup,
-    ManagedQueue, ProtectionDomain, QueuePair, SendRequest,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, CrossChannel, DeviceList, ManagedQueue,
+    ProtectionDomain, QueuePair, SendRequest, TaskGroup,
 };
 
 use crate::{
@@ -273,10 +273,10 @@ fn answers(
             if chained {
                 b.post_send(&answer).map_err(text)?;
                 master
-                    .post_wait(1, &arrivals, 1, InGroup::Last)
+                    .post_wait(1, &arrivals, 1, TaskGroup::Last)
                     .map_err(text)?;
                 master
-                    .post_enable(&b, ManagedQueue::Send, 1, InGroup::Last)
+                    .post_enable(&b, ManagedQueue::Send, 1, TaskGroup::Last)
                     .map_err(text)?;
             }
         }

@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
             state.qp().set_big_endian_results();
         }
         if asked.cross != 0
-            && let Err(error) = state.qp().take_part(cross_channel(asked.cross))
+            && let Err(error) = state.qp().enable_cross_channel(cross_channel(asked.cross))
         {
             // SAFETY: created above, and not yet known to the program.
             unsafe { qp::ibv_destroy_qp(qp) };

@@ -16,7 +16,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{AccessFlags, QpType, SendFlags, SendPoster};
 
-use super::{atomics, cross, umr};
+use super::{atomics, cross_channel, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     unsafe { post(qp, wr, bad_wr, false) }
 }
 
-/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of [`cross::turn`].
+/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of [`cross_channel::turn`].
 ///
 /// # Safety
 /// As for [`ibv_exp_post_send`].
@@ -54,7 +54,7 @@ pub(super) unsafe fn post(
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         //= XCT-03
         let counts = state.extras().cross != 0 && !in_turn;
-        let _turn = counts.then(cross::turn);
+        let _turn = counts.then(cross_channel::turn);
         // Queried before the send queue is locked.
         let own_key = match state.qp_type() {
             QpType::DcInitiator => state.qp().query().0.dc_key,
@@ -108,7 +108,7 @@ unsafe fn push(
     //= XCC-01
     if request.exp_send_flags & IBV_EXP_SEND_WITH_CALC != 0 {
         // SAFETY: same contract.
-        return unsafe { cross::push_calc(poster, state, request, to()?) };
+        return unsafe { cross_channel::push_calc(poster, state, request, to()?) };
     }
     //= XCON-02
     match request.exp_opcode {
@@ -118,7 +118,7 @@ unsafe fn push(
         }
         IBV_EXP_WR_SEND_ENABLE | IBV_EXP_WR_RECV_ENABLE | IBV_EXP_WR_CQE_WAIT => {
             // SAFETY: same contract.
-            unsafe { cross::push(poster, request) }
+            unsafe { cross_channel::push(poster, request) }
         }
         //= NOP-01
         IBV_EXP_WR_NOP => Ok(poster.push_nop(request.wr_id, flags(request) & !SendFlags::INLINE)?),

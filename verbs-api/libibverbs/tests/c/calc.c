@@ -1,6 +1,6 @@
 /* Computing sends: each operation on each supported type and size, in each kind of request, on
  * edge-case operands. Everything else is refused. */
-#include "cross.h"
+#include "cross_channel.h"
 
 #include <math.h>
 

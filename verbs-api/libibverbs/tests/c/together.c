@@ -1,7 +1,7 @@
 /* Processes that synchronize with features that no other software NIC has. One case is a barrier of
  * cross-channel tasks. The other is a lock by masked atomics, around a counter in the memory of a
  * process that does not count. */
-#include "cross.h"
+#include "cross_channel.h"
 #include "gathering.h"
 
 #include <sched.h>

@@ -1,5 +1,5 @@
 /* Cross-channel on other transports and requests than RC sends, and its errors. */
-#include "cross.h"
+#include "cross_channel.h"
 
 #include <limits.h>
 

@@ -26,7 +26,7 @@ pub enum ManagedQueue {
 /// The position of a request in a group. All counts of a group start from the same base, 0 at
 /// first. The last request of a group advances the base by the greatest count of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InGroup {
+pub enum TaskGroup {
     /// More requests of the group follow.
     More,
     /// The request ends its group.
@@ -97,7 +97,7 @@ impl CrossQueuePair for DynamicInitiator {}
 ///     of: &sender,
 ///     which: ManagedQueue::Send,
 ///     count: 1,
-///     group: InGroup::Last,
+///     group: TaskGroup::Last,
 /// };
 /// post_tasks(&[release]).map_err(|(_, error)| error)?;
 /// a_cq.wait(Duration::from_secs(1))?;
@@ -148,7 +148,7 @@ pub enum Task<'a> {
         /// The number of completions to wait for, from the base of the group.
         count: u32,
         /// The position in the group of waits.
-        group: InGroup,
+        group: TaskGroup,
     },
     /// Posts like [`QueuePair::post_enable`].
     Enable {
@@ -162,7 +162,7 @@ pub enum Task<'a> {
         /// requests.
         count: u32,
         /// The position in the group of releases.
-        group: InGroup,
+        group: TaskGroup,
     },
 }
 
@@ -233,7 +233,7 @@ impl QueuePairBuilder<'_> {
     /// support them.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
-        self.cross = Some(how);
+        self.cross_channel = Some(how);
         self
     }
 }
@@ -243,9 +243,9 @@ fn push_wait(
     wr_id: u64,
     cq: &CompletionQueue,
     count: u32,
-    group: InGroup,
+    group: TaskGroup,
 ) -> Result<()> {
-    let last = group == InGroup::Last;
+    let last = group == TaskGroup::Last;
     let mut queue = master.send_queue();
     Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
 }
@@ -255,10 +255,10 @@ fn push_enable(
     of: &dyn CrossQueuePair,
     which: ManagedQueue,
     count: u32,
-    group: InGroup,
+    group: TaskGroup,
 ) -> Result<()> {
     let target = (of.qp(), which == ManagedQueue::Recv);
-    let last = group == InGroup::Last;
+    let last = group == TaskGroup::Last;
     let mut queue = master.send_queue();
     Ok(queue.push_enable((0, SendFlags::empty()), target, count, last)?)
 }
@@ -293,7 +293,7 @@ impl QueuePair {
         wr_id: u64,
         cq: &CompletionQueue,
         count: u32,
-        group: InGroup,
+        group: TaskGroup,
     ) -> Result<()> {
         let _turn = turn();
         push_wait(self.raw(), wr_id, cq, count, group)
@@ -313,7 +313,7 @@ impl QueuePair {
         of: &dyn CrossQueuePair,
         which: ManagedQueue,
         count: u32,
-        group: InGroup,
+        group: TaskGroup,
     ) -> Result<()> {
         let _turn = turn();
         push_enable(self.raw(), of, which, count, group)
@@ -352,7 +352,7 @@ impl DynamicInitiator {
         wr_id: u64,
         cq: &CompletionQueue,
         count: u32,
-        group: InGroup,
+        group: TaskGroup,
     ) -> Result<()> {
         let _turn = turn();
         push_wait(self.raw(), wr_id, cq, count, group)
@@ -370,7 +370,7 @@ impl DynamicInitiator {
         of: &dyn CrossQueuePair,
         which: ManagedQueue,
         count: u32,
-        group: InGroup,
+        group: TaskGroup,
     ) -> Result<()> {
         let _turn = turn();
         push_enable(self.raw(), of, which, count, group)

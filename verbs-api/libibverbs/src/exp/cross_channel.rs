@@ -8,7 +8,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use rocade_abi::{
     exp::{
-        cross::{
+        cross_channel::{
             IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS, IBV_EXP_CQ_CAP_FLAGS, IBV_EXP_CQ_CREATE_CROSS_CHANNEL,
             IBV_EXP_CQ_IGNORE_OVERRUN, IBV_EXP_CQ_INIT_ATTR_FLAGS, IBV_EXP_CQ_MODERATION,
             IBV_EXP_TASK_RECV, IBV_EXP_TASK_SEND, ibv_exp_cq_attr, ibv_exp_cq_init_attr,

@@ -80,7 +80,7 @@ impl Gate {
 
 /// Cross-channel settings of one queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Cross {
+pub(crate) struct CrossChannelQueue {
     /// The queue executes only work requests released here.
     pub(crate) gate: Option<Arc<Gate>>,
     /// WQEs are in use until the application has polled their completions. If false, until they are

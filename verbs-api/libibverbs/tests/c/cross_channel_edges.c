@@ -1,6 +1,6 @@
 /* Edge cases of cross-channel: which completions count, counter wraparound, self-waits, cycles, and
  * missing objects. */
-#include "cross.h"
+#include "cross_channel.h"
 
 #include <limits.h>
 

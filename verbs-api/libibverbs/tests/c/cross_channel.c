@@ -1,6 +1,6 @@
 /* QPs that wait for each other: no process posts or polls between the first request and the last
  * completion. */
-#include "cross.h"
+#include "cross_channel.h"
 #include "gathering.h"
 
 /* The example in the rules: bases and groups. */
