@@ -1,7 +1,7 @@
 //! CRC-32 of Ethernet, the arithmetic of the ICRC.
 //!
 //! It is computed over every byte that is sent and received, so it limits the throughput of packets
-//! of a kilobyte and more. There are several backends ([`Way`]), each of which can copy the data in
+//! of a kilobyte and more. There are several backends ([`Backend`]), each of which can copy the data in
 //! the same pass. The best backend for the processor is selected at run time with the feature
 //! `std`, without it at compile time.
 //!
@@ -48,7 +48,7 @@ pub(crate) const fn times_x(a: u32) -> u32 {
 #[inline]
 #[must_use]
 pub fn update(crc: u32, bytes: &[u8]) -> u32 {
-    Way::current().update(crc, bytes)
+    Backend::current().update(crc, bytes)
 }
 
 /// Copies `dst.len()` bytes from `src` and continues `crc` over `head` and the copied bytes.
@@ -62,12 +62,12 @@ pub fn update(crc: u32, bytes: &[u8]) -> u32 {
 #[must_use]
 pub unsafe fn copy(crc: u32, head: &[u8], src: *const u8, dst: &mut [u8]) -> u32 {
     // SAFETY: the caller guarantees that `src` is readable and does not overlap `dst`.
-    unsafe { Way::current().copy(crc, head, src, dst) }
+    unsafe { Backend::current().copy(crc, head, src, dst) }
 }
 
 /// A backend for the CRC that this processor supports.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Way(Kind);
+pub struct Backend(Kind);
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Kind {
@@ -89,9 +89,9 @@ const KINDS: [Kind; 6] = [
     Kind::Table,
 ];
 
-/// The reason why there is no [`Way`] with a name.
+/// The reason why there is no [`Backend`] with a name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum NoWay {
+pub enum NoBackend {
     /// The name is unknown.
     Unknown,
     /// The processor does not support this backend.
@@ -101,7 +101,7 @@ pub enum NoWay {
 /// The current backend: its index in [`KINDS`], counted from 1. 0 before it has been chosen.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
-impl Way {
+impl Backend {
     /// Returns all backends that this processor supports, the best first.
     pub fn available() -> impl Iterator<Item = Self> {
         KINDS
@@ -218,7 +218,7 @@ impl Way {
             return crc;
         }
         match self.0 {
-            // SAFETY: a `Way` exists only if the processor has the features. The caller guarantees
+            // SAFETY: a `Backend` exists only if the processor has the features. The caller guarantees
             // the memory.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { x86::avx512::<COPY>(crc, head, src, dst, len) },
@@ -240,10 +240,10 @@ impl Way {
     }
 }
 
-/// Continues the CRC like [`Way::words`], by tables.
+/// Continues the CRC like [`Backend::words`], by tables.
 ///
 /// # Safety
-/// As for [`Way::words`].
+/// As for [`Backend::words`].
 unsafe fn by_table<const COPY: bool>(
     crc: u32,
     head: &[u8],
@@ -264,26 +264,26 @@ unsafe fn by_table<const COPY: bool>(
     table::update(table::update(crc, head), bytes)
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Way {
-    type Err = NoWay;
+impl FromStr for Backend {
+    type Err = NoBackend;
 
     /// Returns the backend with this name.
-    fn from_str(name: &str) -> Result<Self, NoWay> {
+    fn from_str(name: &str) -> Result<Self, NoBackend> {
         let kind = KINDS.into_iter().find(|kind| kind.name() == name);
-        let kind = kind.ok_or(NoWay::Unknown)?;
+        let kind = kind.ok_or(NoBackend::Unknown)?;
         kind.is_available()
             .then_some(Self(kind))
-            .ok_or(NoWay::Unavailable)
+            .ok_or(NoBackend::Unavailable)
     }
 }
 
-impl fmt::Display for NoWay {
+impl fmt::Display for NoBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "there is no such way to compute the ICRC",
@@ -292,7 +292,7 @@ impl fmt::Display for NoWay {
     }
 }
 
-impl Error for NoWay {}
+impl Error for NoBackend {}
 
 /// Tests whether the processor has all these features.
 macro_rules! has {

@@ -54,7 +54,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 use rocade_wire::{Guid, Pkey};
 
 pub use self::error::{ConfigError, Origin};
@@ -89,7 +89,7 @@ pub struct EngineConfig {
     pub link: LinkMode,
     /// Method of computing ICRCs in the whole process. `None` selects the fastest that the
     /// processor supports.
-    pub icrc: Option<Way>,
+    pub icrc: Option<Backend>,
     /// The allowed peers of this process.
     pub peers: Peers,
     /// Enables congestion control (DCQCN). RC packets over UDP are then sent ECN-capable, the

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rocade_wire::Pkey;
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 use serde::Deserialize;
 
 use super::error::{ConfigError, Origin};
@@ -38,7 +38,7 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
-/// Method of computing ICRCs, a name of [`Way`]. For measurements. The default is the fastest that
+/// Method of computing ICRCs, a name of [`Backend`]. For measurements. The default is the fastest that
 /// the processor supports.
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// Allowed peers of this process: `ADDR[/PREFIX][,..]`.
@@ -85,7 +85,7 @@ pub struct Settings {
     broker_idle: Option<Setting<Duration>>,
     runtime_dir: Option<Setting<PathBuf>>,
     link: Option<Setting<LinkMode>>,
-    icrc: Option<Setting<Way>>,
+    icrc: Option<Setting<Backend>>,
     peers: Option<Setting<Peers>>,
     dcqcn: Option<Setting<bool>>,
     identity: Option<Setting<DeviceIdentity>>,

@@ -348,7 +348,7 @@ fn the_file_says_the_same_as_the_environment() {
     assert_eq!(rules, ["drop nth=3", "ecn", "dup p=0.01"]);
     assert_eq!(settings.log(), Some("info"));
     assert_eq!(config.link, LinkMode::Udp);
-    assert_eq!(config.icrc.map(Way::name), Some("table"));
+    assert_eq!(config.icrc.map(Backend::name), Some("table"));
     assert_eq!(resolve(&["a=lo"]).unwrap().icrc, None);
     assert_eq!(Settings::from_toml("", path).unwrap(), Settings::default());
     assert_eq!(Settings::default().link(), LinkMode::Auto);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rocade_wire::Pkey;
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 
 use super::LinkMode;
 use super::error::{ConfigError, Origin};
@@ -186,11 +186,13 @@ pub(super) fn parse_link(
     Ok(Setting { value, origin })
 }
 
-pub(super) fn parse_icrc((name, origin): (String, Origin)) -> Result<Setting<Way>, ConfigError> {
+pub(super) fn parse_icrc(
+    (name, origin): (String, Origin),
+) -> Result<Setting<Backend>, ConfigError> {
     match name.parse() {
         Ok(value) => Ok(Setting { value, origin }),
         Err(reason) => {
-            let here: Vec<&str> = Way::available().map(Way::name).collect();
+            let here: Vec<&str> = Backend::available().map(Backend::name).collect();
             let allowed = format!("on this processor {}", here.join(", "));
             Err(ConfigError::invalid(
                 &origin,

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 use tempfile::TempDir;
 
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) struct Rig {
     dir: TempDir,
     quick: bool,
     /// `ROCADE_ICRC` of everything that is measured.
-    icrc: Option<Way>,
+    icrc: Option<Backend>,
     links: BTreeMap<Link, Result<(), Failure>>,
     guest: OnceLock<Result<Guest, Failure>>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new(common: &Common) -> Result<Self, Failure> {
         let rocade = find_rocade(common.rocade.clone())?;
-        let icrc = common.icrc.as_deref().map(sum::way).transpose()?;
+        let icrc = common.icrc.as_deref().map(sum::backend).transpose()?;
         let dir = tempfile::Builder::new().prefix("rocade-perf-").tempdir();
         let dir = dir.map_err(|error| format!("no temporary directory: {error}"))?;
         let mut rig = Self {

@@ -402,13 +402,13 @@ const ROWS: &[Row] = &[
 
 #[cfg(test)]
 mod tests {
-    use rocade_wire::crc::Way;
+    use rocade_wire::crc::Backend;
 
     use super::*;
 
     #[test]
     fn every_way_to_compute_the_icrc_has_its_row() {
-        for name in Way::names() {
+        for name in Backend::names() {
             let is_its = |row: &&Row| matches!(row.ours, Probe::Sum { way } if way == name);
             assert_eq!(all().filter(is_its).count(), 1, "{name}");
         }

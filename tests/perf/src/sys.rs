@@ -10,7 +10,7 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 
 /// Cuts what is sent in one call into datagrams of this length (`UDP_SEGMENT`).
 pub(crate) fn segment_sends(socket: &UdpSocket, segment_len: u16) -> io::Result<()> {
@@ -56,10 +56,10 @@ fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Resul
 }
 
 /// Copies between slices of one length; the CRC of `head` and what has been copied.
-pub(crate) fn copy_and_sum(way: Way, head: &[u8], from: &[u8], to: &mut [u8]) -> u32 {
+pub(crate) fn copy_and_sum(backend: Backend, head: &[u8], from: &[u8], to: &mut [u8]) -> u32 {
     assert_eq!(from.len(), to.len());
     // SAFETY: `from` is readable and has the length of `to`; a slice that may be written overlaps with none.
-    unsafe { way.copy(0, head, from.as_ptr(), to) }
+    unsafe { backend.copy(0, head, from.as_ptr(), to) }
 }
 
 /// The processors that this thread may use, by number.

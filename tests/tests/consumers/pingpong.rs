@@ -4,7 +4,7 @@ use rocade_tests::{
     harness::{Device, Pingpong, Rig, free_port},
     or_skip,
 };
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 
 use crate::{LIMIT, LINKS, UTILS};
 
@@ -163,28 +163,28 @@ fn completion_timestamps() {
 fn every_way_to_compute_the_icrc() {
     let rig = or_skip!(Rig::loopback(UTILS)).with_link("udp");
     let pair = Pingpong::new(&["-m", "4096", "-s", "10001", "-n", "100", "-c"]);
-    let client = |way: &str, port: u16| {
+    let client = |backend: &str, port: u16| {
         let words = format!(
-            "env ROCADE_ICRC={way} ibv_rc_pingpong -d rocade0 -g 0 -p {port} -m 4096 -s 10001 -n 100 -c 127.0.0.1"
+            "env ROCADE_ICRC={backend} ibv_rc_pingpong -d rocade0 -g 0 -p {port} -m 4096 -s 10001 -n 100 -c 127.0.0.1"
         );
         let words: Vec<&str> = words.split(' ').collect();
-        rig.start(way, &Device::on("lo"), &words)
+        rig.start(backend, &Device::on("lo"), &words)
     };
-    let available: Vec<&str> = Way::available().map(Way::name).collect();
+    let available: Vec<&str> = Backend::available().map(Backend::name).collect();
     assert!(available.contains(&"table"), "{available:?}");
-    for way in &available {
+    for backend in &available {
         let port = free_port();
         let server = pair.start_server(&rig, port);
-        for side in [client(way, port), server] {
+        for side in [client(backend, port), server] {
             let output = side.finish(LIMIT).expect_success();
-            assert!(output.contains("100 iters in "), "{way}: {output}");
-            assert!(!output.contains("invalid data"), "{way}: {output}");
+            assert!(output.contains("100 iters in "), "{backend}: {output}");
+            assert!(!output.contains("invalid data"), "{backend}: {output}");
         }
     }
-    for way in Way::names().filter(|way| !available.contains(way)) {
-        let output = client(way, free_port()).finish(LIMIT).expect_failure();
+    for backend in Backend::names().filter(|backend| !available.contains(backend)) {
+        let output = client(backend, free_port()).finish(LIMIT).expect_failure();
         assert!(
-            output.contains(&format!("ROCADE_ICRC = {way:?}")),
+            output.contains(&format!("ROCADE_ICRC = {backend:?}")),
             "{output}"
         );
     }

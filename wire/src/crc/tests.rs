@@ -43,21 +43,21 @@ fn noise(len: usize) -> Vec<u8> {
 const GUARD: u8 = 0xee;
 
 /// Copies between guard bytes and returns the CRC. The copy and the guards are checked.
-fn copy_guarded(way: Way, crc: u32, head: &[u8], payload: &[u8], shift: usize) -> u32 {
+fn copy_guarded(backend: Backend, crc: u32, head: &[u8], payload: &[u8], shift: usize) -> u32 {
     let mut room = vec![GUARD; payload.len() + 128];
     let copied = &mut room[shift..shift + payload.len()];
     // SAFETY: `payload` is a slice, which `copied` does not overlap.
-    let crc = unsafe { way.copy(crc, head, payload.as_ptr(), copied) };
+    let crc = unsafe { backend.copy(crc, head, payload.as_ptr(), copied) };
     assert!(
         copied == payload,
-        "{way}: {} bytes copied wrong",
+        "{backend}: {} bytes copied wrong",
         payload.len()
     );
     let (before, rest) = room.split_at(shift);
     let outside = before.iter().chain(&rest[payload.len()..]);
     assert!(
         outside.into_iter().all(|&byte| byte == GUARD),
-        "{way}: written outside of {} bytes at {shift}",
+        "{backend}: written outside of {} bytes at {shift}",
         payload.len()
     );
     crc
@@ -67,9 +67,9 @@ fn copy_guarded(way: Way, crc: u32, head: &[u8], payload: &[u8], shift: usize) -
 fn the_check_value() {
     assert_eq!(update(0, b"123456789"), 0xcbf4_3926);
     assert_eq!(update(0, b""), 0);
-    for way in Way::available() {
-        assert_eq!(way.update(0, b"123456789"), 0xcbf4_3926, "{way}");
-        assert_eq!(way.update(7, b""), 7, "{way}");
+    for backend in Backend::available() {
+        assert_eq!(backend.update(0, b"123456789"), 0xcbf4_3926, "{backend}");
+        assert_eq!(backend.update(7, b""), 7, "{backend}");
     }
 }
 
@@ -81,8 +81,8 @@ fn every_way_agrees_with_another_implementation() {
         let mut theirs = crc32fast::Hasher::new_with_initial(start);
         theirs.update(&bytes);
         let theirs = theirs.finalize();
-        for way in Way::available() {
-            assert_eq!(way.update(start, &bytes), theirs, "{way}");
+        for backend in Backend::available() {
+            assert_eq!(backend.update(start, &bytes), theirs, "{backend}");
         }
     }
 }
@@ -94,13 +94,17 @@ fn every_way_sums_and_copies_every_length() {
     let bytes = noise(MOST);
     let crc = 0x0123_4567;
     let expected = naive_of_all(crc, &bytes);
-    for way in Way::available() {
-        println!("{way}");
+    for backend in Backend::available() {
+        println!("{backend}");
         for (len, &expected) in expected.iter().enumerate() {
             let bytes = &bytes[..len];
-            assert_eq!(way.update(crc, bytes), expected, "{way}, {len} bytes");
-            let copied = copy_guarded(way, crc, &[], bytes, len % 64);
-            assert_eq!(copied, expected, "{way}, copy of {len} bytes");
+            assert_eq!(
+                backend.update(crc, bytes),
+                expected,
+                "{backend}, {len} bytes"
+            );
+            let copied = copy_guarded(backend, crc, &[], bytes, len % 64);
+            assert_eq!(copied, expected, "{backend}, copy of {len} bytes");
         }
     }
 }
@@ -110,13 +114,13 @@ fn every_way_sums_a_head_before_a_copy() {
     let bytes = noise(1300);
     let crc = 0x89ab_cdef;
     let expected = naive_of_all(crc, &bytes);
-    for way in Way::available() {
+    for backend in Backend::available() {
         for len in (0..700).chain(1000..1300) {
             for head in (0..=len.min(80)).filter(|head| len % 3 == 0 || head % 4 == 0) {
                 let (head, payload) = bytes[..len].split_at(head);
-                let crc = copy_guarded(way, crc, head, payload, 1);
+                let crc = copy_guarded(backend, crc, head, payload, 1);
                 let lens = (head.len(), payload.len());
-                assert_eq!(crc, expected[len], "{way}, {lens:?} bytes");
+                assert_eq!(crc, expected[len], "{backend}, {lens:?} bytes");
             }
         }
     }
@@ -126,13 +130,13 @@ fn every_way_sums_a_head_before_a_copy() {
 #[test]
 fn every_way_at_every_alignment() {
     let bytes = noise(1024 + 128);
-    for way in Way::available() {
+    for backend in Backend::available() {
         for (from, to) in (0..64).flat_map(|from| (0..64).map(move |to| (from, to))) {
             let bytes = &bytes[from..from + 516];
             let expected = table::update(3, bytes);
-            assert_eq!(way.update(3, bytes), expected, "{way} at {from}");
-            let copied = copy_guarded(way, 3, &[], bytes, to);
-            assert_eq!(copied, expected, "{way} from {from} to {to}");
+            assert_eq!(backend.update(3, bytes), expected, "{backend} at {from}");
+            let copied = copy_guarded(backend, 3, &[], bytes, to);
+            assert_eq!(copied, expected, "{backend} from {from} to {to}");
         }
     }
 }
@@ -182,7 +186,7 @@ impl Drop for Guarded {
 #[test]
 fn no_way_touches_what_is_outside() {
     let (mut source, mut room) = (Guarded::new(), Guarded::new());
-    for way in Way::available() {
+    for backend in Backend::available() {
         for len in (0..600).chain(4090..4110) {
             for (from_first, to_first) in
                 [(true, true), (true, false), (false, true), (false, false)]
@@ -190,12 +194,12 @@ fn no_way_touches_what_is_outside() {
                 let bytes = source.bytes(from_first, len);
                 bytes.copy_from_slice(&noise(len));
                 let expected = table::update(9, bytes);
-                assert_eq!(way.update(9, bytes), expected, "{way}, {len} bytes");
+                assert_eq!(backend.update(9, bytes), expected, "{backend}, {len} bytes");
                 let (head, payload) = bytes.split_at((len % 40).min(len) & !3);
                 let copied = room.bytes(to_first, payload.len());
                 // SAFETY: `payload` is a slice, which `copied` does not overlap.
-                let crc = unsafe { way.copy(9, head, payload.as_ptr(), copied) };
-                assert_eq!(crc, expected, "{way}, copy of {len} bytes");
+                let crc = unsafe { backend.copy(9, head, payload.as_ptr(), copied) };
+                assert_eq!(crc, expected, "{backend}, copy of {len} bytes");
             }
         }
     }
@@ -203,28 +207,39 @@ fn no_way_touches_what_is_outside() {
 
 #[test]
 fn names_are_those_of_ways() {
-    for way in Way::available() {
-        assert_eq!(way.to_string().parse(), Ok(way));
+    for backend in Backend::available() {
+        assert_eq!(backend.to_string().parse(), Ok(backend));
     }
-    assert_eq!("AVX512".parse::<Way>(), Err(NoWay::Unknown));
-    let elsewhere = Way::names().filter(|name| Way::available().all(|way| way.name() != *name));
+    assert_eq!("AVX512".parse::<Backend>(), Err(NoBackend::Unknown));
+    let elsewhere =
+        Backend::names().filter(|name| Backend::available().all(|backend| backend.name() != *name));
     let mut count = 0;
     for name in elsewhere {
-        assert_eq!(name.parse::<Way>(), Err(NoWay::Unavailable), "{name}");
+        assert_eq!(
+            name.parse::<Backend>(),
+            Err(NoBackend::Unavailable),
+            "{name}"
+        );
         count += 1;
     }
-    assert_eq!(count + Way::available().count(), Way::names().count());
-    assert_eq!(Way::available().last().map(Way::name), Some("table"));
+    assert_eq!(
+        count + Backend::available().count(),
+        Backend::names().count()
+    );
+    assert_eq!(
+        Backend::available().last().map(Backend::name),
+        Some("table")
+    );
 }
 
 /// Checks the selection. It is the only test that selects: the others accept any backend.
 #[test]
 fn what_is_selected_is_used() {
-    let best = Way::current();
-    assert_eq!(Way::available().next(), Some(best));
-    for way in Way::available() {
-        way.select();
-        assert_eq!(Way::current(), way);
+    let best = Backend::current();
+    assert_eq!(Backend::available().next(), Some(best));
+    for backend in Backend::available() {
+        backend.select();
+        assert_eq!(Backend::current(), backend);
         assert_eq!(update(0, &noise(100)), table::update(0, &noise(100)));
     }
     best.select();
@@ -241,10 +256,10 @@ proptest! {
         let bytes = &bytes[skip.min(bytes.len())..];
         let expected = naive(crc, bytes);
         let (head, payload) = bytes.split_at(cut.index(bytes.len() + 1));
-        for way in Way::available() {
-            prop_assert_eq!(way.update(crc, bytes), expected);
-            prop_assert_eq!(way.update(way.update(crc, head), payload), expected);
-            prop_assert_eq!(copy_guarded(way, crc, head, payload, skip), expected);
+        for backend in Backend::available() {
+            prop_assert_eq!(backend.update(crc, bytes), expected);
+            prop_assert_eq!(backend.update(backend.update(crc, head), payload), expected);
+            prop_assert_eq!(copy_guarded(backend, crc, head, payload, skip), expected);
         }
     }
 }

@@ -65,7 +65,7 @@ impl Perftest {
     pub(crate) fn measure(&self, rig: &Rig, link: Link) -> Result<f64, Failure> {
         rig.link(link)?;
         if let Some(name) = self.icrc {
-            sum::way(name)?;
+            sum::backend(name)?;
         }
         let words = self.words(rig.count(self.iterations), free_port());
         run_pair(rig, link, self.icrc, &words, self.column)

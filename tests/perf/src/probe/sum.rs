@@ -2,7 +2,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use rocade_wire::crc::Way;
+use rocade_wire::crc::Backend;
 
 use crate::{child::Failure, figures::float, sys};
 
@@ -14,15 +14,15 @@ const PACKETS: u32 = 1000;
 const LOOKS: u32 = 200;
 
 /// The way of this name.
-pub(crate) fn way(name: &str) -> Result<Way, Failure> {
+pub(crate) fn backend(name: &str) -> Result<Backend, Failure> {
     name.parse().map_err(|reason| format!("{name}: {reason}"))
 }
 
 /// Bytes per second of copying payloads and summing up head and payload.
 pub(crate) fn bytes_per_second(name: &str) -> Result<f64, Failure> {
-    let way = way(name)?;
+    let backend = backend(name)?;
     Ok(fastest(|from, to| {
-        black_box(sys::copy_and_sum(way, &HEAD, from, to));
+        black_box(sys::copy_and_sum(backend, &HEAD, from, to));
     }))
 }
 
