@@ -63,8 +63,8 @@ pub use rocade_transport::{
     Counters, DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MASKED_SIZES,
     MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER, MaskedOp, ModifyError, Operands,
     PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, Reduction, Remap, SendFlags, SendOp,
-    SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
-    Words, experimental_rule, transition_rule,
+    SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, WideOperand, Window,
+    WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
 pub use state::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};

@@ -18,7 +18,7 @@ use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
     AccessError, Accessor, AckPlacement, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
-    MaskedOp, Memory, PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer, Words,
+    MaskedOp, Memory, PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer, WideOperand,
 };
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Bth, Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
@@ -197,7 +197,7 @@ impl Memory for Inferred {
         _: u64,
         _: u8,
         _: &MaskedOp,
-    ) -> Result<Words, AccessError> {
+    ) -> Result<WideOperand, AccessError> {
         Err(AccessError::BadKey)
     }
 

@@ -93,7 +93,7 @@ pub use dc::{
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
-pub use masked::{MASKED_SIZES, MaskedOp, Words};
+pub use masked::{MASKED_SIZES, MaskedOp, WideOperand};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };

@@ -3,7 +3,7 @@
 /// An operand of up to 32 bytes: words of 8 bytes in host byte order, lowest address first.
 ///
 /// A shorter operand is in the first words, one of 4 bytes in the lower half of the first word.
-pub type Words = [u64; 4];
+pub type WideOperand = [u64; 4];
 
 /// Supported sizes of operands, as a mask: bit n for 2^n bytes. The largest fits into the smallest
 /// packet.
@@ -17,20 +17,20 @@ pub enum MaskedOp {
     /// `compare_mask`, the bits of `swap_mask` are replaced by those of `swap`.
     CmpSwap {
         /// Expected value.
-        compare: Words,
+        compare: WideOperand,
         /// Bits of `compare` that count.
-        compare_mask: Words,
+        compare_mask: WideOperand,
         /// New value.
-        swap: Words,
+        swap: WideOperand,
         /// Bits of `swap` that count.
-        swap_mask: Words,
+        swap_mask: WideOperand,
     },
     /// Adds field by field: no carry leaves a bit that `boundary` marks.
     FetchAdd {
         /// Addend.
-        add: Words,
+        add: WideOperand,
         /// The highest bit of each field.
-        boundary: Words,
+        boundary: WideOperand,
     },
 }
 
@@ -51,7 +51,7 @@ impl MaskedOp {
     //= XAT-19..22
     //= XEX-01..13
     #[must_use]
-    pub fn apply(&self, log_size: u8, old: &Words) -> Words {
+    pub fn apply(&self, log_size: u8, old: &WideOperand) -> WideOperand {
         let width = if log_size < 3 { 32 } else { 64 };
         let mut new = *old;
         let words = wire_len(log_size) / 8;
@@ -138,7 +138,7 @@ const fn add_fields(old: u64, add: u64, boundary: u64, width: u32) -> u64 {
 }
 
 /// Writes an operand in wire format.
-pub(crate) fn put_words(words: &Words, log_size: u8, out: &mut [u8]) {
+pub(crate) fn put_words(words: &WideOperand, log_size: u8, out: &mut [u8]) {
     for (index, (word, place)) in words.iter().zip(out.chunks_exact_mut(8)).enumerate() {
         let word = if log_size < 3 && index == 0 {
             *word & u64::from(u32::MAX)
@@ -150,7 +150,7 @@ pub(crate) fn put_words(words: &Words, log_size: u8, out: &mut [u8]) {
 }
 
 /// Reads an operand in wire format.
-pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
+pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> WideOperand {
     let mut words = [0; 4];
     for (word, place) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_be_bytes(*place);
@@ -167,7 +167,7 @@ pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
 //= XAT-05
 //= XAT-25
 pub(crate) fn to_memory(
-    words: &Words,
+    words: &WideOperand,
     log_size: u8,
     big_endian: bool,
     out: &mut [u8; 32],

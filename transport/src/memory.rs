@@ -3,7 +3,7 @@
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
-use crate::masked::{MaskedOp, Words};
+use crate::masked::{MaskedOp, WideOperand};
 use crate::window::{Bind, BindError};
 use crate::wr::AccessFlags;
 
@@ -240,7 +240,7 @@ pub trait Memory {
         va: u64,
         log_size: u8,
         op: &MaskedOp,
-    ) -> Result<Words, AccessError>;
+    ) -> Result<WideOperand, AccessError>;
 
     /// Binds a memory window, for all later accesses.
     ///

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use parking_lot::RwLock;
-use rocade_transport::{AtomicOp, MaskedOp, Words};
+use rocade_transport::{AtomicOp, MaskedOp, WideOperand};
 use rocade_wire::crc;
 
 use super::guard::kernel::Part;
@@ -231,7 +231,11 @@ static WIDE: RwLock<()> = RwLock::new(());
 /// Executes a masked atomic on 2^`log_size` bytes. Up to 8 bytes it is atomic with respect to the
 /// CPU too. Wider ones are atomic with respect to all atomics of this process. Returns `None`
 /// unless the address is a multiple of the size.
-pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<Words, Fault>> {
+pub(super) fn masked(
+    span: Span,
+    log_size: u8,
+    op: &MaskedOp,
+) -> Option<Result<WideOperand, Fault>> {
     let len = 1usize << log_size;
     if span.len != len || !span.addr.is_multiple_of(len) {
         return None;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rocade_transport::{
     AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
-    MaskedOp, Memory, RemoteAccess, Sge, Source, Words,
+    MaskedOp, Memory, RemoteAccess, Sge, Source, WideOperand,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -335,7 +335,7 @@ impl Memory for MemGuard<'_> {
         va: u64,
         log_size: u8,
         op: &MaskedOp,
-    ) -> Result<Words, AccessError> {
+    ) -> Result<WideOperand, AccessError> {
         let mut original = [0; 4];
         let len = 1 << log_size;
         let asked = Asked::Remote(RemoteAccess::Atomic);

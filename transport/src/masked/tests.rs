@@ -1,6 +1,6 @@
 use super::*;
 
-const fn one(word: u64) -> Words {
+const fn one(word: u64) -> WideOperand {
     [word, 0, 0, 0]
 }
 
@@ -115,7 +115,7 @@ fn fields_as_a_model_of_single_bits_adds_them() {
 //= XAT-21 type=test
 #[test]
 fn several_words_are_compared_together_and_added_apart() {
-    const ALL: Words = [u64::MAX; 4];
+    const ALL: WideOperand = [u64::MAX; 4];
     let old = [1, 2, 3, 4];
     let swap = |compare| MaskedOp::CmpSwap {
         compare,

@@ -4,7 +4,7 @@ use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, 
 
 use super::Responder;
 use crate::cx::Cx;
-use crate::masked::{self, Words};
+use crate::masked::{self, WideOperand};
 use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
@@ -50,7 +50,7 @@ pub(super) enum Response {
     Wide {
         psn: Psn,
         log_size: u8,
-        original: Words,
+        original: WideOperand,
         msn: Msn,
         replay: bool,
     },
@@ -385,7 +385,7 @@ fn push_atomic_ack(
 fn push_wide_ack(
     peer: &Peer,
     (psn, msn, credits): (Psn, Msn, CreditCode),
-    (log_size, original): (u8, &Words),
+    (log_size, original): (u8, &WideOperand),
     tx: &mut TxBuffer,
 ) -> bool {
     let aeth = Aeth {

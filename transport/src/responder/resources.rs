@@ -4,7 +4,7 @@ use rocade_wire::{Operation, Psn, Reth, Rkey};
 
 use super::Responder;
 use super::ack_policy::Response;
-use crate::masked::Words;
+use crate::masked::WideOperand;
 use crate::memory::PdTag;
 use crate::peer::Peer;
 
@@ -30,7 +30,7 @@ pub(super) enum Saved {
         psn: Psn,
         operation: Operation,
         log_size: u8,
-        original: Words,
+        original: WideOperand,
     },
 }
 

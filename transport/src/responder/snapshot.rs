@@ -8,7 +8,7 @@ use rocade_wire::{Msn, Operation, Psn, Rkey};
 
 use super::resources::Saved;
 use super::{InProgress, Responder};
-use crate::masked::Words;
+use crate::masked::WideOperand;
 
 /// State of a responder between two messages, without the saved requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum ReplayEntry {
         /// Size of the operand: 2 to the power of this many bytes.
         log_size: u8,
         /// The original value.
-        original: Words,
+        original: WideOperand,
     },
 }
 

@@ -8,7 +8,7 @@ use core::ops::Range;
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::indirect::{Fill, Indirect, Listed};
-use crate::masked::{self, MaskedOp, Words};
+use crate::masked::{self, MaskedOp, WideOperand};
 use crate::memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
@@ -574,7 +574,7 @@ impl Memory for TestMemory {
         va: u64,
         log_size: u8,
         op: &MaskedOp,
-    ) -> Result<Words, AccessError> {
+    ) -> Result<WideOperand, AccessError> {
         let len = 1u64 << log_size;
         assert!(va.is_multiple_of(len), "the transport checks the alignment");
         let execute = |bytes: Result<&mut [u8], AccessError>| {

@@ -10,13 +10,13 @@ use super::{ALL, operations, register, register_filled, statuses, write};
 use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
     AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpAttr, QpAttrMask, QpState,
-    QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, Words,
+    QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WideOperand,
 };
 
 const OK: WcStatus = WcStatus::Success;
-const EVERYTHING: Words = [u64::MAX; 4];
+const EVERYTHING: WideOperand = [u64::MAX; 4];
 
-fn swap(compare: Words, compare_mask: Words, swap: Words) -> MaskedOp {
+fn swap(compare: WideOperand, compare_mask: WideOperand, swap: WideOperand) -> MaskedOp {
     MaskedOp::CmpSwap {
         compare,
         compare_mask,

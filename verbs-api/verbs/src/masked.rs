@@ -1,6 +1,6 @@
 //! Masked atomic operations.
 
-use rocade_emulator::{MaskedOp, Operands, SendOp, Sge, Words};
+use rocade_emulator::{MaskedOp, Operands, SendOp, Sge, WideOperand};
 
 use crate::endpoint::RemoteMemory;
 use crate::request::SendRequest;
@@ -89,7 +89,10 @@ impl MaskedAtomic {
         1 << self.log_size
     }
 
-    const fn swaps([compare, compare_mask, swap, swap_mask]: [Words; 4], log_size: u8) -> Self {
+    const fn swaps(
+        [compare, compare_mask, swap, swap_mask]: [WideOperand; 4],
+        log_size: u8,
+    ) -> Self {
         let op = MaskedOp::CmpSwap {
             compare,
             compare_mask,
@@ -102,7 +105,7 @@ impl MaskedAtomic {
         }
     }
 
-    const fn adds(add: Words, boundary: Words, log_size: u8) -> Self {
+    const fn adds(add: WideOperand, boundary: WideOperand, log_size: u8) -> Self {
         Self {
             operands: Operands::Masked(MaskedOp::FetchAdd { add, boundary }),
             log_size,
@@ -110,11 +113,11 @@ impl MaskedAtomic {
     }
 }
 
-const fn operands_of_one([a, b, c, d]: [u64; 4]) -> [Words; 4] {
+const fn operands_of_one([a, b, c, d]: [u64; 4]) -> [WideOperand; 4] {
     [[a, 0, 0, 0], [b, 0, 0, 0], [c, 0, 0, 0], [d, 0, 0, 0]]
 }
 
-const fn words<const N: usize>(operand: [u64; N]) -> Words {
+const fn words<const N: usize>(operand: [u64; N]) -> WideOperand {
     let mut words = [0; 4];
     let mut index = 0;
     while index < N {

@@ -8,7 +8,7 @@ use rocade_abi::exp::send::{
 };
 use rocade_emulator::{
     MASKED_SIZES, MaskedOp, Operands, QpType, Rkey, SendFlags, SendOp, SendPoster, SendWr, Srqn,
-    ToDct, Words,
+    ToDct, WideOperand,
 };
 
 use super::send;
@@ -42,7 +42,7 @@ pub(super) unsafe fn push(
         return Err(invalid(what));
     }
     let inline = request.exp_send_flags & IBV_EXP_SEND_EXT_ATOMIC_INLINE != 0;
-    let operand = |field: u64| -> Result<Words, Errno> {
+    let operand = |field: u64| -> Result<WideOperand, Errno> {
         //= XAT-13
         //= XDEC-13
         if log_size < 3 || log_size == 3 && inline {
@@ -111,7 +111,7 @@ pub(super) unsafe fn push(
 /// # Safety
 /// 2^`log_size` bytes at `address` must be readable.
 //= XAT-14
-unsafe fn words(address: u64, log_size: u8) -> Result<Words, Errno> {
+unsafe fn words(address: u64, log_size: u8) -> Result<WideOperand, Errno> {
     let address =
         usize::try_from(address).map_err(|_| invalid("an operand's address is out of range"))?;
     if address == 0 {
