@@ -60,7 +60,7 @@ impl Requester {
         let start = if wqe.op.needs_response_data() {
             rd_ends.pop();
             let end_before = rd_ends.last().copied().unwrap_or(una);
-            later(later(wqe.first_psn, una), end_before)
+            later_psn(later_psn(wqe.first_psn, una), end_before)
         } else {
             before.end.sub(1)
         };
@@ -86,6 +86,6 @@ impl Requester {
     }
 }
 
-const fn later(a: Psn, b: Psn) -> Psn {
+const fn later_psn(a: Psn, b: Psn) -> Psn {
     if a.diff(b) > 0 { a } else { b }
 }
