@@ -11,7 +11,7 @@ use super::pd::Pd;
 use super::poster::RecvPoster;
 use super::qp::{Qp, QpInitAttr, config, create};
 use crate::error::VerbsError;
-use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawPart, Spread};
+use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawPart, RssTable};
 use crate::state::QpParts;
 
 /// A receive work queue (`ibv_wq`), into which an RSS queue pair puts its share of the frames.
@@ -88,10 +88,10 @@ impl Pd {
         let context = &self.inner.context;
         let port = context.engine.raw_port(&context.hca)?;
         let numbers: Vec<Qpn> = queues.iter().map(|wq| wq.qp.qp_num()).collect();
-        let spread = Spread::new(numbers, hash.key, hash.fields);
+        let rss_table = RssTable::new(numbers, hash.key, hash.fields);
         let config = config(&self.inner, QpType::RawPacket, QpCap::default(), false);
         let parts = QpParts {
-            raw: Some(Box::new(RawPart::spreading(port, spread))),
+            raw: Some(Box::new(RawPart::with_rss(port, rss_table))),
             ..QpParts::default()
         };
         let inner = create(&self.inner, config, Receives::Own, cookie, parts, |_| ())?;

@@ -518,8 +518,8 @@ pub(crate) mod tests {
             bytes.truncate(left);
             if let Some(layout) = Layout::of(&bytes) {
                 has_right_checksums(&bytes, &layout);
-                let spread = super::super::spread::Spread::new(vec![Qpn::new(1), Qpn::new(2)], [7; 40], u32::MAX);
-                prop_assert!(spread.queue_of(&bytes).is_some());
+                let rss_table = super::super::rss::RssTable::new(vec![Qpn::new(1), Qpn::new(2)], [7; 40], u32::MAX);
+                prop_assert!(rss_table.queue_of(&bytes).is_some());
             }
             if let Some(len) = header_len(&bytes) {
                 prop_assert!(len <= bytes.len());

@@ -4,8 +4,8 @@
 mod flow;
 mod frame;
 mod ports;
+mod rss;
 mod socket;
-mod spread;
 
 use std::io;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub use flow::{
 pub(crate) use flow::{FlowDirection, FlowId, Target};
 pub(crate) use frame::Layout;
 pub(crate) use ports::{RawPorts, Sent};
+pub(crate) use rss::RssTable;
+pub use rss::{RSS_FIELDS, RSS_KEY_LEN};
 pub(crate) use socket::PacketSocket;
-pub(crate) use spread::Spread;
-pub use spread::{RSS_FIELDS, RSS_KEY_LEN};
 
 use flow::FlowTable;
 use socket::{FrameBuffer, Interface, Membership};
@@ -285,21 +285,21 @@ pub(crate) struct RawPart {
     /// Only locked while the queue pair is locked.
     pub(crate) outgoing: Mutex<Outgoing>,
     /// Set if other queues receive the frames (RSS).
-    spread: Option<Box<Spread>>,
+    rss_table: Option<Box<RssTable>>,
 }
 
 impl RawPart {
     /// Creates the state of a queue pair that distributes its frames to other queues.
-    pub(crate) fn spreading(port: Arc<RawPort>, spread: Spread) -> Self {
+    pub(crate) fn with_rss(port: Arc<RawPort>, rss_table: RssTable) -> Self {
         Self {
-            spread: Some(Box::new(spread)),
+            rss_table: Some(Box::new(rss_table)),
             ..Self::new(port)
         }
     }
 
     /// Returns the queue that receives a frame, if it is another one.
     pub(crate) fn queue_of(&self, frame: &[u8]) -> Option<Qpn> {
-        self.spread.as_ref()?.queue_of(frame)
+        self.rss_table.as_ref()?.queue_of(frame)
     }
 
     pub(crate) fn new(port: Arc<RawPort>) -> Self {
@@ -307,7 +307,7 @@ impl RawPart {
         Self {
             port,
             outgoing,
-            spread: None,
+            rss_table: None,
         }
     }
 

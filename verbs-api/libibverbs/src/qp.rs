@@ -306,7 +306,7 @@ unsafe fn create_as(
 ///
 /// # Safety
 /// `pd` must be NULL or a live domain.
-pub(crate) unsafe fn spreading(
+pub(crate) unsafe fn create_rss(
     pd: *mut ibv_pd,
     qp_context: *mut c_void,
     table: &TableState,

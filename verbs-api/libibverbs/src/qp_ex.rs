@@ -185,7 +185,7 @@ unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errn
     // SAFETY: same contract.
     let table = unsafe { TableObject::borrow(init.rwq_ind_tbl) }?.inner();
     // SAFETY: same contract.
-    let qp = unsafe { qp::spreading(init.pd, init.qp_context, table, hash) }?;
+    let qp = unsafe { qp::create_rss(init.pd, init.qp_context, table, hash) }?;
     init.cap = cap_to_c(&QpCap::default());
     Ok(qp)
 }

@@ -9,7 +9,7 @@ use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 
-/// A receive work queue. It receives a share of the frames of a [`SpreadingQueuePair`].
+/// A receive work queue. It receives a share of the frames of a [`RssQueuePair`].
 #[derive(Debug)]
 #[doc(alias = "ibv_wq")]
 pub struct WorkQueue {
@@ -61,7 +61,7 @@ impl WorkQueue {
 /// has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_rx_hash_conf")]
-pub struct Spreading {
+pub struct RssHash {
     /// The key of the hash.
     pub key: [u8; RSS_KEY_LEN],
     /// Includes source and destination addresses of IPv4 and IPv6.
@@ -72,7 +72,7 @@ pub struct Spreading {
     pub udp_ports: bool,
 }
 
-impl Default for Spreading {
+impl Default for RssHash {
     /// Returns a hash of all fields, with the default key of most drivers.
     fn default() -> Self {
         let key = [
@@ -89,7 +89,7 @@ impl Default for Spreading {
     }
 }
 
-impl Spreading {
+impl RssHash {
     /// Returns the fields as `ibv_rx_hash_fields` bits.
     fn fields(&self) -> u32 {
         let chosen = [
@@ -107,12 +107,12 @@ impl Spreading {
 ///
 /// ```no_run
 /// use rocade_verbs::flow::{FlowAttr, FlowKind};
-/// use rocade_verbs::{Config, DeviceList, Spreading};
+/// use rocade_verbs::{Config, DeviceList, RssHash};
 ///
 /// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
 /// let cq = domain.context().completion_queue(64)?;
 /// let (one, two) = (domain.work_queue(&cq, 64, 1)?, domain.work_queue(&cq, 64, 1)?);
-/// let both = domain.spreading_queue_pair(&[&one, &two], &Spreading::default())?;
+/// let both = domain.rss_queue_pair(&[&one, &two], &RssHash::default())?;
 /// let _all = both.flow(FlowAttr {
 ///     kind: FlowKind::Sniffer,
 ///     priority: 0,
@@ -123,13 +123,13 @@ impl Spreading {
 /// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_rwq_ind_table")]
-pub struct SpreadingQueuePair {
+pub struct RssQueuePair {
     qp: Qp,
     /// The work queues, kept alive as long as the queue pair.
     _queues: Vec<Wq>,
 }
 
-impl SpreadingQueuePair {
+impl RssQueuePair {
     /// Steers the matching frames to this queue pair until the returned flow is dropped.
     ///
     /// # Errors
@@ -160,11 +160,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) if the number of queues is not a power of two.
     #[doc(alias = "ibv_create_rwq_ind_table")]
-    pub fn spreading_queue_pair(
-        &self,
-        queues: &[&WorkQueue],
-        how: &Spreading,
-    ) -> Result<SpreadingQueuePair> {
+    pub fn rss_queue_pair(&self, queues: &[&WorkQueue], how: &RssHash) -> Result<RssQueuePair> {
         let queues: Vec<Wq> = queues.iter().map(|queue| queue.wq.clone()).collect();
         let hash = RxHash {
             key: how.key,
@@ -180,7 +176,7 @@ impl ProtectionDomain {
             };
             qp.modify(&attr, QpAttrMask::STATE | more)?;
         }
-        Ok(SpreadingQueuePair {
+        Ok(RssQueuePair {
             qp,
             _queues: queues,
         })

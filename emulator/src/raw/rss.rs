@@ -17,13 +17,13 @@ pub const RSS_FIELDS: u32 = 0xff;
 
 /// The receive queues of an RSS queue pair, and the parameters of the hash.
 #[derive(Clone, Debug)]
-pub(crate) struct Spread {
+pub(crate) struct RssTable {
     queues: Vec<Qpn>,
     key: [u8; RSS_KEY_LEN],
     fields: u32,
 }
 
-impl Spread {
+impl RssTable {
     /// Creates the distribution to these queues, whose number must be a power of two.
     pub(crate) const fn new(queues: Vec<Qpn>, key: [u8; RSS_KEY_LEN], fields: u32) -> Self {
         Self {
@@ -109,8 +109,8 @@ mod tests {
         let queues: Vec<_> = (0..256).map(Qpn::new).collect();
         let udp = frame(false, UDP, None, b"x");
         let of = |fields, bytes: &[u8]| {
-            let spread = Spread::new(queues.clone(), KEY, fields);
-            spread.queue_of(bytes).expect("there are some").get()
+            let rss_table = RssTable::new(queues.clone(), KEY, fields);
+            rss_table.queue_of(bytes).expect("there are some").get()
         };
         let addresses = toeplitz(&KEY, &[192, 0, 2, 1, 192, 0, 2, 2]) & 0xff;
         assert_eq!(of(3, &udp), addresses);

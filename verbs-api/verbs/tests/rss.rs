@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
-use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Spreading, WcStatus, WqState};
+use rocade_verbs::{AccessFlags, Config, DeviceList, Error, RssHash, WcStatus, WqState};
 
 /// A time limit that is long enough for any machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -54,12 +54,12 @@ fn frames_of_a_connection_stay_together() {
         first => first.unwrap(),
     };
     let second = pd.work_queue(&receives, 32, 1).unwrap();
-    let all = Spreading::default();
+    let all = RssHash::default();
     let three = [&first, &second, &first];
-    let refused = pd.spreading_queue_pair(&three, &all);
+    let refused = pd.rss_queue_pair(&three, &all);
     assert!(refused.is_err(), "not a power of two");
-    let spreading = pd.spreading_queue_pair(&[&first, &second], &all).unwrap();
-    let _flow = spreading.flow(to_port()).unwrap();
+    let rss = pd.rss_queue_pair(&[&first, &second], &all).unwrap();
+    let _flow = rss.flow(to_port()).unwrap();
 
     let memory = pd.register(64 << 10, AccessFlags::LOCAL_WRITE).unwrap();
     for (queue, half) in [(&first, 0), (&second, 16)] {
@@ -108,5 +108,5 @@ fn frames_of_a_connection_stay_together() {
     // The queue pair keeps its work queues alive.
     drop((first, second));
     drop(pd);
-    assert!(spreading.flow(to_port()).is_ok());
+    assert!(rss.flow(to_port()).is_ok());
 }
