@@ -148,7 +148,7 @@ impl Qp {
 
     /// Makes an XRC target.
     pub(super) fn new_target(xrcd: &Arc<XrcdInner>, cookie: u64) -> Result<Self, VerbsError> {
-        let pd = xrcd.nobody();
+        let pd = xrcd.null_pd();
         let domain = Arc::clone(&xrcd.domain);
         let hold = Hold::new(&pd.context.events, cookie);
         let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
@@ -173,7 +173,7 @@ impl Qp {
         qp_num: Qpn,
         cookie: u64,
     ) -> Result<Self, VerbsError> {
-        let pd = xrcd.nobody();
+        let pd = xrcd.null_pd();
         let hold = Hold::new(&pd.context.events, cookie);
         let engine = &*pd.context.engine;
         let inner = engine

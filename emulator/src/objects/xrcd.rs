@@ -126,7 +126,7 @@ impl XrcdInner {
 
     /// Returns a protection domain for a target. The packets of a target are checked against the
     /// domains of the SRQs instead.
-    pub(super) fn nobody(&self) -> Arc<PdInner> {
+    pub(super) fn null_pd(&self) -> Arc<PdInner> {
         Arc::new(PdInner {
             context: Arc::clone(&self.context),
             id: NO_PD,

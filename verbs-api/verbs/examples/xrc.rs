@@ -58,7 +58,7 @@ impl Member {
 /// Runs the second process. It keeps `target` alive with a handle of its own.
 fn other(file: &Path, target: u32) -> Result<()> {
     let member = Member::join(&DeviceList::from_env()?, file)?;
-    let _target = member.domain.hold_target(Qpn::new(target))?;
+    let _target = member.domain.open_target(Qpn::new(target))?;
     println!("{}", member.queue.number());
     println!("the other process hears {:?}", member.hear()?);
     Ok(())

@@ -27,7 +27,7 @@ impl ObjectId {
 
 /// The object of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum About {
+pub enum EventSource {
     /// The completion queue with this [identifier](crate::CompletionQueue::id).
     CompletionQueue(ObjectId),
     /// The queue pair with this identifier, such as [`QueuePair::id`](crate::QueuePair::id).
@@ -63,7 +63,7 @@ pub enum About {
 ///
 /// let event = b.context().poll_event()?.expect("one receive is left");
 /// assert_eq!(event.kind, AsyncEventKind::SrqLimitReached);
-/// assert_eq!(event.about, About::SharedReceiveQueue(receives.id()));
+/// assert_eq!(event.source, EventSource::SharedReceiveQueue(receives.id()));
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ pub struct Event {
     /// The kind of event.
     pub kind: AsyncEventKind,
     /// The object that the event concerns.
-    pub about: About,
+    pub source: EventSource,
 }
 
 impl Context {
@@ -90,16 +90,16 @@ impl Context {
         match self.raw().take_async_event() {
             Ok(Some(event)) => {
                 self.raw().ack_async_event(&event);
-                let about = match event.element {
-                    EventElement::Cq(id) => About::CompletionQueue(ObjectId(id)),
-                    EventElement::Qp(id) => About::QueuePair(ObjectId(id)),
-                    EventElement::Srq(id) => About::SharedReceiveQueue(ObjectId(id)),
-                    EventElement::Dct(id) => About::DynamicTarget(ObjectId(id)),
-                    EventElement::Port(port) => About::Port(port),
-                    EventElement::Device => About::Device,
+                let source = match event.element {
+                    EventElement::Cq(id) => EventSource::CompletionQueue(ObjectId(id)),
+                    EventElement::Qp(id) => EventSource::QueuePair(ObjectId(id)),
+                    EventElement::Srq(id) => EventSource::SharedReceiveQueue(ObjectId(id)),
+                    EventElement::Dct(id) => EventSource::DynamicTarget(ObjectId(id)),
+                    EventElement::Port(port) => EventSource::Port(port),
+                    EventElement::Device => EventSource::Device,
                 };
                 let kind = event.kind;
-                Ok(Some(Event { kind, about }))
+                Ok(Some(Event { kind, source }))
             }
             Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),
             Err(error) => Err(error.into()),

@@ -50,6 +50,7 @@ mod connection;
 mod cross_channel;
 mod datagram;
 mod device;
+mod device_memory;
 mod domain;
 mod dynamic;
 mod endpoint;
@@ -65,7 +66,6 @@ mod reactor;
 mod request;
 mod rss;
 mod shared_receives;
-mod special;
 mod sys;
 mod units;
 mod window;
@@ -100,13 +100,14 @@ pub use self::datagram::{
     GRH_LEN,
 };
 pub use self::device::{Context, DeviceList, ProtectionDomain};
+pub use self::device_memory::{DeviceMemory, DeviceRegion, NullRegion};
 pub use self::domain::ThreadDomain;
 pub use self::dynamic::{
     DciStreams, DynamicEnd, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
-pub use self::events::{About, Event, ObjectId};
+pub use self::events::{Event, EventSource, ObjectId};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::{Advice, MemoryRegion};
@@ -116,7 +117,6 @@ pub use self::raw::RawQueuePair;
 pub use self::request::SendRequest;
 pub use self::rss::{RssHash, RssQueuePair, WorkQueue, WqState};
 pub use self::shared_receives::SharedReceiveQueue;
-pub use self::special::{DeviceMemory, DeviceRegion, NullRegion};
 pub use self::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
 pub use self::window::{MemoryWindow, SharedWindow};
-pub use self::xrc::{TargetHold, XrcDomain};
+pub use self::xrc::{XrcDomain, XrcTarget};

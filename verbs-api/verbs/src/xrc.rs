@@ -109,10 +109,10 @@ impl XrcDomain {
     /// [`Error::Verbs`](crate::Error::Verbs) if the domain has no target with this number.
     //= XRC-11
     #[doc(alias = "ibv_open_qp")]
-    pub fn hold_target(&self, number: Qpn) -> Result<TargetHold> {
+    pub fn open_target(&self, number: Qpn) -> Result<XrcTarget> {
         let id = ObjectId::next();
         let qp = self.xrcd.open_target(number, id.cookie())?;
-        Ok(TargetHold { qp, id })
+        Ok(XrcTarget { qp, id })
     }
 
     /// Creates a target on the first address of the device. It receives for the domain's shared
@@ -129,14 +129,14 @@ impl XrcDomain {
     }
 }
 
-/// A handle from [`XrcDomain::hold_target`] that keeps an XRC target alive.
+/// A handle from [`XrcDomain::open_target`] that keeps an XRC target alive.
 #[derive(Debug)]
-pub struct TargetHold {
+pub struct XrcTarget {
     qp: Qp,
     id: ObjectId,
 }
 
-impl TargetHold {
+impl XrcTarget {
     /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    About, AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, CompletionQueue, Config,
-    ConnectOptions, CrossChannel, DeviceList, Error, Event, ManagedQueue, MaskedAtomic,
-    MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task,
-    TaskGroup, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, CompletionQueue, Config, ConnectOptions,
+    CrossChannel, DeviceList, Error, Event, EventSource, ManagedQueue, MaskedAtomic, MemoryRegion,
+    ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task, TaskGroup,
+    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// A time limit that is long enough for any machine.
@@ -424,7 +424,7 @@ fn events_are_waited_for() {
         context.wait_event(LONG).unwrap(),
         Event {
             kind: AsyncEventKind::QpAccessErr,
-            about: About::QueuePair(b_qp.id()),
+            source: EventSource::QueuePair(b_qp.id()),
         }
     );
 }

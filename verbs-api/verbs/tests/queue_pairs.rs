@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    About, AccessFlags, AckTimeout, AsyncEventKind, CompletionQueue, Config, ConnectOptions,
-    Context, DeviceList, Ece, Error, Event, MemoryRegion, Pkey, ProtectionDomain, Psn, QpState,
+    AccessFlags, AckTimeout, AsyncEventKind, CompletionQueue, Config, ConnectOptions, Context,
+    DeviceList, Ece, Error, Event, EventSource, MemoryRegion, Pkey, ProtectionDomain, Psn, QpState,
     QueuePair, Rate, RnrRetry, RnrTimer, SendRequest, UnconnectedQueuePair, WcStatus,
 };
 
@@ -131,7 +131,7 @@ fn a_paused_queue_pair_ends_what_it_has_begun() {
     assert!(!a_qp.attributes().is_draining);
     let drained = Event {
         kind: AsyncEventKind::SqDrained,
-        about: About::QueuePair(a_qp.id()),
+        source: EventSource::QueuePair(a_qp.id()),
     };
     assert_eq!(a.context().poll_event().unwrap(), Some(drained));
     assert_eq!(errno(a_qp.pause()), libc::EINVAL);
@@ -257,7 +257,7 @@ fn events_name_their_objects() {
     let next = || b.context().poll_event().unwrap();
     let low = Event {
         kind: AsyncEventKind::SrqLimitReached,
-        about: About::SharedReceiveQueue(receives.id()),
+        source: EventSource::SharedReceiveQueue(receives.id()),
     };
     assert_eq!((next(), next()), (Some(low), None));
     assert_eq!(receives.limit(), 0);
@@ -267,10 +267,13 @@ fn events_name_their_objects() {
     assert_ne!(a.status(), WcStatus::Success);
     let mut seen = Vec::new();
     while let Some(event) = next() {
-        seen.push((event.kind, event.about));
+        seen.push((event.kind, event.source));
     }
-    let overrun = (AsyncEventKind::CqErr, About::CompletionQueue(small.id()));
-    let broken = (AsyncEventKind::QpFatal, About::QueuePair(b_qp.id()));
+    let overrun = (
+        AsyncEventKind::CqErr,
+        EventSource::CompletionQueue(small.id()),
+    );
+    let broken = (AsyncEventKind::QpFatal, EventSource::QueuePair(b_qp.id()));
     assert!(
         seen.contains(&overrun) && seen.contains(&broken),
         "{seen:?}"
