@@ -13,14 +13,14 @@ use crate::{
     context::ContextObject,
     explain,
     ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
     qp::QpObject,
     qp_attr::{address_from_c, gid_from_c},
-    shell::Shell,
 };
 
 /// An address handle.
-pub(crate) type AhObject = Shell<ibv_ah, AhState>;
+pub(crate) type AhObject = CHandle<ibv_ah, AhState>;
 
 /// The Rust state of an `ibv_ah`.
 pub(crate) struct AhState {

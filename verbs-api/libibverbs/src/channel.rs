@@ -14,12 +14,12 @@ use crate::{
     context::ContextObject,
     cq::CqObject,
     ffi::{self, Errno, int_verb, ptr_verb, void_verb},
+    handle::CHandle,
     late, process,
-    shell::Shell,
 };
 
 /// A completion event channel.
-pub(crate) type ChannelObject = Shell<ibv_comp_channel, Arc<ChannelState>>;
+pub(crate) type ChannelObject = CHandle<ibv_comp_channel, Arc<ChannelState>>;
 
 /// The Rust state of an `ibv_comp_channel`.
 pub(crate) struct ChannelState {

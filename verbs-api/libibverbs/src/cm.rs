@@ -24,12 +24,12 @@ use rocade_emulator::{
 use crate::{
     cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
     ffi::{self, Errno, int_verb},
+    handle::CHandle,
     process,
     qp_attr::{address_to_c, attr_to_c},
-    shell::Shell,
 };
 
-type IdObject = Shell<rocade_cm_id, CmId>;
+type IdObject = CHandle<rocade_cm_id, CmId>;
 
 /// The option levels `RDMA_OPTION_ID` and `RDMA_OPTION_IB`.
 const LEVEL_ID: c_int = 0;

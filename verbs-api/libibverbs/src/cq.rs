@@ -19,12 +19,12 @@ use crate::{
     channel::ChannelObject,
     context::ContextObject,
     ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
+    handle::CHandle,
     pd_mr::InUse,
-    shell::Shell,
 };
 
 /// A completion queue. Each one is created as an extended CQ, which begins with the plain one.
-pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
+pub(crate) type CqObject = CHandle<ibv_cq_ex, CqState>;
 
 /// The Rust state of an `ibv_cq`.
 pub(crate) struct CqState {

@@ -12,12 +12,12 @@ use rocade_emulator::Dm;
 use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     import,
-    shell::Shell,
 };
 
 /// Device memory.
-pub(crate) type DmObject = Shell<ibv_dm, DmState>;
+pub(crate) type DmObject = CHandle<ibv_dm, DmState>;
 
 /// The Rust state of an `ibv_dm`.
 pub(crate) struct DmState {

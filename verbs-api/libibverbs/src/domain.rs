@@ -14,12 +14,12 @@ use crate::{
     buffer::Allocators,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject, new_pd},
     qp_ex::not_offered,
-    shell::Shell,
 };
 
-type TdObject = Shell<ibv_td, TdState>;
+type TdObject = CHandle<ibv_td, TdState>;
 
 struct TdState {
     _context: Arc<ContextObject>,

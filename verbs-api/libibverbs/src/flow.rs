@@ -23,12 +23,12 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     qp::QpObject,
-    shell::Shell,
 };
 
 /// A flow steering rule.
-type FlowObject = Shell<ibv_flow, FlowState>;
+type FlowObject = CHandle<ibv_flow, FlowState>;
 
 /// The Rust state of an `ibv_flow`.
 struct FlowState {

@@ -5,7 +5,7 @@
 //! converts the result.
 //!
 //! # How a C object relates to the emulator
-//! The C part of every object is the first member of a `shell::Shell`, which also holds the
+//! The C part of every object is the first member of a `handle::CHandle`, which also holds the
 //! emulator's handle. Events of the emulator carry the address of the C object.
 //!
 //! # Conventions
@@ -44,6 +44,7 @@ mod exp;
 mod explain;
 mod ffi;
 mod flow;
+mod handle;
 mod import;
 mod late;
 mod misc;
@@ -59,7 +60,6 @@ mod qp_ex;
 mod query;
 mod rates;
 mod rss;
-mod shell;
 mod srq;
 mod wr_batch;
 mod wr_build;

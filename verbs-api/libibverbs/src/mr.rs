@@ -18,14 +18,14 @@ use crate::{
     context::ContextObject,
     dm::DmObject,
     ffi::{Errno, int_verb, ptr_verb},
+    handle::CHandle,
     import,
     pd_mr::{InUse, PdObject, PdState},
     post::to_sge,
-    shell::Shell,
 };
 
 /// A memory region.
-pub(crate) type MrObject = Shell<ibv_mr, MrState>;
+pub(crate) type MrObject = CHandle<ibv_mr, MrState>;
 
 /// The Rust state of an `ibv_mr`.
 pub(crate) struct MrState {

@@ -14,14 +14,14 @@ use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, SendOp, Wind
 use crate::{
     context::ContextObject,
     ffi::{Errno, int_data_verb, int_verb, ptr_verb},
+    handle::CHandle,
     mr::MrObject,
     pd_mr::{InUse, PdObject},
     qp::QpObject,
-    shell::Shell,
 };
 
 /// A memory window.
-pub(crate) type MwObject = Shell<ibv_mw, MwState>;
+pub(crate) type MwObject = CHandle<ibv_mw, MwState>;
 
 /// The Rust state of an `ibv_mw`.
 pub(crate) struct MwState {

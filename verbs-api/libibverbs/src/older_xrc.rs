@@ -18,10 +18,9 @@ use rocade_emulator::Xrcd;
 
 use crate::{
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     qp::{self, QpObject},
-    qp_ex,
-    shell::Shell,
-    srq,
+    qp_ex, srq,
     xrcd::{self, XrcdObject},
 };
 
@@ -52,7 +51,7 @@ pub(crate) struct ibv_xrc_qp_init_attr {
     xrc_domain: *mut ibv_xrc_domain,
 }
 
-type DomainObject = Shell<ibv_xrc_domain, Opened>;
+type DomainObject = CHandle<ibv_xrc_domain, Opened>;
 
 /// The `ibv_xrcd` behind a legacy XRC domain.
 struct Opened(*mut ibv_xrcd);

@@ -12,12 +12,12 @@ use crate::{
     buffer::{Allocators, Buffer, Purpose},
     context::ContextObject,
     ffi::{Errno, int_verb, ptr_verb},
+    handle::CHandle,
     import,
-    shell::Shell,
 };
 
 /// A protection domain, or a parent domain of one.
-pub(crate) type PdObject = Shell<ibv_pd, PdState>;
+pub(crate) type PdObject = CHandle<ibv_pd, PdState>;
 
 /// A reference to a domain, held by the domain itself and by each object that was created with it.
 /// The domain is busy while an object holds one.

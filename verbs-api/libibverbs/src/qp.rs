@@ -24,11 +24,11 @@ use crate::{
     exp::qp::Extras,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     rss::TableState,
-    shell::Shell,
     srq::SrqObject,
     wr_batch::WrBatch,
     wr_build,
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// A queue pair. Each one is created as an extended QP, which begins with the plain one.
-pub(crate) type QpObject = Shell<ibv_qp_ex, QpState>;
+pub(crate) type QpObject = CHandle<ibv_qp_ex, QpState>;
 
 /// The Rust state of an `ibv_qp`.
 pub(crate) struct QpState {

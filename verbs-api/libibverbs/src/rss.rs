@@ -12,14 +12,14 @@ use crate::{
     context::ContextObject,
     cq,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
     post::post_receives,
-    shell::Shell,
 };
 
-type WqObject = Shell<ibv_wq, WqStateOfC>;
+type WqObject = CHandle<ibv_wq, WqStateOfC>;
 /// An indirection table of receive WQs.
-pub(crate) type TableObject = Shell<ibv_rwq_ind_table, TableState>;
+pub(crate) type TableObject = CHandle<ibv_rwq_ind_table, TableState>;
 
 /// The Rust state of an `ibv_wq`.
 struct WqStateOfC {

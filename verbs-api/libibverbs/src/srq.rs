@@ -16,14 +16,14 @@ use crate::{
     context::ContextObject,
     cq,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
     post::post_receives,
-    shell::Shell,
     xrcd::XrcdObject,
 };
 
 /// A shared receive queue.
-pub(crate) type SrqObject = Shell<ibv_srq, SrqState>;
+pub(crate) type SrqObject = CHandle<ibv_srq, SrqState>;
 
 /// The Rust state of an `ibv_srq`.
 pub(crate) struct SrqState {

@@ -12,11 +12,11 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
-    shell::Shell,
+    handle::CHandle,
 };
 
 /// An XRC domain.
-pub(crate) type XrcdObject = Shell<ibv_xrcd, XrcdState>;
+pub(crate) type XrcdObject = CHandle<ibv_xrcd, XrcdState>;
 
 /// The Rust state of an `ibv_xrcd`.
 pub(crate) struct XrcdState {

@@ -21,12 +21,12 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
-    shell::Shell,
     wr_batch,
 };
 
-type MkeyObject = Shell<mlx5dv_mkey, MkeyState>;
+type MkeyObject = CHandle<mlx5dv_mkey, MkeyState>;
 
 struct MkeyState {
     mr: Mr,

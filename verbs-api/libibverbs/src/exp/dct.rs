@@ -27,13 +27,13 @@ use crate::{
     context::ContextObject,
     cq,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     pd_mr::{InUse, PdObject},
-    shell::Shell,
     srq::SrqObject,
 };
 
 /// A target.
-pub(crate) type DctObject = Shell<ibv_exp_dct, DctState>;
+pub(crate) type DctObject = CHandle<ibv_exp_dct, DctState>;
 
 /// The Rust state of an `ibv_exp_dct`.
 pub(crate) struct DctState {

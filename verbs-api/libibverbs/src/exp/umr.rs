@@ -31,14 +31,14 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    handle::CHandle,
     mr::{self, MrObject},
     pd_mr::{InUse, PdObject},
     qp::QpState,
-    shell::Shell,
 };
 
 /// A key list container. It stays empty, because posting a request copies its list.
-type ContainerObject = Shell<ibv_exp_mkey_list_container, ContainerState>;
+type ContainerObject = CHandle<ibv_exp_mkey_list_container, ContainerState>;
 
 struct ContainerState {
     entries: u32,

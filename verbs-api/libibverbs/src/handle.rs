@@ -17,7 +17,7 @@ use crate::{ffi::Errno, process, qp::QpObject};
 /// The program reads and writes the C part directly, so Rust code accesses it only through raw
 /// pointers. The rest is private to this library.
 #[repr(C)]
-pub(crate) struct Shell<C, R> {
+pub(crate) struct CHandle<C, R> {
     c: UnsafeCell<C>,
     /// The member that newer headers have after the structure: a function, or NULL.
     newer: UnsafeCell<*const c_void>,
@@ -49,7 +49,7 @@ impl Drop for Memory {
     }
 }
 
-impl<C, R> Shell<C, R> {
+impl<C, R> CHandle<C, R> {
     /// Creates an object. `build` gets the address that the C object will have, for use as a
     /// cookie.
     pub(crate) fn create(
@@ -82,9 +82,9 @@ impl<C, R> Shell<C, R> {
         }
         // SAFETY: `create` returned this pointer, so by contract it points at a live `Self`. All
         // parts that the program may write are inside `UnsafeCell`.
-        let shell = unsafe { &*c.cast::<Self>() };
-        if shell.generation == process::generation() {
-            Ok(shell)
+        let handle = unsafe { &*c.cast::<Self>() };
+        if handle.generation == process::generation() {
+            Ok(handle)
         } else {
             Err(Errno::NODEV)
         }
@@ -103,12 +103,12 @@ impl<C, R> Shell<C, R> {
         close: impl FnOnce(&R) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         // SAFETY: same contract.
-        let shell = match unsafe { Self::borrow(c) } {
-            Ok(shell) => shell,
+        let handle = match unsafe { Self::borrow(c) } {
+            Ok(handle) => handle,
             Err(Errno::NODEV) => return Ok(()),
             Err(error) => return Err(error),
         };
-        close(&shell.inner)?;
+        close(&handle.inner)?;
         // SAFETY: the pointer came from `Box::into_raw` in `create`, and by contract this is the
         // last use of it.
         drop(unsafe { Box::from_raw(c.cast::<Self>()) });
@@ -128,12 +128,12 @@ impl<C, R> Shell<C, R> {
         close: impl FnOnce(&R) -> Result<(), Errno>,
     ) -> Result<Option<Memory>, Errno> {
         // SAFETY: same contract.
-        let shell = match unsafe { Self::borrow(c) } {
-            Ok(shell) => shell,
+        let handle = match unsafe { Self::borrow(c) } {
+            Ok(handle) => handle,
             Err(Errno::NODEV) => return Ok(None),
             Err(error) => return Err(error),
         };
-        close(&shell.inner)?;
+        close(&handle.inner)?;
         let place = c.cast::<Self>();
         // SAFETY: by contract this is the last use of what is in it.
         unsafe { ptr::drop_in_place(place) };
@@ -177,9 +177,9 @@ const _: () = {
     shared::<rocade_emulator::Srq>();
 };
 
-impl<C, R> std::fmt::Debug for Shell<C, R> {
+impl<C, R> std::fmt::Debug for CHandle<C, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shell")
+        f.debug_struct("CHandle")
             .field("generation", &self.generation)
             .finish_non_exhaustive()
     }
@@ -194,37 +194,37 @@ mod tests {
     #[test]
     fn the_cookie_is_the_address_of_the_object() {
         let mut cookie = ptr::null_mut::<u32>();
-        let c = Shell::create(|address| {
+        let c = CHandle::create(|address| {
             cookie = address;
             Ok((7u32, "inner"))
         })
         .expect("nothing fails");
         assert_eq!(c, cookie);
         // SAFETY: created above and not destroyed yet.
-        let shell = unsafe { Shell::<u32, &str>::borrow(c) }.expect("live object");
-        assert_eq!(*shell.inner(), "inner");
+        let handle = unsafe { CHandle::<u32, &str>::borrow(c) }.expect("live object");
+        assert_eq!(*handle.inner(), "inner");
         // SAFETY: the C part is live, and only this test uses it.
-        assert_eq!(unsafe { *shell.c() }, 7);
+        assert_eq!(unsafe { *handle.c() }, 7);
         // SAFETY: last use.
-        assert_eq!(unsafe { Shell::<u32, &str>::end(c, |_| Ok(())) }, Ok(()));
+        assert_eq!(unsafe { CHandle::<u32, &str>::end(c, |_| Ok(())) }, Ok(()));
     }
 
     #[test]
     fn null_is_invalid_and_a_refused_end_keeps_the_object() {
         // SAFETY: NULL is allowed.
-        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(ptr::null_mut()) };
+        let null = unsafe { CHandle::<u32, Rc<Cell<u32>>>::borrow(ptr::null_mut()) };
         assert_eq!(null.err(), Some(Errno::INVAL));
 
         let counter = Rc::new(Cell::new(0));
-        let c = Shell::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
+        let c = CHandle::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
         // SAFETY: created above and not destroyed yet.
-        let refused = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
+        let refused = unsafe { CHandle::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
         assert_eq!(
             (refused, Rc::strong_count(&counter)),
             (Err(Errno::INVAL), 2)
         );
         // SAFETY: the refusal kept it alive. Last use.
-        let ended = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
+        let ended = unsafe { CHandle::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
         assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));
     }
 }
