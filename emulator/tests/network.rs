@@ -32,8 +32,8 @@ fn ip(batch: &str) {
     std::fs::write(&file, batch).unwrap();
     let done = Command::new("ip").arg("-batch").arg(file.path()).output();
     let done = done.unwrap();
-    let complaint = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{batch}: {complaint}");
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{batch}: {stderr}");
 }
 
 /// Link-local addresses would appear and disappear by themselves.

@@ -98,8 +98,8 @@ impl Programs {
                 .args(libraries)
                 .output()
                 .expect("gcc runs");
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{}: {complaint}", source.display());
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {stderr}", source.display());
         });
         executable
     }

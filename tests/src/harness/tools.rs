@@ -188,8 +188,8 @@ fn finish_pair(server: Process, client: Process, limit: Duration) -> [String; 2]
     );
     if std::env::var_os("ROCADE_LOG").is_none() {
         for side in [&server, &client] {
-            let complains = side.output.lines().any(|line| line.starts_with("rocade"));
-            assert!(!complains, "{}", side.output);
+            let has_warning = side.output.lines().any(|line| line.starts_with("rocade"));
+            assert!(!has_warning, "{}", side.output);
         }
     }
     [server.output, client.output]

@@ -40,8 +40,8 @@ pub(super) fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String;
     let client = start(rig, client).finish(LIMIT).expect_success();
     let server = server.finish(LIMIT).expect_success();
     for output in [&client, &server] {
-        let complains = output.lines().any(|line| line.starts_with("rocade"));
-        assert!(!complains, "{output}");
+        let has_warning = output.lines().any(|line| line.starts_with("rocade"));
+        assert!(!has_warning, "{output}");
     }
     [server, client]
 }

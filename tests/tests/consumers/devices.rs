@@ -167,14 +167,14 @@ fn all_symbols_are_there_at_once() {
             .start(program, &Device::on("lo"), &words)
             .finish(LIMIT)
             .output;
-        for complaint in [
+        for message in [
             "symbol lookup error",
             "undefined symbol",
             "not found",
             "cannot open shared object",
             "No such file",
         ] {
-            assert!(!output.contains(complaint), "{program}: {output}");
+            assert!(!output.contains(message), "{program}: {output}");
         }
     }
 }

@@ -26,7 +26,7 @@ const LINKS: [&str; 2] = ["udp", "shm"];
 const CONNECTX_5: &str = "0x02c9:0x1017";
 
 /// How a side complains that has failed in something: words that are no hexadecimal number.
-const COMPLAINTS: &[&str] = &[
+const FAILURE_WORDS: &[&str] = &[
     "error", "fail", "couldn't", "unable", "did not", "mismatch", "bad wc", "invalid", "cannot",
 ];
 
@@ -96,9 +96,9 @@ fn assert_ends_well(row: &Row, side: Side, finished: &Finished, outputs: &str) {
     assert_eq!(finished.output.contains(CHANNEL), leaves_cq, "{outputs}");
     for line in finished.output.lines() {
         let lower = line.to_lowercase();
-        let complains = COMPLAINTS.iter().any(|word| lower.contains(word));
+        let has_warning = FAILURE_WORDS.iter().any(|word| lower.contains(word));
         let is_known = leaves_cq && AFTER_CHANNEL.iter().any(|words| line.contains(words));
-        assert!(!complains || is_known, "{side:?}: {line}\n{outputs}");
+        assert!(!has_warning || is_known, "{side:?}: {line}\n{outputs}");
         let is_ours = line.starts_with("rocade") && env::var_os("ROCADE_LOG").is_none();
         let of_channel = leaves_cq && line.contains("ibv_destroy_comp_channel: still in use");
         assert!(!is_ours || of_channel, "{side:?}: {line}\n{outputs}");

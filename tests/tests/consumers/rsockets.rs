@@ -30,8 +30,8 @@ fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
     let client = cm::start(rig, client).finish(ALL_SIZES).expect_success();
     let server = server.finish(LIMIT).expect_success();
     for output in [&client, &server] {
-        let complains = output.lines().any(|line| line.starts_with("rocade"));
-        assert!(!complains, "{output}");
+        let has_warning = output.lines().any(|line| line.starts_with("rocade"));
+        assert!(!has_warning, "{output}");
         assert!(!output.contains("data verification failed"), "{output}");
     }
     [server, client]

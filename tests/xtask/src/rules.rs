@@ -46,7 +46,7 @@ struct Open {
 struct Book {
     rules: BTreeMap<String, Rule>,
     open: Vec<Open>,
-    complaints: Vec<String>,
+    problems: Vec<String>,
 }
 
 /// Joins rules and citations; with `table` prints what is open by area, with `prune` takes lines that are
@@ -60,8 +60,8 @@ pub(crate) fn run(root: &Path, table: bool, prune: bool) -> Tally {
         }
     };
     book.judge();
-    for complaint in &book.complaints {
-        eprintln!("xtask: {complaint}");
+    for problem in &book.problems {
+        eprintln!("xtask: {problem}");
     }
     let spare: Vec<_> = book.open.iter().filter(|open| !open.used).collect();
     for open in &spare {
@@ -80,7 +80,7 @@ pub(crate) fn run(root: &Path, table: bool, prune: bool) -> Tally {
     if table {
         print!("{}", book.table());
     }
-    if book.complaints.is_empty() {
+    if book.problems.is_empty() {
         Tally::PASS
     } else {
         Tally::FAIL
@@ -105,7 +105,7 @@ impl Book {
     fn add_rules(&mut self, text: &str) {
         for fields in rows(text) {
             let [id, area, phrase] = fields[..] else {
-                self.complaints
+                self.problems
                     .push(format!("{RULES}: three fields: {fields:?}"));
                 continue;
             };
@@ -115,7 +115,7 @@ impl Book {
                 ..Rule::default()
             };
             if self.rules.insert(id.to_owned(), rule).is_some() {
-                self.complaints.push(format!("{RULES}: {id} twice"));
+                self.problems.push(format!("{RULES}: {id} twice"));
             }
         }
     }
@@ -132,7 +132,7 @@ impl Book {
             {
                 let what =
                     "an id, what it lacks (code, test, both), and `not yet: …` or `never: …`";
-                self.complaints.push(format!("{OPEN}: {what}: {fields:?}"));
+                self.problems.push(format!("{OPEN}: {what}: {fields:?}"));
                 continue;
             }
             self.open.push(Open {
@@ -151,7 +151,7 @@ impl Book {
         for (number, line) in (1..).zip(text.lines()) {
             if let Some(fault) = fault_of(line) {
                 let place = place.display();
-                self.complaints.push(format!("{place}:{number}: {fault}"));
+                self.problems.push(format!("{place}:{number}: {fault}"));
             }
             let (mut ids, is_test) = citation(line).unwrap_or_default();
             for id in ids.drain(..) {
@@ -169,8 +169,8 @@ impl Book {
             Some(rule) => rule.code += 1,
             None => {
                 let place = place.display();
-                let complaint = format!("{place}:{line}: {id} is no rule of {RULES}");
-                self.complaints.push(complaint);
+                let problem = format!("{place}:{line}: {id} is no rule of {RULES}");
+                self.problems.push(problem);
             }
         }
     }
@@ -200,13 +200,13 @@ impl Book {
                 } else {
                     "no test"
                 };
-                let complaint = format!("{id} has {what}, and no line in {OPEN}: {}", rule.phrase);
-                self.complaints.push(complaint);
+                let problem = format!("{id} has {what}, and no line in {OPEN}: {}", rule.phrase);
+                self.problems.push(problem);
             }
         }
         for open in &self.open {
             if !self.rules.keys().any(|id| open.is_about(id)) {
-                self.complaints
+                self.problems
                     .push(format!("{OPEN}: no such rule: {}", open.line));
             }
         }
@@ -369,42 +369,42 @@ mod tests {
     #[test]
     fn rules_without_code_or_test_need_a_reason() {
         let source = "//= AB-01\n  //= AB-01 type=test\n//= AB-02\n";
-        let bad = book("", source).complaints;
+        let bad = book("", source).problems;
         assert_eq!(bad.len(), 1, "{bad:?}");
         assert!(bad[0].starts_with("AB-02 has no test"), "{bad:?}");
         let good = book("AB-02\ttest\tnot yet: later\n", source);
-        assert!(good.complaints.is_empty(), "{:?}", good.complaints);
+        assert!(good.problems.is_empty(), "{:?}", good.problems);
         assert!(good.open[0].used);
-        let code_only = book("AB-0*\tcode\tnever: because\n", source).complaints;
+        let code_only = book("AB-0*\tcode\tnever: because\n", source).problems;
         assert_eq!(code_only.len(), 1, "{code_only:?}");
-        assert_eq!(book("AB-0*\tboth\tnot yet: x\n", "").complaints.len(), 0);
+        assert_eq!(book("AB-0*\tboth\tnot yet: x\n", "").problems.len(), 0);
     }
 
     #[test]
     fn unknown_ids_and_reasons_that_are_none_are_found() {
         let source =
             "//= AB-01\n//= AB-01 type=test\n/*= AB-02 type=test */\n//= AB-02\n//= AB-03\n";
-        let bad = book("", source).complaints;
+        let bad = book("", source).problems;
         assert_eq!(bad, ["a.rs:5: AB-03 is no rule of tests/rules/rules.tsv"]);
-        assert_eq!(book("AB-01\tboth\tlater\n", source).complaints.len(), 2);
-        assert_eq!(book("CD-*\tboth\tnot yet: x\n", source).complaints.len(), 2);
+        assert_eq!(book("AB-01\tboth\tlater\n", source).problems.len(), 2);
+        assert_eq!(book("CD-*\tboth\tnot yet: x\n", source).problems.len(), 2);
     }
 
     #[test]
     fn a_citation_is_a_line_of_three_rules_at_most() {
-        let complaints = |line: &str| book("AB-0*\tboth\tnever: x\n", line).complaints;
+        let problems = |line: &str| book("AB-0*\tboth\tnever: x\n", line).problems;
         for good in [
             "//= AB-01 AB-02, AB-01 type=test\n",
             "/*= AB-01..02 AB-01 AB-02 type=test */\n",
             "let x = \"//= \";\n",
         ] {
-            assert!(complaints(good).is_empty(), "{good}");
+            assert!(problems(good).is_empty(), "{good}");
         }
-        let long = complaints("\n  //= AB-01 AB-02 AB-01 AB-02\n");
+        let long = problems("\n  //= AB-01 AB-02 AB-01 AB-02\n");
         assert_eq!(long, ["a.rs:2: cites 4 rules, and 3 are the most"]);
         for hidden in ["/// Words. //= AB-01 type=test\n", "x(); //= AB-01\n"] {
             assert_eq!(
-                complaints(hidden),
+                problems(hidden),
                 ["a.rs:1: a citation has a line of its own"]
             );
         }
@@ -414,7 +414,7 @@ mod tests {
     fn lines_no_longer_needed_are_noticed() {
         let source = "//= AB-01\n//= AB-01 type=test\n//= AB-02\n//= AB-02 type=test\n";
         let book = book("AB-02\ttest\tnot yet: x\n", source);
-        assert!(book.complaints.is_empty() && !book.open[0].used);
+        assert!(book.problems.is_empty() && !book.open[0].used);
         assert!(
             book.table()
                 .ends_with("all                     2      2      2      2\n")

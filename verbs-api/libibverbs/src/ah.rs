@@ -9,8 +9,8 @@ use rocade_abi::{
 use rocade_emulator::{Ah, Context, Grh};
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     explain,
     ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
     handle::CHandle,

@@ -23,10 +23,10 @@ use rocade_emulator::{DciStreams, DctInitAttr, MAX_LOG_ERRORED, MAX_LOG_STREAMS,
 
 use crate::{
     ah::AhObject,
-    complaint::Reason,
     context::ContextObject,
     cq,
     device::{self, DeviceObject},
+    diagnostics::Reason,
     exp::qp::Extras,
     ffi::{self, Errno, int_verb, ptr_verb},
     qp::{self, QpObject, QpState},

@@ -6,7 +6,7 @@ use rocade_emulator::{
 };
 
 use crate::{
-    complaint::{self, Reason},
+    diagnostics::{self, Reason},
     ffi::Errno,
 };
 
@@ -386,7 +386,7 @@ pub(crate) fn errno(errno: Errno) -> Reason {
             "an internal error. The previous message has the details",
             "",
         ),
-        _ => Reason::new(complaint::name_of(errno), ""),
+        _ => Reason::new(diagnostics::name_of(errno), ""),
     }
 }
 

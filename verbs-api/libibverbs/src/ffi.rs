@@ -9,7 +9,7 @@ use std::{
 
 use rocade_emulator::VerbsError;
 
-use crate::{cancel::uncancelled, complaint};
+use crate::{cancel::uncancelled, diagnostics};
 
 /// A positive errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
         tracing::debug!(%error, "verb refused");
         let errno = Self(error.errno());
-        complaint::note(errno, error);
+        diagnostics::note(errno, error);
         errno
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Err
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
     if let Err(errno) = outcome {
         // The type name of the closure contains the name of its verb.
-        complaint::raise(type_name::<F>(), errno);
+        diagnostics::emit(type_name::<F>(), errno);
         set_errno(errno.0);
     }
     outcome

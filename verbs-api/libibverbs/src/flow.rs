@@ -20,8 +20,8 @@ use rocade_emulator::{
 };
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
     qp::QpObject,

@@ -21,8 +21,8 @@ use rocade_abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use rocade_emulator::{Dm, Mr, Pd};
 
 use crate::{
-    complaint::Reason,
     context::{self, ContextObject},
+    diagnostics::Reason,
     dm::{self, DmObject},
     ffi::{Errno, ptr_verb, void_verb},
     mr::{self, MrObject},

@@ -13,7 +13,7 @@
 //! * A NULL object gives `EINVAL`. An object inherited through `fork` gives `ENODEV`, but
 //!   destroying it succeeds and does nothing.
 //! * On failure, a function returns a positive errno, NULL or -1, and sets `errno`.
-//! * Each failure is explained on standard error (`complaint`).
+//! * Each failure is explained on standard error (`diagnostics`).
 //!
 //! The exported symbols are listed in `exports.tsv`. Inline functions of the header call through
 //! the tables that `context`, `cq_ex` and `qp_ex` fill in.
@@ -30,11 +30,11 @@ mod cancel;
 mod channel;
 mod cm;
 mod cm_channel;
-mod complaint;
 mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod diagnostics;
 mod dm;
 mod domain;
 mod dv;
@@ -71,4 +71,4 @@ mod exports {
 }
 
 #[cfg(not(test))]
-pub(crate) use complaint::unsupported;
+pub(crate) use diagnostics::unsupported;

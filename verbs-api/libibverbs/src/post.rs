@@ -18,7 +18,7 @@ use rocade_emulator::{
 
 use crate::{
     ah::AhObject,
-    complaint::Reason,
+    diagnostics::Reason,
     ffi::{Errno, int_data_verb},
     mw,
     qp::{QpObject, QpState},

@@ -23,9 +23,9 @@ use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 use crate::{
     cancel,
     channel::ChannelState,
-    complaint::{self, Reason},
     context::ContextObject,
     device::DeviceObject,
+    diagnostics::{self, Reason},
     explain,
     ffi::Errno,
     import::Offers,
@@ -190,12 +190,12 @@ extern "C" fn child_after_fork() {
 /// is `error`. Warns of unknown settings and invalid filters.
 fn start_logging(settings: &Settings) {
     let mut filter = settings.log();
-    complaint::silence(filter);
+    diagnostics::silence(filter);
     for unknown in unknown_variables(std::env::vars_os()) {
-        complaint::warn(&unknown.text);
+        diagnostics::warn(&unknown.text);
     }
     if let Err(error) = settings.check_log() {
-        complaint::warn(&error.to_string());
+        diagnostics::warn(&error.to_string());
         filter = None;
     }
     match tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("error")) {
@@ -210,7 +210,7 @@ fn start_logging(settings: &Settings) {
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
-        Err(error) => complaint::warn(&format!(
+        Err(error) => diagnostics::warn(&format!(
             "failed to parse the log filter {}: {error}",
             filter.unwrap_or_default()
         )),

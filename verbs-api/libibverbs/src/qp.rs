@@ -17,9 +17,9 @@ use rocade_emulator::{
 
 use crate::{
     buffer::{Buffer, Purpose},
-    complaint::Reason,
     context::ContextObject,
     cq,
+    diagnostics::Reason,
     dv::Builders,
     exp::qp::Extras,
     explain::{self, Modify},

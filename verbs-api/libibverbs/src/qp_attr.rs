@@ -5,7 +5,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{AccessFlags, AddressVector, Gid, QpAttr, QpCap};
 
-use crate::{complaint::Reason, ffi::Errno};
+use crate::{diagnostics::Reason, ffi::Errno};
 
 /// Converts a GID from C.
 pub(crate) const fn gid_from_c(gid: ibv_gid) -> Gid {

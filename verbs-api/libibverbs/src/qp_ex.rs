@@ -19,8 +19,8 @@ use rocade_abi::{
 use rocade_emulator::{MAX_TSO_HEADER, QpCap, QpType, Qpn, Xrcd};
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, ptr_verb},
     qp::{self, QpObject},
     qp_attr::cap_to_c,

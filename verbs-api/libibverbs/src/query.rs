@@ -18,8 +18,8 @@ use rocade_abi::{
 use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, RSS_FIELDS, limits};
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, fill, int_verb, neg_verb, to_int},
     rss,
 };

@@ -12,9 +12,9 @@ use rocade_emulator::{Pd, Srq, SrqInitAttr, VerbsError, limits};
 
 use crate::{
     buffer::{Buffer, Purpose},
-    complaint::Reason,
     context::ContextObject,
     cq,
+    diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
     pd_mr::{InUse, PdObject},

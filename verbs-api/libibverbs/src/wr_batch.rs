@@ -10,7 +10,7 @@ use rocade_abi::{ibv_ah, ibv_qp_ex};
 use rocade_emulator::{Qp, QpType, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso};
 
 use crate::{
-    complaint::Reason,
+    diagnostics::Reason,
     dv::mkey::KeyChange,
     ffi::{self, Errno},
     post,

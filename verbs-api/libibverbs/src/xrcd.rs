@@ -9,8 +9,8 @@ use rocade_abi::{
 use rocade_emulator::{FileId, VerbsError, Xrcd, XrcdInitAttr};
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
 };

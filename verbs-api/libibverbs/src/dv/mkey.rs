@@ -18,8 +18,8 @@ use rocade_emulator::{AccessFlags, Block, Indirect, Layout, Lkey, Mr, Operands, 
 
 use super::queue_pair;
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
     pd_mr::{InUse, PdObject},

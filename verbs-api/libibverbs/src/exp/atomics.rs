@@ -12,7 +12,7 @@ use rocade_emulator::{
 };
 
 use super::send;
-use crate::{complaint::Reason, ffi::Errno, post, qp::QpState};
+use crate::{diagnostics::Reason, ffi::Errno, post, qp::QpState};
 
 fn invalid(what: &str) -> Errno {
     Errno::INVAL.because(Reason::new(what, ""))

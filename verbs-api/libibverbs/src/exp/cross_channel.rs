@@ -28,8 +28,8 @@ use rocade_emulator::{Calc, CalcOp, SendFlags, SendPoster, ToDct};
 
 use super::send;
 use crate::{
-    complaint::Reason,
     cq::{self, CqObject},
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb},
     post,
     qp::{QpObject, QpState},

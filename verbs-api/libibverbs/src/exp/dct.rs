@@ -23,9 +23,9 @@ use rocade_emulator::{
 };
 
 use crate::{
-    complaint::Reason,
     context::ContextObject,
     cq,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
     pd_mr::{InUse, PdObject},

@@ -21,7 +21,7 @@ use rocade_abi::{
 use rocade_emulator::{CrossChannel, limits};
 
 use crate::{
-    complaint::Reason,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb, set_errno},
     qp::{self, QpObject},
     qp_ex,

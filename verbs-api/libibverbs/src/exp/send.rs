@@ -18,7 +18,7 @@ use rocade_emulator::{AccessFlags, QpType, SendFlags, SendPoster};
 
 use super::{atomics, cross_channel, umr};
 use crate::{
-    complaint::Reason,
+    diagnostics::Reason,
     ffi::{Errno, int_data_verb},
     post::{self, Chained},
     qp::{QpObject, QpState},

@@ -28,8 +28,8 @@ use rocade_emulator::{
 
 use super::send;
 use crate::{
-    complaint::Reason,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
     mr::{self, MrObject},

@@ -1,6 +1,6 @@
 //! Prints on standard error why a verb fails, which an errno cannot express.
 //!
-//! [`note`] and [`Errno::because`] store the reason where an error becomes an errno. [`raise`],
+//! [`note`] and [`Errno::because`] store the reason where an error becomes an errno. [`emit`],
 //! called by `ffi`, prints it where the errno leaves the library: the verb, the queue pair, the
 //! reason, the remedy. Each reason of a verb is printed once per process. `ROCADE_LOG=off` silences
 //! all of it.
@@ -55,13 +55,13 @@ impl Reason {
 struct Noted {
     errno: Errno,
     object: String,
-    cause: Cause,
+    detail: Detail,
 }
 
-enum Cause {
+enum Detail {
     /// Formatted only when it is printed, which is rare.
     Error(VerbsError),
-    Said(Reason),
+    Explained(Reason),
 }
 
 thread_local! {
@@ -72,7 +72,7 @@ thread_local! {
 /// send queue.
 pub(crate) fn note(errno: Errno, error: VerbsError) {
     if !is_ordinary(&error) {
-        keep(errno, Cause::Error(error));
+        keep(errno, Detail::Error(error));
     }
 }
 
@@ -83,11 +83,11 @@ const fn is_ordinary(error: &VerbsError) -> bool {
     )
 }
 
-fn keep(errno: Errno, cause: Cause) {
+fn keep(errno: Errno, detail: Detail) {
     let noted = Noted {
         errno,
         object: String::new(),
-        cause,
+        detail,
     };
     // Destructors of an ending thread may call verbs after its thread-local storage is gone.
     let _ = NOTED.try_with(|place| place.replace(Some(noted)));
@@ -96,7 +96,7 @@ fn keep(errno: Errno, cause: Cause) {
 impl Errno {
     /// Notes `reason` for this errno, and returns it.
     pub(crate) fn because(self, reason: Reason) -> Self {
-        keep(self, Cause::Said(reason));
+        keep(self, Detail::Explained(reason));
         self
     }
 
@@ -107,10 +107,10 @@ impl Errno {
             return self;
         }
         let noted = NOTED.try_with(RefCell::take).ok().flatten();
-        match noted.map(|noted| noted.cause) {
-            Some(Cause::Error(error)) => {
+        match noted.map(|noted| noted.detail) {
+            Some(Detail::Error(error)) => {
                 let reason = explain::post_error(qp.state(), is_send, &error);
-                keep(self, Cause::Said(reason));
+                keep(self, Detail::Explained(reason));
             }
             Some(said) => keep(self, said),
             None => {}
@@ -131,7 +131,7 @@ impl Errno {
 
 /// Prints why the verb whose closure has the type name `closure` fails with `errno`.
 #[cold]
-pub(crate) fn raise(closure: &str, errno: Errno) {
+pub(crate) fn emit(closure: &str, errno: Errno) {
     let noted = NOTED.try_with(RefCell::take).ok().flatten();
     let name = function_name(closure);
     if is_quiet(name, errno) || is_silenced() {
@@ -141,13 +141,13 @@ pub(crate) fn raise(closure: &str, errno: Errno) {
     // A reason with another errno is from a failure that the verb handled.
     let noted = noted.filter(|noted| noted.errno == errno);
     let (object, reason) = match noted {
-        Some(Noted { object, cause, .. }) => match cause {
-            Cause::Error(error) => (object, explain::error(&error)),
-            Cause::Said(reason) => (object, reason),
+        Some(Noted { object, detail, .. }) => match detail {
+            Detail::Error(error) => (object, explain::error(&error)),
+            Detail::Explained(reason) => (object, reason),
         },
         None => (String::new(), explain::errno(errno)),
     };
-    say(&verb, &object, &reason);
+    print_reason(&verb, &object, &reason);
 }
 
 /// Returns the function's name from the type name of its closure, such as
@@ -182,7 +182,7 @@ fn is_quiet(name: &str, Errno(code): Errno) -> bool {
 }
 
 /// Prints a line once per process.
-pub(crate) fn say(verb: &str, object: &str, reason: &Reason) {
+pub(crate) fn print_reason(verb: &str, object: &str, reason: &Reason) {
     let key = format!("{verb}: {}", reason.what);
     let mut said = process::said().lock();
     if said.len() >= MOST || said.contains(&key) {
@@ -220,7 +220,7 @@ fn print(text: &str) {
 /// Prints that the library does not offer `function`, and sets `errno`.
 pub(crate) fn unsupported(function: &str) {
     let errno = Errno::OPNOTSUPP;
-    raise(function, errno);
+    emit(function, errno);
     crate::ffi::set_errno(errno.0);
 }
 

@@ -23,7 +23,7 @@ use rocade_abi::*;
 const ROLE: &str = "ROCADE_TEST_ROLE";
 
 /// Returns the standard error of the test `name` in its role, with `ROCADE_LOG` set to `log`.
-fn complaints(name: &str, log: Option<&str>) -> String {
+fn diagnostics(name: &str, log: Option<&str>) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
     command
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -103,7 +103,7 @@ fn a_missing_gid_is_explained_once() {
     if is_child() {
         return fail_three_times();
     }
-    let text = complaints("a_missing_gid_is_explained_once", None);
+    let text = diagnostics("a_missing_gid_is_explained_once", None);
     let lines = headlines(&text);
     assert_eq!(lines.len(), 1, "{text}");
     assert_has(lines[0], &["ibv_modify_qp: QP 0x", "INIT -> RTR", "GID"]);
@@ -120,10 +120,10 @@ fn off_is_silence() {
     if is_child() {
         return fail_three_times();
     }
-    let text = complaints("off_is_silence", Some("off"));
+    let text = diagnostics("off_is_silence", Some("off"));
     assert!(!text.contains("rocade["), "{text}");
     // Any other filter concerns traces only, so the diagnostic is printed.
-    let text = complaints("off_is_silence", Some("rocade_wire=error"));
+    let text = diagnostics("off_is_silence", Some("rocade_wire=error"));
     assert_eq!(headlines(&text).len(), 1, "{text}");
 }
 
@@ -132,7 +132,7 @@ fn the_normal_course_of_programs_is_quiet() {
     if is_child() {
         return succeed_and_probe();
     }
-    let text = complaints("the_normal_course_of_programs_is_quiet", None);
+    let text = diagnostics("the_normal_course_of_programs_is_quiet", None);
     assert!(!text.contains("rocade["), "{text}");
     assert!(text.contains("the end"), "{text}");
 }
@@ -223,7 +223,7 @@ fn each_verb_says_what_it_wants() {
     if is_child() {
         return many_mistakes();
     }
-    let text = complaints("each_verb_says_what_it_wants", None);
+    let text = diagnostics("each_verb_says_what_it_wants", None);
     assert_eq!(headlines(&text).len(), 8, "{text}");
     assert_has(
         &text,
@@ -309,7 +309,7 @@ fn there_is_an_end_to_it() {
         }
         return;
     }
-    let text = complaints("there_is_an_end_to_it", None);
+    let text = diagnostics("there_is_an_end_to_it", None);
     assert!((2..=50).contains(&headlines(&text).len()), "{text}");
     assert_has(&text, &["further reasons of this process are not shown"]);
 }
@@ -321,7 +321,7 @@ fn misspelt_settings_are_named() {
         unsafe { std::env::set_var("ROCADE_LNIK", "udp") };
         return Device::open().close();
     }
-    let text = complaints("misspelt_settings_are_named", Some("debgu"));
+    let text = diagnostics("misspelt_settings_are_named", Some("debgu"));
     assert_eq!(headlines(&text).len(), 2, "{text}");
     assert_has(
         &text,
@@ -347,7 +347,7 @@ fn a_wrong_configuration_is_named() {
         }
         return;
     }
-    let text = complaints("a_wrong_configuration_is_named", None);
+    let text = diagnostics("a_wrong_configuration_is_named", None);
     assert_eq!(headlines(&text).len(), 1, "{text}");
     assert_has(&text, &["ibv_get_device_list: ", "ROCADE_LINK", "udq"]);
 }
@@ -357,7 +357,7 @@ fn a_peer_that_no_packet_reaches_is_named() {
     if is_child() {
         return send_to_nowhere();
     }
-    let text = complaints("a_peer_that_no_packet_reaches_is_named", None);
+    let text = diagnostics("a_peer_that_no_packet_reaches_is_named", None);
     let lines: Vec<_> = text
         .lines()
         .filter(|line| line.contains("failed to send to"))
