@@ -19,9 +19,10 @@ use crate::{
     cq::CqObject,
     exp::dct::DctObject,
     ffi::{self, Errno, void_verb},
-    older_xrc, process,
+    process,
     qp::QpObject,
     srq::SrqObject,
+    xrc_compat,
 };
 
 /// `ibv_get_async_event`: blocks like read(2), or fails with `EAGAIN` if the descriptor is
@@ -73,11 +74,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         };
         //= XRCL-14
         if let EventElement::Qp(cookie) = next.element
-            && let Some(number) = older_xrc::number_of(object(cookie))
+            && let Some(number) = xrc_compat::number_of(object(cookie))
         {
             let port_num = number.cast_signed();
             answer.element = ibv_async_element { port_num };
-            answer.event_type |= older_xrc::EVENT_FLAG;
+            answer.event_type |= xrc_compat::EVENT_FLAG;
         }
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
@@ -96,9 +97,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     void_verb(|| {
         // SAFETY: by contract an event from `ibv_get_async_event`.
         let event = unsafe { ffi::read(event) }?;
-        if event.event_type & older_xrc::EVENT_FLAG != 0 {
+        if event.event_type & xrc_compat::EVENT_FLAG != 0 {
             // SAFETY: these types of event carry a number.
-            older_xrc::ack_event(unsafe { event.element.port_num }.cast_unsigned());
+            xrc_compat::ack_event(unsafe { event.element.port_num }.cast_unsigned());
             return Ok(());
         }
         match event.event_type {

@@ -50,7 +50,6 @@ mod late;
 mod misc;
 mod mr;
 mod mw;
-mod older_xrc;
 mod pd_mr;
 mod post;
 mod process;
@@ -63,6 +62,7 @@ mod rss;
 mod srq;
 mod wr_batch;
 mod wr_build;
+mod xrc_compat;
 mod xrcd;
 
 #[cfg(not(test))]

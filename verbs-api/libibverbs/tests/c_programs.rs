@@ -19,7 +19,7 @@ static PROGRAMS: Programs = Programs::new(
         "dc",
         "dc_extended",
         "migration_processes",
-        "older_xrc",
+        "xrc_compat",
         "processes",
         "shared_xrc",
         "surroundings",
@@ -131,7 +131,7 @@ rocade_tests::c_programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
-    older_xrc:
+    xrc_compat:
         //= XRCL-07..11 type=test
         //= XRCL-06 XRCL-12 type=test
         who_dies_leaves_the_others_working,
