@@ -35,7 +35,7 @@ struct Arguments {
     peer: Option<IpAddr>,
     /// Another address of this machine, for packets from a wrong source address
     #[arg(long, value_name = "ADDRESS")]
-    stranger: Option<IpAddr>,
+    third_host: Option<IpAddr>,
     /// Shell command line that starts the agent, which reads orders from its standard input
     #[arg(long, value_name = "COMMAND")]
     agent: Option<String>,
@@ -104,7 +104,7 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         (None, Some(to)) => Agent::connect(to, address)?,
         (None, None) => return Err("no agent".into()),
     };
-    let rig = bind(local, address, arguments.stranger)
+    let rig = bind(local, address, arguments.third_host)
         .map_err(|error| format!("UDP port 4791 of {local}: {error}"))?;
     let timing = Timing {
         patience: Duration::from_millis(arguments.patience),
@@ -153,10 +153,10 @@ fn expectations(files: &[PathBuf]) -> Result<Expectations, Box<dyn Error>> {
 }
 
 /// Binds the port. Retries while another process has it, which may be ending.
-fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Rig> {
+fn bind(local: IpAddr, peer: IpAddr, third_host: Option<IpAddr>) -> io::Result<Rig> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match Rig::bind(local, peer, stranger) {
+        match Rig::bind(local, peer, third_host) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(50));
             }

@@ -209,7 +209,7 @@ impl<'b> Conn<'b> {
     /// Skips the case if the peer cannot, or if the rig has only one address.
     pub fn rearm(&self) -> CaseResult {
         let to =
-            self.bench.rig().stranger().ok_or_else(|| {
+            self.bench.rig().third_host().ok_or_else(|| {
                 CaseError::Skipped("the rig has only one address here".to_owned())
             })?;
         self.note(&format!("peer rearms, with the path to {to}"));

@@ -53,7 +53,7 @@ pub enum Via {
     /// Another port, with UDP checksum 0.
     NoChecksum,
     /// Another source address than that of the connection.
-    Stranger,
+    ThirdHost,
 }
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub struct Rig {
     main: Sender,
     other_port: Sender,
     no_checksum: Sender,
-    stranger: Option<Sender>,
+    third_host: Option<Sender>,
     next_qpn: Cell<u32>,
     services: RefCell<HashMap<Qpn, Service>>,
     inbox: RefCell<BTreeMap<u32, VecDeque<Received>>>,
@@ -91,12 +91,12 @@ impl Rig {
     /// The first QP number of the rig.
     const FIRST_QPN: u32 = 0x00a5_0100;
 
-    /// Binds port 4791 of `local` to communicate with `peer`. `stranger` is another local address,
+    /// Binds port 4791 of `local` to communicate with `peer`. `third_host` is another local address,
     /// for packets from a wrong source address.
     ///
     /// # Errors
     /// The error of binding: the address is not local, the port is in use, or the families differ.
-    pub fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Self> {
+    pub fn bind(local: IpAddr, peer: IpAddr, third_host: Option<IpAddr>) -> io::Result<Self> {
         let no_checksum = Sender::bind((local, 0).into(), peer)?;
         sys::omit_checksum(&no_checksum.socket)?;
         Ok(Self {
@@ -105,7 +105,7 @@ impl Rig {
             main: Sender::bind((local, ROCE_UDP_PORT).into(), peer)?,
             other_port: Sender::bind((local, 0).into(), peer)?,
             no_checksum,
-            stranger: stranger
+            third_host: third_host
                 .map(|address| Sender::bind((address, 0).into(), peer))
                 .transpose()?,
             next_qpn: Cell::new(Self::FIRST_QPN),
@@ -123,8 +123,8 @@ impl Rig {
 
     /// Returns the other address, if there is one.
     #[must_use]
-    pub fn stranger(&self) -> Option<IpAddr> {
-        let sender = self.stranger.as_ref()?;
+    pub fn third_host(&self) -> Option<IpAddr> {
+        let sender = self.third_host.as_ref()?;
         sender.socket.local_addr().ok().map(|address| address.ip())
     }
 
@@ -149,7 +149,7 @@ impl Rig {
             Via::Main => &self.main,
             Via::OtherPort => &self.other_port,
             Via::NoChecksum => &self.no_checksum,
-            Via::Stranger => self.stranger.as_ref().ok_or_else(|| {
+            Via::ThirdHost => self.third_host.as_ref().ok_or_else(|| {
                 CaseError::Skipped("the rig has only one address here".to_owned())
             })?,
         };

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("DCW-09", "a-repeated-start-is-a-duplicate", repeated),
     Case::responder("DCW-09", "an-older-session", older),
     Case::responder("DCW-09", "a-newer-session-begins-anew", newer),
-    Case::responder("DCW-09", "another-address-is-another-session", stranger),
+    Case::responder("DCW-09", "another-address-is-another-session", third_host),
     Case::responder("DCW-11", "no-session", no_session),
     Case::responder("DCK-03", "a-forged-key", forged),
     Case::responder("DCW-14", "what-comes-after-the-end", disconnected),
@@ -218,11 +218,11 @@ fn newer(bench: &Bench<'_>) -> CaseResult {
 }
 
 //= DCW-09 type=test
-fn stranger(bench: &Bench<'_>) -> CaseResult {
+fn third_host(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
     conn.send(&start(&conn, &[1; 8]))?;
     expect_ack(&conn, 0, SESSION, 1)?;
-    conn.send(&start(&conn, &[2; 8]).via(Via::Stranger))?;
+    conn.send(&start(&conn, &[2; 8]).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[2; 8])?;
     conn.write_only(1, 0, &[3; 8])?;

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::requester("DC-04", "read-and-atomic", fetches),
     Case::requester("DC-06", "another-target-waits", turns),
     Case::requester("DCW-12", "a-session-without-work-ends", rests),
-    Case::requester("DCW-06", "answers-of-others", strangers),
+    Case::requester("DCW-06", "answers-of-others", third_hosts),
     Case::requester("DCW-10", "the-start-is-lost", start_lost),
     Case::requester("DCW-10", "the-target-has-forgotten", forgotten),
     Case::requester("DCW-11", "the-target-is-not-ready", not_ready),
@@ -212,7 +212,7 @@ fn no_answer(bench: &Bench<'_>) -> CaseResult {
     ] {
         conn.send(&datagram(&conn, qkey, payload))?;
     }
-    conn.send(&datagram(&conn, DcHello::QKEY, &yes).via(Via::Stranger))?;
+    conn.send(&datagram(&conn, DcHello::QKEY, &yes).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     say_yes(&conn)?;
     expect(&conn, Operation::SendOnly, 0, true).map(drop)
@@ -352,13 +352,13 @@ fn rests(bench: &Bench<'_>) -> CaseResult {
 }
 
 //= DCW-06 BTH-15 type=test
-fn strangers(bench: &Bench<'_>) -> CaseResult {
+fn third_hosts(bench: &Bench<'_>) -> CaseResult {
     let (conn, session) = begun(bench, spec())?;
     let ack = |session| {
         let packet = answer(&conn, Operation::Acknowledge, 0, session);
         packet.aeth(POSITIVE, Msn::new(1))
     };
-    conn.send(&ack(session).via(Via::Stranger))?;
+    conn.send(&ack(session).via(Via::ThirdHost))?;
     for other in [
         session.wrapping_sub(1),
         session.wrapping_add(1),

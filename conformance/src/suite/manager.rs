@@ -192,7 +192,7 @@ fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
     let (_, rep) = talk.hear_rep()?;
     let peers = rep.local_id;
     // A REJ of another host, which does not have both IDs.
-    let stranger = CmMessage::Rej(Rej {
+    let third_host = CmMessage::Rej(Rej {
         local_id: CommId::new(talk.id.get() + 1),
         remote_id: peers,
         rejected: Rejected::Rep,
@@ -201,7 +201,7 @@ fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
         info: [0; Rej::INFO_LEN],
         private_data: [0; Rej::PRIVATE_LEN],
     });
-    talk.send(stranger)?;
+    talk.send(third_host)?;
     talk.no_event()?;
     talk.send(talk.rej(peers, Rejected::Rep, RejReason::Consumer))?;
     let event = talk.event(REJECTED)?;

@@ -87,7 +87,7 @@ fn not_armed(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.rearm()?;
     expect_done(&conn, &write(&conn, 0, 1, true), 0, false)?;
-    conn.send(&write(&conn, 1, 2, true).via(Via::Stranger))?;
+    conn.send(&write(&conn, 1, 2, true).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[1; 8])?;
     conn.expect_no_event()?;
@@ -115,15 +115,15 @@ fn primary(bench: &Bench<'_>) -> CaseResult {
 fn migrates(bench: &Bench<'_>) -> CaseResult {
     let conn = arm(bench)?;
     // A packet without the bit from another address is dropped.
-    conn.send(&write(&conn, 1, 2, false).via(Via::Stranger))?;
+    conn.send(&write(&conn, 1, 2, false).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[1; 8])?;
     conn.expect_no_event()?;
-    conn.send(&write(&conn, 1, 3, true).via(Via::Stranger))?;
+    conn.send(&write(&conn, 1, 3, true).via(Via::ThirdHost))?;
     conn.expect_event(Event::PathMig)?;
     // The migration has completed: the peer continues on the new path, and also sends its responses
     // there.
-    conn.send(&write(&conn, 2, 4, true).via(Via::Stranger))?;
+    conn.send(&write(&conn, 2, 4, true).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     conn.expect_memory(0, &[4; 8])
 }

@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("ENC-16", "truncated-is-dropped", truncated),
     Case::responder("ENC-16", "pad-beyond-the-end-is-dropped", pad_beyond_end),
     Case::responder("RC-LIM-05", "other-address-is-dropped", |b| {
-        dropped(b, |p| p.via(Via::Stranger))
+        dropped(b, |p| p.via(Via::ThirdHost))
     }),
     Case::responder("OPC-36", "reserved-code-is-refused", reserved_opcode),
     Case::responder(

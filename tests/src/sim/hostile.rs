@@ -157,11 +157,11 @@ fn set_psn(bytes: &mut [u8], psn: Psn) {
     bytes[9..12].copy_from_slice(&psn.get().to_be_bytes()[1..]);
 }
 
-fn deliver(pair: &mut Pair, to: Side, bytes: &[u8], is_stranger: bool) -> bool {
+fn deliver(pair: &mut Pair, to: Side, bytes: &[u8], from_third_host: bool) -> bool {
     if Packet::parse(bytes).is_err() {
         return false;
     }
-    if is_stranger {
+    if from_third_host {
         pair.inject_from(to, [10, 0, 0, 99].into(), to.ip(), bytes);
     } else {
         pair.inject(to, bytes);
@@ -173,7 +173,7 @@ fn deliver(pair: &mut Pair, to: Side, bytes: &[u8], is_stranger: bool) -> bool {
 fn noise(rng: &mut Rng, pair: &mut Pair, traced: &Traced, receives: Receives) -> bool {
     let mut bytes = traced.bytes.clone();
     let psn = traced.packet().bth().psn;
-    let mut is_stranger = false;
+    let mut from_third_host = false;
     match rng.below(7) {
         0 => {
             let others: &[u8] = match receives {
@@ -184,7 +184,7 @@ fn noise(rng: &mut Rng, pair: &mut Pair, traced: &Traced, receives: Receives) ->
         }
         1 => bytes[3] ^= 1 << rng.below(7),
         2 => bytes[1] |= rng.range_u8(1, 15),
-        3 => is_stranger = true,
+        3 => from_third_host = true,
         // To be refused, where it is what should come: long ago it was.
         4 => {
             bytes[0] = bytes[0] & 0xe0 | 0x1f;
@@ -198,7 +198,7 @@ fn noise(rng: &mut Rng, pair: &mut Pair, traced: &Traced, receives: Receives) ->
         // As it was.
         _ => {}
     }
-    deliver(pair, traced.from.other(), &bytes, is_stranger)
+    deliver(pair, traced.from.other(), &bytes, from_third_host)
 }
 
 /// Requests of one side.

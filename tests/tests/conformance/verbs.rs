@@ -21,7 +21,7 @@ fn through_verbs_the_verdicts_are_the_same() {
         rocade.display(),
         agent.display()
     );
-    let addresses = "--local 127.4.0.1 --peer 127.4.0.2 --stranger 127.4.0.3";
+    let addresses = "--local 127.4.0.1 --peer 127.4.0.2 --third-host 127.4.0.3";
     let mut arguments: Vec<_> = addresses.split(' ').collect();
     arguments.extend(["--agent", &command]);
     let suite = start_conformance(&rig, &["rocade-verbs.toml"], &arguments);

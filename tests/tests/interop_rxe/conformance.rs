@@ -19,9 +19,9 @@ use super::{LONG, newer_rig, rig};
 const QUICK: &str = "packets,sequence,acknowledge,duplicates,resources,requester,migration";
 
 /// An address of the bridge, as long as it lives.
-struct Stranger<'a>(&'a Network);
+struct ThirdHost<'a>(&'a Network);
 
-impl Stranger<'_> {
+impl ThirdHost<'_> {
     const ADDRESS: &'static str = "192.168.77.9";
 
     fn change(network: &Network, verb: &str) -> bool {
@@ -34,7 +34,7 @@ impl Stranger<'_> {
     }
 }
 
-impl Drop for Stranger<'_> {
+impl Drop for ThirdHost<'_> {
     fn drop(&mut self) {
         Self::change(self.0, "del");
     }
@@ -66,12 +66,12 @@ fn suite(
     ];
     words.extend(agent);
     guest.spawn(AGENT, Some(port), &words);
-    assert!(Stranger::change(rig.network(), "add"), "ip addr add");
-    let _stranger = Stranger(rig.network());
+    assert!(ThirdHost::change(rig.network(), "add"), "ip addr add");
+    let _third_host = ThirdHost(rig.network());
 
     let at = format!("{}:{port}", RxeGuest::ADDRESS);
     let mut arguments = vec!["--local", "192.168.77.1", "--peer", RxeGuest::ADDRESS];
-    arguments.extend(["--stranger", Stranger::ADDRESS, "--connect", &at]);
+    arguments.extend(["--third-host", ThirdHost::ADDRESS, "--connect", &at]);
     arguments.extend(options);
     let suite = start_conformance(rig, expectations, &arguments);
     let finished = suite.finish(LONG);

@@ -13,7 +13,7 @@ use crate::{AccessFlags, Counters, DropReason, PacketMeta, QpAttr, QpState, WcSt
 
 use Operation::{Acknowledge, SendFirst, SendMiddle, SendOnly, WriteFirst, WriteMiddle, WriteOnly};
 
-const STRANGER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 3));
+const THIRD_HOST: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 3));
 
 /// Returns the right addresses for a packet to this side.
 fn meta(pair: &Pair, to: Side) -> PacketMeta {
@@ -74,11 +74,11 @@ fn with_pkey(bytes: &[u8], pkey: Pkey) -> Vec<u8> {
 fn only_ours_is_taken(pair: &mut Pair, to: Side, bytes: &[u8]) {
     let right = meta(pair, to);
     let source = PacketMeta {
-        source: STRANGER,
+        source: THIRD_HOST,
         ..right
     };
     let destination = PacketMeta {
-        destination: STRANGER,
+        destination: THIRD_HOST,
         ..right
     };
     refused(pair, to, &source, bytes, DropReason::WrongAddress);

@@ -292,7 +292,7 @@ fn a_peer_is_asked_before_the_first_one() {
 /// packets were lost.
 //= XAW-08 type=test
 #[test]
-fn a_stranger_never_gets_one() {
+fn a_peer_that_is_not_rocade_gets_none() {
     let mut pair = connected(QpType::Rc);
     pair.node_mut(Side::A).qp.set_vendor_ops(false);
     pair.set_network(|transit| match transit.packet.headers().deth {
@@ -353,9 +353,9 @@ fn only_the_peer_is_told() {
     pair.run();
     assert_eq!(counters(&pair).dropped(crate::DropReason::WrongService), 4);
     assert_eq!(sent(&pair, Side::B), []);
-    let stranger = "192.0.2.99".parse().unwrap();
+    let third_host = "192.0.2.99".parse().unwrap();
     let packet = hello(0x11, DcHello::QKEY, &ask);
-    pair.inject_from(Side::B, stranger, Side::B.ip(), &packet);
+    pair.inject_from(Side::B, third_host, Side::B.ip(), &packet);
     pair.run();
     assert_eq!(sent(&pair, Side::B), []);
     pair.inject(Side::B, &packet);

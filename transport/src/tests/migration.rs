@@ -396,7 +396,7 @@ fn requests_to_migrate_are_checked() {
 /// Checks that a packet from another sender does not arm the QP.
 //= RC-APM-04 type=test
 #[test]
-fn strangers_arm_nothing() {
+fn packets_of_other_hosts_do_not_arm() {
     let mut pair = Pair::new(two_ports);
     rearm(&mut pair);
     let mut ready = Request::new(Operation::WriteOnly, 0).reth(0, rocade_wire::Rkey::new(0), 0);

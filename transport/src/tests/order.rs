@@ -81,7 +81,7 @@ fn drops_of(qp_type: QpType, faults: &[Fault]) -> Vec<DropReason> {
     if faults.contains(&Fault::Pkey) {
         request.headers.bth.pkey = Pkey::new(0x8001);
     }
-    let stranger = IpAddr::from([10, 0, 0, 3]);
+    let third_host = IpAddr::from([10, 0, 0, 3]);
     let mut drops = Vec::new();
     for ends in [[true, false], [false, true]] {
         let bytes = request.bytes();
@@ -90,9 +90,9 @@ fn drops_of(qp_type: QpType, faults: &[Fault]) -> Vec<DropReason> {
         let [source, destination] =
             ends.map(|is_wrong| is_wrong && faults.contains(&Fault::Address));
         let meta = PacketMeta {
-            source: if source { stranger } else { node.qp.remote() },
+            source: if source { third_host } else { node.qp.remote() },
             destination: if destination {
-                stranger
+                third_host
             } else {
                 node.qp.local()
             },

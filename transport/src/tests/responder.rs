@@ -470,7 +470,7 @@ fn packets_from_elsewhere_are_dropped() {
     let packet = Packet::parse(&bytes).unwrap();
     let now = pair.now();
     let node = pair.node_mut(Side::B);
-    let stranger = core::net::IpAddr::from([10, 0, 0, 3]);
+    let third_host = core::net::IpAddr::from([10, 0, 0, 3]);
     let right = PacketMeta {
         source: node.qp.remote(),
         destination: node.qp.local(),
@@ -479,11 +479,11 @@ fn packets_from_elsewhere_are_dropped() {
     };
     for meta in [
         PacketMeta {
-            source: stranger,
+            source: third_host,
             ..right
         },
         PacketMeta {
-            destination: stranger,
+            destination: third_host,
             ..right
         },
     ] {

@@ -77,7 +77,7 @@ rocade_tests::c_programs! {
         a_backlog_is_no_limit,
         who_accepts_is_cancelled,
         memory_is_written_directly,
-        strangers_do_no_harm,
+        foreign_connections_do_no_harm,
         datagrams_arrive_whole,
         datagrams_of_others_are_ignored;
     tutorials:

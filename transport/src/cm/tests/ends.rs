@@ -421,13 +421,13 @@ fn offers_of_paths_change_nothing() {
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
 
     // The LAPs are from another peer, for another connection, and for none.
-    let stranger = CmRoute {
+    let third_host = CmRoute {
         remote: [10, 0, 0, 9].into(),
         ..back(to_b())
     };
     let mad = Mad::new(TransactionId::new(5), lap(a, b, 0x22)).to_bytes();
     let counted = pair.b.counters().rx_unsolicited;
-    pair.b.handle_mad(pair.now, stranger, &mad);
+    pair.b.handle_mad(pair.now, third_host, &mad);
     for (local_id, remote_id) in [(CommId::new(9), b), (a, CommId::new(9)), (b, a)] {
         pair.tell_b(lap(local_id, remote_id, 0x22));
     }

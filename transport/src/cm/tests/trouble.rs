@@ -8,7 +8,7 @@ fn the_unsolicited_has_no_effect() {
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
     let elsewhere = CommId::new(0x0377_7777);
-    let from_stranger = |pair: &mut Pair, message: CmMessage| {
+    let from_third_host = |pair: &mut Pair, message: CmMessage| {
         let route = CmRoute {
             local: [10, 0, 0, 2].into(),
             remote: [10, 0, 0, 3].into(),
@@ -71,7 +71,7 @@ fn the_unsolicited_has_no_effect() {
         rej(a, b, Rejected::Req, RejReason::Consumer),
     ] {
         let before = pair.b.counters().rx_unsolicited;
-        from_stranger(&mut pair, message);
+        from_third_host(&mut pair, message);
         assert_eq!(pair.b.counters().rx_unsolicited, before + 1);
         assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
     }

@@ -91,7 +91,7 @@ fn a_session_that_has_failed_executes_nothing() {
 /// Checks that the answers to a flood of packets without a session are bounded.
 //= DCW-09 type=test
 #[test]
-fn answers_to_strangers_are_bounded() {
+fn answers_outside_of_sessions_are_bounded() {
     let (mut fabric, dci, dcts) = star(1);
     let dct = dcts[0];
     let b = region(&fabric, dct, 64);

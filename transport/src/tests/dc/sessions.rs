@@ -5,7 +5,7 @@ use super::*;
 /// Checks that only ordinary datagrams go to an address that has not proved to run Rocade.
 //= DCW-18 RXE-115 type=test
 #[test]
-fn strangers_never_get_a_packet_of_ours() {
+fn a_peer_that_is_not_rocade_gets_no_vendor_packet() {
     let (mut fabric, dci, dcts) = star(2);
     let a = region(&fabric, dci, 64);
     let b = region(&fabric, dcts[1], 64);

@@ -693,7 +693,7 @@ static void memory_is_written_directly(void)
 }
 
 /* A peer that uses the connection manager, but not the protocol. */
-static struct rdma_cm_id *stranger(struct sockaddr_in *addr, const void *data, int len, int expected)
+static struct rdma_cm_id *foreign_id(struct sockaddr_in *addr, const void *data, int len, int expected)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_conn_param param = { .private_data = data, .private_data_len = len,
@@ -711,7 +711,7 @@ static struct rdma_cm_id *stranger(struct sockaddr_in *addr, const void *data, i
 	return id;
 }
 
-static void end_stranger(struct rdma_cm_id *id)
+static void end_foreign_id(struct rdma_cm_id *id)
 {
 	struct rdma_event_channel *channel = id->channel;
 	rdma_destroy_qp(id);
@@ -730,7 +730,7 @@ static void private_data(unsigned char *data)
 }
 
 /* Invalid peers are rejected or end their own connection. Other connections are not affected. */
-static void strangers_do_no_harm(void)
+static void foreign_connections_do_no_harm(void)
 {
 	struct pair pair = make_pair();
 	unsigned char data[56];
@@ -738,16 +738,16 @@ static void strangers_do_no_harm(void)
 	private_data(data);
 	int lengths[] = { 0, 8, 20 };
 	for (int at = 0; at < 3; at++)
-		end_stranger(stranger(&pair.addr, data, lengths[at], RDMA_CM_EVENT_REJECTED));
+		end_foreign_id(foreign_id(&pair.addr, data, lengths[at], RDMA_CM_EVENT_REJECTED));
 	data[0] = 2;
-	end_stranger(stranger(&pair.addr, data, 40, RDMA_CM_EVENT_REJECTED));
+	end_foreign_id(foreign_id(&pair.addr, data, 40, RDMA_CM_EVENT_REJECTED));
 
 	/* More data than granted, more credits than receives, and a list entry that does not exist.
 	 */
 	uint32_t wrong[] = { 0x1fffffff, 0x80004000, 0xc0000005 };
 	for (int at = 0; at < 3; at++) {
 		private_data(data);
-		struct rdma_cm_id *id = stranger(&pair.addr, data, 40, RDMA_CM_EVENT_ESTABLISHED);
+		struct rdma_cm_id *id = foreign_id(&pair.addr, data, 40, RDMA_CM_EVENT_ESTABLISHED);
 		int victim = raccept(pair.listener, NULL, NULL);
 		CHECK(victim >= 0);
 		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -756,7 +756,7 @@ static void strangers_do_no_harm(void)
 		CHECK_FAILS(rrecv(victim, &byte, 1, 0), ECONNRESET);
 		CHECK_INT(rrecv(victim, &byte, 1, 0), 0);
 		CHECK_INT(rclose(victim), 0);
-		end_stranger(id);
+		end_foreign_id(id);
 	}
 	CHECK_INT(rsend(pair.active, "x", 1, 0), 1);
 	CHECK_INT(rrecv(pair.passive, &byte, 1, 0), 1);
@@ -855,7 +855,7 @@ static const struct test_case cases[] = {
 	{ "a_backlog_is_no_limit", a_backlog_is_no_limit },
 	{ "who_accepts_is_cancelled", who_accepts_is_cancelled },
 	{ "memory_is_written_directly", memory_is_written_directly },
-	{ "strangers_do_no_harm", strangers_do_no_harm },
+	{ "foreign_connections_do_no_harm", foreign_connections_do_no_harm },
 	{ "datagrams_arrive_whole", datagrams_arrive_whole },
 	{ "datagrams_of_others_are_ignored", datagrams_of_others_are_ignored },
 	{ NULL, NULL },
