@@ -1,7 +1,7 @@
 //! A journal in another host's memory, with FLUSH and ATOMIC WRITE: only complete entries count.
 //!
 //! ```sh
-//! cargo run --package rocade-verbs --example journal
+//! cargo run --package rocade-verbs --example flush_atomic_write
 //! ```
 //! The writer copies an entry into the keeper's memory (WRITE), makes it visible to every
 //! process there (FLUSH), and then updates the count (ATOMIC WRITE). It posts the three

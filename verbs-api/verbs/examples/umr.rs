@@ -1,7 +1,7 @@
 //! Sends a column of a matrix to another host, in one message and without a copy (UMR).
 //!
 //! ```sh
-//! cargo run --package rocade-verbs --example matrix
+//! cargo run --package rocade-verbs --example umr
 //! ```
 //! The numbers of a column are one row apart. An indirect key maps them to one range, so a WRITE
 //! gathers them and they arrive next to each other. Then the other side reads the diagonal through

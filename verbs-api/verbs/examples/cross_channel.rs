@@ -1,7 +1,7 @@
 //! Cross-channel operations: a chain of hosts computes a sum without the programs.
 //!
 //! ```sh
-//! cargo run --package rocade-verbs --example relay
+//! cargo run --package rocade-verbs --example cross_channel
 //! ```
 //! Each member of the chain has a number. The first member sends its number to the right. Each
 //! later member waits for the value from the left, adds its own number and sends the sum on. The

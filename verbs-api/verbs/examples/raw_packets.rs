@@ -1,7 +1,7 @@
 //! Raw Ethernet frames: a handmade frame, and a TCP stream that the device segments.
 //!
 //! ```sh
-//! sudo -E cargo run --package rocade-verbs --example frames
+//! sudo -E cargo run --package rocade-verbs --example raw_packets
 //! ```
 //! The loopback interface returns the frames, and two flows steer them to the sending queue pair.
 
