@@ -10,7 +10,7 @@ use rocade_tests::sim::{
     rng::{Rng, payload},
 };
 use rocade_transport::testing::{
-    Fabric, FabricNode, Fate, NodeId, Region, Setup, TestMemory, context,
+    Delivery, Fabric, FabricNode, NodeId, Region, Setup, TestMemory, context,
 };
 use rocade_transport::{
     AccessFlags, Accessor, Block, DcDestination, DciStreams, Fill, ImmOrInv, Indirect, Layout,
@@ -154,14 +154,14 @@ impl Run {
         let longest = plan.longest_delay_ns;
         fabric.set_network(move |_| {
             if network.below(1000) < loss {
-                return Fate::Drop;
+                return Delivery::Drop;
             }
             let copies = 1 + usize::from(network.below(1000) < repeats);
             let delay = |network: &mut Rng| match network.below(1000) < delays {
                 true => network.below(longest),
                 false => 0,
             };
-            Fate::Copies((0..copies).map(|_| delay(&mut network)).collect())
+            Delivery::Copies((0..copies).map(|_| delay(&mut network)).collect())
         });
         let streams = plan.log_streams.map(|log_concurrent| DciStreams {
             log_concurrent,

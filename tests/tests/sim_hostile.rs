@@ -7,7 +7,7 @@ use rocade_tests::sim::each_seed;
 use rocade_tests::sim::hostile::{Attack, Harm};
 use rocade_tests::sim::rng::Rng;
 use rocade_tests::sim::scenario::Receives;
-use rocade_transport::testing::{Fabric, Fate, NodeId, Region};
+use rocade_transport::testing::{Delivery, Fabric, NodeId, Region};
 use rocade_transport::{AccessFlags, QpState, SendOp, WcStatus};
 use rocade_wire::Packet;
 
@@ -78,10 +78,10 @@ impl Besieged {
         let mut fabric = Fabric::default();
         let heard = Heard::default();
         let ears = Rc::clone(&heard);
-        fabric.set_network(move |trip| {
-            let bytes = trip.packet.as_bytes().to_vec();
-            ears.borrow_mut().push((trip.from, bytes));
-            Fate::Deliver
+        fabric.set_network(move |event| {
+            let bytes = event.packet.as_bytes().to_vec();
+            ears.borrow_mut().push((event.from, bytes));
+            Delivery::Deliver
         });
         let dci = fabric.add_initiator(1, None, |setup| setup.attr.rnr_retry = 3);
         let dct = fabric.add_target(2, KEY, |_| {});

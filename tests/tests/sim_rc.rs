@@ -1,12 +1,12 @@
 //! RC over a bad network, in virtual time; see `rocade_tests::sim`.
 
+use rocade_tests::sim::cross_channel::{self, CrossChannelPlan};
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
-use rocade_tests::sim::lending::Lending;
+use rocade_tests::sim::memory_windows::MemoryWindows;
 use rocade_tests::sim::network::Faults;
-use rocade_tests::sim::relay::{self, Relay};
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
-use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
+use rocade_tests::sim::state_changes::{Outcome, Plan, StateChange};
 
 /// Runs a scenario per seed.
 fn run(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Report {
@@ -40,12 +40,12 @@ fn what_is_lent_through_windows_is_taken_back() {
     let mut repeated = 0;
     each_seed(
         30,
-        |seed| Lending::swarm(seed, 20),
-        Lending::run,
+        |seed| MemoryWindows::swarm(seed, 20),
+        MemoryWindows::run,
         |count| repeated += count,
     );
     assert!(repeated > 300, "the network was bad: {repeated}");
-    each_seed(100, Lending::stopping, Lending::run, |count| {
+    each_seed(100, MemoryWindows::stopping, MemoryWindows::run, |count| {
         repeated += count
     });
 }
@@ -55,10 +55,10 @@ fn what_is_lent_through_windows_is_taken_back() {
 //= XCE-06 type=test
 #[test]
 fn queues_that_wait_for_each_other_survive_a_bad_network() {
-    let mut sum = relay::Outcome::default();
+    let mut sum = cross_channel::Outcome::default();
     for stops in [false, true] {
-        let plan = |seed| Relay::swarm(seed, stops);
-        each_seed(100, plan, Relay::run, |outcome| {
+        let plan = |seed| CrossChannelPlan::swarm(seed, stops);
+        each_seed(100, plan, CrossChannelPlan::run, |outcome| {
             sum.echoed += outcome.echoed;
             sum.ended += outcome.ended;
             sum.repeated += outcome.repeated;
@@ -66,7 +66,7 @@ fn queues_that_wait_for_each_other_survive_a_bad_network() {
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();
         assert!(one_seed || (sum.ended > 100) == stops, "{sum:?}");
     }
-    println!("relay: {sum:?}");
+    println!("cross_channel: {sum:?}");
 }
 
 #[test]
@@ -137,16 +137,16 @@ fn everything_survives_a_change_of_paths() {
 //= RC-APM-10 RC-STA-04 RC-STA-06 type=test
 #[test]
 fn a_change_of_paths_meets_a_change_of_states() {
-    for upheaval in Upheaval::ALL {
+    for state_change in StateChange::ALL {
         let mut sum = Outcome::default();
         for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
-            let plan = |seed| Plan::swarm(seed, upheaval, receives).with_detour();
+            let plan = |seed| Plan::swarm(seed, state_change, receives).with_detour();
             each_seed(100, plan, Plan::run, |outcome| sum.add(&outcome));
         }
-        println!("{upheaval:?}: {sum:?}");
+        println!("{state_change:?}: {sum:?}");
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-        assert!(one_seed || sum.done > 100, "{upheaval:?}: {sum:?}");
-        assert!(one_seed || sum.migrations > 50, "{upheaval:?}: {sum:?}");
+        assert!(one_seed || sum.done > 100, "{state_change:?}: {sum:?}");
+        assert!(one_seed || sum.migrations > 50, "{state_change:?}: {sum:?}");
     }
 }
 
@@ -325,15 +325,15 @@ fn a_blackout_is_survived() {
     });
 }
 
-fn upheaval(upheaval: Upheaval) {
+fn state_change(state_change: StateChange) {
     for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
         let mut sum = Outcome::default();
-        let plan = |seed| Plan::swarm(seed, upheaval, receives);
+        let plan = |seed| Plan::swarm(seed, state_change, receives);
         each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
-        println!("{upheaval:?}, {receives:?}: {sum:?}");
+        println!("{state_change:?}, {receives:?}: {sum:?}");
         assert!(sum.fast_path_packets > 0 || sum.done == 0);
         // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
-        let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
+        let cuts_off = matches!(state_change, StateChange::Error | StateChange::Destroy);
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();
         assert!(
             one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
@@ -345,23 +345,23 @@ fn upheaval(upheaval: Upheaval) {
 //= RC-STA-06 type=test
 #[test]
 fn a_connection_that_is_drained_in_mid_flow_goes_on() {
-    upheaval(Upheaval::Drain);
+    state_change(StateChange::Drain);
 }
 
 //= RC-STA-01 RC-STA-03 type=test
 #[test]
 fn an_error_in_mid_flow_ends_everything_in_order() {
-    upheaval(Upheaval::Error);
+    state_change(StateChange::Error);
 }
 
 //= RC-STA-04 type=test
 #[test]
 fn a_connection_that_is_reset_in_mid_flow_starts_anew() {
-    upheaval(Upheaval::Reset);
+    state_change(StateChange::Reset);
 }
 
 //= CQ-13 type=test
 #[test]
 fn a_qp_that_is_destroyed_in_mid_flow_leaves_no_trace() {
-    upheaval(Upheaval::Destroy);
+    state_change(StateChange::Destroy);
 }

@@ -7,15 +7,15 @@
 mod coalescing;
 mod fabric;
 mod memory;
+mod packet_event;
 mod pair;
 mod setup;
 mod srq;
-mod transit;
 
 pub use coalescing::CoalesceCounts;
-pub use fabric::{Fabric, FabricNode, NodeId, Trip};
+pub use fabric::{Fabric, FabricNode, FabricPacketEvent, NodeId};
 pub use memory::{Region, TestMemory};
+pub use packet_event::{Delivery, PacketEvent, Side, Traced};
 pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
 pub use srq::{TestDomain, TestSrq};
-pub use transit::{Fate, Side, Traced, Transit};

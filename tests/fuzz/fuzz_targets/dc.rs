@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use program::{Regions, Source, packet, send_wr};
-use rocade_transport::testing::{Fabric, Fate, NodeId, TestMemory};
+use rocade_transport::testing::{Fabric, Delivery, NodeId, TestMemory};
 use rocade_transport::{DciStreams, SendOp};
 use rocade_wire::{DcHello, Packet, Qkey, Qpn, Service};
 
@@ -66,7 +66,7 @@ impl Run {
             4 => {
                 let lost = source.byte() & 1 == 1;
                 self.fabric
-                    .set_network(move |_| if lost { Fate::Drop } else { Fate::Deliver });
+                    .set_network(move |_| if lost { Delivery::Drop } else { Delivery::Deliver });
             }
             command => self.packet(source, usize::from(command & 1)),
         }
@@ -164,7 +164,7 @@ impl Run {
 
     /// Without a peer all that was posted fails in the end.
     fn end(mut self) {
-        self.fabric.set_network(|_| Fate::Drop);
+        self.fabric.set_network(|_| Delivery::Drop);
         self.fabric.run();
         self.settle();
         assert!(

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use program::{Regions, Source, packet, send_wr};
-use rocade_transport::testing::{Fate, Pair, Side, TestMemory};
+use rocade_transport::testing::{Delivery, Pair, Side, TestMemory};
 use rocade_transport::{Destination, QpAttr, QpAttrMask, QpState, QpType, RouteTag, WcStatus};
 use rocade_wire::{Packet, Qkey, Qpn, Service};
 
@@ -67,7 +67,7 @@ impl Run {
             3 => {
                 let lost = source.byte() & 1 == 1;
                 self.pair
-                    .set_network(move |_| if lost { Fate::Drop } else { Fate::Deliver });
+                    .set_network(move |_| if lost { Delivery::Drop } else { Delivery::Deliver });
             }
             _ => self.packet(source),
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use program::{Regions, Source, packet};
-use rocade_transport::testing::{Fate, Pair, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::testing::{Delivery, Pair, Side, TestDomain, TestMemory, TestSrq};
 use rocade_transport::{PdTag, QpAttr, QpAttrMask, QpState, QpType, Srqn};
 use rocade_wire::{Packet, Qpn, Service};
 
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
         }
     });
     pair.stop_tracing();
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     let regions = Regions::new(&pair.node(Side::B).mem, TestMemory::PD);
     let (mut psn, mut next, mut open) = (0x10_0000, 0, BTreeSet::new());
     while !source.0.is_empty() {

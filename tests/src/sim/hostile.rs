@@ -13,10 +13,10 @@ use rocade_transport::{
 use rocade_wire::{Packet, Psn};
 
 use super::kinds::{Kind, RIGHTS};
-use super::ledger::Ledger;
+use super::request_log::RequestLog;
 use super::rng::{Rng, payload};
 use super::scenario::Receives;
-use super::upheaval::share;
+use super::state_changes::share;
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
 const LEN: u32 = 3000;
@@ -95,10 +95,11 @@ impl Attack {
             true => [25, 0],
             false => [0; 2],
         };
-        let mut ledgers = Side::BOTH.map(|side| Ledger::new(self.seed, side, count(side), &pair));
+        let mut request_logs =
+            Side::BOTH.map(|side| RequestLog::new(self.seed, side, count(side), &pair));
         for side in Side::BOTH {
-            ledgers[side as usize].post_receives(&mut pair);
-            ledgers[side as usize].post_batch(&mut pair);
+            request_logs[side as usize].post_receives(&mut pair);
+            request_logs[side as usize].post_batch(&mut pair);
         }
         let mut harm = Harm::default();
         loop {
@@ -106,9 +107,9 @@ impl Attack {
             for side in Side::BOTH {
                 for completion in pair.take_completions(side) {
                     if completion.is_send() {
-                        ledgers[side as usize].sent(&pair, &completion);
+                        request_logs[side as usize].sent(&pair, &completion);
                     } else {
-                        ledgers[side.other() as usize].received(&pair, &completion);
+                        request_logs[side.other() as usize].received(&pair, &completion);
                     }
                 }
             }
@@ -123,8 +124,8 @@ impl Attack {
                 break;
             }
         }
-        for (from, ledger) in Side::BOTH.into_iter().zip(&ledgers) {
-            let (_, cut_off) = ledger.judge(&pair, 0);
+        for (from, request_log) in Side::BOTH.into_iter().zip(&request_logs) {
+            let (_, cut_off) = request_log.judge(&pair, 0);
             assert_eq!(cut_off, 0, "{from:?} has noticed");
             assert_eq!(pair.take_events(from), []);
             assert_eq!(pair.node(from).qp.state(), QpState::Rts);

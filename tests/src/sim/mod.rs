@@ -1,23 +1,23 @@
 //! Seeded simulation of reliable connections in virtual time.
 //!
-//! A seed decides everything: the configuration ([`scenario::Scenario::swarm`], [`upheaval::Plan::swarm`]), the work
+//! A seed decides everything: the configuration ([`scenario::Scenario::swarm`], [`state_changes::Plan::swarm`]), the work
 //! and the faults of the network. What the transport must guarantee is checked outside of it: memory
-//! against patterns and models ([`flow`], `ledger`), packets against the rules for sequence numbers
+//! against patterns and models ([`flow`], `request_log`), packets against the rules for sequence numbers
 //! ([`network`]). Each run takes the same seeds as ever, and one that nobody has tried yet ([`seeds`]).
 
+pub mod cross_channel;
 pub mod flow;
 pub mod hostile;
 mod kinds;
-mod ledger;
-pub mod lending;
+pub mod memory_windows;
 pub mod network;
 pub mod paths;
 mod queue;
-pub mod relay;
+mod request_log;
 pub mod rng;
 pub mod scenario;
+pub mod state_changes;
 pub mod unreliable;
-pub mod upheaval;
 
 use std::{
     env,

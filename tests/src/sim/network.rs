@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rocade_emulator::link::fault::{Faults as Rules, PacketDirection, Rule};
-use rocade_transport::testing::{Fate, Side, Transit};
+use rocade_transport::testing::{Delivery, PacketEvent, Side};
 use rocade_wire::{Headers, Operation, Psn};
 
 use super::rng::Rng;
@@ -75,7 +75,7 @@ impl Faults {
 
 /// The network between a pair: to be called for every packet.
 #[derive(Debug)]
-pub struct Network {
+pub struct SimNetwork {
     faults: Rc<RefCell<Faults>>,
     rng: Rng,
     pmtu: u32,
@@ -87,7 +87,7 @@ pub struct Network {
     rules: Rules,
 }
 
-impl Network {
+impl SimNetwork {
     /// A network with faults that the caller may change later.
     #[must_use]
     pub fn new(seed: u64, faults: Rc<RefCell<Faults>>, pmtu: u32, first_psns: [Psn; 2]) -> Self {
@@ -131,12 +131,12 @@ impl Network {
     }
 
     /// How long B is late with this packet.
-    fn late_ns(&mut self, transit: &Transit<'_>) -> u64 {
-        let len = transit.packet.payload().len() as u64;
+    fn late_ns(&mut self, event: &PacketEvent<'_>) -> u64 {
+        let len = event.packet.payload().len() as u64;
         let half = self.processing_delay.packet_ns / 2;
         let cost_ns = half + half * len / u64::from(self.pmtu);
-        let now = transit.time.as_ns();
-        let until = &mut self.busy_until[transit.from as usize];
+        let now = event.time.as_ns();
+        let until = &mut self.busy_until[event.from as usize];
         *until = self.processing_delay.done(now.max(*until), cost_ns);
         *until - now
     }
@@ -145,25 +145,25 @@ impl Network {
     ///
     /// # Panics
     /// If its sequence number is not legal.
-    pub fn decide(&mut self, transit: &Transit<'_>) -> Fate {
-        self.observers[transit.from as usize].check(
-            transit.packet.headers(),
-            transit.packet.payload(),
+    pub fn decide(&mut self, event: &PacketEvent<'_>) -> Delivery {
+        self.observers[event.from as usize].check(
+            event.packet.headers(),
+            event.packet.payload(),
             self.pmtu,
         );
         let faults = *self.faults.borrow();
         let dark = self.blackout_at..self.blackout_at + faults.blackout_ns;
-        if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
-            return Fate::Drop;
+        if dark.contains(&event.time.as_ns()) || self.rng.chance(faults.loss) {
+            return Delivery::Drop;
         }
         let ruled = self
             .rules
-            .decide_packet(PacketDirection::Tx, transit.path, &transit.packet);
+            .decide_packet(PacketDirection::Tx, event.path, &event.packet);
         if ruled.corrupt.is_some() {
             // The ICRC would tell.
-            return Fate::Drop;
+            return Delivery::Drop;
         }
-        let late_ns = self.late_ns(transit) + ruled.wait_ns();
+        let late_ns = self.late_ns(event) + ruled.wait_ns();
         let doubled = u64::from(self.rng.chance(faults.duplication));
         let copies = u64::from(ruled.copies) * (1 + doubled);
         let delays = (0..copies)
@@ -177,7 +177,7 @@ impl Network {
                 }
             })
             .collect();
-        Fate::Copies(delays)
+        Delivery::Copies(delays)
     }
 }
 

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::testing::{Delivery, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
 use rocade_transport::{DELAYED_ACK_NS, QpType, Time};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
-use super::network::{Faults, Network, ProcessingDelay};
+use super::network::{Faults, ProcessingDelay, SimNetwork};
 use super::paths::Paths;
 use super::rng::Rng;
 
@@ -281,7 +281,7 @@ impl Scenario {
         let pmtu = 128 << self.pmtu;
         let faults = Rc::new(RefCell::new(self.faults));
         let first_psns = self.first_psns.map(Psn::new);
-        let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
+        let mut network = SimNetwork::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
         network.set_processing_delay(self.processing_delay);
         network.set_rules(self.rules);
         let mut paths = (self.path_changes > 0).then(|| {
@@ -289,12 +289,12 @@ impl Scenario {
             Paths::new(self.seed, self.path_changes, lifetime_ns, &mut pair)
         });
         let dead = paths.as_ref().map(Paths::dead).unwrap_or_default();
-        pair.set_network(move |transit| {
-            let fate = network.decide(transit);
-            let (from, to) = transit.path;
+        pair.set_network(move |event| {
+            let delivery = network.decide(event);
+            let (from, to) = event.path;
             match dead.get() {
-                Some(dead) if dead == from || dead == to => Fate::Drop,
-                _ => fate,
+                Some(dead) if dead == from || dead == to => Delivery::Drop,
+                _ => delivery,
             }
         });
         let mut flows: Vec<Flow> = Side::BOTH

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use rocade_transport::testing::{Fate, Pair, Region, Setup, Side, Transit};
+use rocade_transport::testing::{Delivery, PacketEvent, Pair, Region, Setup, Side};
 use rocade_transport::{
     AccessFlags, Bind, Completion, Destination, ImmOrInv, QpAttr, QpAttrMask, QpState, QpType,
     RouteTag, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus, WindowKind,
@@ -133,15 +133,15 @@ impl<'p> Run<'p> {
         pair.stop_tracing();
         let [lost, twice, late] = plan.faults;
         let mut faults = Rng::new(plan.seed, 12);
-        pair.set_network(move |_: &Transit<'_>| {
+        pair.set_network(move |_: &PacketEvent<'_>| {
             if faults.chance(lost) {
-                Fate::Drop
+                Delivery::Drop
             } else if faults.chance(twice) {
-                Fate::Copies(vec![0, faults.below(200_000)])
+                Delivery::Copies(vec![0, faults.below(200_000)])
             } else if faults.chance(late) {
-                Fate::Copies(vec![faults.below(200_000)])
+                Delivery::Copies(vec![faults.below(200_000)])
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         let [sources, slots, messages] =

@@ -1,7 +1,7 @@
 //! Coalescing in a pair, as by an engine.
 
+use super::packet_event::Side;
 use super::pair::Pair;
-use super::transit::Side;
 use crate::coalesce::{BATCH_DELAY_NS, TransmitTrigger};
 use crate::time::Time;
 

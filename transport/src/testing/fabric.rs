@@ -10,7 +10,7 @@ use core::net::IpAddr;
 
 use rocade_wire::{Packet, Qpn};
 
-use super::transit::Fate;
+use super::packet_event::Delivery;
 use super::{Setup, TestMemory, TestSrq};
 use crate::attr::{QpState, QpType};
 use crate::coalesce::AckPlacement;
@@ -52,7 +52,7 @@ pub struct FabricNode {
 
 /// A packet that is about to be sent.
 #[derive(Debug)]
-pub struct Trip<'a> {
+pub struct FabricPacketEvent<'a> {
     /// Time of transmission.
     pub time: Time,
     /// The sender.
@@ -63,7 +63,7 @@ pub struct Trip<'a> {
     pub packet: Packet<'a>,
 }
 
-type Network = Box<dyn FnMut(&Trip<'_>) -> Fate>;
+type Network = Box<dyn FnMut(&FabricPacketEvent<'_>) -> Delivery>;
 
 /// A network of any number of nodes, each with an address.
 pub struct Fabric {
@@ -94,7 +94,7 @@ impl Default for Fabric {
             nodes: Vec::new(),
             now: Time::from_ns(1),
             latency_ns: 5_000,
-            network: Box::new(|_| Fate::Deliver),
+            network: Box::new(|_| Delivery::Deliver),
             tx: TxBuffer::new(65_000, 64),
             in_flight: BTreeMap::new(),
             serial: 0,
@@ -176,7 +176,10 @@ impl Fabric {
     }
 
     /// Sets what the network does with packets from now on.
-    pub fn set_network(&mut self, network: impl FnMut(&Trip<'_>) -> Fate + 'static) {
+    pub fn set_network(
+        &mut self,
+        network: impl FnMut(&FabricPacketEvent<'_>) -> Delivery + 'static,
+    ) {
         self.network = Box::new(network);
     }
 
@@ -328,19 +331,19 @@ impl Fabric {
     fn launch(&mut self, from: NodeId, source: IpAddr, remote: IpAddr, bytes: Vec<u8>) {
         let packet = Packet::parse(&bytes).expect("a valid packet");
         self.trace.push(packet.to_string());
-        let trip = Trip {
+        let event = FabricPacketEvent {
             time: self.now,
             from,
             index: self.sent,
             packet,
         };
         self.sent += 1;
-        let fate = (self.network)(&trip);
-        let (delays, bytes) = match fate {
-            Fate::Deliver => (Vec::from([0]), bytes),
-            Fate::Drop => (Vec::new(), bytes),
-            Fate::Copies(delays) => (delays, bytes),
-            Fate::Replace(bytes) => (Vec::from([0]), bytes),
+        let delivery = (self.network)(&event);
+        let (delays, bytes) = match delivery {
+            Delivery::Deliver => (Vec::from([0]), bytes),
+            Delivery::Drop => (Vec::new(), bytes),
+            Delivery::Copies(delays) => (delays, bytes),
+            Delivery::Replace(bytes) => (Vec::from([0]), bytes),
         };
         for delay in delays {
             self.serial += 1;

@@ -10,7 +10,7 @@ use core::net::IpAddr;
 use rocade_wire::{FastPathPacket, Gid, Packet, Pkey};
 
 use super::coalescing::Coalescing;
-use super::transit::{Fate, Side, Traced, Transit};
+use super::packet_event::{Delivery, PacketEvent, Side, Traced};
 use super::{Setup, TestDomain, TestMemory, context};
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::coalesce::{AckPlacement, TransmitTrigger};
@@ -48,7 +48,7 @@ struct InFlight {
     bytes: Vec<u8>,
 }
 
-type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
+type Network = Box<dyn FnMut(&PacketEvent<'_>) -> Delivery>;
 
 /// Two connected QPs.
 pub struct Pair {
@@ -116,7 +116,7 @@ impl Pair {
             now: Time::ZERO,
             latency_ns: 5_000,
             gap_ns: 0,
-            network: Box::new(|_| Fate::Deliver),
+            network: Box::new(|_| Delivery::Deliver),
             tx: TxBuffer::new(65_000, 64),
             in_flight: BTreeMap::new(),
             serial: 0,
@@ -151,13 +151,13 @@ impl Pair {
     }
 
     /// Sets what the network does with packets from now on.
-    pub fn set_network(&mut self, network: impl FnMut(&Transit<'_>) -> Fate + 'static) {
+    pub fn set_network(&mut self, network: impl FnMut(&PacketEvent<'_>) -> Delivery + 'static) {
         self.network = Box::new(network);
     }
 
     /// Makes the network deliver all packets again.
     pub fn heal(&mut self) {
-        self.set_network(|_| Fate::Deliver);
+        self.set_network(|_| Delivery::Deliver);
     }
 
     /// Disables the fast path ([`Qp::handle_fast`]) from now on.
@@ -559,7 +559,7 @@ impl Pair {
         );
         assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
         let path = self.path_from(from);
-        let transit = Transit {
+        let event = PacketEvent {
             time: self.now,
             from,
             path,
@@ -567,29 +567,29 @@ impl Pair {
             packet,
         };
         self.sent[from as usize] += 1;
-        let fate = (self.network)(&transit);
+        let delivery = (self.network)(&event);
         if self.tracing {
             self.trace.push(Traced {
                 time: self.now,
                 from,
                 path,
-                text: transit.packet.to_string(),
+                text: event.packet.to_string(),
                 bytes: bytes.to_vec(),
-                dropped: fate == Fate::Drop,
+                dropped: delivery == Delivery::Drop,
             });
         }
         let start = self.link_free[from as usize].max(self.now);
         self.link_free[from as usize] = start.plus_ns(self.gap_ns);
         let arrival = start.plus_ns(self.latency_ns);
-        match fate {
-            Fate::Deliver => self.put(arrival, from.other(), path, bytes.to_vec()),
-            Fate::Drop => {}
-            Fate::Copies(delays) => {
+        match delivery {
+            Delivery::Deliver => self.put(arrival, from.other(), path, bytes.to_vec()),
+            Delivery::Drop => {}
+            Delivery::Copies(delays) => {
                 for delay in delays {
                     self.put(arrival.plus_ns(delay), from.other(), path, bytes.to_vec());
                 }
             }
-            Fate::Replace(other) => self.put(arrival, from.other(), path, other),
+            Delivery::Replace(other) => self.put(arrival, from.other(), path, other),
         }
     }
 

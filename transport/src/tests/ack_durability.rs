@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use rocade_wire::{FastPathPacket, Operation, Packet};
 
 use super::{operations, read, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Pair, Side};
+use crate::testing::{Delivery, Pair, Side};
 use crate::{PacketMeta, QpAttr, QpAttrMask, QpState, WcStatus};
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
@@ -27,11 +27,11 @@ fn holding() -> Pair {
         [(1, WcStatus::Success)]
     );
     assert_eq!(operations(&pair, Side::B), []);
-    pair.set_network(|transit| {
-        if transit.from == Side::A {
-            Fate::Drop
+    pair.set_network(|event| {
+        if event.from == Side::A {
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     pair.send(Side::A, 2, send(), &[here.sge()]);
@@ -89,7 +89,7 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
     let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     for wr_id in [1, 2, 3] {
         pair.recv(Side::B, wr_id, &[there.sge()]);
         pair.send(Side::A, wr_id, send(), &[here.sge()]);
@@ -119,7 +119,7 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
     let fast_path_packets = if is_fast { 3 } else { 0 };
     assert_eq!(node.qp.counters().fast_path_packets, fast_path_packets);
     assert_eq!(node.qp.pending_completions().len(), 3);
-    pair.set_network(|_| Fate::Deliver);
+    pair.set_network(|_| Delivery::Deliver);
     pair
 }
 
@@ -172,7 +172,7 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
     let here = register(&pair, Side::A, 8);
     let there = register_filled(&pair, Side::B, 8, 1);
     pair.recv(Side::B, 1, &[there.sge()]);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, read(&there), &[here.sge()]);
     pair.send(Side::A, 2, send(), &[here.sge()]);
     pair.run_for(10_000);

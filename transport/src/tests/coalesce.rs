@@ -3,7 +3,7 @@
 use rocade_wire::Operation;
 
 use super::{operations, register, register_filled, send, statuses, write};
-use crate::testing::{CoalesceCounts, Fate, Pair, Side};
+use crate::testing::{CoalesceCounts, Delivery, Pair, Side};
 use crate::{BATCH_DELAY_NS, DELAYED_ACK_NS, QpAttr, QpAttrMask, QpState, WcStatus};
 
 const LATENCY_NS: u64 = 5_000;
@@ -114,7 +114,7 @@ fn a_burst_of_posts_leaves_together() {
 fn posts_do_not_wait_for_ever() {
     let mut pair = Pair::default();
     pair.set_coalescing(DELAYED_ACK_NS);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     burst(&mut pair, 12);
     pair.run_for(BATCH_DELAY_NS - 1);
     assert_eq!(operations(&pair, Side::A).len(), 4);

@@ -10,7 +10,7 @@ use super::responder::{fetch_add, read as read_request, target, write_only};
 use super::{
     PMTU, PSN, Request, operations, pattern, read, register, register_filled, send, statuses, write,
 };
-use crate::testing::{Fate, Pair, Side, TestDomain, TestSrq, Transit};
+use crate::testing::{Delivery, PacketEvent, Pair, Side, TestDomain, TestSrq};
 use crate::{Gate, Managed, PdTag, QpAttr, QpAttrMask, QpState, QpType, SendOp, WcStatus};
 
 const OK: WcStatus = WcStatus::Success;
@@ -45,7 +45,7 @@ fn send_only(psn: u32) -> Request {
 /// Creates a pair whose B only sends what the test injects.
 fn alone() -> Pair {
     let mut pair = Pair::default();
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair
 }
 
@@ -364,7 +364,7 @@ fn messages_that_were_not_sent_cannot_be_complete() {
 fn slow_receiver(
     each: u64,
     pause_ns: u64,
-    mut lose: impl FnMut(&Transit<'_>) -> bool + 'static,
+    mut lose: impl FnMut(&PacketEvent<'_>) -> bool + 'static,
 ) -> Pair {
     let mut pair = Pair::new(|_, setup| {
         setup.config.cap.max_send_wr = 256;
@@ -373,9 +373,9 @@ fn slow_receiver(
     pair.node_mut(Side::A).qp.expect_credits();
     let src = register_filled(&pair, Side::A, 3 * PMTU, 4);
     let dst = register(&pair, Side::B, 3 * PMTU);
-    pair.set_network(move |transit| match lose(transit) {
-        true => Fate::Drop,
-        false => Fate::Deliver,
+    pair.set_network(move |event| match lose(event) {
+        true => Delivery::Drop,
+        false => Delivery::Deliver,
     });
     for (wr_id, len) in (0..200).zip([0, 8, PMTU, 3 * PMTU].into_iter().cycle()) {
         pair.send(Side::A, wr_id, send(), &[src.part(0, len)]);
@@ -488,7 +488,7 @@ fn a_read_in_parts_is_counted_in_parts() {
     assert!(reads > 1, "{requests:?}");
     let last = pair.trace().last().unwrap().packet();
     assert_eq!(last.headers().aeth.unwrap().msn.get(), reads);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.clear_trace();
     let next = pair.node(Side::A).qp.query();
     assert_eq!(next.qp_state, QpState::Rts.code());

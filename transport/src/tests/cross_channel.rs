@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use rocade_wire::{Operation, Qpn};
 
 use super::{operations, read, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Pair, Side};
+use crate::testing::{Delivery, Pair, Side};
 use crate::{
     Calc, CalcOp, Condition, Gate, Managed, Operands, PostError, QpAttr, QpAttrMask, QpState,
     QpType, Reduction, Release, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, has_reached,
@@ -205,9 +205,9 @@ fn a_master_releases_others_in_its_turn() {
         move |_| {
             count += 1;
             if count % 3 == 0 {
-                Fate::Drop
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         }
     });
@@ -286,9 +286,9 @@ fn what_is_computed_is_sent() {
     let mut first = true;
     pair.set_network(move |_| {
         if core::mem::take(&mut first) {
-            Fate::Drop
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     let calc = |located| {
@@ -357,9 +357,9 @@ fn what_is_read_is_computed() {
         pair.set_network(move |_| {
             count += 1;
             if loss > 0 && count < 20 && count % loss == 0 {
-                Fate::Drop
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         let op = if located { CalcOp::MaxLoc } else { CalcOp::Add };

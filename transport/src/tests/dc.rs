@@ -21,7 +21,7 @@ use crate::counters::DropReason;
 use crate::dc::{DciStreams, SESSION_IDLE_NS, SESSION_MEMORY_NS};
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::testing::{Fabric, Fate, NodeId, Region};
+use crate::testing::{Delivery, Fabric, NodeId, Region};
 use crate::wr::{AccessFlags, DcDestination, SendFlags, SendOp, SendWr};
 
 const KEY: u64 = 0x8123_4567_89ab_cdef;

@@ -7,7 +7,7 @@ use rocade_wire::{
 };
 
 use super::{ALL, PMTU, PSN, operations, read, register, send, statuses, write};
-use crate::testing::{Fate, Pair, Side};
+use crate::testing::{Delivery, Pair, Side};
 use crate::{
     AccessFlags, Completion, DropReason, PostError, QpAttr, QpAttrMask, QpState, SendFlags, SendOp,
     SendWr, Sge, WcStatus,
@@ -55,7 +55,7 @@ fn waiting() -> Pair {
     let mut pair = Pair::default();
     let here = register(&pair, Side::A, 3 * PMTU);
     let there = register(&pair, Side::B, 3 * PMTU);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&there), &[here.part(0, 1)]);
     pair.send(Side::A, 2, write(&there), &[here.sge()]);
     pair.send(Side::A, 3, read(&there), &[here.sge()]);

@@ -7,7 +7,7 @@ use rocade_wire::{Feth, Operation, Placement, Rkey, Selectivity};
 
 use super::responder::{answer, target_with};
 use super::{PMTU, Request, operations, pattern, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Pair, Region, Setup, Side};
+use crate::testing::{Delivery, Pair, Region, Setup, Side};
 use crate::{
     AccessFlags, PostError, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
@@ -114,11 +114,11 @@ fn what_is_repeated_is_executed_once() {
         let mut pair = Pair::new(|_, setup| allow(setup));
         let src = register_filled(&pair, Side::A, 8, 1);
         let dst = pair.node(Side::B).mem.register(8, RIGHTS);
-        pair.set_network(move |transit| {
-            if transit.from == Side::B && transit.index == lost {
-                return Fate::Drop;
+        pair.set_network(move |event| {
+            if event.from == Side::B && event.index == lost {
+                return Delivery::Drop;
             }
-            Fate::Deliver
+            Delivery::Deliver
         });
         pair.send(Side::A, 1, store(&dst), &[src.sge()]);
         pair.send(Side::A, 2, flush_of(&dst, 8, Selectivity::Range), &[]);
@@ -270,16 +270,16 @@ fn an_answer_with_data_is_none() {
         let mut pair = Pair::new(|_, setup| allow(setup));
         let src = register(&pair, Side::A, 8);
         let dst = pair.node(Side::B).mem.register(8, RIGHTS);
-        pair.set_network(|transit| {
-            if transit.from == Side::A {
-                return Fate::Deliver;
+        pair.set_network(|event| {
+            if event.from == Side::A {
+                return Delivery::Deliver;
             }
-            let mut headers = *transit.packet.headers();
+            let mut headers = *event.packet.headers();
             let mut bytes = vec![0; headers.len()];
             headers.bth.pad_count = 0;
             headers.emit(&mut bytes).unwrap();
             bytes.extend([1, 2, 3, 4, 0, 0, 0, 0]);
-            Fate::Replace(bytes)
+            Delivery::Replace(bytes)
         });
         match op {
             0 => pair.send(Side::A, 1, store(&dst), &[src.sge()]),

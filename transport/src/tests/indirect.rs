@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use rocade_wire::{Lkey, Rkey};
 
 use super::{PMTU, operations, pattern, read, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Pair, Region, Side};
+use crate::testing::{Delivery, Pair, Region, Side};
 use crate::{
     AccessFlags, Block, Fill, Indirect, Layout, Operands, PostError, QpState, QpType, Remap,
     SendFlags, SendOp, SendWr, Sge, WcStatus,
@@ -164,7 +164,7 @@ fn it_takes_effect_in_its_turn() {
         let here = register_filled(&pair, Side::A, 64, 1);
         let there = register(&pair, Side::B, 64);
         let key = through(pair.node(Side::A).mem.create_indirect(2), 32);
-        pair.set_network(|_| Fate::Drop);
+        pair.set_network(|_| Delivery::Drop);
         pair.send(Side::A, 1, read(&there), &[here.part(0, 8)]);
         let fence = if fenced {
             SendFlags::FENCE

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use rocade_wire::{Bth, DcHello, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, Service};
 
 use super::{ALL, operations, register, register_filled, statuses, write};
-use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
+use crate::testing::{Delivery, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
     AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpAttr, QpAttrMask, QpState,
     QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WideOperand,
@@ -153,12 +153,12 @@ fn a_duplicate_is_answered_and_not_executed() {
         let result = register(&pair, Side::A, 64);
         let there = register(&pair, Side::B, 64);
         let mut left = 3;
-        pair.set_network(move |transit| {
-            if transit.from == Side::B && left > 0 {
+        pair.set_network(move |event| {
+            if event.from == Side::B && left > 0 {
                 left -= 1;
-                return Fate::Drop;
+                return Delivery::Drop;
             }
-            Fate::Deliver
+            Delivery::Deliver
         });
         let add = MaskedOp::FetchAdd {
             add: [5; 4],
@@ -255,13 +255,13 @@ fn a_peer_is_asked_before_the_first_one() {
         };
         // The probe is lost, and then its answer.
         let mut lost = 0;
-        pair.set_network(move |transit| {
-            let is_hello = transit.packet.headers().deth.is_some();
+        pair.set_network(move |event| {
+            let is_hello = event.packet.headers().deth.is_some();
             lost += u32::from(is_hello);
             if is_hello && lost < 3 {
-                Fate::Drop
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         pair.send(Side::A, 1, write(&there), &[result.part(0, 8)]);
@@ -295,9 +295,9 @@ fn a_peer_is_asked_before_the_first_one() {
 fn a_peer_that_is_not_rocade_gets_none() {
     let mut pair = connected(QpType::Rc);
     pair.node_mut(Side::A).qp.set_vendor_ops(false);
-    pair.set_network(|transit| match transit.packet.headers().deth {
-        Some(_) => Fate::Drop,
-        None => Fate::Deliver,
+    pair.set_network(|event| match event.packet.headers().deth {
+        Some(_) => Delivery::Drop,
+        None => Delivery::Deliver,
     });
     let result = register(&pair, Side::A, 64);
     let there = register(&pair, Side::B, 64);
@@ -428,12 +428,12 @@ fn results_have_the_length_that_was_asked_for() {
         let mut answers = model.trace().iter().filter(|sent| sent.from == Side::B);
         let wrong = answers.find(|sent| is_result(&sent.bytes)).unwrap();
         let wrong = wrong.bytes.clone();
-        pair.set_network(move |transit| {
-            let is_answer = transit.from == Side::B && !transit.packet.payload().is_empty();
+        pair.set_network(move |event| {
+            let is_answer = event.from == Side::B && !event.packet.payload().is_empty();
             if is_answer {
-                Fate::Replace(wrong.clone())
+                Delivery::Replace(wrong.clone())
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         try_post(&mut pair, (&there, log_size), op(1), &[result.sge()]).unwrap();

@@ -8,7 +8,7 @@ use rocade_wire::{Gid, Operation, Pkey};
 use super::{
     PMTU, Request, operations, pattern, read, register, register_filled, send, statuses, write,
 };
-use crate::testing::{Fate, Pair, Setup, Side, context};
+use crate::testing::{Delivery, Pair, Setup, Side, context};
 use crate::{
     AddressVector, DropReason, ModifyError, QpAttr, QpAttrMask, QpEvent, QpState, QpType, SendOp,
     WcStatus,
@@ -145,15 +145,15 @@ fn a_path_that_fails_is_replaced() {
         let result = register(&pair, Side::A, 8);
         let back = register(&pair, Side::A, 5 * PMTU);
         let mut left = dies_at;
-        pair.set_network(move |transit| {
-            if is_alternate(transit.from, transit.path) {
-                return Fate::Deliver;
+        pair.set_network(move |event| {
+            if is_alternate(event.from, event.path) {
+                return Delivery::Deliver;
             }
             if left == 0 {
-                return Fate::Drop;
+                return Delivery::Drop;
             }
             left -= 1;
-            Fate::Deliver
+            Delivery::Deliver
         });
         let add = SendOp::FetchAdd {
             va: counter.addr,
@@ -189,7 +189,7 @@ fn a_path_that_fails_is_replaced() {
 fn the_alternate_path_has_its_own_retries() {
     let mut pair = armed();
     let (src, dst) = (register(&pair, Side::A, 9), register(&pair, Side::B, 9));
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&dst), &[src.sge()]);
     pair.run();
     let expected = [(1, WcStatus::RetryExcErr)];
@@ -211,7 +211,7 @@ fn a_path_that_dies_too_early_is_fatal() {
     let mut pair = Pair::new(two_ports);
     rearm(&mut pair);
     let (src, dst) = (register(&pair, Side::A, 9), register(&pair, Side::B, 9));
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&dst), &[src.sge()]);
     pair.run();
     let expected = [(1, WcStatus::RetryExcErr)];
@@ -465,15 +465,15 @@ fn half_a_read_is_enough() {
     let src = register_filled(&pair, Side::B, 8 * PMTU, 4);
     let dst = register(&pair, Side::A, 8 * PMTU);
     let mut left = 3;
-    pair.set_network(move |transit| {
-        if transit.from == Side::A || is_alternate(transit.from, transit.path) {
-            return Fate::Deliver;
+    pair.set_network(move |event| {
+        if event.from == Side::A || is_alternate(event.from, event.path) {
+            return Delivery::Deliver;
         }
         if left == 0 {
-            return Fate::Drop;
+            return Delivery::Drop;
         }
         left -= 1;
-        Fate::Deliver
+        Delivery::Deliver
     });
     pair.send(Side::A, 1, read(&src), &[dst.sge()]);
     pair.run();

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use rocade_wire::Operation;
 
 use super::{PMTU, operations, pattern, read, register, register_filled, send, statuses, write};
-use crate::testing::{Fate, Pair, Region, Side};
+use crate::testing::{Delivery, Pair, Region, Side};
 use crate::{QpEvent, QpState, SendOp, WcStatus};
 
 const OK: WcStatus = WcStatus::Success;
@@ -75,7 +75,11 @@ fn what_was_lost_before_it_is_repeated_first() {
     let mut left = 7;
     pair.set_network(move |_| {
         left -= 1;
-        if left >= 0 { Fate::Drop } else { Fate::Deliver }
+        if left >= 0 {
+            Delivery::Drop
+        } else {
+            Delivery::Deliver
+        }
     });
     pair.send(Side::A, 1, send(), &[good.sge()]);
     pair.send(Side::A, 2, send(), &[bad.sge()]);
@@ -161,11 +165,11 @@ fn a_repeated_read_of_memory_that_is_gone_is_dropped() {
         let src = register_filled(&pair, Side::B, packets * PMTU, 2);
         let dst = register(&pair, Side::A, packets * PMTU);
         // The answer is lost.
-        pair.set_network(|transit| {
-            if transit.from == Side::B {
-                Fate::Drop
+        pair.set_network(|event| {
+            if event.from == Side::B {
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         pair.send(Side::A, 1, read(&src), &[dst.sge()]);

@@ -9,16 +9,16 @@ use super::errors::response;
 use super::{
     PMTU, PSN, operations, pattern, read, register, register_filled, send, statuses, write,
 };
-use crate::testing::{Fate, Pair, Side, Transit};
+use crate::testing::{Delivery, PacketEvent, Pair, Side};
 use crate::{DropReason, QpState, SendOp, WcStatus};
 
 /// Drops the packets of `from` with these numbers, counted from 0.
 fn lose(pair: &mut Pair, from: Side, indices: &'static [usize]) {
-    pair.set_network(move |transit: &Transit<'_>| {
-        if transit.from == from && indices.contains(&transit.index) {
-            Fate::Drop
+    pair.set_network(move |event: &PacketEvent<'_>| {
+        if event.from == from && indices.contains(&event.index) {
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
 }
@@ -39,7 +39,7 @@ const OK: WcStatus = WcStatus::Success;
 #[test]
 fn an_acknowledgement_ends_the_wait_for_a_receiver() {
     let mut pair = Pair::default();
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, send(), &[]);
     pair.drain_both();
     let rnr_nak = response(Operation::Acknowledge, 0, 0x20 | 12);
@@ -110,7 +110,7 @@ fn retry_cnt_counts_retries() {
             setup.attr.timeout = 10;
         });
         let (src, dst) = (register(&pair, Side::A, 9), register(&pair, Side::B, 9));
-        pair.set_network(|_| Fate::Drop);
+        pair.set_network(|_| Delivery::Drop);
         pair.send(Side::A, 1, write(&dst), &[src.sge()]);
         pair.send(Side::A, 2, read(&dst), &[src.sge()]);
         pair.recv(Side::A, 3, &[]);
@@ -137,7 +137,7 @@ fn retry_cnt_counts_retries() {
 #[test]
 fn timeout_0_waits_forever() {
     let mut pair = Pair::new(|_, setup| setup.attr.timeout = 0);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, send(), &[]);
     pair.run();
     assert_eq!(pair.take_completions(Side::A), []);
@@ -157,9 +157,9 @@ fn progress_reloads_the_retry_counter() {
     // Every other packet of A is lost.
     pair.set_network(|t| {
         if t.from == Side::A && t.index % 2 == 0 {
-            Fate::Drop
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     for id in 0..10 {
@@ -241,9 +241,9 @@ fn a_receiver_that_is_not_ready_is_alive() {
     });
     pair.set_network(|t| {
         if t.index % 4 == 3 {
-            Fate::Drop
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     pair.send(Side::A, 1, send(), &[]);
@@ -263,9 +263,9 @@ fn a_read_resumes_where_a_response_is_missing() {
         let dst = register(&pair, Side::A, 4 * PMTU);
         pair.set_network(move |t| {
             if t.from == Side::B && t.index == lost {
-                Fate::Drop
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         pair.send(Side::A, 1, read(&src), &[dst.sge()]);
@@ -395,7 +395,7 @@ fn late_and_early_responses_are_dropped() {
     pair.send(Side::A, 1, write(&dst), &[]);
     pair.run();
     pair.send(Side::A, 2, write(&dst), &[]);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.drain_both();
     for syndrome in [0x1f, 0x60, 0x61, 0x62, 0x63, 0x21] {
         pair.inject(Side::A, &response(Operation::Acknowledge, 0, syndrome));
@@ -420,7 +420,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
     let mut pair = Pair::new(|_, setup| setup.attr.timeout = 10);
     let src = register(&pair, Side::A, 4 * PMTU);
     let dst = register(&pair, Side::B, 4 * PMTU);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&dst), &[src.part(0, 1)]);
     pair.send(Side::A, 2, write(&dst), &[src.sge()]);
     pair.run_for(1_000_000);
@@ -443,7 +443,7 @@ fn an_acknowledgement_in_mid_message_completes_nothing() {
 #[test]
 fn duplicates_are_harmless() {
     let mut pair = Pair::default();
-    pair.set_network(|_| Fate::Copies(vec![0, 50]));
+    pair.set_network(|_| Delivery::Copies(vec![0, 50]));
     let src = register_filled(&pair, Side::A, 3000, 1);
     let dst = register(&pair, Side::B, 3000);
     pair.recv(Side::B, 1, &[dst.sge()]);
@@ -482,9 +482,9 @@ fn nonsense_in_place_of_a_packet_is_survived() {
             let mut bytes = t.packet.as_bytes().to_vec();
             bytes[byte] ^= 1 << (t.index % 8);
             if t.index % 3 == 1 && rocade_wire::Packet::parse(&bytes).is_ok() {
-                Fate::Replace(bytes)
+                Delivery::Replace(bytes)
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         pair.send(Side::A, 1, write(&dst), &[src.sge()]);
@@ -509,9 +509,9 @@ fn a_read_response_reloads_the_rnr_counter() {
         let syndrome = t.packet.headers().aeth.map(|aeth| aeth.syndrome);
         let plain = t.packet.bth().opcode.operation() == Some(Operation::Acknowledge);
         if plain && matches!(syndrome, Some(Syndrome::Ack(_))) {
-            Fate::Drop
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     pair.run_for(1_000_000);
@@ -544,7 +544,7 @@ fn a_late_acknowledgement_is_no_reason_to_send_everything_again() {
     // The peer sleeps for 100 ms. Then it handles all packets that have arrived.
     pair.set_network(|t| {
         let until = 100_000_000_u64;
-        Fate::Copies(vec![until.saturating_sub(t.time.as_ns())])
+        Delivery::Copies(vec![until.saturating_sub(t.time.as_ns())])
     });
     pair.send(Side::A, 1, write(&dst), &[src.part(0, 10 * PMTU)]);
     pair.send(
@@ -581,9 +581,9 @@ fn what_was_lost_before_a_timeout_is_sent_again() {
             pair.recv(Side::B, 0, &[]);
             pair.set_network(move |t| {
                 if t.from == Side::A && (8 - lost..8).contains(&t.index) {
-                    Fate::Drop
+                    Delivery::Drop
                 } else {
-                    Fate::Deliver
+                    Delivery::Deliver
                 }
             });
             pair.send(Side::A, 1, write(&dst), &[src.part(0, 5 * PMTU)]);
@@ -613,7 +613,7 @@ fn what_was_lost_before_a_timeout_is_sent_again() {
 fn a_packet_may_get_lost_twice() {
     let mut pair = Pair::default();
     let dst = register(&pair, Side::B, 8);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     for wr_id in 0..3 {
         pair.send(Side::A, wr_id, write(&dst), &[]);
     }

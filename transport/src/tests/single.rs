@@ -10,7 +10,7 @@ use super::states::NO_MORE;
 use super::{
     PMTU, PSN, Request, answers, operations, pattern, read, register, send, statuses, write,
 };
-use crate::testing::{Fate, Pair, Side, context};
+use crate::testing::{Delivery, Pair, Side, context};
 use crate::{
     AccessFlags, DropReason, ModifyContext, PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState,
     WcStatus,
@@ -48,7 +48,7 @@ fn transmissions(pair: &Pair) -> Vec<u64> {
 
 fn into_the_void(pair: &mut Pair) -> Vec<u64> {
     let dst = register(pair, Side::B, 8);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&dst), &[]);
     pair.run();
     let completions = pair.take_completions(Side::A);
@@ -103,7 +103,7 @@ fn max_rd_atomic_alone() {
         };
         change(&mut pair, Side::A, QpAttrMask::MAX_QP_RD_ATOMIC, attr);
         let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
-        pair.set_network(|_| Fate::Drop);
+        pair.set_network(|_| Delivery::Drop);
         for id in 0..6 {
             pair.send(Side::A, id, read(&there), &[here.sge()]);
         }

@@ -9,7 +9,7 @@ use rocade_wire::Operation;
 use super::responder::answer;
 use super::states::NO_MORE;
 use super::{ALL, PMTU, Request, pattern, register_filled, send, statuses};
-use crate::testing::{Fate, Pair, Region, Side, TestMemory, TestSrq};
+use crate::testing::{Delivery, Pair, Region, Side, TestMemory, TestSrq};
 use crate::{AccessFlags, PdTag, PostError, QpAttr, QpEvent, QpState, Time, WcStatus};
 
 use Operation::{SendFirst, SendLast, SendMiddle, SendOnly, WriteOnlyImm};
@@ -164,12 +164,12 @@ fn what_is_repeated_takes_no_second_receive() {
         post(&srq, wr_id, &region);
     }
     let src = register_filled(&pair, Side::A, 3 * PMTU, 3);
-    pair.set_network(|transit| {
-        let of_peer = transit.from == Side::B && transit.index % 3 == 0;
-        if of_peer || transit.index % 5 == 1 {
-            Fate::Drop
+    pair.set_network(|event| {
+        let of_peer = event.from == Side::B && event.index % 3 == 0;
+        if of_peer || event.index % 5 == 1 {
+            Delivery::Drop
         } else {
-            Fate::Copies(vec![0, 20_000])
+            Delivery::Copies(vec![0, 20_000])
         }
     });
     for wr_id in 0..8 {

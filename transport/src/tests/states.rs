@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use super::{
     PMTU, Request, answers, operations, read, register, register_filled, send, statuses, write,
 };
-use crate::testing::{Fate, Pair, Setup, Side, context};
+use crate::testing::{Delivery, Pair, Setup, Side, context};
 use crate::{
     ModifyError, PostError, Qp, QpAttr, QpAttrMask, QpEvent, QpState, SendFlags, SendWr, Time,
     WcStatus,
@@ -127,14 +127,14 @@ fn entering_the_error_state_flushes_everything_in_order() {
     pair.send(Side::B, 1, send(), &[region.sge()]);
     pair.set_network(|t| {
         if t.packet.bth().psn.get() & 1 == 0 {
-            Fate::Deliver
+            Delivery::Deliver
         } else {
-            Fate::Drop
+            Delivery::Drop
         }
     });
     pair.run_for(10_000);
     assert_eq!(pair.node(Side::A).mem.writes(), 1);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     for wr_id in 0..3 {
         let wr = SendWr {
             wr_id,
@@ -162,7 +162,7 @@ fn entering_the_error_state_flushes_everything_in_order() {
 fn reset_forgets_everything() {
     let mut pair = Pair::default();
     let region = register_filled(&pair, Side::B, 100, 1);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, write(&region), &[]);
     pair.recv(Side::A, 2, &[]);
     pair.drain_both();
@@ -235,7 +235,7 @@ fn sqd_finishes_what_was_started() {
     let len = 200_000;
     let here = register(&pair, Side::A, len);
     let there = register(&pair, Side::B, len);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     // More than the window holds: it is in flight when the QP is drained.
     pair.send(Side::A, 1, write(&there), &[here.sge()]);
     pair.drain_both();

@@ -11,7 +11,7 @@ use core::net::IpAddr;
 use rocade_wire::{Bth, Deth, Headers, ImmDt, Opcode, Operation, Packet, Psn, Qkey, Qpn, Service};
 
 use super::{PMTU, pattern, read, register, register_filled, send, statuses, write};
-use crate::testing::{CONTEXT_MTU, Fate, Pair, Setup, Side, TestMemory, context};
+use crate::testing::{CONTEXT_MTU, Delivery, Pair, Setup, Side, TestMemory, context};
 use crate::{
     AccessFlags, AckPlacement, Destination, DropReason, ImmOrInv, PacketMeta, PostError, QpAttr,
     QpAttrMask, QpEvent, QpState, QpType, RouteTag, SendFlags, SendOp, SendWr, Sge, Time, TxBuffer,

@@ -7,7 +7,7 @@ use rocade_wire::{Ieth, Operation, Rkey};
 
 use super::{ALL, PMTU, Request, answers, operations, pattern, read, register, register_filled};
 use super::{send, statuses};
-use crate::testing::{Fate, Pair, Region, Side, TestMemory};
+use crate::testing::{Delivery, Pair, Region, Side, TestMemory};
 use crate::{
     AccessFlags, Accessor, Bind, ImmOrInv, Memory, PostError, QpAttr, QpAttrMask, QpEvent, QpState,
     QpType, RemoteAccess, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus, WindowKind,
@@ -123,7 +123,7 @@ fn local_operations_complete_in_their_turn() {
     let keys: Vec<Rkey> = (0..4)
         .map(|_| next(mem.alloc_window(WindowKind::Type2)))
         .collect();
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::A, 1, super::write(&there), &[region.sge()]);
     for (wr_id, rkey) in (2..).zip(&keys[..3]) {
         let flags = if wr_id == 3 {
@@ -173,7 +173,7 @@ fn a_local_invalidation_waits_for_all_before_it() {
     let mut pair = Pair::default();
     let (region, rkey) = bound(&mut pair, 8);
     let there = register(&pair, Side::A, 8);
-    pair.set_network(|_| Fate::Drop);
+    pair.set_network(|_| Delivery::Drop);
     pair.send(Side::B, 1, super::write(&there), &[region.sge()]);
     pair.send(Side::B, 2, SendOp::Invalidate { rkey }, &[]);
     pair.send(Side::B, 3, super::write(&there), &[region.sge()]);
@@ -205,7 +205,7 @@ fn a_fenced_bind_waits_for_reads() {
         let region = windowed(&pair, Side::A, 8);
         let there = register(&pair, Side::B, 8);
         let rkey = next(pair.node(Side::A).mem.alloc_window(WindowKind::Type2));
-        pair.set_network(|_| Fate::Drop);
+        pair.set_network(|_| Delivery::Drop);
         pair.send(Side::A, 1, read(&there), &[region.sge()]);
         let fence = if fenced {
             SendFlags::FENCE
@@ -265,7 +265,11 @@ fn what_fails_is_reported_in_its_turn_and_ends_the_qp() {
             let mut left = lost;
             pair.set_network(move |_| {
                 left -= 1;
-                if left >= 0 { Fate::Drop } else { Fate::Deliver }
+                if left >= 0 {
+                    Delivery::Drop
+                } else {
+                    Delivery::Deliver
+                }
             });
             pair.send(Side::A, 1, super::write(&there), &[region.sge()]);
             pair.send(Side::A, 2, op, &[]);
@@ -428,9 +432,9 @@ fn a_repeated_send_frees_nothing_again() {
     let src = register(&pair, Side::A, 8);
     pair.recv(Side::B, 1, &[dst.sge()]);
     // The ACK is lost.
-    pair.set_network(|transit| match transit.from {
-        Side::A => Fate::Deliver,
-        Side::B => Fate::Drop,
+    pair.set_network(|event| match event.from {
+        Side::A => Delivery::Deliver,
+        Side::B => Delivery::Drop,
     });
     pair.send(Side::A, 1, SendOp::SendInv { rkey }, &[src.sge()]);
     pair.run_until(|pair| !pair.node(Side::B).completions.is_empty());
@@ -623,9 +627,9 @@ fn retransmission_passes_over_what_was_executed() {
         pair.set_network(move |_| {
             index += 1;
             if index == lost + 1 {
-                Fate::Drop
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         pair.send(Side::A, 1, bind(keys[0], &region), &[]);

@@ -14,7 +14,7 @@ use super::{
     ALL, PMTU, PSN, Request, operations, pattern, read, register, register_filled, send, statuses,
     write,
 };
-use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
+use crate::testing::{Delivery, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
     CompleteTo, DropReason, PdTag, PostError, QpAttr, QpEvent, QpState, QpType, SendOp, SendWr,
     Srqn, Time, WcOpcode, WcStatus,
@@ -181,10 +181,10 @@ fn loss_is_repaired() {
             rig.post(0, wr_id);
         }
         let Rig { pair, region, .. } = &mut rig;
-        pair.set_network(move |transit| match (transit.index * 7 + seed) % 11 {
-            0 => Fate::Drop,
-            1 => Fate::Copies(vec![0, 90_000]),
-            _ => Fate::Deliver,
+        pair.set_network(move |event| match (event.index * 7 + seed) % 11 {
+            0 => Delivery::Drop,
+            1 => Delivery::Copies(vec![0, 90_000]),
+            _ => Delivery::Deliver,
         });
         for n in 0..3 {
             pair.send_to(Side::A, ONE, n * 3, send(), &[src.sge()]);

@@ -59,11 +59,11 @@ fn trips(wait: Wait, len: usize, count: u32, port: u16) -> io::Result<Vec<f64>> 
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let warm_up = count / 10;
     let mut halves = Vec::new();
-    for trip in 0..count + warm_up {
+    for event in 0..count + warm_up {
         let began = Instant::now();
         end.send(to)?;
         end.receive()?;
-        if trip >= warm_up {
+        if event >= warm_up {
             halves.push(began.elapsed().as_secs_f64() * 1e6 / 2.0);
         }
     }

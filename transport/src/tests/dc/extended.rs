@@ -61,9 +61,9 @@ fn masked_atomics_of_every_size() {
     fabric.set_network(move |_| {
         count += 1;
         if count % 3 == 0 {
-            Fate::Drop
+            Delivery::Drop
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     });
     let result = region(&fabric, dci, 256);

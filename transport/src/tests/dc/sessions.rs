@@ -76,7 +76,7 @@ fn only_the_answer_of_the_peer_that_was_asked_counts() {
     let (mut fabric, dci, dcts) = star(1);
     let (a, b) = (region(&fabric, dci, 64), region(&fabric, dcts[0], 64));
     let to = fabric.to(dci, dcts[0], KEY);
-    fabric.set_network(|_| Fate::Drop);
+    fabric.set_network(|_| Delivery::Drop);
     fabric.post(dci, to, 1, write(&b, 0), &[a.part(0, 8)]);
     let answer = hello_bytes(fabric.node(dci).qp.qp_num(), Qpn::new(9), DcHello::Answer);
     let mut of_others = answer.clone();
@@ -182,13 +182,13 @@ fn a_lost_start_is_repeated_at_once() {
     let (mut fabric, dci, dcts) = star(1);
     let (a, b) = (region(&fabric, dci, 8192), region(&fabric, dcts[0], 8192));
     let mut lost = false;
-    fabric.set_network(move |trip| {
-        let is_start = trip.packet.headers().dceth.is_some_and(|eth| eth.start);
+    fabric.set_network(move |event| {
+        let is_start = event.packet.headers().dceth.is_some_and(|eth| eth.start);
         if is_start && !lost {
             lost = true;
-            return Fate::Drop;
+            return Delivery::Drop;
         }
-        Fate::Deliver
+        Delivery::Deliver
     });
     let to = fabric.to(dci, dcts[0], KEY);
     fabric.post(dci, to, 1, write(&b, 0), &[a.part(0, 8192)]);
@@ -425,9 +425,13 @@ fn hostile_packets_have_no_effect() {
     // The responses are not of the session, or not from its target.
     let a = region(&fabric, dci, 64);
     let to = fabric.to(dci, dct, KEY);
-    fabric.set_network(|trip| {
-        let is_ack = trip.packet.headers().aeth.is_some();
-        if is_ack { Fate::Drop } else { Fate::Deliver }
+    fabric.set_network(|event| {
+        let is_ack = event.packet.headers().aeth.is_some();
+        if is_ack {
+            Delivery::Drop
+        } else {
+            Delivery::Deliver
+        }
     });
     fabric.post(dci, to, 1, write(&b, 0), &[a.part(0, 8)]);
     fabric.run_for(MS);
@@ -542,10 +546,10 @@ fn no_resources_is_a_reason_to_wait() {
     let (mut fabric, dci, dcts) = star(1);
     let (a, b) = (region(&fabric, dci, 64), region(&fabric, dcts[0], 64));
     let mut refusals = 3;
-    fabric.set_network(move |trip| {
-        let headers = trip.packet.headers();
+    fabric.set_network(move |event| {
+        let headers = event.packet.headers();
         if headers.aeth.is_none() || refusals == 0 {
-            return Fate::Deliver;
+            return Delivery::Deliver;
         }
         refusals -= 1;
         let mut nak = *headers;
@@ -553,7 +557,7 @@ fn no_resources_is_a_reason_to_wait() {
             syndrome: Syndrome::Nak(NakCode::Reserved(DcRespEth::NAK_NO_RESOURCES)),
             msn: Msn::new(0),
         });
-        Fate::Replace(packet(&nak, &[]))
+        Delivery::Replace(packet(&nak, &[]))
     });
     let to = fabric.to(dci, dcts[0], KEY);
     let before = fabric.now();

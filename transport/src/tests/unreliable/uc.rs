@@ -54,11 +54,11 @@ fn uc_messages_arrive_in_every_size_without_an_answer() {
 fn uc_a_message_that_lost_a_packet_gives_its_receive_to_the_next() {
     for lost in 0..4 {
         let mut pair = uc();
-        pair.set_network(move |transit| {
-            if transit.index == lost {
-                Fate::Drop
+        pair.set_network(move |event| {
+            if event.index == lost {
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         let src = register_filled(&pair, Side::A, 4 * PMTU, 1);
@@ -90,11 +90,11 @@ fn uc_a_message_that_lost_a_packet_gives_its_receive_to_the_next() {
 fn uc_a_write_that_lost_a_packet_is_not_reported() {
     for lost in 0..3 {
         let mut pair = uc();
-        pair.set_network(move |transit| {
-            if transit.index == lost {
-                Fate::Drop
+        pair.set_network(move |event| {
+            if event.index == lost {
+                Delivery::Drop
             } else {
-                Fate::Deliver
+                Delivery::Deliver
             }
         });
         let src = register_filled(&pair, Side::A, 3 * PMTU, 1);

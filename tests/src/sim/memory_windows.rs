@@ -14,11 +14,11 @@ use rocade_transport::{
 use rocade_wire::{Psn, Rkey};
 
 use super::flow::Kind;
-use super::network::{Faults, Network};
+use super::network::{Faults, SimNetwork};
 use super::queue::Queue;
 use super::rng::{Rng, payload};
 use super::scenario::Scenario;
-use super::upheaval::Upheaval;
+use super::state_changes::StateChange;
 
 /// What a buffer holds while it is not lent.
 const IDLE: u8 = 0xee;
@@ -27,7 +27,7 @@ const MAX_LEN: u32 = 9000;
 const QUEUE: u64 = 256;
 /// What a seed stands for.
 #[derive(Clone, Debug)]
-pub struct Lending {
+pub struct MemoryWindows {
     /// Network and attributes.
     pub scenario: Scenario,
     /// Windows in use at a time.
@@ -35,7 +35,7 @@ pub struct Lending {
     /// How often each is lent.
     pub rounds: u64,
     /// Who is stopped in the middle of it, and when, in virtual time.
-    pub stop: Option<(Side, u64, Upheaval)>,
+    pub stop: Option<(Side, u64, StateChange)>,
 }
 
 /// A window of B, with the memory that it opens.
@@ -66,7 +66,7 @@ struct Run {
     is_stopped: bool,
 }
 
-impl Lending {
+impl MemoryWindows {
     /// A random one.
     #[must_use]
     pub fn swarm(seed: u64, rounds: u64) -> Self {
@@ -86,13 +86,13 @@ impl Lending {
     /// One that is stopped in the middle.
     #[must_use]
     pub fn stopping(seed: u64) -> Self {
-        let mut lending = Self::swarm(seed, 20);
+        let mut memory_windows = Self::swarm(seed, 20);
         let mut rng = Rng::new(seed, 34);
-        lending.scenario.timeout = 10;
-        let at_ns = rng.below(100 * lending.scenario.latency_ns);
-        let how = rng.pick(&[Upheaval::Error, Upheaval::Destroy]);
-        lending.stop = Some((rng.pick(&Side::BOTH), at_ns, how));
-        lending
+        memory_windows.scenario.timeout = 10;
+        let at_ns = rng.below(100 * memory_windows.scenario.latency_ns);
+        let how = rng.pick(&[StateChange::Error, StateChange::Destroy]);
+        memory_windows.stop = Some((rng.pick(&Side::BOTH), at_ns, how));
+        memory_windows
     }
 
     /// Runs it, and returns how many packets were sent again.
@@ -106,8 +106,8 @@ impl Lending {
         let faults = Rc::new(RefCell::new(self.scenario.faults));
         let first_psns = self.scenario.first_psns.map(Psn::new);
         let pmtu = 128 << self.scenario.pmtu;
-        let mut network = Network::new(seed, Rc::clone(&faults), pmtu, first_psns);
-        pair.set_network(move |transit| network.decide(transit));
+        let mut network = SimNetwork::new(seed, Rc::clone(&faults), pmtu, first_psns);
+        pair.set_network(move |event| network.decide(event));
         let mut run = Run::new(seed, self.windows, &pair);
         for side in Side::BOTH {
             for wr_id in 0..QUEUE {
@@ -329,10 +329,10 @@ impl Run {
     }
 
     /// Puts a side into ERR, or destroys it.
-    fn stop(&mut self, pair: &mut Pair, (side, _, how): (Side, u64, Upheaval)) {
+    fn stop(&mut self, pair: &mut Pair, (side, _, how): (Side, u64, StateChange)) {
         self.deliver(pair);
         self.is_stopped = true;
-        if how == Upheaval::Destroy {
+        if how == StateChange::Destroy {
             pair.node_mut(side).qp.abandon();
         } else {
             let attr = QpAttr::default();

@@ -30,7 +30,7 @@ enum Extent {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct RequestLog {
     seed: u64,
     from: Side,
     messages: Vec<Message>,
@@ -54,7 +54,7 @@ pub(super) struct Ledger {
     images: [Vec<Vec<u8>>; 2],
 }
 
-impl Ledger {
+impl RequestLog {
     /// Draws the messages and registers their buffers.
     pub(super) fn new(seed: u64, from: Side, count: [usize; 2], pair: &Pair) -> Self {
         let mut rng = Rng::new(seed, 21 + from as u64);

@@ -51,7 +51,7 @@ impl Side {
 
 /// A packet that is about to be sent.
 #[derive(Debug)]
-pub struct Transit<'a> {
+pub struct PacketEvent<'a> {
     /// Time of transmission.
     pub time: Time,
     /// The sender.
@@ -66,7 +66,7 @@ pub struct Transit<'a> {
 
 /// The network's decision about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// The packet arrives after the latency.
     Deliver,
     /// The packet is lost.

@@ -17,7 +17,7 @@ use rocade_transport::{
 use rocade_wire::{Psn, Qpn};
 
 use super::flow::Kind;
-use super::network::{Faults, Network};
+use super::network::{Faults, SimNetwork};
 use super::queue::Queue;
 use super::rng::{Rng, payload};
 use super::scenario::Scenario;
@@ -26,7 +26,7 @@ const MAX_LEN: u32 = 3000;
 
 /// What a seed stands for.
 #[derive(Clone, Debug)]
-pub struct Relay {
+pub struct CrossChannelPlan {
     /// Network and attributes.
     pub scenario: Scenario,
     /// Messages there and back.
@@ -80,7 +80,7 @@ impl Release for Next {
 }
 
 struct Run<'r> {
-    relay: &'r Relay,
+    plan: &'r CrossChannelPlan,
     pair: Pair,
     received: Arc<AtomicU32>,
     released: Arc<AtomicU32>,
@@ -97,7 +97,7 @@ struct Run<'r> {
     sinks: Vec<Region>,
 }
 
-impl Relay {
+impl CrossChannelPlan {
     /// A random one.
     #[must_use]
     pub fn swarm(seed: u64, stops: bool) -> Self {
@@ -143,8 +143,8 @@ impl Relay {
 }
 
 impl<'r> Run<'r> {
-    fn new(relay: &'r Relay) -> Self {
-        let scenario = &relay.scenario;
+    fn new(plan: &'r CrossChannelPlan) -> Self {
+        let scenario = &plan.scenario;
         let mut pair = scenario.pair();
         let faults = Rc::new(RefCell::new(Faults {
             loss: scenario.faults.loss.min(20),
@@ -152,36 +152,36 @@ impl<'r> Run<'r> {
         }));
         let first_psns = scenario.first_psns.map(Psn::new);
         let pmtu = 128 << scenario.pmtu;
-        let mut network = Network::new(scenario.seed, faults, pmtu, first_psns);
+        let mut network = SimNetwork::new(scenario.seed, faults, pmtu, first_psns);
         let released = Arc::new(AtomicU32::new(1));
         let allowed = Arc::clone(&released);
-        pair.set_network(move |transit| {
-            if let Some(number) = transit.packet.headers().imm
-                && transit.from == Side::B
+        pair.set_network(move |event| {
+            if let Some(number) = event.packet.headers().imm
+                && event.from == Side::B
             {
                 let number = u32::from_be_bytes(number.0);
                 assert!(number < allowed.load(Ordering::Relaxed), "not released yet");
             }
-            network.decide(transit)
+            network.decide(event)
         });
         let gate = Arc::new(Gate::default());
         let recv_gate = Arc::new(Gate::default());
         pair.node_mut(Side::B).qp.manage(Managed {
             send: Some(Arc::clone(&gate)),
-            recv: relay.receives_are_managed.then(|| Arc::clone(&recv_gate)),
+            recv: plan.receives_are_managed.then(|| Arc::clone(&recv_gate)),
             ..Managed::default()
         });
         // A computes, but nobody releases what it has.
         pair.node_mut(Side::A).qp.manage(Managed::default());
         let regions = |side: Side| -> Vec<Region> {
             let mem = &pair.node(side).mem;
-            (0..relay.messages)
+            (0..plan.messages)
                 .map(|_| mem.register(MAX_LEN, AccessFlags::LOCAL_WRITE))
                 .collect()
         };
         let (sources, relayed, sinks) = (regions(Side::B), regions(Side::A), regions(Side::B));
         Self {
-            relay,
+            plan,
             received: Arc::default(),
             released,
             gate,
@@ -197,10 +197,10 @@ impl<'r> Run<'r> {
     }
 
     fn len(&self, message: u32) -> u32 {
-        let mut rng = Rng::new(self.relay.scenario.seed ^ u64::from(message), 42);
+        let mut rng = Rng::new(self.plan.scenario.seed ^ u64::from(message), 42);
         let longest = rng.pick(&[0, 64, MAX_LEN]);
         let len = rng.range_u32(0, longest);
-        if self.relay.sums {
+        if self.plan.sums {
             // Whole numbers, one at least.
             (len / 8 * 8).max(8)
         } else {
@@ -211,7 +211,7 @@ impl<'r> Run<'r> {
     /// What comes back of a message.
     fn echo(&self, message: u32) -> Vec<u8> {
         let bytes = self.bytes(message);
-        if !self.relay.sums {
+        if !self.plan.sums {
             return bytes;
         }
         let numbers = bytes.as_chunks::<8>().0.iter();
@@ -220,7 +220,7 @@ impl<'r> Run<'r> {
     }
 
     fn bytes(&self, message: u32) -> Vec<u8> {
-        payload(self.relay.scenario.seed, message.into(), self.len(message))
+        payload(self.plan.scenario.seed, message.into(), self.len(message))
     }
 
     fn post(&mut self, side: Side, op: SendOp, sge: Option<Sge>, operands: Option<Operands>) {
@@ -228,8 +228,8 @@ impl<'r> Run<'r> {
         let wr_id = queue.posted.len() as u64;
         // The last one is, so that all are accounted for.
         let steps = if side == Side::A { STEPS } else { 1 };
-        let total = steps * u64::from(self.relay.messages);
-        let signaled = self.relay.signaled || wr_id + 1 == total;
+        let total = steps * u64::from(self.plan.messages);
+        let signaled = self.plan.signaled || wr_id + 1 == total;
         queue.posted.push(signaled);
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, signaled);
@@ -247,7 +247,7 @@ impl<'r> Run<'r> {
     }
 
     fn post_everything(&mut self) {
-        for message in 0..self.relay.messages {
+        for message in 0..self.plan.messages {
             let index = message as usize;
             let (there, back) = (self.relayed[index], self.sinks[index]);
             self.pair.recv(Side::A, message.into(), &[there.sge()]);
@@ -272,7 +272,7 @@ impl<'r> Run<'r> {
                 op: CalcOp::Add,
                 located: false,
             });
-            let sum = self.relay.sums.then_some(sum);
+            let sum = self.plan.sums.then_some(sum);
             self.post(Side::A, send, Some(there.part(0, len)), sum);
             let (gate, released) = (Arc::clone(&self.gate), Arc::clone(&self.released));
             let next = Next(gate, released, message + 2);
@@ -331,7 +331,7 @@ impl<'r> Run<'r> {
         assert_eq!(completion.imm_or_inv, imm);
         let expected_len = match side {
             Side::A => self.len(message),
-            Side::B if self.relay.sums => 8,
+            Side::B if self.plan.sums => 8,
             Side::B => self.len(message),
         };
         assert_eq!(completion.byte_len, expected_len);
@@ -362,7 +362,7 @@ impl<'r> Run<'r> {
     }
 
     fn finish(self) -> Outcome {
-        let total = self.relay.messages;
+        let total = self.plan.messages;
         let mut outcome = Outcome::default();
         for side in Side::BOTH {
             let queue = &self.queues[side as usize];
@@ -380,7 +380,7 @@ impl<'r> Run<'r> {
             outcome.repeated += counters.retransmitted_packets;
         }
         outcome.echoed = self.received.load(Ordering::Relaxed);
-        let whole = self.relay.stop.is_none();
+        let whole = self.plan.stop.is_none();
         assert!(
             !whole || (outcome.echoed == total && outcome.ended == 0),
             "{outcome:?}"

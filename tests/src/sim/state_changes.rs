@@ -1,7 +1,7 @@
 //! State changes in mid-flow: a QP is drained, put into ERR, reset and connected again, or destroyed while both
 //! sides have messages on their way.
 //!
-//! What must hold then is judged from outside (`ledger.rs`): completions come once per request and in order, what is
+//! What must hold then is judged from outside (`request_log.rs`): completions come once per request and in order, what is
 //! reported as done has happened, what has happened is a beginning of what was asked for, and a QP that has stopped
 //! changes no memory any more.
 
@@ -10,15 +10,15 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::testing::{Delivery, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
 use rocade_transport::{
     AccessFlags, DELAYED_ACK_NS, QpAttr, QpAttrMask, QpEvent, QpState, QpType, Time,
 };
 use rocade_wire::{Operation, Psn};
 
-use super::ledger::Ledger;
-use super::network::{Faults, Network};
+use super::network::{Faults, SimNetwork};
 use super::paths::{Crossing, Detour, Paths};
+use super::request_log::RequestLog;
 use super::rng::Rng;
 use super::scenario::Receives;
 
@@ -28,7 +28,7 @@ const LIMIT: Time = Time::from_ns(600_000_000_000);
 
 /// What is done to a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upheaval {
+pub enum StateChange {
     /// SQD, an attribute, RTS.
     Drain,
     /// ERR.
@@ -39,7 +39,7 @@ pub enum Upheaval {
     Destroy,
 }
 
-impl Upheaval {
+impl StateChange {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Drain, Self::Error, Self::Reset, Self::Destroy];
 }
@@ -50,14 +50,14 @@ pub struct Plan {
     /// The seed.
     pub seed: u64,
     /// What is done.
-    pub upheaval: Upheaval,
+    pub state_change: StateChange,
     /// To whom.
     pub victim: Side,
     /// Where receives come from, and of which service the connection is.
     pub receives: Receives,
     /// When, in virtual time.
     pub at_ns: u64,
-    /// How much later the other side notices, where it has to ([`Upheaval::Reset`]).
+    /// How much later the other side notices, where it has to ([`StateChange::Reset`]).
     pub lag_ns: u64,
     /// Messages of each side, before and after.
     pub messages: [usize; 2],
@@ -107,14 +107,14 @@ impl Outcome {
 impl Plan {
     /// A random plan.
     #[must_use]
-    pub fn swarm(seed: u64, upheaval: Upheaval, receives: Receives) -> Self {
+    pub fn swarm(seed: u64, state_change: StateChange, receives: Receives) -> Self {
         let mut rng = Rng::new(seed, 11);
         let timeout = rng.range_u8(9, 12);
         let timeout_ns = 4096 << timeout;
         let latency_ns = rng.range(500, 50_000);
         Self {
             seed,
-            upheaval,
+            state_change,
             receives,
             victim: rng.pick(&Side::BOTH),
             at_ns: rng.below(40 * latency_ns),
@@ -165,11 +165,11 @@ impl Plan {
             .for_each(|side| run.post_receives(side));
         Side::BOTH.into_iter().for_each(|side| run.post_batch(side));
         run.until(Some(Time::from_ns(self.at_ns)));
-        match self.upheaval {
-            Upheaval::Drain => run.drain(),
-            Upheaval::Error => run.stop(false),
-            Upheaval::Destroy => run.stop(true),
-            Upheaval::Reset => run.reconnect(),
+        match self.state_change {
+            StateChange::Drain => run.drain(),
+            StateChange::Error => run.stop(false),
+            StateChange::Destroy => run.stop(true),
+            StateChange::Reset => run.reconnect(),
         }
         run.finish()
     }
@@ -244,11 +244,11 @@ struct Run<'a> {
     pair: Pair,
     setups: [Setup; 2],
     faults: Rc<RefCell<Faults>>,
-    network: Rc<RefCell<Network>>,
+    network: Rc<RefCell<SimNetwork>>,
     /// Of A and B.
     voices: Rc<[Cell<Voice>; 2]>,
     /// What A and B send, for each life of the connection.
-    ledgers: Vec<[Ledger; 2]>,
+    request_logs: Vec<[RequestLog; 2]>,
     /// In which of them A and B are.
     lives: [usize; 2],
     /// The shared receive queues of A and B.
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
         }
         let faults = Rc::new(RefCell::new(plan.faults));
         let psns = setups.each_ref().map(|setup| Psn::new(setup.attr.sq_psn));
-        let network = Network::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
+        let network = SimNetwork::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
         let network = Rc::new(RefCell::new(network));
         let voices: Rc<[Cell<Voice>; 2]> = Rc::default();
         let (decide, allowed) = (Rc::clone(&network), Rc::clone(&voices));
@@ -292,9 +292,9 @@ impl<'a> Run<'a> {
         let crossing = plan
             .detour
             .map(|detour| Crossing::new(detour, &dead, &mut pair));
-        pair.set_network(move |transit| {
-            let operation = transit.packet.bth().opcode.operation();
-            let (from, packet) = (transit.from, &transit.packet);
+        pair.set_network(move |event| {
+            let operation = event.packet.bth().opcode.operation();
+            let (from, packet) = (event.from, &event.packet);
             let may = match allowed[from as usize].get() {
                 Voice::Everything => true,
                 Voice::Responses => operation.is_some_and(Operation::is_response),
@@ -305,15 +305,15 @@ impl<'a> Run<'a> {
                 allowed[from as usize].set(Voice::Nothing);
             }
             assert!(may, "{from:?} has stopped, and sends {packet}");
-            let fate = decide.borrow_mut().decide(transit);
-            let (source, destination) = transit.path;
+            let delivery = decide.borrow_mut().decide(event);
+            let (source, destination) = event.path;
             match is_dead.get() {
-                Some(dead) if dead == source || dead == destination => Fate::Drop,
-                _ => fate,
+                Some(dead) if dead == source || dead == destination => Delivery::Drop,
+                _ => delivery,
             }
         });
-        let ledgers =
-            Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages_of(side), &pair));
+        let request_logs =
+            Side::BOTH.map(|side| RequestLog::new(plan.seed, side, plan.messages_of(side), &pair));
         Self {
             plan,
             pair,
@@ -321,7 +321,7 @@ impl<'a> Run<'a> {
             faults,
             network,
             voices,
-            ledgers: vec![ledgers],
+            request_logs: vec![request_logs],
             lives: [0; 2],
             shared,
             crossing,
@@ -331,30 +331,30 @@ impl<'a> Run<'a> {
     }
 
     /// What `side` sends in the life that it is in.
-    fn requests_of(&mut self, side: Side) -> &mut Ledger {
-        &mut self.ledgers[self.lives[side as usize]][side as usize]
+    fn requests_of(&mut self, side: Side) -> &mut RequestLog {
+        &mut self.request_logs[self.lives[side as usize]][side as usize]
     }
 
     fn post_receives(&mut self, side: Side) {
         let life = self.lives[side as usize];
-        self.ledgers[life][side.other() as usize].post_receives(&mut self.pair);
+        self.request_logs[life][side.other() as usize].post_receives(&mut self.pair);
     }
 
     fn post_batch(&mut self, side: Side) {
         let life = self.lives[side as usize];
-        self.ledgers[life][side as usize].post_batch(&mut self.pair);
+        self.request_logs[life][side as usize].post_batch(&mut self.pair);
     }
 
     /// Hands completions to the ledgers that they concern.
     fn collect(&mut self) {
         self.pair.drain_both();
         for side in Side::BOTH {
-            let ledgers = &mut self.ledgers[self.lives[side as usize]];
+            let request_logs = &mut self.request_logs[self.lives[side as usize]];
             for completion in self.pair.take_completions(side) {
                 if completion.is_send() {
-                    ledgers[side as usize].sent(&self.pair, &completion);
+                    request_logs[side as usize].sent(&self.pair, &completion);
                 } else {
-                    ledgers[side.other() as usize].received(&self.pair, &completion);
+                    request_logs[side.other() as usize].received(&self.pair, &completion);
                 }
             }
         }
@@ -427,8 +427,8 @@ impl<'a> Run<'a> {
         let victim = self.plan.victim;
         if destroy {
             self.pair.node_mut(victim).qp.abandon();
-            for ledger in &mut self.ledgers[0] {
-                ledger.close(&self.pair, victim);
+            for request_log in &mut self.request_logs[0] {
+                request_log.close(&self.pair, victim);
             }
         } else {
             let attr = QpAttr::default();
@@ -451,8 +451,8 @@ impl<'a> Run<'a> {
         let victim = self.plan.victim;
         let plan = self.plan;
         let fresh = Side::BOTH
-            .map(|side| Ledger::new(!plan.seed, side, plan.messages_of(side), &self.pair));
-        self.ledgers.push(fresh);
+            .map(|side| RequestLog::new(!plan.seed, side, plan.messages_of(side), &self.pair));
+        self.request_logs.push(fresh);
         self.begin_anew(victim);
         let before = self.requests_of(victim).progress();
         self.linger();
@@ -470,8 +470,8 @@ impl<'a> Run<'a> {
     }
 
     fn begin_anew(&mut self, side: Side) {
-        for ledger in &mut self.ledgers[0] {
-            ledger.close(&self.pair, side);
+        for request_log in &mut self.request_logs[0] {
+            request_log.close(&self.pair, side);
         }
         self.lives[side as usize] = 1;
         // It begins on the path of its first life.
@@ -533,7 +533,10 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self) -> Outcome {
-        let lives = matches!(self.plan.upheaval, Upheaval::Drain | Upheaval::Reset);
+        let lives = matches!(
+            self.plan.state_change,
+            StateChange::Drain | StateChange::Reset
+        );
         if lives {
             Side::BOTH
                 .into_iter()
@@ -545,13 +548,13 @@ impl<'a> Run<'a> {
             migrations: self.migrations,
             ..Outcome::default()
         };
-        let (last, earlier) = self.ledgers.split_last().expect("a life");
-        for ledger in earlier.iter().flatten() {
-            ledger.judge(&self.pair, 0);
-            ledger.check_closed(&self.pair);
+        let (last, earlier) = self.request_logs.split_last().expect("a life");
+        for request_log in earlier.iter().flatten() {
+            request_log.judge(&self.pair, 0);
+            request_log.check_closed(&self.pair);
         }
-        for (from, ledger) in Side::BOTH.into_iter().zip(last) {
-            let (done, cut_off) = ledger.judge(&self.pair, self.left(from.other()));
+        for (from, request_log) in Side::BOTH.into_iter().zip(last) {
+            let (done, cut_off) = request_log.judge(&self.pair, self.left(from.other()));
             outcome.done += done;
             outcome.cut_off += cut_off;
         }
