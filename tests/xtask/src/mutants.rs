@@ -146,8 +146,8 @@ mod tests {
             "--package rocade-emulator --test-package rocade-emulator --test-package rocade-libibverbs"
         );
         assert_eq!(
-            words("rocade-view"),
-            "--package rocade-view --test-package rocade-view"
+            words("rocade-sysfs-view"),
+            "--package rocade-sysfs-view --test-package rocade-sysfs-view"
         );
     }
 

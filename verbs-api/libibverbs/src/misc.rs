@@ -9,7 +9,7 @@ use std::{
 };
 
 use rocade_abi::IBV_FORK_UNNEEDED;
-use rocade_view::Node;
+use rocade_sysfs_view::Node;
 
 use crate::{
     ffi::{Errno, neg_verb},

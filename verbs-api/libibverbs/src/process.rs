@@ -17,7 +17,7 @@ use rocade_emulator::{
     Engine,
     config::{ConfigError, Settings, unknown_variables},
 };
-use rocade_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
+use rocade_sysfs_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
 use crate::{

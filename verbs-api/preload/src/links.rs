@@ -5,7 +5,7 @@ use std::ptr;
 
 use libc::ssize_t;
 
-use crate::paths::{PATH_MAX, lead, may_be_ours, stage, stage_prefix};
+use crate::paths::{PATH_MAX, lead, may_be_ours, staging_dir, staging_prefix};
 
 fn fail(errno: c_int) {
     // SAFETY: the address of this thread's errno.
@@ -22,7 +22,7 @@ unsafe fn strip(found: *mut c_char) {
     }
     // SAFETY: not NULL, so by contract terminated.
     let bytes = unsafe { CStr::from_ptr(found) }.to_bytes_with_nul();
-    let prefix = stage_prefix(&bytes[..bytes.len() - 1]);
+    let prefix = staging_prefix(&bytes[..bytes.len() - 1]);
     let left = bytes.len() - prefix;
     if prefix > 0 {
         // SAFETY: both ranges are within the string, and `copy` allows overlaps.
@@ -137,12 +137,12 @@ unsafe fn read_link(
     let Ok(count) = usize::try_from(found) else {
         return found;
     };
-    let stage_len = stage().len();
+    let staging_len = staging_dir().len();
     // SAFETY: libc has written this number of bytes.
     let start = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) };
-    if stage_len == 0
-        || count <= stage_len && count < len
-        || !stage().starts_with(&start[..stage_len.min(count)])
+    if staging_len == 0
+        || count <= staging_len && count < len
+        || !staging_dir().starts_with(&start[..staging_len.min(count)])
     {
         return found;
     }
@@ -174,7 +174,7 @@ unsafe fn read_link_apart(
         return found;
     };
     let target: &[u8] = &target[..found];
-    let target = &target[stage_prefix(target)..];
+    let target = &target[staging_prefix(target)..];
     let count = target.len().min(len);
     // SAFETY: `buf` has room for `len` bytes, by contract.
     unsafe { ptr::copy_nonoverlapping(target.as_ptr().cast(), buf, count) };
@@ -274,15 +274,15 @@ pub(crate) unsafe extern "C" fn realpath(
 /// directory the device is a link.
 ///
 /// # Safety
-/// As for `realpath`. `twin` must be the shadow path, and `next` libc's function.
+/// As for `realpath`. `shadow_path` must be the shadow path, and `next` libc's function.
 unsafe fn real_device(
     path: *const c_char,
-    twin: *const c_char,
+    shadow_path: *const c_char,
     resolved: *mut c_char,
     next: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char,
 ) -> *mut c_char {
-    // SAFETY: `twin` is terminated. With NULL, libc allocates the result for the caller.
-    let there = unsafe { next(twin, ptr::null_mut()) };
+    // SAFETY: `shadow_path` is terminated. With NULL, libc allocates the result for the caller.
+    let there = unsafe { next(shadow_path, ptr::null_mut()) };
     if there.is_null() {
         return there;
     }

@@ -30,25 +30,25 @@ const NET: &[u8] = b"/sys/class/net/";
 const CHAR_DEVICES: &[u8] = b"/dev/infiniband/";
 
 /// The name of the staging directory, which is set once before `main`.
-struct Stage {
+struct StagingDir {
     bytes: UnsafeCell<[u8; PATH_MAX]>,
     len: AtomicUsize,
 }
 
 // SAFETY: the bytes are written before `len` is set, by the only thread during the initialisation
 // of libraries, and never again.
-unsafe impl Sync for Stage {}
+unsafe impl Sync for StagingDir {}
 
-static STAGE: Stage = Stage {
+static STAGING_DIR: StagingDir = StagingDir {
     bytes: UnsafeCell::new([0; PATH_MAX]),
     len: AtomicUsize::new(0),
 };
 
 /// Returns the staging directory without a final `/`, or an empty slice if there is none.
-pub(crate) fn stage() -> &'static [u8] {
-    let len = STAGE.len.load(Ordering::Acquire);
+pub(crate) fn staging_dir() -> &'static [u8] {
+    let len = STAGING_DIR.len.load(Ordering::Acquire);
     // SAFETY: the first `len` bytes were written before `len`, and do not change.
-    unsafe { std::slice::from_raw_parts(STAGE.bytes.get().cast::<u8>(), len) }
+    unsafe { std::slice::from_raw_parts(STAGING_DIR.bytes.get().cast::<u8>(), len) }
 }
 
 /// Stores the staging directory, because the program may change its environment later.
@@ -64,9 +64,13 @@ extern "C" fn initialise() {
     if value.first() == Some(&b'/') && value.len() < PATH_MAX {
         // SAFETY: `len` is still 0, so that no thread reads the bytes. The value fits.
         unsafe {
-            std::ptr::copy_nonoverlapping(value.as_ptr(), STAGE.bytes.get().cast(), value.len());
+            std::ptr::copy_nonoverlapping(
+                value.as_ptr(),
+                STAGING_DIR.bytes.get().cast(),
+                value.len(),
+            );
         }
-        STAGE.len.store(value.len(), Ordering::Release);
+        STAGING_DIR.len.store(value.len(), Ordering::Release);
     }
 }
 
@@ -77,10 +81,10 @@ static INITIALISE: extern "C" fn() = initialise;
 /// A path, or its shadow path in the staging directory.
 pub(crate) struct Path {
     given: *const c_char,
-    twin: Option<Twin>,
+    shadow_path: Option<ShadowPath>,
 }
 
-struct Twin {
+struct ShadowPath {
     bytes: [u8; PATH_MAX],
     /// The start of the path: behind the name of the staging directory for a path that leaves the
     /// view by `..`. The host need not have the directories of such a path.
@@ -91,20 +95,24 @@ struct Twin {
 impl Path {
     /// Returns the path for libc's function.
     pub(crate) fn as_ptr(&self) -> *const c_char {
-        match &self.twin {
-            Some(twin) => twin.bytes[twin.start..].as_ptr().cast(),
+        match &self.shadow_path {
+            Some(shadow_path) => shadow_path.bytes[shadow_path.start..].as_ptr().cast(),
             None => self.given,
         }
     }
 
     /// Returns true if the path is redirected to the staging directory.
     pub(crate) fn is_ours(&self) -> bool {
-        self.twin.as_ref().is_some_and(|twin| twin.start == 0)
+        self.shadow_path
+            .as_ref()
+            .is_some_and(|shadow_path| shadow_path.start == 0)
     }
 
     /// Returns true for a device, which is a link in the staging directory.
     pub(crate) fn is_char_device(&self) -> bool {
-        self.twin.as_ref().is_some_and(|twin| twin.is_char_device)
+        self.shadow_path
+            .as_ref()
+            .is_some_and(|shadow_path| shadow_path.is_char_device)
     }
 }
 
@@ -116,7 +124,7 @@ impl Path {
 #[inline]
 pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
     // SAFETY: if it is not NULL there is at least the terminator.
-    if stage().is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
+    if staging_dir().is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
         return false;
     }
     // SAFETY: not NULL, so by contract terminated.
@@ -132,13 +140,16 @@ pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
 /// `path` must be NULL or a terminated string that lives as long as the result.
 pub(crate) unsafe fn lead(path: *const c_char) -> Path {
     // SAFETY: same contract.
-    let twin = if unsafe { may_be_ours(path) } {
+    let shadow_path = if unsafe { may_be_ours(path) } {
         // SAFETY: it is not NULL, so by contract terminated.
-        twin(stage(), unsafe { CStr::from_ptr(path) }.to_bytes())
+        shadow_path(staging_dir(), unsafe { CStr::from_ptr(path) }.to_bytes())
     } else {
         None
     };
-    Path { given: path, twin }
+    Path {
+        given: path,
+        shadow_path,
+    }
 }
 
 /// Redirects a path like [`lead`], for functions that list a directory. The staging directory has
@@ -153,7 +164,7 @@ pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
     if !led.is_ours() && unsafe { may_be_ours(path) } {
         // SAFETY: it is not NULL, so by contract terminated.
         let given = unsafe { CStr::from_ptr(path) }.to_bytes();
-        led.twin = twin_if(stage(), given, |plain, _| {
+        led.shadow_path = shadow_path_if(staging_dir(), given, |plain, _| {
             plain.strip_suffix(b"/").unwrap_or(plain) == CLASSES
         });
     }
@@ -161,31 +172,33 @@ pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
 }
 
 /// Returns the shadow path of a path of the view.
-fn twin(stage: &[u8], given: &[u8]) -> Option<Twin> {
-    twin_if(stage, given, |plain, whole| {
+fn shadow_path(staging_dir: &[u8], given: &[u8]) -> Option<ShadowPath> {
+    shadow_path_if(staging_dir, given, |plain, whole| {
         let ours = OURS.iter().any(|dir| is_below(plain, dir));
-        ours || is_device_of_interface(whole, stage.len(), stage.len() + plain.len())
+        ours || is_device_of_interface(whole, staging_dir.len(), staging_dir.len() + plain.len())
     })
 }
 
 /// Returns the shadow path if `is_ours` returns true for the normalised path and the shadow path
 /// that ends with it.
-fn twin_if(
-    stage: &[u8],
+fn shadow_path_if(
+    staging_dir: &[u8],
     given: &[u8],
     is_ours: impl Fn(&[u8], &[u8; PATH_MAX]) -> bool,
-) -> Option<Twin> {
+) -> Option<ShadowPath> {
     let mut bytes = [0; PATH_MAX];
-    bytes.get_mut(..stage.len())?.copy_from_slice(stage);
-    let (len, leaves_view) = tidy(given, bytes.get_mut(stage.len()..)?)?;
-    let len = stage.len() + len;
+    bytes
+        .get_mut(..staging_dir.len())?
+        .copy_from_slice(staging_dir);
+    let (len, leaves_view) = tidy(given, bytes.get_mut(staging_dir.len()..)?)?;
+    let len = staging_dir.len() + len;
     if len >= PATH_MAX {
         return None;
     }
-    let plain = &bytes[stage.len()..len];
+    let plain = &bytes[staging_dir.len()..len];
     if !is_ours(plain, &bytes) {
-        let start = stage.len();
-        return leaves_view.then_some(Twin {
+        let start = staging_dir.len();
+        return leaves_view.then_some(ShadowPath {
             bytes,
             start,
             is_char_device: false,
@@ -194,7 +207,7 @@ fn twin_if(
     let is_char_device = plain
         .strip_prefix(CHAR_DEVICES)
         .is_some_and(|name| !name.is_empty() && !name.contains(&b'/'));
-    Some(Twin {
+    Some(ShadowPath {
         bytes,
         start: 0,
         is_char_device,
@@ -255,8 +268,8 @@ fn is_below(path: &[u8], dir: &[u8]) -> bool {
 }
 
 /// Returns true for `/sys/class/net/IF/device...` of an interface in the staging directory.
-fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) -> bool {
-    let Some(rest) = bytes[stage_len..len].strip_prefix(NET) else {
+fn is_device_of_interface(bytes: &[u8; PATH_MAX], staging_len: usize, len: usize) -> bool {
+    let Some(rest) = bytes[staging_len..len].strip_prefix(NET) else {
         return false;
     };
     let Some(name_len) = rest.iter().position(|byte| *byte == b'/') else {
@@ -265,15 +278,15 @@ fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) 
     if !is_below(&rest[name_len..], b"/device") {
         return false;
     }
-    let mut twin = *bytes;
-    twin[stage_len + NET.len() + name_len] = 0;
+    let mut shadow_path = *bytes;
+    shadow_path[staging_len + NET.len() + name_len] = 0;
     // SAFETY: terminated by the byte just written, and the system call only reads it. Libc's
     // function cannot be used here, because this library replaces it.
     let found = unsafe {
         libc::syscall(
             libc::SYS_faccessat,
             libc::AT_FDCWD,
-            twin.as_ptr(),
+            shadow_path.as_ptr(),
             libc::F_OK,
         )
     };
@@ -281,10 +294,10 @@ fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) 
 }
 
 /// Returns the length of the staging directory's name at the start of a path that libc found, or 0.
-pub(crate) fn stage_prefix(found: &[u8]) -> usize {
-    let stage = stage();
-    if !stage.is_empty() && is_below(found, stage) && found.len() > stage.len() {
-        stage.len()
+pub(crate) fn staging_prefix(found: &[u8]) -> usize {
+    let staging_dir = staging_dir();
+    if !staging_dir.is_empty() && is_below(found, staging_dir) && found.len() > staging_dir.len() {
+        staging_dir.len()
     } else {
         0
     }
@@ -295,14 +308,15 @@ mod tests {
     use super::*;
 
     fn led(path: &str) -> Option<String> {
-        let twin = twin(b"/stage", path.as_bytes())?;
-        let text = CStr::from_bytes_until_nul(&twin.bytes[twin.start..]).expect("terminated");
+        let shadow_path = shadow_path(b"/stage", path.as_bytes())?;
+        let text = CStr::from_bytes_until_nul(&shadow_path.bytes[shadow_path.start..])
+            .expect("terminated");
         Some(text.to_str().expect("ASCII").to_owned())
     }
 
     #[test]
     fn paths_of_the_view_have_twins() {
-        for (path, twin) in [
+        for (path, shadow_path) in [
             ("/dev/infiniband", "/stage/dev/infiniband"),
             (
                 "/dev//infiniband/./uverbs0",
@@ -330,7 +344,7 @@ mod tests {
                 "/stage/sys/class/infiniband/a",
             ),
         ] {
-            assert_eq!(led(path).as_deref(), Some(twin), "{path}");
+            assert_eq!(led(path).as_deref(), Some(shadow_path), "{path}");
         }
     }
 
@@ -377,7 +391,8 @@ mod tests {
 
     #[test]
     fn devices_are_told_from_directories() {
-        let is = |path: &str| twin(b"/stage", path.as_bytes()).is_some_and(|t| t.is_char_device);
+        let is =
+            |path: &str| shadow_path(b"/stage", path.as_bytes()).is_some_and(|t| t.is_char_device);
         assert!(is("/dev/infiniband/uverbs0"));
         assert!(!is("/dev/infiniband/"));
         assert!(!is("/dev/infiniband"));

@@ -21,8 +21,8 @@ mod manual;
 mod output;
 mod program;
 mod run;
+mod sysfs_view;
 mod table;
-mod view;
 
 use std::process::ExitCode;
 

@@ -18,7 +18,7 @@ use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
 use crate::program;
-use crate::view;
+use crate::sysfs_view;
 
 /// Returns the settings of the environment, which override the configuration file (`./rocade.toml`
 /// among others).
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     }
     // A privileged program gains its privileges only outside of user namespaces.
     if !is_privileged || args.view.is_some() {
-        view::show(args, &merged, &config.devices, &mut command)?;
+        sysfs_view::show(args, &merged, &config.devices, &mut command)?;
     }
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use rocade_emulator::DeviceFacts;
 use rocade_emulator::config::{DeviceConfig, Settings};
-use rocade_view::stage::Stage;
-use rocade_view::{
+use rocade_sysfs_view::staging_dir::StagingDir;
+use rocade_sysfs_view::{
     ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Programs, Tree, namespace,
 };
 
@@ -108,9 +108,9 @@ fn preload(
     };
     let runtime = libdir::runtime_dir(settings)?;
     let runtime = std::path::absolute(&runtime).map_err(failed)?;
-    let stage = Stage::new(&runtime, tree, args.show_host).map_err(failed)?;
-    command.env(ENV_STAGE, stage.dir());
-    command.env(ENV_COUNTERS, below(stage.dir(), HCA_DIR));
+    let staging_dir = StagingDir::new(&runtime, tree, args.show_host).map_err(failed)?;
+    command.env(ENV_STAGE, staging_dir.dir());
+    command.env(ENV_COUNTERS, below(staging_dir.dir(), HCA_DIR));
     command.env(
         "LD_PRELOAD",
         run::prepend(&library, std::env::var_os("LD_PRELOAD")),

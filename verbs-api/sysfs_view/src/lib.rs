@@ -6,7 +6,7 @@
 //!
 //! * [`namespace`]: mounts in the program's own mount namespace, either as root or in a user
 //!   namespace.
-//! * [`stage`]: a staging directory with the same files, for systems without namespaces. The
+//! * [`staging_dir`]: a staging directory with the same files, for systems without namespaces. The
 //!   preload library redirects the program's file functions to it.
 //!
 //! [`programs`] serves programs that send netlink requests.
@@ -16,7 +16,7 @@
 pub mod host;
 pub mod namespace;
 pub mod programs;
-pub mod stage;
+pub mod staging_dir;
 mod sys;
 pub mod tree;
 

@@ -62,11 +62,11 @@ pub(crate) fn write(
 
 /// The staging directory with the whole tree, for the preload library.
 #[derive(Debug)]
-pub struct Stage {
+pub struct StagingDir {
     dir: PathBuf,
 }
 
-impl Stage {
+impl StagingDir {
     /// Creates a staging directory below `runtime_dir`, which must be accessible to this user only.
     /// Removes unused staging directories. With `show_host` it contains the host's own devices,
     /// too.
@@ -84,9 +84,9 @@ impl Stage {
             _ => {}
         }
         make_dirs(&dir)?;
-        let stage = Self { dir };
-        stage.fill(tree, show_host)?;
-        Ok(stage)
+        let staging_dir = Self { dir };
+        staging_dir.fill(tree, show_host)?;
+        Ok(staging_dir)
     }
 
     /// Returns the directory, which is absolute if `runtime_dir` is.
@@ -190,7 +190,7 @@ fn sweep(views: &Path) {
     if stale.is_empty() {
         return;
     }
-    let used = stages_in_use();
+    let used = staging_dirs_in_use();
     for dir in stale.iter().filter(|dir| !used.contains(dir)) {
         if let Err(error) = fs::remove_dir_all(dir) {
             tracing::debug!(dir = %dir.display(), %error, "failed to remove an old view");
@@ -199,7 +199,7 @@ fn sweep(views: &Path) {
 }
 
 /// Returns the staging directories in the environments of all processes that this user may read.
-fn stages_in_use() -> Vec<PathBuf> {
+fn staging_dirs_in_use() -> Vec<PathBuf> {
     let mut used = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(environment) = fs::read(process.path().join("environ")) else {
@@ -242,7 +242,7 @@ mod tests {
             .spawn()
             .expect("sh is there");
         // Between fork and exec, the child has the environment of this process.
-        while !stages_in_use().contains(&inherited) {
+        while !staging_dirs_in_use().contains(&inherited) {
             std::thread::yield_now();
         }
         sweep(&views);

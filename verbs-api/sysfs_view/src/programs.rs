@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::namespace::Covered;
-use crate::stage::make_dirs;
+use crate::staging_dir::make_dirs;
 use crate::sys;
 use crate::{ENV_COUNTERS, HCA_DIR};
 

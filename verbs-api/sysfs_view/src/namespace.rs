@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::CHAR_DEVICE;
 use crate::programs::{self, Programs};
-use crate::stage::{self, make_dirs};
+use crate::staging_dir::{self, make_dirs};
 use crate::sys;
 use crate::tree::Tree;
 
@@ -175,7 +175,7 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     for (parent, names) in OURS {
         host.extend(make_room(&mut mounts, Path::new(parent), names)?);
     }
-    stage::write(tree, Path::new("/"), char_device)?;
+    staging_dir::write(tree, Path::new("/"), char_device)?;
     if show_host {
         for (dir, covered) in &host {
             show_again(covered, dir)?;
