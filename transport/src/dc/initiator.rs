@@ -10,7 +10,7 @@ use rocade_wire::{
 };
 
 use super::DciStreams;
-use super::lane::{Farewell, Hello, Lane, peer_at};
+use super::lane::{DcLane, PendingDisconnect, PendingHello, peer_at};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cross_channel::{CrossChannelQueue, Gate};
@@ -31,7 +31,7 @@ use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
 //= DCW-11
 const NO_RESOURCES_CODE: u8 = 14;
 /// Most DISCONNECT packets that wait for room. Where there are more, the oldest are dropped.
-const MAX_FAREWELLS: usize = 64;
+const MAX_PENDING_DISCONNECTS: usize = 64;
 /// Most addresses that are remembered as running Rocade.
 const MAX_KNOWN: usize = 4096;
 
@@ -43,14 +43,14 @@ pub(crate) struct Initiator {
     used: u32,
     /// Work requests completed without a completion since the last one.
     silent: u32,
-    lanes: Vec<Lane>,
+    lanes: Vec<DcLane>,
     /// The lane that is polled next.
     turn: usize,
     /// The lane whose packets are in the caller's buffer.
     last: usize,
     /// With several lanes: the lane of each work request posted since the last state change.
     recent: Vec<usize>,
-    farewells: VecDeque<Farewell>,
+    pending_disconnects: VecDeque<PendingDisconnect>,
     /// Addresses that have proved to run Rocade.
     known: BTreeSet<IpAddr>,
     /// Streams in error, and how many of them move the initiator to ERR. Without streams the
@@ -69,11 +69,11 @@ impl Initiator {
             attr: RequesterAttr::NONE,
             used: 0,
             silent: 0,
-            lanes: Vec::from([Lane::new(limits.unbounded())]),
+            lanes: Vec::from([DcLane::new(limits.unbounded())]),
             turn: 0,
             last: 0,
             recent: Vec::new(),
-            farewells: VecDeque::new(),
+            pending_disconnects: VecDeque::new(),
             known: BTreeSet::new(),
             errored: BTreeSet::new(),
             max_errored: 0,
@@ -100,7 +100,7 @@ impl Initiator {
     /// Configures the requesters of the lanes. Work requests wait for their release in the
     /// initiator, not in a requester.
     fn prepare_lanes(&mut self) {
-        for Lane { requester, .. } in &mut self.lanes {
+        for DcLane { requester, .. } in &mut self.lanes {
             requester.set_big_endian_results(self.big_endian_results);
             if self.cross_channel.is_some() {
                 requester.set_cross_channel(CrossChannelQueue {
@@ -117,7 +117,7 @@ impl Initiator {
 
     /// Returns true if the gate allows to start the oldest work request that a lane holds.
     //= XCE-05
-    fn is_released(&self, lane: &Lane) -> bool {
+    fn is_released(&self, lane: &DcLane) -> bool {
         self.gate().is_none_or(|gate| gate.is_open(lane.held.len()))
     }
 
@@ -130,7 +130,7 @@ impl Initiator {
         if let Some(streams) = streams {
             let lanes = 1 << streams.log_concurrent;
             self.lanes
-                .resize_with(lanes, || Lane::new(self.limits.unbounded()));
+                .resize_with(lanes, || DcLane::new(self.limits.unbounded()));
             self.prepare_lanes();
             self.max_errored = 1 << streams.log_errored;
         }
@@ -153,7 +153,7 @@ impl Initiator {
     }
 
     pub(crate) fn queued(&self) -> usize {
-        let queued = |lane: &Lane| lane.requester.queued() + lane.held.len();
+        let queued = |lane: &DcLane| lane.requester.queued() + lane.held.len();
         self.lanes.iter().map(queued).sum()
     }
 
@@ -162,14 +162,20 @@ impl Initiator {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        let has_work = |lane: &Lane| lane.has_work(self.is_released(lane));
-        !self.farewells.is_empty() || self.lanes.iter().any(has_work)
+        let has_work = |lane: &DcLane| lane.has_work(self.is_released(lane));
+        !self.pending_disconnects.is_empty() || self.lanes.iter().any(has_work)
     }
 
     /// Returns the routes of everything that is not complete.
     pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
-        let farewells = self.farewells.iter().map(|farewell| farewell.route);
-        self.lanes.iter().flat_map(Lane::routes).chain(farewells)
+        let pending_disconnects = self
+            .pending_disconnects
+            .iter()
+            .map(|pending_disconnect| pending_disconnect.route);
+        self.lanes
+            .iter()
+            .flat_map(DcLane::routes)
+            .chain(pending_disconnects)
     }
 
     /// Queues a work request. Only a local operation may have no destination.
@@ -227,7 +233,7 @@ impl Initiator {
         if (is_dead || is_managed || !lane.held.is_empty() || !lane.goes_on(to))
             && let Some(wqe) = lane.requester.take_newest()
         {
-            lane.held.push_back(super::lane::Held { wqe, to });
+            lane.held.push_back(super::lane::HeldRequest { wqe, to });
         }
         if self.lanes.len() > 1 {
             self.recent.push(index);
@@ -309,12 +315,12 @@ impl Initiator {
     }
 
     /// Ends the session of a lane.
-    fn part(&mut self, index: usize) {
-        if let Some(farewell) = self.lanes[index].part() {
-            if self.farewells.len() >= MAX_FAREWELLS {
-                self.farewells.pop_front();
+    fn end_session(&mut self, index: usize) {
+        if let Some(pending_disconnect) = self.lanes[index].end_session() {
+            if self.pending_disconnects.len() >= MAX_PENDING_DISCONNECTS {
+                self.pending_disconnects.pop_front();
             }
-            self.farewells.push_back(farewell);
+            self.pending_disconnects.push_back(pending_disconnect);
         }
     }
 
@@ -335,7 +341,7 @@ impl Initiator {
             return Err(Fatal);
         }
         self.with_lane(cx, index, Requester::flush);
-        self.part(index);
+        self.end_session(index);
         self.lanes[index].hello = None;
         Ok(())
     }
@@ -358,7 +364,7 @@ impl Initiator {
                 continue;
             }
             //= DC-06
-            let (Some(to), true) = (to, lane.is_quiet()) else {
+            let (Some(to), true) = (to, lane.is_idle()) else {
                 return;
             };
             if is_dead {
@@ -369,7 +375,7 @@ impl Initiator {
                 self.with_lane(cx, index, Requester::flush);
                 continue;
             }
-            self.part(index);
+            self.end_session(index);
             //= RXE-115
             if !self.known.contains(&to.remote) {
                 self.ask(cx, index, to);
@@ -384,7 +390,7 @@ impl Initiator {
         let lane = &mut self.lanes[index];
         let asks = lane.hello.as_ref().is_some_and(|hello| hello.to == to);
         if !asks {
-            lane.hello = Some(Hello {
+            lane.hello = Some(PendingHello {
                 to,
                 peer: peer_at(to, cx.peer),
                 is_due: true,
@@ -416,7 +422,7 @@ impl Initiator {
         tx: &mut TxBuffer,
     ) -> Result<(), Fatal> {
         self.recent.clear();
-        if !self.say_farewells(tx) {
+        if !self.send_disconnects(tx) {
             return Ok(());
         }
         let count = self.lanes.len();
@@ -478,15 +484,15 @@ impl Initiator {
 
     /// Appends pending DISCONNECT packets. Returns false if some are left.
     //= DCW-12
-    pub(crate) fn say_farewells(&mut self, tx: &mut TxBuffer) -> bool {
-        while let Some(Farewell { route, peer, psn }) = self.farewells.front() {
+    pub(crate) fn send_disconnects(&mut self, tx: &mut TxBuffer) -> bool {
+        while let Some(PendingDisconnect { route, peer, psn }) = self.pending_disconnects.front() {
             let mut head = peer.head(Operation::Disconnect, *psn, 0);
             head.bth.ack_req = true;
             if !tx.leads_to(*route) || !push_without_payload(&head, tx) {
                 return false;
             }
             tx.lead_to(*route);
-            self.farewells.pop_front();
+            self.pending_disconnects.pop_front();
         }
         true
     }
@@ -500,7 +506,7 @@ impl Initiator {
         payload: &[u8],
     ) -> Result<(), Fatal> {
         let id = headers.dcreth.map(|eth| eth.session);
-        let of_session = |lane: &Lane| {
+        let of_session = |lane: &DcLane| {
             let session = lane.session.as_ref();
             session.is_some_and(|session| id.is_some_and(|id| session.is(id)))
         };
@@ -539,7 +545,7 @@ impl Initiator {
         packet: &Packet<'_>,
     ) {
         let (who, local) = (meta.source, meta.destination);
-        let awaited = |hello: &mut Hello| hello.to.remote == who && hello.to.local == local;
+        let awaited = |hello: &mut PendingHello| hello.to.remote == who && hello.to.local == local;
         let is_answer = matches!(hello_of(packet), Some((DcHello::Answer, _)));
         let is_ours = packet.bth().pkey.matches(cx.peer.pkey);
         let mut was_awaited = false;
@@ -559,7 +565,7 @@ impl Initiator {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.lanes.iter().filter_map(Lane::next_timeout).min()
+        self.lanes.iter().filter_map(DcLane::next_timeout).min()
     }
 
     pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
@@ -577,7 +583,7 @@ impl Initiator {
             }
             let lane = &mut self.lanes[index];
             if lane.idle_at.take_if(|at| *at <= cx.now).is_some() {
-                self.part(index);
+                self.end_session(index);
             }
         }
         Ok(())
@@ -631,22 +637,22 @@ impl Initiator {
                 lane.requester.put(held.wqe);
             }
             self.with_lane(cx, index, Requester::flush);
-            self.part(index);
+            self.end_session(index);
         }
     }
 
     /// Ends the sessions without packets in flight, before the initiator is reset.
     pub(crate) fn hang_up(&mut self) {
         for index in 0..self.lanes.len() {
-            if self.lanes[index].is_quiet() {
-                self.part(index);
+            if self.lanes[index].is_idle() {
+                self.end_session(index);
             }
         }
     }
 
     pub(crate) fn reset(&mut self) {
         for lane in &mut self.lanes {
-            *lane = Lane::new(self.limits.unbounded());
+            *lane = DcLane::new(self.limits.unbounded());
         }
         self.prepare_lanes();
         if let Some(gate) = self.gate() {
@@ -655,7 +661,7 @@ impl Initiator {
         self.used = 0;
         self.silent = 0;
         self.recent.clear();
-        self.farewells.clear();
+        self.pending_disconnects.clear();
         self.errored.clear();
         self.attr = RequesterAttr::NONE;
     }

@@ -14,7 +14,7 @@ use crate::wr::{DcDestination, RouteTag};
 
 /// A work request that waits for an earlier session to end.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldRequest {
     pub(super) wqe: SendWqe,
     /// `None` for a local operation.
     pub(super) to: Option<DcDestination>,
@@ -48,7 +48,7 @@ impl Session {
 /// A probe whether an address runs Rocade, which has to be answered before any request is sent
 /// there.
 #[derive(Debug)]
-pub(super) struct Hello {
+pub(super) struct PendingHello {
     pub(super) to: DcDestination,
     pub(super) peer: Peer,
     /// The probe has to be sent now.
@@ -61,7 +61,7 @@ pub(super) struct Hello {
 /// target drops the session after a timeout.
 //= DCW-12 DCW-13
 #[derive(Debug)]
-pub(super) struct Farewell {
+pub(super) struct PendingDisconnect {
     pub(super) route: RouteTag,
     pub(super) peer: Peer,
     pub(super) psn: Psn,
@@ -70,17 +70,17 @@ pub(super) struct Farewell {
 //= DC-03
 /// A sequence of sessions. An initiator with streams has several lanes, which work concurrently.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct DcLane {
     pub(super) requester: Requester,
     /// Work requests whose target differs from that of the requests before them.
-    pub(super) held: VecDeque<Held>,
+    pub(super) held: VecDeque<HeldRequest>,
     pub(super) session: Option<Session>,
-    pub(super) hello: Option<Hello>,
+    pub(super) hello: Option<PendingHello>,
     /// Time at which the session ends if no more work is posted.
     pub(super) idle_at: Option<Time>,
 }
 
-impl Lane {
+impl DcLane {
     pub(super) fn new(limits: SendLimits) -> Self {
         let mut requester = Requester::new(limits);
         // Whatever answers a session has proved to be Rocade.
@@ -107,13 +107,13 @@ impl Lane {
 
     /// Returns true if every started work request has completed.
     //= DC-06
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.requester.queued() == 0
     }
 
     /// Schedules the end of the session if the lane is idle.
     pub(super) fn note_idle(&mut self, now: Time) {
-        if self.is_quiet() && self.held.is_empty() && self.session.is_some() {
+        if self.is_idle() && self.held.is_empty() && self.session.is_some() {
             self.idle_at
                 .get_or_insert_with(|| now.plus_ns(SESSION_IDLE_NS));
         }
@@ -124,7 +124,7 @@ impl Lane {
         let Some(next) = self.held.front().filter(|_| is_released) else {
             return false;
         };
-        self.hello.is_none() && (self.is_quiet() || self.goes_on(next.to))
+        self.hello.is_none() && (self.is_idle() || self.goes_on(next.to))
     }
 
     pub(super) fn has_work(&self, is_released: bool) -> bool {
@@ -148,12 +148,12 @@ impl Lane {
     }
 
     /// Ends the session, if there is one. All its requests are complete.
-    pub(super) fn part(&mut self) -> Option<Farewell> {
+    pub(super) fn end_session(&mut self) -> Option<PendingDisconnect> {
         self.idle_at = None;
         let Session { to, peer } = self.session.take()?;
         let psn = self.requester.next_psn();
         self.requester.skip_psn();
-        Some(Farewell {
+        Some(PendingDisconnect {
             route: to.route,
             peer,
             psn,

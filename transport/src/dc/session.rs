@@ -25,7 +25,7 @@ pub(super) struct Who {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Open,
     /// A request was refused: no further request is accepted.
     Failed,
@@ -36,7 +36,7 @@ enum State {
 
 /// Work that is left after a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aftermath {
+pub(super) enum SessionOutcome {
     None,
     /// The session has ended: its DISCONNECT has to be acknowledged, for the first time or again.
     Acknowledge,
@@ -48,7 +48,7 @@ pub(super) struct Session {
     pub(super) id: u32,
     pub(super) peer: Peer,
     pub(super) responder: Responder,
-    state: State,
+    state: SessionState,
     /// Time of the last received packet.
     pub(super) last: Time,
     /// The session is queued to send.
@@ -62,8 +62,8 @@ impl Session {
     pub(super) fn last_ack(&self) -> (Psn, Msn) {
         let (psn, msn) = self.responder.last_ack();
         match self.state {
-            State::Over(end) => (end, msn),
-            State::Open | State::Failed => (psn, msn),
+            SessionState::Over(end) => (end, msn),
+            SessionState::Open | SessionState::Failed => (psn, msn),
         }
     }
 
@@ -98,7 +98,7 @@ impl Session {
                 ..peer
             },
             responder,
-            state: State::Open,
+            state: SessionState::Open,
             last: Time::ZERO,
             is_listed: false,
             serial: 0,
@@ -106,7 +106,7 @@ impl Session {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == SessionState::Open
     }
 
     /// Calls `f` with the responder and a context with the initiator as peer.
@@ -133,7 +133,7 @@ impl Session {
 
     /// Refuses all further requests. A message in progress completes in error.
     pub(super) fn fail<H>(&mut self, cx: &mut Cx<'_, H>) {
-        self.state = State::Failed;
+        self.state = SessionState::Failed;
         self.with(cx, Responder::flush);
     }
 
@@ -143,21 +143,21 @@ impl Session {
         cx: &mut Cx<'_, H>,
         headers: &Headers,
         payload: &[u8],
-    ) -> Aftermath {
+    ) -> SessionOutcome {
         self.last = cx.now;
         let psn = headers.bth.psn;
         let is_old = psn.diff(self.responder.epsn()) < 0;
         let is_end = headers.bth.opcode.operation() == Some(Operation::Disconnect);
         match (self.state, is_end) {
             //= DCW-12
-            (State::Open | State::Failed, true) if !is_old => {
-                self.state = State::Over(psn);
+            (SessionState::Open | SessionState::Failed, true) if !is_old => {
+                self.state = SessionState::Over(psn);
                 self.with(cx, Responder::flush);
                 self.responder.discard_responses();
                 cx.out.counters.rx_packets += 1;
-                return Aftermath::Acknowledge;
+                return SessionOutcome::Acknowledge;
             }
-            (State::Open, false) => {
+            (SessionState::Open, false) => {
                 let result = self.with(cx, |responder, cx| {
                     responder.handle_request(cx, headers, payload)
                 });
@@ -166,13 +166,13 @@ impl Session {
                 }
             }
             //= DCW-14
-            (State::Over(end), _) if is_old || is_end && psn == end => {
+            (SessionState::Over(end), _) if is_old || is_end && psn == end => {
                 cx.out.counters.rare().duplicate_requests += 1;
-                return Aftermath::Acknowledge;
+                return SessionOutcome::Acknowledge;
             }
-            (State::Failed, _) => cx.out.counters.drop_packet(DropReason::State),
+            (SessionState::Failed, _) => cx.out.counters.drop_packet(DropReason::State),
             _ => cx.out.counters.drop_packet(DropReason::Duplicate),
         }
-        Aftermath::None
+        SessionOutcome::None
     }
 }

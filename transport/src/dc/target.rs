@@ -11,7 +11,7 @@ use rocade_wire::{
     Service, Syndrome,
 };
 
-use super::session::{Aftermath, Session, Who};
+use super::session::{Session, SessionOutcome, Who};
 use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS};
 use crate::counters::DropReason;
 use crate::cx::Cx;
@@ -27,35 +27,35 @@ use crate::transmit::TxBuffer;
 use crate::wr::RouteTag;
 
 /// Most answers outside of sessions that wait to be sent. Further ones are dropped.
-const MAX_ERRANDS: usize = 64;
+const MAX_STATELESS_REPLIES: usize = 64;
 /// Interval at which expired sessions are looked for.
 const SWEEP_NS: u64 = SESSION_MEMORY_NS / 4;
 
 /// Layout of a [`RouteTag`]: the highest bit marks a route to an initiator, the next one a route of
 /// an answer outside of sessions.
 const ANSWER: u64 = 1 << 63;
-const ERRAND: u64 = 1 << 62;
+const STATELESS: u64 = 1 << 62;
 const INDEX_BITS: u32 = 20;
 
 /// An answer outside of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum ReplyKind {
     Hello,
     Ack { psn: Psn, msn: Msn },
     Nak { psn: Psn, code: NakCode },
 }
 
 #[derive(Debug)]
-struct Errand {
+struct StatelessReply {
     serial: u64,
     peer: Peer,
-    word: Word,
+    kind: ReplyKind,
 }
 
 /// State of the event for the next wrong access key.
 //= DCK-04
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Alarm {
+enum ViolationEvent {
     Off,
     Armed,
     Fired,
@@ -69,7 +69,7 @@ pub(crate) struct Target {
     attr: ResponderAttr,
     key: u64,
     violations: u32,
-    alarm: Alarm,
+    violation_event: ViolationEvent,
     is_draining: bool,
     /// Sessions by index. The index of a session never changes.
     sessions: Vec<Option<Box<Session>>>,
@@ -80,9 +80,9 @@ pub(crate) struct Target {
     /// Sessions whose messages have completed, in the order of the completions that were not handed
     /// out.
     unreported: VecDeque<usize>,
-    errands: VecDeque<Errand>,
+    replies: VecDeque<StatelessReply>,
     /// The answer outside of sessions that is in the caller's buffer.
-    spoken: Option<Errand>,
+    reply_in_buffer: Option<StatelessReply>,
     /// The session whose responses are in the caller's buffer.
     last: usize,
     serial: u64,
@@ -100,15 +100,15 @@ impl Target {
             },
             key: 0,
             violations: 0,
-            alarm: Alarm::Off,
+            violation_event: ViolationEvent::Off,
             is_draining: false,
             sessions: Vec::new(),
             by_who: BTreeMap::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
             unreported: VecDeque::new(),
-            errands: VecDeque::new(),
-            spoken: None,
+            replies: VecDeque::new(),
+            reply_in_buffer: None,
             last: 0,
             serial: 0,
             swept: Time::ZERO,
@@ -127,7 +127,7 @@ impl Target {
     /// Requests one event for the next wrong access key.
     //= DCK-04 DCK-05
     pub(crate) const fn arm(&mut self) {
-        self.alarm = Alarm::Armed;
+        self.violation_event = ViolationEvent::Armed;
     }
 
     /// Accepts no new sessions from now on.
@@ -156,9 +156,9 @@ impl Target {
         if route.0 & ANSWER == 0 {
             return None;
         }
-        let peer = if route.0 & ERRAND != 0 {
-            let is_it = |errand: &&Errand| errand.route() == route;
-            &self.spoken.as_ref().filter(is_it)?.peer
+        let peer = if route.0 & STATELESS != 0 {
+            let is_it = |reply: &&StatelessReply| reply.route() == route;
+            &self.reply_in_buffer.as_ref().filter(is_it)?.peer
         } else {
             let index = usize::try_from(route.0 & ((1 << INDEX_BITS) - 1)).ok()?;
             let session = self.sessions.get(index)?.as_ref()?;
@@ -186,7 +186,7 @@ impl Target {
             return;
         }
         if headers.bth.opcode.service() == Service::Ud {
-            self.greet(cx, meta, packet);
+            self.handle_hello(cx, meta, packet);
             return;
         }
         let (Some(eth), Some(operation)) = (headers.dceth, headers.bth.opcode.operation()) else {
@@ -248,23 +248,31 @@ impl Target {
         //= DCK-07 DCT-08
         self.violations = self.violations.saturating_add(1);
         //= DCK-04
-        if self.alarm == Alarm::Armed {
-            self.alarm = Alarm::Fired;
+        if self.violation_event == ViolationEvent::Armed {
+            self.violation_event = ViolationEvent::Fired;
             out.events.push(QpEvent::DctKeyViolation);
         }
     }
 
     //= DCW-18
-    fn greet<H>(&mut self, cx: &mut Cx<'_, H>, meta: &PacketMeta, packet: &Packet<'_>) {
+    fn handle_hello<H>(&mut self, cx: &mut Cx<'_, H>, meta: &PacketMeta, packet: &Packet<'_>) {
         if let Some((DcHello::Ask, from)) = hello_of(packet) {
-            self.run_errand(Self::stranger(cx, meta.source, from, None), Word::Hello);
+            self.queue_stateless_reply(
+                Self::peer_without_session(cx, meta.source, from, None),
+                ReplyKind::Hello,
+            );
         } else {
             cx.out.counters.drop_packet(DropReason::WrongService);
         }
     }
 
     /// Returns a peer without a session.
-    fn stranger<H>(cx: &Cx<'_, H>, remote: IpAddr, dci: Qpn, session: Option<u32>) -> Peer {
+    fn peer_without_session<H>(
+        cx: &Cx<'_, H>,
+        remote: IpAddr,
+        dci: Qpn,
+        session: Option<u32>,
+    ) -> Peer {
         let tag = |id| {
             Box::new(SessionTag {
                 id,
@@ -282,13 +290,13 @@ impl Target {
         }
     }
 
-    fn run_errand(&mut self, peer: Peer, word: Word) {
-        if self.errands.len() < MAX_ERRANDS {
+    fn queue_stateless_reply(&mut self, peer: Peer, kind: ReplyKind) {
+        if self.replies.len() < MAX_STATELESS_REPLIES {
             self.serial += 1;
-            self.errands.push_back(Errand {
+            self.replies.push_back(StatelessReply {
                 serial: self.serial,
                 peer,
-                word,
+                kind,
             });
         }
     }
@@ -306,8 +314,8 @@ impl Target {
     ) -> Option<usize> {
         let psn = headers.bth.psn;
         let refuse = |target: &mut Self, cx: &mut Cx<'_, H>, code| {
-            let peer = Self::stranger(cx, who.source, who.dci, Some(eth.session));
-            target.run_errand(peer, Word::Nak { psn, code });
+            let peer = Self::peer_without_session(cx, who.source, who.dci, Some(eth.session));
+            target.queue_stateless_reply(peer, ReplyKind::Nak { psn, code });
         };
         if operation == Operation::Disconnect {
             cx.out.counters.drop_packet(DropReason::NoSession);
@@ -413,7 +421,7 @@ impl Target {
             return;
         };
         let before = session.responder.unreported();
-        let aftermath = session.handle(cx, headers, payload);
+        let outcome = session.handle(cx, headers, payload);
         let messages = session.responder.unreported().saturating_sub(before);
         for _ in 0..messages {
             self.unreported.push_back(index);
@@ -422,27 +430,27 @@ impl Target {
             session.is_listed = true;
             self.ready.push_back(index);
         }
-        if aftermath == Aftermath::Acknowledge {
+        if outcome == SessionOutcome::Acknowledge {
             let (psn, msn) = session.last_ack();
             let peer = session.peer.clone();
-            self.run_errand(peer, Word::Ack { psn, msn });
+            self.queue_stateless_reply(peer, ReplyKind::Ack { psn, msn });
         }
     }
 
     pub(crate) fn has_responses(&self) -> bool {
-        !self.ready.is_empty() || !self.errands.is_empty()
+        !self.ready.is_empty() || !self.replies.is_empty()
     }
 
     /// Appends answers to one initiator.
     pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
-        while let Some(errand) = self.errands.front() {
-            let route = errand.route();
-            if !tx.leads_to(route) || !errand.push(cx.out.qp_num, tx) {
+        while let Some(reply) = self.replies.front() {
+            let route = reply.route();
+            if !tx.leads_to(route) || !reply.push(cx.out.qp_num, tx) {
                 return;
             }
             tx.lead_to(route);
             cx.out.counters.tx_packets += 1;
-            self.spoken = self.errands.pop_front();
+            self.reply_in_buffer = self.replies.pop_front();
         }
         while let Some(&index) = self.ready.front() {
             let Some(session) = &mut self.sessions[index] else {
@@ -548,7 +556,7 @@ impl Target {
         self.free.clear();
         self.ready.clear();
         self.unreported.clear();
-        self.errands.clear();
+        self.replies.clear();
         self.is_draining = false;
     }
 }
@@ -556,23 +564,23 @@ impl Target {
 impl Session {
     /// Returns the route to the initiator of a session.
     fn route(&self, index: usize) -> RouteTag {
-        RouteTag(ANSWER | (self.serial << INDEX_BITS) & (ERRAND - 1) | index as u64)
+        RouteTag(ANSWER | (self.serial << INDEX_BITS) & (STATELESS - 1) | index as u64)
     }
 }
 
-impl Errand {
+impl StatelessReply {
     const fn route(&self) -> RouteTag {
-        RouteTag(ANSWER | ERRAND | self.serial)
+        RouteTag(ANSWER | STATELESS | self.serial)
     }
 
     fn push(&self, from: Qpn, tx: &mut TxBuffer) -> bool {
-        match self.word {
-            Word::Hello => push_hello(&self.peer, from, DcHello::Answer, tx),
-            Word::Ack { psn, msn } => {
+        match self.kind {
+            ReplyKind::Hello => push_hello(&self.peer, from, DcHello::Answer, tx),
+            ReplyKind::Ack { psn, msn } => {
                 let syndrome = Syndrome::Ack(CreditCode::INVALID);
                 push_ack(&self.peer, psn, msn, syndrome, tx)
             }
-            Word::Nak { psn, code } => {
+            ReplyKind::Nak { psn, code } => {
                 push_ack(&self.peer, psn, Msn::new(0), Syndrome::Nak(code), tx)
             }
         }

@@ -163,9 +163,9 @@ impl Qp {
     }
 
     /// Appends pending DISCONNECT packets: an initiator in ERR sends nothing else.
-    pub(super) fn say_farewells(&mut self, tx: &mut TxBuffer) {
+    pub(super) fn send_disconnects(&mut self, tx: &mut TxBuffer) {
         if let SendSide::Dynamic(initiator) = &mut self.send {
-            initiator.say_farewells(tx);
+            initiator.send_disconnects(tx);
         }
     }
 }

@@ -135,7 +135,7 @@ impl Qp {
 
     fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-            self.say_farewells(tx);
+            self.send_disconnects(tx);
             return;
         }
         let (send, _, mut cx) = self.sides(now, mem);
