@@ -174,7 +174,7 @@ impl Peer for Agent {
 
     fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable> {
         let answer = accepted(self.link.borrow_mut().ask(&open_order(spec))?)?;
-        let mut words = Words(answer.split_whitespace());
+        let mut words = Tokens(answer.split_whitespace());
         let (handle, qpn, srqn) = (words.number()?, words.number()?, words.number()?);
         let mut regions = Vec::new();
         for region in &spec.regions {
@@ -204,9 +204,9 @@ fn accepted(answer: String) -> Result<String, Unable> {
     }
 }
 
-struct Words<'a>(SplitWhitespace<'a>);
+struct Tokens<'a>(SplitWhitespace<'a>);
 
-impl Words<'_> {
+impl Tokens<'_> {
     fn number<T: FromStr>(&mut self) -> Result<T, Unable> {
         let word = self.0.next().unwrap_or_default();
         word.parse()
@@ -365,7 +365,7 @@ fn parsed<T>(result: Result<T, Unable>) -> T {
 }
 
 fn completion(words: &str) -> Result<Completion, Unable> {
-    let mut words = Words(words.split_whitespace());
+    let mut words = Tokens(words.split_whitespace());
     let id = words.number()?;
     let status = Status::from_code(words.number()?);
     let receive = words.number::<u32>()? != 0;
@@ -419,7 +419,7 @@ impl PeerQp for AgentQp {
 
     fn window(&self) -> Result<Rkey, Unable> {
         let answer = self.order("window", "")?;
-        Words(answer.split_whitespace()).number().map(Rkey::new)
+        Tokens(answer.split_whitespace()).number().map(Rkey::new)
     }
 
     fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
@@ -450,13 +450,13 @@ impl PeerQp for AgentQp {
 
     fn poll_event(&self) -> Option<Event> {
         let words = self.poll("event")?;
-        let code = Words(words.split_whitespace()).number();
+        let code = Tokens(words.split_whitespace()).number();
         Some(Event::from_code(parsed(code)))
     }
 
     fn state(&self) -> State {
         let words = self.must("state", "");
-        let code = Words(words.split_whitespace()).number();
+        let code = Tokens(words.split_whitespace()).number();
         State::from_code(parsed(code))
     }
 

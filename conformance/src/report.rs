@@ -48,7 +48,7 @@ impl Verdict {
 
 /// The result of a case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct CaseResultEntry {
     /// The ID of the rule.
     pub rule: String,
     /// `RULE/slug`.
@@ -69,7 +69,7 @@ pub struct Entry {
     pub duration_ms: u128,
 }
 
-impl Entry {
+impl CaseResultEntry {
     /// Creates the entry of a run.
     #[must_use]
     pub fn new(run: CaseRun, expected: &Expected) -> Self {
@@ -110,7 +110,7 @@ pub struct Report {
     /// The peer's name.
     pub peer: String,
     /// The cases, in the order in which they were run.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CaseResultEntry>,
 }
 
 impl Report {
@@ -124,7 +124,7 @@ impl Report {
     }
 
     /// Adds a result.
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: CaseResultEntry) {
         self.entries.push(entry);
     }
 
@@ -134,7 +134,7 @@ impl Report {
     }
 
     /// Returns the results that differ from the expectations.
-    pub fn unexpected(&self) -> impl Iterator<Item = &Entry> {
+    pub fn unexpected(&self) -> impl Iterator<Item = &CaseResultEntry> {
         self.entries
             .iter()
             .filter(|entry| entry.verdict.is_unexpected())
@@ -168,7 +168,7 @@ impl Report {
 /// Prints one line per rule, then the reasons and transcripts of cases that did not pass.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rules: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        let mut rules: BTreeMap<&str, Vec<&CaseResultEntry>> = BTreeMap::new();
         for entry in &self.entries {
             rules.entry(&entry.rule).or_default().push(entry);
         }
@@ -221,10 +221,10 @@ mod tests {
     use super::*;
     use crate::Case;
 
-    fn entry(outcome: Outcome, expected: &Expected) -> Entry {
+    fn entry(outcome: Outcome, expected: &Expected) -> CaseResultEntry {
         let case = Case::responder("A-1", "x", |_| Ok(()));
         let duration = Duration::from_millis(3);
-        Entry::new(
+        CaseResultEntry::new(
             CaseRun {
                 case,
                 outcome,

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Bench, Case, CaseError, Expectations, Outcome, Report, case::CaseRun, expectations::Expected,
-    report::Entry,
+    report::CaseResultEntry,
 };
 
 /// A selection of cases: those whose names start with one of the prefixes, or all.
@@ -64,7 +64,7 @@ pub fn run(
         } else {
             run_case(bench, case)
         };
-        report.push(Entry::new(run, &expected));
+        report.push(CaseResultEntry::new(run, &expected));
     }
     report
 }

@@ -105,11 +105,11 @@ pub(crate) struct Tally {
     pub(crate) fast_path_packets: u64,
     pub(crate) acks_sent: u64,
     /// The other counters.
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareCounters>>,
 }
 
 #[derive(Debug, Default)]
-struct Rare {
+struct RareCounters {
     counters: Counters,
     /// Violations that were not yet reported to the port.
     violations: Violations,

@@ -185,13 +185,13 @@ impl Reaction {
 
 /// Congestion control of a QP. The rate of its requests is kept in the requester.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct CongestionControl {
     pub(crate) watch: MarkWatch,
     /// READ responses belong to no local request, so they have a rate limit of their own.
     pub(crate) responses: RateLimit,
 }
 
-impl Default for Control {
+impl Default for CongestionControl {
     fn default() -> Self {
         Self {
             watch: MarkWatch::default(),
@@ -343,7 +343,7 @@ mod tests {
     fn there_is_a_floor_for_requests_and_one_for_responses() {
         for (mut limit, least_bps) in [
             (RateLimit::new(), 10_000_000),
-            (Control::default().responses, 100_000_000),
+            (CongestionControl::default().responses, 100_000_000),
         ] {
             for us in 0..200 {
                 limit.on_cnp(at(us), Some(10 * GBPS));

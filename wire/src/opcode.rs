@@ -118,7 +118,7 @@ impl ExtHeaders {
 
 /// One row of the table.
 #[derive(Clone, Copy)]
-struct Entry {
+struct OpcodeRow {
     operation: Option<Operation>,
     ext: Option<ExtHeaders>,
     name: &'static str,
@@ -128,10 +128,10 @@ struct Entry {
 //= OPC-21
 const RD_RESYNC: u8 = 0x55;
 
-static TABLE: [Entry; 256] = build_table();
+static TABLE: [OpcodeRow; 256] = build_table();
 
-const fn build_table() -> [Entry; 256] {
-    let mut table = [Entry {
+const fn build_table() -> [OpcodeRow; 256] {
+    let mut table = [OpcodeRow {
         operation: None,
         ext: None,
         name: "",
@@ -146,10 +146,10 @@ const fn build_table() -> [Entry; 256] {
     }
 }
 
-const fn entry(opcode: u8) -> Entry {
+const fn entry(opcode: u8) -> OpcodeRow {
     let service = Service::of_opcode(opcode);
     if opcode == RD_RESYNC {
-        return Entry {
+        return OpcodeRow {
             operation: None,
             ext: Some(ExtHeaders::RDETH.union(ExtHeaders::DETH)),
             name: "RD RESYNC",
@@ -164,13 +164,13 @@ const fn entry(opcode: u8) -> Entry {
         _ => Operation::from_low_bits(low),
     };
     match candidate {
-        Some(operation) if operation.is_defined_in(service) => Entry {
+        Some(operation) if operation.is_defined_in(service) => OpcodeRow {
             operation: Some(operation),
             ext: Some(operation.ext_in(service)),
             name: full_name(service, Some(operation)),
         },
         //= OPC-24 OPC-27
-        _ => Entry {
+        _ => OpcodeRow {
             operation: None,
             ext: None,
             name: full_name(service, None),
@@ -249,7 +249,7 @@ impl Opcode {
     }
 
     #[inline]
-    fn entry(self) -> &'static Entry {
+    fn entry(self) -> &'static OpcodeRow {
         &TABLE[usize::from(self.0)]
     }
 }

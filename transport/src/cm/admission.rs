@@ -21,7 +21,7 @@ use core::net::IpAddr;
 
 use rocade_wire::mad::{CommId, Req, ServiceId};
 
-use super::conn::{Conn, State};
+use super::conn::{Conn, ConnState};
 use super::refused::Memory;
 use super::{Cm, CmEvent, CmRoute};
 use crate::time::Time;
@@ -46,7 +46,7 @@ const GRACE_NS: core::ops::RangeInclusive<u64> = 1_000_000_000..=4_096_000_000;
 
 /// Progress of a request to a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum AdmissionStage {
     /// The connection is no request, or does not count any more.
     #[default]
     Settled,
@@ -100,20 +100,20 @@ impl Admission {
         self.held() + if is_full { self.taken.len() } else { 0 }
     }
 
-    fn remove(&mut self, id: CommId, stage: Stage, peer: IpAddr) {
+    fn remove(&mut self, id: CommId, stage: AdmissionStage, peer: IpAddr) {
         let counted = match stage {
-            Stage::Settled => false,
-            Stage::Held => {
+            AdmissionStage::Settled => false,
+            AdmissionStage::Held => {
                 self.held.remove(&id);
                 self.held_again.remove(&id);
                 false
             }
-            Stage::Taken => {
+            AdmissionStage::Taken => {
                 self.taken.remove(&id);
                 false
             }
-            Stage::Offered => self.offered.remove(&id),
-            Stage::HalfOpen(due) => self.half_open.remove(&(due, id)),
+            AdmissionStage::Offered => self.offered.remove(&id),
+            AdmissionStage::HalfOpen(due) => self.half_open.remove(&(due, id)),
         };
         if counted && let Some(count) = self.by_peer.get_mut(&peer) {
             *count -= 1;
@@ -123,15 +123,15 @@ impl Admission {
         }
     }
 
-    fn insert(&mut self, id: CommId, stage: Stage, peer: IpAddr) {
+    fn insert(&mut self, id: CommId, stage: AdmissionStage, peer: IpAddr) {
         let counted = match stage {
-            Stage::Settled | Stage::Held => false,
-            Stage::Taken => {
+            AdmissionStage::Settled | AdmissionStage::Held => false,
+            AdmissionStage::Taken => {
                 self.taken.insert(id);
                 false
             }
-            Stage::Offered => self.offered.insert(id),
-            Stage::HalfOpen(due) => self.half_open.insert((due, id)),
+            AdmissionStage::Offered => self.offered.insert(id),
+            AdmissionStage::HalfOpen(due) => self.half_open.insert((due, id)),
         };
         if counted {
             *self.by_peer.entry(peer).or_default() += 1;
@@ -193,11 +193,11 @@ impl Cm {
             &mut admission.held
         };
         held.insert(id, Held { route, req });
-        self.set_stage(id, Stage::Held);
+        self.set_stage(id, AdmissionStage::Held);
     }
 
     fn offer(&mut self, id: CommId, held: Held) {
-        self.set_stage(id, Stage::Offered);
+        self.set_stage(id, AdmissionStage::Offered);
         let Held { route, req } = held;
         self.events.push_back(CmEvent::Request { id, route, req });
     }
@@ -227,7 +227,7 @@ impl Cm {
             return;
         };
         conn.asked_again = true;
-        if conn.stage == Stage::Held
+        if conn.stage == AdmissionStage::Held
             && let Some(admission) = self.admissions.get_mut(&conn.service)
             && let Some(held) = admission.held.remove(&id)
         {
@@ -241,20 +241,20 @@ impl Cm {
         if let Some(conn) = self.conns.get_mut(&id) {
             self.refused.note(now, conn.print, false);
             self.counters.rx_dropped += 1;
-            self.enter(now, id, State::Idle);
+            self.enter(now, id, ConnState::Idle);
         }
     }
 
     /// Changes the stage of a request.
-    pub(super) fn set_stage(&mut self, id: CommId, stage: Stage) {
+    pub(super) fn set_stage(&mut self, id: CommId, stage: AdmissionStage) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
         let was = core::mem::replace(&mut conn.stage, stage);
-        if was == stage && stage == Stage::Settled {
+        if was == stage && stage == AdmissionStage::Settled {
             return;
         }
-        if was == Stage::Held && stage == Stage::Settled {
+        if was == AdmissionStage::Held && stage == AdmissionStage::Settled {
             // The program was never notified of the connection.
             conn.is_abandoned = true;
         }
@@ -264,7 +264,7 @@ impl Cm {
         };
         admission.remove(id, was, peer);
         admission.insert(id, stage, peer);
-        if admission.waiting() > 0 || stage == Stage::Held {
+        if admission.waiting() > 0 || stage == AdmissionStage::Held {
             self.pressed.insert(service);
         } else {
             self.pressed.remove(&service);
@@ -272,21 +272,21 @@ impl Cm {
     }
 
     /// Returns the stage of a connection in a new state.
-    pub(super) fn stage_in(now: Time, conn: &Conn, state: State) -> Stage {
+    pub(super) fn stage_in(now: Time, conn: &Conn, state: ConnState) -> AdmissionStage {
         match (state, conn.stage) {
-            (State::ReqRcvd | State::MraReqSent, stage) => stage,
-            (State::RepSent, Stage::Offered | Stage::Taken) => {
+            (ConnState::ReqRcvd | ConnState::MraReqSent, stage) => stage,
+            (ConnState::RepSent, AdmissionStage::Offered | AdmissionStage::Taken) => {
                 let grace_ns = conn.interval_ns.clamp(*GRACE_NS.start(), *GRACE_NS.end());
-                Stage::HalfOpen(now.plus_ns(grace_ns))
+                AdmissionStage::HalfOpen(now.plus_ns(grace_ns))
             }
-            _ => Stage::Settled,
+            _ => AdmissionStage::Settled,
         }
     }
 
     /// Notes that the program has fetched the event of a request.
     pub fn taken(&mut self, id: CommId) {
-        if self.conns.get(&id).map(|conn| conn.stage) == Some(Stage::Offered) {
-            self.set_stage(id, Stage::Taken);
+        if self.conns.get(&id).map(|conn| conn.stage) == Some(AdmissionStage::Offered) {
+            self.set_stage(id, AdmissionStage::Taken);
         }
     }
 
@@ -324,7 +324,7 @@ impl Cm {
                 if !conn.is_abandoned {
                     self.events.push_back(CmEvent::ReplyTimeout { id });
                 }
-                self.enter(now, id, State::Idle);
+                self.enter(now, id, ConnState::Idle);
             }
         }
     }
@@ -342,7 +342,7 @@ impl Cm {
             None => return,
         };
         for id in held {
-            self.enter(Time::ZERO, id, State::Idle);
+            self.enter(Time::ZERO, id, ConnState::Idle);
         }
         self.admissions.remove(&service);
         self.pressed.remove(&service);

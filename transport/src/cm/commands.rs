@@ -6,7 +6,7 @@ use rocade_wire::mad::{
     SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
 };
 
-use super::conn::{Conn, End, State};
+use super::conn::{Conn, ConnState, End};
 use super::limits::timewait_ns;
 use super::{Cm, CmError, CmRoute};
 use crate::time::Time;
@@ -28,7 +28,7 @@ pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
 }
 
 impl Cm {
-    fn conn(&mut self, id: CommId, allowed: &[State]) -> Result<&mut Conn, CmError> {
+    fn conn(&mut self, id: CommId, allowed: &[ConnState]) -> Result<&mut Conn, CmError> {
         let conn = self.conns.get_mut(&id).ok_or(CmError::UnknownId)?;
         if allowed.contains(&conn.state) && !conn.is_abandoned {
             Ok(conn)
@@ -60,7 +60,7 @@ impl Cm {
             interval_ns: 2 * packet_life.as_ns() + req.remote_response_timeout.as_ns(),
             max_retries: req.max_cm_retries,
             timewait_ns: timewait_ns(req.primary.ack_timeout),
-            ..Conn::new(State::ReqSent, route, config.tid(id))
+            ..Conn::new(ConnState::ReqSent, route, config.tid(id))
         };
         let id = self.add(conn);
         let message = CmMessage::Req(Req {
@@ -79,7 +79,7 @@ impl Cm {
     //= CM-ST-02
     pub fn reply(&mut self, now: Time, id: CommId, rep: Rep) -> Result<(), CmError> {
         let guid = self.config.guid;
-        let conn = self.conn(id, &[State::ReqRcvd, State::MraReqSent])?;
+        let conn = self.conn(id, &[ConnState::ReqRcvd, ConnState::MraReqSent])?;
         conn.local_qpn = conn.end.qpn_in(&rep);
         let (tid, remote_id) = (conn.tid, conn.remote_id);
         let message = CmMessage::Rep(Rep {
@@ -88,7 +88,7 @@ impl Cm {
             ca_guid: guid,
             ..rep
         });
-        self.enter(now, id, State::RepSent);
+        self.enter(now, id, ConnState::RepSent);
         self.send_until_answered(now, id, tid, message);
         Ok(())
     }
@@ -99,14 +99,14 @@ impl Cm {
     /// [`CmError`]: no REP was received.
     //= CM-ST-01
     pub fn ready(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
-        let conn = self.conn(id, &[State::RepRcvd, State::MraRepSent])?;
+        let conn = self.conn(id, &[ConnState::RepRcvd, ConnState::MraRepSent])?;
         let (tid, remote_id) = (conn.tid, conn.remote_id);
         let message = CmMessage::Rtu(Rtu {
             local_id: id,
             remote_id,
             private_data: private_data(data),
         });
-        self.enter(now, id, State::Established);
+        self.enter(now, id, ConnState::Established);
         self.send_and_keep(id, tid, message);
         Ok(())
     }
@@ -118,8 +118,8 @@ impl Cm {
     //= CM-ST-02
     //= EVT-08
     pub fn established(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
-        self.conn(id, &[State::RepSent, State::MraRepRcvd])?;
-        self.enter(now, id, State::Established);
+        self.conn(id, &[ConnState::RepSent, ConnState::MraRepRcvd])?;
+        self.enter(now, id, ConnState::Established);
         Ok(())
     }
 
@@ -135,23 +135,25 @@ impl Cm {
         info: &[u8],
         data: &[u8],
     ) -> Result<(), CmError> {
-        const REJECTABLE: [State; 8] = [
-            State::ReqSent,
-            State::MraReqRcvd,
-            State::ReqRcvd,
-            State::MraReqSent,
-            State::RepRcvd,
-            State::MraRepSent,
-            State::RepSent,
-            State::MraRepRcvd,
+        const REJECTABLE: [ConnState; 8] = [
+            ConnState::ReqSent,
+            ConnState::MraReqRcvd,
+            ConnState::ReqRcvd,
+            ConnState::MraReqSent,
+            ConnState::RepRcvd,
+            ConnState::MraRepSent,
+            ConnState::RepSent,
+            ConnState::MraRepRcvd,
         ];
         let conn = self.conn(id, &REJECTABLE)?;
         //= CM-REJ
         let (rejected, next) = match conn.state {
-            State::ReqRcvd | State::MraReqSent => (Rejected::Req, State::Idle),
-            State::RepRcvd | State::MraRepSent => (Rejected::Rep, State::Idle),
-            State::RepSent | State::MraRepRcvd => (Rejected::LapOrOther, State::TimeWait),
-            _ => (Rejected::LapOrOther, State::Idle),
+            ConnState::ReqRcvd | ConnState::MraReqSent => (Rejected::Req, ConnState::Idle),
+            ConnState::RepRcvd | ConnState::MraRepSent => (Rejected::Rep, ConnState::Idle),
+            ConnState::RepSent | ConnState::MraRepRcvd => {
+                (Rejected::LapOrOther, ConnState::TimeWait)
+            }
+            _ => (Rejected::LapOrOther, ConnState::Idle),
         };
         let (route, tid) = (conn.route, conn.tid);
         let message = CmMessage::Rej(Rej {
@@ -174,11 +176,11 @@ impl Cm {
     /// [`CmError`]: there is no connection.
     //= CM-ST-03
     pub fn disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
-        let conn = self.conn(id, &[State::Established])?;
+        let conn = self.conn(id, &[ConnState::Established])?;
         let (remote_id, remote_qpn) = (conn.remote_id, conn.remote_qpn);
         let message = dreq(id, remote_id, remote_qpn, data);
         let tid = self.config.tid(id);
-        self.enter(now, id, State::DreqSent);
+        self.enter(now, id, ConnState::DreqSent);
         self.send_until_answered(now, id, tid, message);
         Ok(())
     }
@@ -189,14 +191,14 @@ impl Cm {
     /// [`CmError`]: no DREQ was received.
     //= CM-ST-03
     pub fn answer_disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
-        let conn = self.conn(id, &[State::DreqRcvd])?;
+        let conn = self.conn(id, &[ConnState::DreqRcvd])?;
         let (route, tid, remote_id) = (conn.route, conn.tid, conn.remote_id);
         let message = CmMessage::Drep(Drep {
             local_id: id,
             remote_id,
             private_data: private_data(data),
         });
-        self.enter(now, id, State::TimeWait);
+        self.enter(now, id, ConnState::TimeWait);
         self.send(route, tid, message);
         Ok(())
     }
@@ -216,7 +218,7 @@ impl Cm {
         let id = self.add(|_| Conn {
             interval_ns,
             max_retries: retries,
-            ..Conn::new(State::SidrReqSent, route, TransactionId::new(0))
+            ..Conn::new(ConnState::SidrReqSent, route, TransactionId::new(0))
         });
         let message = CmMessage::SidrReq(SidrReq {
             request_id: id,
@@ -232,14 +234,14 @@ impl Cm {
     /// [`CmError`]: there is no request to answer.
     //= CM-ST-12
     pub fn reply_service(&mut self, now: Time, id: CommId, rep: SidrRep) -> Result<(), CmError> {
-        let conn = self.conn(id, &[State::SidrReqRcvd])?;
+        let conn = self.conn(id, &[ConnState::SidrReqRcvd])?;
         let tid = conn.tid;
         let message = CmMessage::SidrRep(SidrRep {
             request_id: conn.remote_id,
             service_id: conn.service,
             ..rep
         });
-        self.enter(now, id, State::SidrReplied);
+        self.enter(now, id, ConnState::SidrReplied);
         self.send_and_keep(id, tid, message);
         self.arm(id, now.plus_ns(SIDR_KEPT_NS));
         self.replied.push_back(id);
@@ -247,10 +249,10 @@ impl Cm {
             let oldest = self.replied.pop_front();
             let is_kept = |id: &CommId| {
                 let conn = self.conns.get(id);
-                conn.is_some_and(|conn| conn.state == State::SidrReplied)
+                conn.is_some_and(|conn| conn.state == ConnState::SidrReplied)
             };
             if let Some(oldest) = oldest.filter(is_kept) {
-                self.enter(now, oldest, State::Idle);
+                self.enter(now, oldest, ConnState::Idle);
             }
         }
         Ok(())
@@ -260,14 +262,18 @@ impl Cm {
     /// it.
     //= LRC-15
     pub fn ignore(&mut self, now: Time, id: CommId) {
-        let waits = [State::ReqRcvd, State::MraReqSent, State::SidrReqRcvd];
+        let waits = [
+            ConnState::ReqRcvd,
+            ConnState::MraReqSent,
+            ConnState::SidrReqRcvd,
+        ];
         if let Ok(conn) = self.conn(id, &waits) {
             let (state, print) = (conn.state, conn.print);
-            if state != State::SidrReqRcvd {
+            if state != ConnState::SidrReqRcvd {
                 self.refused.note(now, print, false);
             }
             self.counters.rx_dropped += 1;
-            self.abandon(now, id, State::Idle);
+            self.abandon(now, id, ConnState::Idle);
         }
     }
 
@@ -284,55 +290,55 @@ impl Cm {
         }
         let (state, route, remote_id) = (conn.state, conn.route, conn.remote_id);
         let next = match state {
-            State::ReqSent | State::MraReqRcvd => {
+            ConnState::ReqSent | ConnState::MraReqRcvd => {
                 // `reject` cannot fail in these states.
                 let _ = self.reject(now, id, RejReason::Timeout, &guid, &[]);
-                State::Idle
+                ConnState::Idle
             }
-            State::ReqRcvd
-            | State::MraReqSent
-            | State::RepRcvd
-            | State::MraRepSent
-            | State::RepSent
-            | State::MraRepRcvd => {
+            ConnState::ReqRcvd
+            | ConnState::MraReqSent
+            | ConnState::RepRcvd
+            | ConnState::MraRepSent
+            | ConnState::RepSent
+            | ConnState::MraRepRcvd => {
                 let _ = self.reject(now, id, RejReason::Consumer, &[], &[]);
                 match state {
-                    State::RepSent | State::MraRepRcvd => State::TimeWait,
-                    _ => State::Idle,
+                    ConnState::RepSent | ConnState::MraRepRcvd => ConnState::TimeWait,
+                    _ => ConnState::Idle,
                 }
             }
             // Other handles may keep the XRC target open. It goes on receiving.
-            State::Established if conn.end == End::XrcTarget => State::Idle,
-            State::Established => {
+            ConnState::Established if conn.end == End::XrcTarget => ConnState::Idle,
+            ConnState::Established => {
                 let message = dreq(id, remote_id, conn.remote_qpn, &[]);
                 let tid = self.config.tid(id);
                 self.send(route, tid, message);
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.is_disconnecting = true;
                 }
-                State::TimeWait
+                ConnState::TimeWait
             }
-            State::DreqRcvd => {
+            ConnState::DreqRcvd => {
                 let _ = self.answer_disconnect(now, id, &[]);
-                State::TimeWait
+                ConnState::TimeWait
             }
-            State::SidrReqRcvd => {
+            ConnState::SidrReqRcvd => {
                 let _ = self.reply_service(now, id, refusal(SidrStatus::Rejected));
-                State::SidrReplied
+                ConnState::SidrReplied
             }
             // The message is still repeated until the peer answers.
-            State::DreqSent | State::TimeWait | State::SidrReplied => state,
-            State::SidrReqSent | State::Idle => State::Idle,
+            ConnState::DreqSent | ConnState::TimeWait | ConnState::SidrReplied => state,
+            ConnState::SidrReqSent | ConnState::Idle => ConnState::Idle,
         };
         self.abandon(now, id, next);
     }
 
     /// Reports no more events of the connection. Its state is kept as long as the peer may send
     /// messages about it.
-    fn abandon(&mut self, now: Time, id: CommId, next: State) {
+    fn abandon(&mut self, now: Time, id: CommId, next: ConnState) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.is_abandoned = true;
-            if conn.state != next || next == State::Idle {
+            if conn.state != next || next == ConnState::Idle {
                 self.enter(now, id, next);
             }
         }

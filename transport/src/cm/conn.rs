@@ -6,12 +6,12 @@ use core::net::IpAddr;
 use rocade_wire::mad::{CommId, Mad, Rep, ServiceId, TransactionId};
 use rocade_wire::{Guid, Qpn};
 
-use super::{CmRoute, Named, Stage, Timers};
+use super::{AdmissionStage, CmRoute, Named, Timers};
 use crate::time::Time;
 
 /// States, by the names of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnState {
     /// The connection has ended. It only remains to be removed.
     Idle,
     ReqSent,
@@ -32,7 +32,7 @@ pub(super) enum State {
     SidrReplied,
 }
 
-impl State {
+impl ConnState {
     /// Returns true in a state in which a message is repeated until it is answered.
     pub(super) const fn resends(self) -> bool {
         matches!(
@@ -73,7 +73,7 @@ impl End {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) end: End,
-    pub(super) state: State,
+    pub(super) state: ConnState,
     pub(super) route: CmRoute,
     /// The peer's communication ID. 0 while unknown.
     pub(super) remote_id: CommId,
@@ -92,7 +92,7 @@ pub(super) struct Conn {
     pub(super) timewait_ns: u64,
     pub(super) deadline: Option<Time>,
     /// Progress of a peer's request, for admission control.
-    pub(super) stage: Stage,
+    pub(super) stage: AdmissionStage,
     /// The fingerprint of the request.
     pub(super) print: u64,
     /// The peer has repeated its request.
@@ -104,7 +104,7 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(state: State, route: CmRoute, tid: TransactionId) -> Self {
+    pub(super) fn new(state: ConnState, route: CmRoute, tid: TransactionId) -> Self {
         Self {
             end: End::Both,
             state,
@@ -121,7 +121,7 @@ impl Conn {
             tries_left: 0,
             timewait_ns: 0,
             deadline: None,
-            stage: Stage::Settled,
+            stage: AdmissionStage::Settled,
             print: 0,
             asked_again: false,
             is_abandoned: false,

@@ -6,7 +6,7 @@
 use rocade_wire::Qpn;
 use rocade_wire::mad::CommId;
 
-use super::conn::{Conn, End, State};
+use super::conn::{Conn, ConnState, End};
 use super::{Cm, CmRoute};
 
 /// State of a connection that decides which message its peer needs.
@@ -38,17 +38,17 @@ pub struct ConnRecord {
 impl Conn {
     const fn conn_record_kind(&self) -> Option<ConnRecordKind> {
         match self.state {
-            State::ReqRcvd | State::MraReqSent => Some(ConnRecordKind::Requested),
+            ConnState::ReqRcvd | ConnState::MraReqSent => Some(ConnRecordKind::Requested),
             //= CM-ST-10
-            State::Established if matches!(self.end, End::XrcTarget) => None,
-            State::RepRcvd
-            | State::MraRepSent
-            | State::RepSent
-            | State::MraRepRcvd
-            | State::Established
-            | State::DreqRcvd => Some(ConnRecordKind::Established),
-            State::DreqSent => Some(ConnRecordKind::Disconnecting),
-            State::TimeWait if self.is_disconnecting => Some(ConnRecordKind::Disconnecting),
+            ConnState::Established if matches!(self.end, End::XrcTarget) => None,
+            ConnState::RepRcvd
+            | ConnState::MraRepSent
+            | ConnState::RepSent
+            | ConnState::MraRepRcvd
+            | ConnState::Established
+            | ConnState::DreqRcvd => Some(ConnRecordKind::Established),
+            ConnState::DreqSent => Some(ConnRecordKind::Disconnecting),
+            ConnState::TimeWait if self.is_disconnecting => Some(ConnRecordKind::Disconnecting),
             _ => None,
         }
     }

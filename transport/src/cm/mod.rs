@@ -39,12 +39,12 @@ use rocade_wire::mad::{
 use rocade_wire::{Guid, Qpn};
 
 pub use admission::PLACES;
-use admission::{Admission, Stage};
+use admission::{Admission, AdmissionStage};
 pub use commands::{private_data, refusal};
 pub use conn_record::{ConnRecord, ConnRecordKind};
 
 use crate::time::Time;
-use conn::{Conn, State};
+use conn::{Conn, ConnState};
 use refused::Refused;
 
 /// Configuration of a communication manager.
@@ -353,17 +353,19 @@ impl Cm {
         }
         let (state, event) = match conn.state {
             //= CM-ST-07
-            State::ReqSent | State::MraReqRcvd => {
-                (State::Idle, Some(CmEvent::RequestTimeout { id }))
+            ConnState::ReqSent | ConnState::MraReqRcvd => {
+                (ConnState::Idle, Some(CmEvent::RequestTimeout { id }))
             }
             //= CM-ST-07
-            State::RepSent | State::MraRepRcvd => (State::Idle, Some(CmEvent::ReplyTimeout { id })),
+            ConnState::RepSent | ConnState::MraRepRcvd => {
+                (ConnState::Idle, Some(CmEvent::ReplyTimeout { id }))
+            }
             //= CM-ST-07
-            State::DreqSent => (State::TimeWait, Some(CmEvent::DisconnectTimeout { id })),
+            ConnState::DreqSent => (ConnState::TimeWait, Some(CmEvent::DisconnectTimeout { id })),
             //= CM-ST-03
-            State::TimeWait => (State::Idle, Some(CmEvent::TimewaitExit { id })),
-            State::SidrReqSent => (State::Idle, Some(CmEvent::ServiceTimeout { id })),
-            State::SidrReplied => (State::Idle, None),
+            ConnState::TimeWait => (ConnState::Idle, Some(CmEvent::TimewaitExit { id })),
+            ConnState::SidrReqSent => (ConnState::Idle, Some(CmEvent::ServiceTimeout { id })),
+            ConnState::SidrReplied => (ConnState::Idle, None),
             _ => return,
         };
         self.events.extend(event.filter(|_| !conn.is_abandoned));
@@ -371,7 +373,7 @@ impl Cm {
     }
 
     /// Changes the state of a connection, and sets timers and indices accordingly.
-    fn enter(&mut self, now: Time, id: CommId, state: State) {
+    fn enter(&mut self, now: Time, id: CommId, state: ConnState) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -386,12 +388,12 @@ impl Cm {
             return;
         };
         match state {
-            State::TimeWait => {
+            ConnState::TimeWait => {
                 // No message is repeated in TimeWait.
                 conn.resend = None;
                 conn.arm(&mut self.timers, id, now.plus_ns(conn.timewait_ns));
             }
-            State::Idle => {
+            ConnState::Idle => {
                 conn.resend = None;
                 // The peer's ID and QP number are no longer valid.
                 forget(&mut self.by_remote_id, conn.remote_name(), id);

@@ -9,10 +9,10 @@ use rocade_wire::mad::{
 };
 
 use super::commands::refusal;
-use super::conn::{Conn, End, State};
+use super::conn::{Conn, ConnState, End};
 use super::limits::{resending, service_ns, timewait_ns};
 use super::refused::Memory;
-use super::{Cm, CmCounters, CmEvent, CmRoute, Stage};
+use super::{AdmissionStage, Cm, CmCounters, CmEvent, CmRoute};
 use crate::time::Time;
 
 /// Additional time for an answer that an MRA of this side announces.
@@ -104,7 +104,7 @@ impl Cm {
             timewait_ns: timewait_ns(req.primary.ack_timeout),
             print,
             asked_again: memory == Memory::Repeated,
-            ..Conn::new(State::ReqRcvd, route, tid)
+            ..Conn::new(ConnState::ReqRcvd, route, tid)
         });
         self.by_remote_id.insert(name, id);
         self.by_remote_qp.insert(qp, id);
@@ -114,11 +114,11 @@ impl Cm {
     fn on_duplicate_req(&mut self, id: CommId, route: CmRoute, tid: TransactionId, req: &Req) {
         self.count(|counters| &mut counters.rx_duplicates);
         match self.conns.get(&id).map(|conn| conn.state) {
-            Some(State::ReqRcvd | State::MraReqSent) => {
+            Some(ConnState::ReqRcvd | ConnState::MraReqSent) => {
                 self.asks_again(id);
                 self.ask_for_time(id, Rejected::Req);
             }
-            Some(State::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
+            Some(ConnState::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
             _ => {}
         }
     }
@@ -146,8 +146,8 @@ impl Cm {
             return;
         };
         conn.state = match received {
-            Rejected::Req => State::MraReqSent,
-            _ => State::MraRepSent,
+            Rejected::Req => ConnState::MraReqSent,
+            _ => ConnState::MraRepSent,
         };
         let (route, tid) = (conn.route, conn.tid);
         let message = CmMessage::Mra(Mra {
@@ -172,14 +172,14 @@ impl Cm {
             return self.count(unsolicited);
         };
         conn.state = match (mra.received, conn.state) {
-            (Rejected::Req, State::ReqSent | State::MraReqRcvd) => State::MraReqRcvd,
-            (Rejected::Rep, State::RepSent | State::MraRepRcvd) => State::MraRepRcvd,
+            (Rejected::Req, ConnState::ReqSent | ConnState::MraReqRcvd) => ConnState::MraReqRcvd,
+            (Rejected::Rep, ConnState::RepSent | ConnState::MraRepRcvd) => ConnState::MraRepRcvd,
             _ => return self.count(unsolicited),
         };
         let wait_ns = service_ns(mra.service_timeout).saturating_add(conn.interval_ns);
         if mra.received == Rejected::Rep {
             // The MRA proves that the peer exists, and only needs time.
-            self.set_stage(mra.remote_id, Stage::Settled);
+            self.set_stage(mra.remote_id, AdmissionStage::Settled);
         }
         self.arm(mra.remote_id, now.plus_ns(wait_ns));
     }
@@ -193,12 +193,12 @@ impl Cm {
         };
         let is_known = conn.remote_id == rep.local_id;
         match conn.state {
-            State::ReqSent | State::MraReqRcvd => {}
-            State::RepRcvd | State::MraRepSent if is_known => {
+            ConnState::ReqSent | ConnState::MraReqRcvd => {}
+            ConnState::RepRcvd | ConnState::MraRepSent if is_known => {
                 self.count(|counters| &mut counters.rx_duplicates);
                 return self.ask_for_time(id, Rejected::Rep);
             }
-            State::Established if is_known => {
+            ConnState::Established if is_known => {
                 self.count(|counters| &mut counters.rx_duplicates);
                 // Repeats the RTU, on the side that has sent one.
                 return self.send_again(id);
@@ -213,7 +213,7 @@ impl Cm {
         let (name, qp) = (conn.remote_name(), conn.remote_qp());
         self.by_remote_id.insert(name, id);
         self.by_remote_qp.insert(qp, id);
-        self.enter(now, id, State::RepRcvd);
+        self.enter(now, id, ConnState::RepRcvd);
         let rep = Box::new(rep);
         self.raise(id, CmEvent::Reply { id, rep });
     }
@@ -225,13 +225,13 @@ impl Cm {
             return self.count(unsolicited);
         };
         match conn.state {
-            State::RepSent | State::MraRepRcvd => {
+            ConnState::RepSent | ConnState::MraRepRcvd => {
                 // A repeated REP needs no answer.
                 conn.resend = None;
-                self.enter(now, id, State::Established);
+                self.enter(now, id, ConnState::Established);
                 self.raise(id, CmEvent::Ready { id });
             }
-            State::Established => self.count(|counters| &mut counters.rx_duplicates),
+            ConnState::Established => self.count(|counters| &mut counters.rx_duplicates),
             _ => self.count(unsolicited),
         }
     }
@@ -258,21 +258,22 @@ impl Cm {
             return;
         };
         let next = match conn.state {
-            State::ReqSent
-            | State::MraReqRcvd
-            | State::RepSent
-            | State::MraRepRcvd
-            | State::ReqRcvd
-            | State::MraReqSent => {
+            ConnState::ReqSent
+            | ConnState::MraReqRcvd
+            | ConnState::RepSent
+            | ConnState::MraRepRcvd
+            | ConnState::ReqRcvd
+            | ConnState::MraReqSent => {
                 if rej.reason == RejReason::StaleConnection {
-                    State::TimeWait
+                    ConnState::TimeWait
                 } else {
-                    State::Idle
+                    ConnState::Idle
                 }
             }
-            State::DreqSent | State::RepRcvd | State::MraRepSent | State::Established => {
-                State::TimeWait
-            }
+            ConnState::DreqSent
+            | ConnState::RepRcvd
+            | ConnState::MraRepSent
+            | ConnState::Established => ConnState::TimeWait,
             _ => return self.count(unsolicited),
         };
         let rej = Box::new(rej);
@@ -292,24 +293,27 @@ impl Cm {
             return self.count(unsolicited);
         }
         match conn.state {
-            State::Established | State::RepSent | State::MraRepRcvd | State::DreqSent => {
+            ConnState::Established
+            | ConnState::RepSent
+            | ConnState::MraRepRcvd
+            | ConnState::DreqSent => {
                 conn.tid = tid;
                 conn.resend = None;
                 if conn.is_abandoned {
                     // No owner is left to answer.
                     self.send_drep(route, tid, dreq);
-                    return self.enter(now, id, State::TimeWait);
+                    return self.enter(now, id, ConnState::TimeWait);
                 }
-                self.enter(now, id, State::DreqRcvd);
+                self.enter(now, id, ConnState::DreqRcvd);
                 self.raise(id, CmEvent::Disconnect { id });
             }
-            State::TimeWait => {
+            ConnState::TimeWait => {
                 self.parted(id);
                 self.count(|counters| &mut counters.rx_duplicates);
                 self.send_drep(route, tid, dreq);
             }
-            State::DreqRcvd => self.count(|counters| &mut counters.rx_duplicates),
-            State::Idle => self.send_drep(route, tid, dreq),
+            ConnState::DreqRcvd => self.count(|counters| &mut counters.rx_duplicates),
+            ConnState::Idle => self.send_drep(route, tid, dreq),
             _ => self.count(unsolicited),
         }
     }
@@ -326,11 +330,11 @@ impl Cm {
     fn on_drep(&mut self, now: Time, route: CmRoute, drep: &Drep) {
         let id = drep.remote_id;
         match self.find(route, id, drep.local_id).map(|conn| conn.state) {
-            Some(State::DreqSent | State::DreqRcvd) => {
-                self.enter(now, id, State::TimeWait);
+            Some(ConnState::DreqSent | ConnState::DreqRcvd) => {
+                self.enter(now, id, ConnState::TimeWait);
                 self.raise(id, CmEvent::Disconnected { id });
             }
-            Some(State::TimeWait) => {
+            Some(ConnState::TimeWait) => {
                 self.parted(id);
                 self.count(|counters| &mut counters.rx_duplicates);
             }
@@ -366,7 +370,7 @@ impl Cm {
         let id = self.add(|_| Conn {
             remote_id: req.request_id,
             service: req.service_id,
-            ..Conn::new(State::SidrReqRcvd, route, tid)
+            ..Conn::new(ConnState::SidrReqRcvd, route, tid)
         });
         self.by_request.insert(name, id);
         let req = Box::new(req);
@@ -377,10 +381,10 @@ impl Cm {
     fn on_sidr_rep(&mut self, now: Time, route: CmRoute, rep: SidrRep) {
         let id = rep.request_id;
         match self.find(route, id, CommId::new(0)).map(|conn| conn.state) {
-            Some(State::SidrReqSent) => {
+            Some(ConnState::SidrReqSent) => {
                 let rep = Box::new(rep);
                 self.raise(id, CmEvent::ServiceReply { id, rep });
-                self.enter(now, id, State::Idle);
+                self.enter(now, id, ConnState::Idle);
             }
             _ => self.count(unsolicited),
         }
@@ -390,7 +394,7 @@ impl Cm {
     //= CM-ST-11
     fn on_lap(&mut self, route: CmRoute, tid: TransactionId, lap: &Lap) {
         let conn = self.find(route, lap.remote_id, lap.local_id);
-        let Some(conn) = conn.filter(|conn| conn.state == State::Established) else {
+        let Some(conn) = conn.filter(|conn| conn.state == ConnState::Established) else {
             return self.count(unsolicited);
         };
         //= CM-APR-S

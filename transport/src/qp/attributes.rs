@@ -27,12 +27,12 @@ pub(super) struct Attributes {
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
     pub(super) rnr_retry: u8,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareAttributes>>,
 }
 
 /// Rarely used attributes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rare {
+struct RareAttributes {
     alternate: AlternatePath,
     dc_key: u64,
 }

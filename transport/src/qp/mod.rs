@@ -39,7 +39,7 @@ use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
-use crate::rate::Control;
+use crate::rate::CongestionControl;
 use crate::time::Time;
 use crate::unreliable::Sender;
 use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
@@ -58,7 +58,7 @@ pub struct Qp {
     has_moved: bool,
     pending_notices: PendingNotices,
     /// Set while congestion control is on: marks are answered, and notifications reduce the rate.
-    control: Option<Box<Control>>,
+    control: Option<Box<CongestionControl>>,
     out: Outputs,
     coalescer: Coalescer,
 }

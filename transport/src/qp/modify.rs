@@ -10,7 +10,7 @@ use super::{ModifyContext, PendingNotices, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
 use crate::peer::{Alternate, Migration};
-use crate::rate::Control;
+use crate::rate::CongestionControl;
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;
 use crate::time::Time;
@@ -376,7 +376,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
     qp.pending_notices = PendingNotices::NONE;
     if let Some(control) = &mut qp.control {
-        **control = Control::default();
+        **control = CongestionControl::default();
     }
     if let Some(receives) = qp.recv.receives() {
         let unreported = qp.out.completions.iter().filter(|c| !c.is_send());

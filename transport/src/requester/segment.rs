@@ -25,7 +25,7 @@ struct Part {
 }
 
 /// The next request packet.
-struct Step {
+struct RequestStep {
     head: Head,
     /// Offset of the payload in the message, and its length.
     offset: u32,
@@ -175,7 +175,7 @@ impl Requester {
     fn push(
         (mem, who): (&impl Memory, Accessor),
         wqe: &SendWqe,
-        step: &Step,
+        step: &RequestStep,
         tx: &mut TxBuffer,
     ) -> Result<(), AccessError> {
         let payload_len = step.payload_len as usize;
@@ -362,7 +362,7 @@ impl Requester {
 
     /// Returns the packet at `cursor`. `None` if `max_rd_atomic` does not allow it.
     #[inline]
-    fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<Step> {
+    fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<RequestStep> {
         let index = wqe.offset_of(self.cursor);
         //= RC-LIM-01 RXE-113
         if wqe.op.needs_response_data()
@@ -394,7 +394,7 @@ impl Requester {
                 head.push(&reth.to_bytes());
                 let psns = peer.packets(len);
                 let cost = u64::from(psns) * u64::from(wqe.packet_cost);
-                Step {
+                RequestStep {
                     head,
                     offset,
                     payload_len: 0,
@@ -467,7 +467,7 @@ impl Requester {
         operation: Operation,
         feth: Option<Feth>,
         reth: Reth,
-    ) -> Step {
+    ) -> RequestStep {
         let payload_len = wqe.len;
         let mut head = request_head(peer, wqe, operation, self.cursor, payload_len);
         head.bth.ack_req = true;
@@ -475,7 +475,7 @@ impl Requester {
             head.push(&feth.to_bytes());
         }
         head.push(&reth.to_bytes());
-        Step {
+        RequestStep {
             head,
             offset: 0,
             payload_len,
@@ -493,7 +493,7 @@ impl Requester {
         peer: &Peer,
         wqe: &SendWqe,
         (va, rkey, log_size): (u64, Rkey, u8),
-    ) -> Option<Step> {
+    ) -> Option<RequestStep> {
         let op = masked_op(wqe)?;
         let payload_len = op.to_wire(log_size, &mut [0; 128]);
         let swaps = matches!(op, MaskedOp::CmpSwap { .. });
@@ -513,7 +513,7 @@ impl Requester {
             resv: [0; 3],
         };
         head.push(&eth.to_bytes());
-        Some(Step {
+        Some(RequestStep {
             head,
             offset: 0,
             payload_len: len_u32(payload_len),
@@ -528,11 +528,11 @@ impl Requester {
         wqe: &SendWqe,
         operation: Operation,
         eth: AtomicEth,
-    ) -> Step {
+    ) -> RequestStep {
         let mut head = request_head(peer, wqe, operation, self.cursor, 0);
         head.bth.ack_req = true;
         head.push(&eth.to_bytes());
-        Step {
+        RequestStep {
             head,
             offset: 0,
             payload_len: 0,
@@ -550,7 +550,7 @@ impl Requester {
         index: u32,
         tail: ImmOrInv,
         reth: Option<Reth>,
-    ) -> Step {
+    ) -> RequestStep {
         let offset = index * peer.pmtu_bytes();
         let payload_len = (wqe.len - offset).min(peer.pmtu_bytes());
         let part = Part {
@@ -560,7 +560,7 @@ impl Requester {
             last: index + 1 == wqe.packets,
         };
         let head = data_head(peer, wqe, part, tail, reth);
-        Step {
+        RequestStep {
             head,
             offset,
             payload_len,
@@ -569,7 +569,7 @@ impl Requester {
         }
     }
 
-    fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &Step, una_cost: u64) {
+    fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &RequestStep, una_cost: u64) {
         cx.out.counters.tx_packets += 1;
         let repeated = self.cursor != self.next_new;
         //= RC-PSN-05 RC-SEG-04

@@ -6,7 +6,7 @@ use rocade_wire::{Headers, Operation, Placement, Psn, Reth, Selectivity};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
-use super::sequence::Refusal;
+use super::sequence::RequestRefusal;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
@@ -99,22 +99,22 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
         wqe: Option<RecvWqe>,
-    ) -> Result<Executed, (Refusal, Option<RecvWqe>)> {
+    ) -> Result<Executed, (RequestRefusal, Option<RecvWqe>)> {
         let current = core::mem::replace(&mut self.current, InProgress::None);
         let (wqe, received) = match (wqe, current) {
             (Some(wqe), _) => (wqe, 0),
             (None, InProgress::Send { wqe, received }) => (wqe, received),
-            (None, _) => return Err((Refusal::INVALID_REQUEST, None)),
+            (None, _) => return Err((RequestRefusal::INVALID_REQUEST, None)),
         };
         let len = len_u32(payload);
         let total = u64::from(received) + u64::from(len);
         //= RC-RSP-10, MTU-04
         if total > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN)) {
-            return Err((Refusal::TOO_LONG, Some(wqe)));
+            return Err((RequestRefusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12
         if len > 0 && wqe.scatter((mem, who), received, payload).is_err() {
-            return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
+            return Err((RequestRefusal::BAD_RECEIVE_BUFFER, Some(wqe)));
         }
         let received = received + len;
         if !(operation.is_last() || operation.is_only()) {
@@ -126,7 +126,7 @@ impl Responder {
             let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
             if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
-                return Err((Refusal::ACCESS, Some(wqe)));
+                return Err((RequestRefusal::ACCESS, Some(wqe)));
             }
         }
         let detail = recv_detail(WcOpcode::Recv, received, headers);
@@ -143,7 +143,7 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
         wqe: Option<RecvWqe>,
-    ) -> Result<Executed, (Refusal, Option<RecvWqe>)> {
+    ) -> Result<Executed, (RequestRefusal, Option<RecvWqe>)> {
         let (rkey, va, total, received) = if let Some(Reth { va, rkey, dma_len }) = headers.reth {
             //= RC-RSP-08
             let access = RemoteAccess::Write;
@@ -152,7 +152,7 @@ impl Responder {
                     .check_remote(who, rkey, va, u64::from(dma_len), access)
                     .is_err()
             {
-                return Err((Refusal::ACCESS, wqe));
+                return Err((RequestRefusal::ACCESS, wqe));
             }
             (rkey, va, dma_len, 0)
         } else if let InProgress::Write {
@@ -164,21 +164,21 @@ impl Responder {
         {
             (rkey, va, len, received)
         } else {
-            return Err((Refusal::INVALID_REQUEST, wqe));
+            return Err((RequestRefusal::INVALID_REQUEST, wqe));
         };
         let len = len_u32(payload);
         let ends = operation.is_last() || operation.is_only();
         let after = u64::from(received) + u64::from(len);
         //= RC-RSP-09
         if after > u64::from(total) || ends != (after == u64::from(total)) {
-            return Err((Refusal::INVALID_REQUEST, wqe));
+            return Err((RequestRefusal::INVALID_REQUEST, wqe));
         }
         //= MR-14
         // The data is in memory before any later request is handled.
         //= ORD-05
         let at = va.wrapping_add(u64::from(received));
         if len > 0 && mem.write_remote(who, rkey, at, payload).is_err() {
-            return Err((Refusal::ACCESS, wqe));
+            return Err((RequestRefusal::ACCESS, wqe));
         }
         if ends {
             self.current = InProgress::None;
@@ -202,7 +202,7 @@ impl Responder {
         cx: &mut Cx<'_, H>,
         psn: Psn,
         reth: Reth,
-    ) -> Result<Executed, Refusal> {
+    ) -> Result<Executed, RequestRefusal> {
         let Reth { va, rkey, dma_len } = reth;
         let access = RemoteAccess::Read;
         //= RC-SEG-02
@@ -212,7 +212,7 @@ impl Responder {
                 .check_remote(cx.who, rkey, va, u64::from(dma_len), access)
                 .is_err()
         {
-            return Err(Refusal::ACCESS);
+            return Err(RequestRefusal::ACCESS);
         }
         let packets = cx.peer.packets(dma_len);
         self.save(Saved::Read {
@@ -234,14 +234,14 @@ impl Responder {
         (mem, who): (&impl Memory, Accessor),
         operation: Operation,
         headers: &Headers,
-    ) -> Result<Executed, Refusal> {
-        let eth = headers.atomic.ok_or(Refusal::INVALID_REQUEST)?;
+    ) -> Result<Executed, RequestRefusal> {
+        let eth = headers.atomic.ok_or(RequestRefusal::INVALID_REQUEST)?;
         mem.check_remote(who, eth.rkey, eth.va, 8, RemoteAccess::Atomic)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|_| RequestRefusal::ACCESS)?;
         //= RC-RSP-11
         //= ATM-01
         if !eth.va.is_multiple_of(8) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         let op = match operation {
             Operation::CmpSwap => AtomicOp::CmpSwap {
@@ -252,7 +252,7 @@ impl Responder {
         };
         let original = mem
             .atomic_remote(who, eth.rkey, eth.va, op)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|_| RequestRefusal::ACCESS)?;
         self.save(Saved::Atomic {
             psn: headers.bth.psn,
             operation,
@@ -268,14 +268,16 @@ impl Responder {
         (mem, who): (&impl Memory, Accessor),
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<Executed, Refusal> {
-        let reth = headers.reth.ok_or(Refusal::INVALID_REQUEST)?;
-        let bytes = payload.try_into().map_err(|_| Refusal::INVALID_REQUEST)?;
+    ) -> Result<Executed, RequestRefusal> {
+        let reth = headers.reth.ok_or(RequestRefusal::INVALID_REQUEST)?;
+        let bytes = payload
+            .try_into()
+            .map_err(|_| RequestRefusal::INVALID_REQUEST)?;
         if reth.dma_len != 8 || !reth.va.is_multiple_of(8) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         mem.store_remote(who, reth.rkey, reth.va, bytes)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|_| RequestRefusal::ACCESS)?;
         self.save_done(headers, Operation::AtomicWrite);
         Ok(Executed::PACKET)
     }
@@ -288,9 +290,9 @@ impl Responder {
         &mut self,
         (mem, who): (&impl Memory, Accessor),
         headers: &Headers,
-    ) -> Result<Executed, Refusal> {
+    ) -> Result<Executed, RequestRefusal> {
         let (Some(reth), Some(feth)) = (headers.reth, headers.feth) else {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         };
         let is_range = feth.selectivity() == Selectivity::Range && reth.dma_len > 0;
         let kinds = [
@@ -305,7 +307,7 @@ impl Responder {
             } else {
                 mem.check_region(who, reth.rkey, access)
             };
-            checked.map_err(|_| Refusal::ACCESS)?;
+            checked.map_err(|_| RequestRefusal::ACCESS)?;
         }
         fence(Ordering::SeqCst);
         self.save_done(headers, Operation::Flush);
@@ -329,28 +331,29 @@ impl Responder {
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<Executed, Refusal> {
-        let eth = headers.masked.ok_or(Refusal::INVALID_REQUEST)?;
+    ) -> Result<Executed, RequestRefusal> {
+        let eth = headers.masked.ok_or(RequestRefusal::INVALID_REQUEST)?;
         let log_size = eth.log_size;
         if !masked::is_size(log_size) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         let len = 1 << log_size;
         mem.check_remote(who, eth.rkey, eth.va, len, RemoteAccess::Atomic)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|_| RequestRefusal::ACCESS)?;
         //= XAT-15
         //= XDEC-16
         if !eth.va.is_multiple_of(len) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         let swaps = matches!(
             operation,
             Operation::MaskedCmpSwap | Operation::XrcMaskedCmpSwap
         );
-        let op = MaskedOp::from_wire(swaps, log_size, payload).ok_or(Refusal::INVALID_REQUEST)?;
+        let op =
+            MaskedOp::from_wire(swaps, log_size, payload).ok_or(RequestRefusal::INVALID_REQUEST)?;
         let original = mem
             .masked_remote(who, eth.rkey, eth.va, log_size, &op)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|_| RequestRefusal::ACCESS)?;
         let psn = headers.bth.psn;
         self.save(if log_size > 3 {
             Saved::Wide {

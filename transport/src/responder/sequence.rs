@@ -17,13 +17,13 @@ use crate::wr::AccessFlags;
 
 /// The reason why a request is refused, and its NAK code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct RequestRefusal {
     pub(super) nak: NakCode,
     /// Status of the receive WQE that the message has consumed.
     pub(super) status: WcStatus,
 }
 
-impl Refusal {
+impl RequestRefusal {
     pub(super) const INVALID_REQUEST: Self = Self {
         nak: NakCode::InvalidRequest,
         status: WcStatus::RemInvReqErr,
@@ -92,7 +92,7 @@ impl Responder {
                 Ok(pd) => cx.who.pd = pd,
                 // The process that owns the queue receives the packet, too. Here it had no effect.
                 Err(NotNamed::Elsewhere) => return Ok(()),
-                Err(why) => return Err(self.refuse(cx, psn, Refusal::of_srqn(why), None)),
+                Err(why) => return Err(self.refuse(cx, psn, RequestRefusal::of_srqn(why), None)),
             }
         }
         let wqe = if needs_receive(operation) {
@@ -109,7 +109,7 @@ impl Responder {
         };
         //= RC-RSP-07
         if !length_ok(cx.peer, operation, headers, payload) {
-            let refusal = Refusal::INVALID_REQUEST;
+            let refusal = RequestRefusal::INVALID_REQUEST;
             return Err(self.refuse(cx, psn, refusal, wqe));
         }
         cx.out.counters.rx_packets += 1;
@@ -117,22 +117,22 @@ impl Responder {
     }
 
     /// Checks the opcode sequence, the QP's access flags, and READ and atomic resources.
-    fn check(&self, headers: &Headers) -> Result<Operation, Refusal> {
+    fn check(&self, headers: &Headers) -> Result<Operation, RequestRefusal> {
         //= OPC-36
         let operation = headers
             .bth
             .opcode
             .operation()
-            .ok_or(Refusal::INVALID_REQUEST)?;
+            .ok_or(RequestRefusal::INVALID_REQUEST)?;
         if !self.sequence_ok(operation) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         //= RC-RSP-04
         let needed = match operation {
             Operation::ReadRequest => AccessFlags::REMOTE_READ,
             Operation::CmpSwap | Operation::FetchAdd => AccessFlags::REMOTE_ATOMIC,
             //= ETH-09 ETH-13
-            Operation::Flush => flush_rights(headers).ok_or(Refusal::INVALID_REQUEST)?,
+            Operation::Flush => flush_rights(headers).ok_or(RequestRefusal::INVALID_REQUEST)?,
             //= ETH-12
             Operation::AtomicWrite => AccessFlags::REMOTE_WRITE,
             _ if operation.is_masked_atomic() => AccessFlags::REMOTE_ATOMIC,
@@ -141,13 +141,13 @@ impl Responder {
         };
         //= RC-LIM-04
         if !self.attr.access.contains(needed) {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         //= RC-RSP-05
         if is_resource(operation)
             && self.outstanding_resources() >= usize::from(self.attr.max_dest_rd_atomic)
         {
-            return Err(Refusal::INVALID_REQUEST);
+            return Err(RequestRefusal::INVALID_REQUEST);
         }
         Ok(operation)
     }
@@ -221,7 +221,7 @@ impl Responder {
         &mut self,
         cx: &mut Cx<'_, H>,
         psn: Psn,
-        refusal: Refusal,
+        refusal: RequestRefusal,
         wqe: Option<RecvWqe>,
     ) -> Fatal {
         //= RC-RSP-22

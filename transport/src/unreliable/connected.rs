@@ -28,7 +28,7 @@ enum InProgress {
 }
 
 /// The reason why a packet is not accepted.
-enum Refusal {
+enum UcRefusal {
     /// The packet and its message are dropped.
     Drop(DropReason),
     /// A receive was completed in error.
@@ -104,12 +104,12 @@ impl Connected {
                 cx.out.counters.rx_packets += 1;
                 Ok(())
             }
-            Err(Refusal::Drop(reason)) => {
+            Err(UcRefusal::Drop(reason)) => {
                 self.abandon();
                 cx.out.counters.drop_packet(reason);
                 Ok(())
             }
-            Err(Refusal::Fatal) => Err(Fatal),
+            Err(UcRefusal::Fatal) => Err(Fatal),
         }
     }
 
@@ -123,10 +123,10 @@ impl Connected {
         }
     }
 
-    fn take_receive(&mut self) -> Result<RecvWqe, Refusal> {
+    fn take_receive(&mut self) -> Result<RecvWqe, UcRefusal> {
         //= UC-07
         let wqe = self.spare.take().or_else(|| self.receives.take());
-        wqe.ok_or(Refusal::Drop(DropReason::NoReceive))
+        wqe.ok_or(UcRefusal::Drop(DropReason::NoReceive))
     }
 
     fn take<H: Memory>(
@@ -134,13 +134,13 @@ impl Connected {
         cx: &mut Cx<'_, H>,
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), UcRefusal> {
         //= UC-01
         let known = |operation: &Operation| {
             (operation.is_send() || operation.is_write()) && !operation.has_inv()
         };
         let operation = headers.bth.opcode.operation().filter(known);
-        let operation = operation.ok_or(Refusal::Drop(DropReason::Reserved))?;
+        let operation = operation.ok_or(UcRefusal::Drop(DropReason::Reserved))?;
         //= UC-05
         let continues = operation.is_middle() || operation.is_last();
         let fits = match self.current {
@@ -152,11 +152,11 @@ impl Connected {
             self.abandon();
         }
         if continues && !fits {
-            return Err(Refusal::Drop(DropReason::OutOfSequence));
+            return Err(UcRefusal::Drop(DropReason::OutOfSequence));
         }
         //= UC-13
         if !length_ok(cx.peer, operation, headers, payload) {
-            return Err(Refusal::Drop(DropReason::Malformed));
+            return Err(UcRefusal::Drop(DropReason::Malformed));
         }
         if operation.is_send() {
             self.take_send(cx, operation, headers, payload)
@@ -171,7 +171,7 @@ impl Connected {
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), UcRefusal> {
         let (wqe, received) = match core::mem::replace(&mut self.current, InProgress::None) {
             InProgress::Send { wqe, received } => (wqe, received),
             _ => (self.take_receive()?, 0),
@@ -181,14 +181,14 @@ impl Connected {
         if total > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN)) {
             //= UC-09
             self.spare = Some(wqe);
-            return Err(Refusal::Drop(DropReason::TooLong));
+            return Err(UcRefusal::Drop(DropReason::TooLong));
         }
         if len > 0 && wqe.scatter(cx.memory(), received, payload).is_err() {
             //= UC-10
             let status = WcStatus::LocProtErr;
             let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
             cx.out.completions.push_back(completion);
-            return Err(Refusal::Fatal);
+            return Err(UcRefusal::Fatal);
         }
         let received = received + len;
         if operation.is_last() || operation.is_only() {
@@ -205,8 +205,8 @@ impl Connected {
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<(), Refusal> {
-        const REFUSED: Refusal = Refusal::Drop(DropReason::Access);
+    ) -> Result<(), UcRefusal> {
+        const REFUSED: UcRefusal = UcRefusal::Drop(DropReason::Access);
         //= UC-08
         if !self.access.contains(AccessFlags::REMOTE_WRITE) {
             return Err(REFUSED);
@@ -229,13 +229,13 @@ impl Connected {
                     received,
                 },
             ) => (rkey, va, len, received),
-            _ => return Err(Refusal::Drop(DropReason::OutOfSequence)),
+            _ => return Err(UcRefusal::Drop(DropReason::OutOfSequence)),
         };
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let ends = operation.is_last() || operation.is_only();
         let after = u64::from(received) + u64::from(len);
         if after > u64::from(total) || ends != (after == u64::from(total)) {
-            return Err(Refusal::Drop(DropReason::Malformed));
+            return Err(UcRefusal::Drop(DropReason::Malformed));
         }
         let wqe = if headers.imm.is_some() {
             Some(self.take_receive()?)

@@ -37,11 +37,11 @@ use crate::{
 pub(crate) struct Generation(u32);
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
+static STATE: AtomicPtr<ProcessState> = AtomicPtr::new(ptr::null_mut());
 static AT_FORK: Once = Once::new();
 
 /// The state of one process.
-struct State {
+struct ProcessState {
     generation: Generation,
     host: OnceLock<Result<Host, (Errno, Reason)>>,
     /// The diagnostics printed so far.
@@ -124,7 +124,7 @@ pub(crate) fn said() -> &'static Mutex<Vec<String>> {
 
 /// Returns the state of this process, creating it in a forked child. States are never freed: there
 /// is one per generation, and a child must not run destructors of its parent's objects.
-fn state() -> &'static State {
+fn state() -> &'static ProcessState {
     let current = generation();
     loop {
         let found = STATE.load(Ordering::Acquire);
@@ -134,7 +134,7 @@ fn state() -> &'static State {
         {
             return state;
         }
-        let fresh = Box::into_raw(Box::new(State {
+        let fresh = Box::into_raw(Box::new(ProcessState {
             generation: current,
             host: OnceLock::new(),
             said: Mutex::default(),

@@ -21,7 +21,7 @@ mod message;
 mod stream;
 
 pub use connect::{ConnData, ConnDataError, IOMAP_LEN, Iomap, SGE_LEN, Sge, scale, unscale};
-pub use message::{Control, Message};
+pub use message::{ControlMessage, Message};
 pub use stream::{
     Config, End, How, MAX_TRANSFER, NoIomap, Peers, SEND_LOW_WATER, SGL_SLOTS, Source, Stream,
     Violation, Write,

@@ -12,7 +12,7 @@ const CONTROL: u32 = 7;
 
 /// The messages without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
+pub enum ControlMessage {
     /// The sender neither sends nor receives any more.
     Disconnect,
     /// The peer answers with a transport acknowledgement, which shows that it is alive.
@@ -32,7 +32,7 @@ pub enum Message {
     /// This entry of the iomap list has changed.
     Iomap(u16),
     /// A control message.
-    Control(Control),
+    Control(ControlMessage),
     /// An unknown message, which is ignored.
     Unknown(u32),
 }
@@ -48,9 +48,9 @@ impl Message {
             (DATA, bytes) => Self::Data(bytes),
             (SGL, _) => Self::Credits(low),
             (IOMAP, _) => Self::Iomap(low),
-            (CONTROL, 0) => Self::Control(Control::Disconnect),
-            (CONTROL, 1) => Self::Control(Control::KeepAlive),
-            (CONTROL, 2) => Self::Control(Control::Shutdown),
+            (CONTROL, 0) => Self::Control(ControlMessage::Disconnect),
+            (CONTROL, 1) => Self::Control(ControlMessage::KeepAlive),
+            (CONTROL, 2) => Self::Control(ControlMessage::Shutdown),
             _ => Self::Unknown(imm),
         }
     }
@@ -62,9 +62,9 @@ impl Message {
             Self::Data(bytes) => (DATA, bytes),
             Self::Credits(number) => (SGL, number as u32),
             Self::Iomap(index) => (IOMAP, index as u32),
-            Self::Control(Control::Disconnect) => (CONTROL, 0),
-            Self::Control(Control::KeepAlive) => (CONTROL, 1),
-            Self::Control(Control::Shutdown) => (CONTROL, 2),
+            Self::Control(ControlMessage::Disconnect) => (CONTROL, 0),
+            Self::Control(ControlMessage::KeepAlive) => (CONTROL, 1),
+            Self::Control(ControlMessage::Shutdown) => (CONTROL, 2),
             Self::Unknown(imm) => return imm,
         };
         (kind << KIND_SHIFT) | (value & VALUE)
@@ -82,9 +82,9 @@ mod tests {
             (Message::Data(VALUE), 0x1fff_ffff),
             (Message::Credits(0xffff), 0x8000_ffff),
             (Message::Iomap(7), 0xc000_0007),
-            (Message::Control(Control::Disconnect), 0xe000_0000),
-            (Message::Control(Control::KeepAlive), 0xe000_0001),
-            (Message::Control(Control::Shutdown), 0xe000_0002),
+            (Message::Control(ControlMessage::Disconnect), 0xe000_0000),
+            (Message::Control(ControlMessage::KeepAlive), 0xe000_0001),
+            (Message::Control(ControlMessage::Shutdown), 0xe000_0002),
             (Message::Unknown(0xe000_0003), 0xe000_0003),
             (Message::Unknown(0x4000_0000), 0x4000_0000),
             (Message::Unknown(0xa000_0001), 0xa000_0001),

@@ -22,7 +22,7 @@ pub mod tree;
 
 pub use host::{HostFiles, Locality};
 pub use programs::Programs;
-pub use tree::{CharDevices, Entry, Node, Tree};
+pub use tree::{CharDevices, Node, Tree, TreeEntry};
 
 /// The environment variable with the staging directory for the preload library.
 pub const ENV_STAGE: &str = "ROCADE_VIEW_STAGE";

@@ -76,7 +76,7 @@ pub enum Node {
 
 /// A path and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// The path relative to the root of the file system, without the leading `/`.
     pub path: String,
     /// The file at the path.
@@ -108,7 +108,7 @@ impl CharDevices {
 /// The files of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    entries: Vec<Entry>,
+    entries: Vec<TreeEntry>,
     /// Network interfaces, each with the name of its first device.
     interfaces: BTreeMap<String, String>,
 }
@@ -147,7 +147,7 @@ impl Tree {
 
     /// Returns the entries. The parent directories of entries may be missing.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[TreeEntry] {
         &self.entries
     }
 
@@ -193,7 +193,7 @@ impl Tree {
     }
 
     fn add(&mut self, path: String, node: Node) {
-        self.entries.push(Entry { path, node });
+        self.entries.push(TreeEntry { path, node });
     }
 
     fn file(&mut self, path: String, text: impl std::fmt::Display) {

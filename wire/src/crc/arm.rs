@@ -6,7 +6,7 @@ use core::arch::aarch64::{
     vreinterpretq_u64_u8, vst1q_u8,
 };
 
-use super::fold::{self, Lane, Register};
+use super::fold::{self, Register, SimdLane};
 
 /// Up to this length, one word after another is faster than folding and dividing.
 const SHORT: usize = 64;
@@ -72,7 +72,7 @@ pub(super) unsafe fn words<const COPY: bool>(
 }
 
 impl Register for uint64x2_t {
-    type Lane = Self;
+    type SimdLane = Self;
     const LEN: usize = 16;
 
     #[target_feature(enable = "neon")]
@@ -110,7 +110,7 @@ impl Register for uint64x2_t {
     }
 }
 
-impl Lane for uint64x2_t {
+impl SimdLane for uint64x2_t {
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn new(bytes: u128) -> Self {

@@ -9,7 +9,7 @@
 //!
 //! A register of several lanes folds them all at once. Several registers are in progress at a time,
 //! because a product takes longer than starting the next one. In the end one lane is left, which
-//! [`Lane::remainder`] divides by the polynomial.
+//! [`SimdLane::remainder`] divides by the polynomial.
 //!
 //! The unit is a word of 4 bytes. A first lane that is not full begins with zeros, which do not
 //! change the result.
@@ -49,7 +49,7 @@ pub(super) const FACTORS: [[u64; 2]; 17] = {
 /// All its functions are unsafe, because the processor needs to have the register's instructions.
 pub(super) trait Register: Copy {
     /// A register of one lane.
-    type Lane: Lane;
+    type SimdLane: SimdLane;
     /// Bytes that it holds.
     const LEN: usize;
 
@@ -69,7 +69,7 @@ pub(super) trait Register: Copy {
     ///
     /// # Safety
     /// The processor must have the instructions.
-    unsafe fn starting_with(lane: Self::Lane) -> Self;
+    unsafe fn starting_with(lane: Self::SimdLane) -> Self;
 
     /// Folds each lane and adds `next`.
     ///
@@ -81,11 +81,11 @@ pub(super) trait Register: Copy {
     ///
     /// # Safety
     /// The processor must have the instructions.
-    unsafe fn last_lane(self) -> Self::Lane;
+    unsafe fn last_lane(self) -> Self::SimdLane;
 }
 
 /// A register of one lane.
-pub(super) trait Lane: Register<Lane = Self> {
+pub(super) trait SimdLane: Register<SimdLane = Self> {
     /// Creates a lane of these bytes, the first one lowest.
     ///
     /// # Safety
@@ -221,7 +221,7 @@ pub(super) unsafe fn sum<R: Register, const AHEAD: usize, const COPY: bool>(
     // The register before the data is added to the first word of the data.
     let first = first ^ u128::from(!crc) << (8 * (LANE - part));
     // SAFETY: the caller guarantees the instructions.
-    let mut lane = unsafe { R::Lane::new(first) };
+    let mut lane = unsafe { R::SimdLane::new(first) };
     while head.left > 0 {
         // SAFETY: the caller guarantees the instructions. Only full lanes are left.
         lane = unsafe { lane.fold(FACTORS[1], head.next()) };
@@ -245,9 +245,9 @@ pub(super) unsafe fn sum<R: Register, const AHEAD: usize, const COPY: bool>(
 /// data left must be readable, and writable if it is copied.
 #[inline(always)]
 unsafe fn registers<R: Register, const AHEAD: usize, const COPY: bool>(
-    lane: R::Lane,
+    lane: R::SimdLane,
     data: &mut Data<COPY>,
-) -> R::Lane {
+) -> R::SimdLane {
     let lanes = const { R::LEN / LANE };
     // SAFETY: the caller guarantees the instructions and the memory. At least one register is left.
     let mut last = unsafe { R::starting_with(lane).fold(FACTORS[1], data.next()) };

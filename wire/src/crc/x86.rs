@@ -14,7 +14,7 @@ use core::arch::x86_64::{
 use core::ops::RangeInclusive;
 
 use super::POLYNOMIAL;
-use super::fold::{self, FACTORS, LANE, Lane, Register, factor};
+use super::fold::{self, FACTORS, LANE, Register, SimdLane, factor};
 
 /// Continues the CRC like [`fold::sum`], with 512 bits.
 ///
@@ -174,7 +174,7 @@ fn remainder_of_96(bits: __m128i) -> u32 {
 }
 
 impl Register for __m512i {
-    type Lane = __m128i;
+    type SimdLane = __m128i;
     const LEN: usize = 64;
 
     #[target_feature(enable = "avx512f")]
@@ -234,7 +234,7 @@ impl Register for __m512i {
 }
 
 impl Register for __m256i {
-    type Lane = __m128i;
+    type SimdLane = __m128i;
     const LEN: usize = 32;
 
     #[target_feature(enable = "avx2")]
@@ -281,7 +281,7 @@ impl Register for __m256i {
 }
 
 impl Register for __m128i {
-    type Lane = Self;
+    type SimdLane = Self;
     const LEN: usize = 16;
 
     #[target_feature(enable = "sse4.1")]
@@ -320,7 +320,7 @@ impl Register for __m128i {
     }
 }
 
-impl Lane for __m128i {
+impl SimdLane for __m128i {
     #[target_feature(enable = "sse4.1")]
     #[inline]
     unsafe fn new(bytes: u128) -> Self {

@@ -34,12 +34,12 @@ unsafe extern "C-unwind" {
 }
 
 /// The registration of a thread that waits for a listener.
-struct Waiting {
+struct PendingAccept {
     socket: Weak<StreamSocket>,
     waker: Arc<Waker>,
 }
 
-impl Drop for Waiting {
+impl Drop for PendingAccept {
     fn drop(&mut self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.unprepare(&self.waker, false);
@@ -48,7 +48,7 @@ impl Drop for Waiting {
 }
 
 thread_local! {
-    static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
+    static WAITING: RefCell<Option<PendingAccept>> = const { RefCell::new(None) };
 }
 
 /// `raccept`. A cancellation point: no frame may own a value with a destructor while it waits.
@@ -129,7 +129,7 @@ fn register(
     waker.clear();
     let readable = waker.fd();
     socket.prepare(&waker, IN);
-    WAITING.replace(Some(Waiting {
+    WAITING.replace(Some(PendingAccept {
         socket: Arc::downgrade(socket),
         waker,
     }));

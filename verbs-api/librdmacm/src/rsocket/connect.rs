@@ -14,7 +14,7 @@ use super::{
     link::Link,
     process::Process,
     service::News,
-    stream::{Listener, Phase, State, StreamSocket},
+    stream::{Listener, Phase, StreamSocket, StreamState},
     wait::{IN, OUT},
 };
 use crate::{event, ffi::Errno, id::PS_TCP};
@@ -32,7 +32,7 @@ fn unreachable(errno: Errno) -> Errno {
     }
 }
 
-impl State {
+impl StreamState {
     /// Returns the ID, which is created on first use.
     fn id(&mut self, process: &'static Process, token: usize) -> Result<&Id, Errno> {
         if self.id.is_none() {
@@ -150,7 +150,7 @@ impl StreamSocket {
     }
 
     /// Waits until the connection is established or has failed.
-    fn finish_connect(&self, state: parking_lot::MutexGuard<'_, State>) -> Result<(), Errno> {
+    fn finish_connect(&self, state: parking_lot::MutexGuard<'_, StreamState>) -> Result<(), Errno> {
         drop(state);
         self.wait(OUT, false, None, |state| match state.phase {
             Phase::Connecting => Ok(None),
@@ -288,7 +288,7 @@ impl StreamSocket {
     }
 
     /// Runs one step of connection setup, and fails the attempt if the step fails.
-    fn go_on(&self, news: &News, step: impl FnOnce(&mut State) -> Result<(), Errno>) {
+    fn go_on(&self, news: &News, step: impl FnOnce(&mut StreamState) -> Result<(), Errno>) {
         let mut state = self.state.lock();
         if !state.is_about(news) || !matches!(state.phase, Phase::Connecting) {
             return;
@@ -422,7 +422,7 @@ impl StreamSocket {
     }
 }
 
-impl State {
+impl StreamState {
     /// Returns true if the event is about the ID of this socket.
     fn is_about(&self, news: &News) -> bool {
         self.id

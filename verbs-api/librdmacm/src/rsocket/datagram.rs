@@ -16,7 +16,7 @@ use rocade_rsockets::datagram::{MAX_HEADER, MAX_LEN, UdpHeader, decode_source, e
 
 use super::{
     address,
-    endpoint::{AddressHandle, Endpoint, Way},
+    endpoint::{AddressHandle, DatagramRoute, Endpoint},
     iov::Cursor,
     options::Options,
     process::Process,
@@ -32,12 +32,12 @@ const MOST_PEERS: usize = 4096;
 pub(super) struct DatagramSocket {
     pub(super) domain: i32,
     udp: OwnedFd,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<DatagramState>,
     pub(super) nonblocking: AtomicBool,
 }
 
 /// The state of a datagram socket.
-pub(super) struct State {
+pub(super) struct DatagramState {
     closed: bool,
     /// Set if the service thread reads the UDP socket.
     watched: bool,
@@ -54,10 +54,10 @@ struct Peer {
     /// The index of the local endpoint for this peer.
     endpoint: usize,
     /// The route to the peer's queue pair, once the peer has sent its QP number.
-    way: Option<(AddressHandle, Way)>,
+    route: Option<(AddressHandle, DatagramRoute)>,
 }
 
-impl State {
+impl DatagramState {
     /// Returns the maximum number of received datagrams in the queue.
     fn inbox_limit(&self) -> usize {
         usize::from(self.options.recv_slots).max(1)
@@ -116,7 +116,7 @@ impl DatagramSocket {
         Ok(Self {
             domain,
             udp: sys::udp_socket(domain)?,
-            state: Mutex::new(State {
+            state: Mutex::new(DatagramState {
                 closed: false,
                 watched: false,
                 peers: BTreeMap::new(),
@@ -201,7 +201,7 @@ impl DatagramSocket {
     }
 
     /// Adds a peer, with the endpoint of the local address that leads to it.
-    fn peer(&self, state: &mut State, addr: SocketAddr) -> Result<(), Errno> {
+    fn peer(&self, state: &mut DatagramState, addr: SocketAddr) -> Result<(), Errno> {
         if state.peers.contains_key(&addr) {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl DatagramSocket {
         }
         let peer = Peer {
             endpoint,
-            way: None,
+            route: None,
         };
         state.peers.insert(addr, peer);
         Ok(())
@@ -256,14 +256,14 @@ impl DatagramSocket {
         let mut header = [0; MAX_HEADER];
         let source = SocketAddr::new(endpoint.local, own.port());
         let header_len = encode_source(source, &mut header);
-        match &peer.way {
-            Some((handle, way)) if header_len + len <= way.most => {
+        match &peer.route {
+            Some((handle, route)) if header_len + len <= route.most => {
                 if !endpoint.can_send() {
                     return Err(Errno(libc::EAGAIN));
                 }
                 bytes[..header_len].copy_from_slice(&header[..header_len]);
                 from.copy(&mut bytes[header_len..header_len + len]);
-                endpoint.send(handle, way, &bytes[..header_len + len])?;
+                endpoint.send(handle, route, &bytes[..header_len + len])?;
             }
             _ => {
                 let header = UdpHeader {
@@ -355,22 +355,22 @@ impl DatagramSocket {
                 let _ = self.send_udp(answer, &[], from);
             }
             let is_known = peer
-                .way
+                .route
                 .as_ref()
-                .is_some_and(|(_, way)| way.qpn == header.qpn);
+                .is_some_and(|(_, route)| route.qpn == header.qpn);
             (!is_known).then_some((endpoint.local, endpoint.domain()))
         };
         // Resolving waits for events, and therefore runs without the lock.
         let found = asked.and_then(|(local, domain)| {
-            let way = Way::find(local, from.ip(), header.qpn).ok()?;
-            let handle = AddressHandle::new(domain, &way).ok()?;
-            Some((handle, way))
+            let route = DatagramRoute::find(local, from.ip(), header.qpn).ok()?;
+            let handle = AddressHandle::new(domain, &route).ok()?;
+            Some((handle, route))
         });
         let mut state = self.state.lock();
-        if let Some(way) = found
+        if let Some(route) = found
             && let Some(peer) = state.peers.get_mut(&from)
         {
-            peer.way = Some(way);
+            peer.route = Some(route);
         }
         if header.has_data && state.inbox.len() < state.inbox_limit() {
             state.inbox.push_back((from, data.to_vec()));

@@ -171,7 +171,7 @@ impl Endpoint {
     pub(super) fn send(
         &mut self,
         handle: &AddressHandle,
-        way: &Way,
+        route: &DatagramRoute,
         bytes: &[u8],
     ) -> Result<(), Errno> {
         let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
@@ -193,7 +193,7 @@ impl Endpoint {
         wr.wr = ibv_send_wr_remote {
             ud: ibv_send_wr_ud {
                 ah: handle.0,
-                remote_qpn: way.qpn,
+                remote_qpn: route.qpn,
                 remote_qkey: QKEY,
             },
         };
@@ -224,14 +224,14 @@ impl Drop for Endpoint {
 }
 
 /// The route to a peer's queue pair.
-pub(super) struct Way {
+pub(super) struct DatagramRoute {
     pub(super) qpn: u32,
     /// The maximum length of a datagram with its header.
     pub(super) most: usize,
     attr: ibv_ah_attr,
 }
 
-impl Way {
+impl DatagramRoute {
     /// Resolves the route with the connection manager.
     pub(super) fn find(local: IpAddr, peer: IpAddr, qpn: u32) -> Result<Self, Errno> {
         /// An arbitrary port: resolving does not contact the peer.
@@ -283,8 +283,8 @@ pub(super) struct AddressHandle(*mut ibv_ah);
 unsafe impl Send for AddressHandle {}
 
 impl AddressHandle {
-    pub(super) fn new(domain: Domain, way: &Way) -> Result<Self, Errno> {
-        let mut attr = way.attr;
+    pub(super) fn new(domain: Domain, route: &DatagramRoute) -> Result<Self, Errno> {
+        let mut attr = route.attr;
         // SAFETY: a live domain.
         let made = unsafe { (verbs()?.ibv_create_ah)(domain.0, &raw mut attr) };
         Ok(Self(Errno::made(made)?))

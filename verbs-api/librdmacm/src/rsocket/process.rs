@@ -36,7 +36,7 @@ impl Socket {
 }
 
 /// A socket and its descriptor.
-struct Entry {
+struct SocketEntry {
     socket: Socket,
     /// The descriptor of a stream socket. A datagram socket uses that of its UDP socket.
     _fd: Option<OwnedFd>,
@@ -45,7 +45,7 @@ struct Entry {
 /// The sockets of a process, and its service thread.
 pub(super) struct Process {
     generation: u32,
-    table: RwLock<BTreeMap<RawFd, Entry>>,
+    table: RwLock<BTreeMap<RawFd, SocketEntry>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
     /// Unconfirmed connections of closed listeners. They are closed once they are confirmed.
     parting: Mutex<Vec<Arc<StreamSocket>>>,
@@ -161,7 +161,9 @@ impl Process {
             (Socket::Datagram(socket), None) => socket.udp_fd(),
             (Socket::Stream(_), None) => return -1,
         };
-        self.table.write().insert(number, Entry { socket, _fd: fd });
+        self.table
+            .write()
+            .insert(number, SocketEntry { socket, _fd: fd });
         number
     }
 

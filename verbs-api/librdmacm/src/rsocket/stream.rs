@@ -37,7 +37,7 @@ pub(super) struct StreamSocket {
     /// Identifies the socket in events.
     pub(super) token: usize,
     pub(super) domain: i32,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<StreamState>,
     /// Serialise senders and receivers, so that the bytes of one call stay together.
     sending: Mutex<()>,
     receiving: Mutex<()>,
@@ -70,7 +70,7 @@ pub(super) struct Listener {
     pub(super) ready: VecDeque<Arc<StreamSocket>>,
 }
 
-pub(super) struct State {
+pub(super) struct StreamState {
     pub(super) phase: Phase,
     // The order of these members is the order of their drop.
     pub(super) maps: Maps,
@@ -84,7 +84,7 @@ pub(super) struct State {
     failed: bool,
 }
 
-impl State {
+impl StreamState {
     /// Returns an error unless the socket is connected or connecting.
     fn check_usable(&mut self, unconnected: i32) -> Result<(), Errno> {
         match self.phase {
@@ -265,7 +265,7 @@ impl StreamSocket {
         Self {
             token,
             domain,
-            state: Mutex::new(State {
+            state: Mutex::new(StreamState {
                 phase: Phase::New,
                 maps: Maps::default(),
                 link: None,
@@ -291,7 +291,7 @@ impl StreamSocket {
         interest: u8,
         nonblocking: bool,
         deadline: Option<Instant>,
-        mut ready: impl FnMut(&mut State) -> Result<Option<T>, Errno>,
+        mut ready: impl FnMut(&mut StreamState) -> Result<Option<T>, Errno>,
     ) -> Result<T, Errno> {
         let mut spin_until = None;
         loop {
@@ -330,7 +330,7 @@ impl StreamSocket {
     /// Sleeps until an event wakes the thread.
     fn sleep(
         &self,
-        state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, StreamState>,
         waker: &Arc<Waker>,
         deadline: Option<Instant>,
     ) -> Result<(), Errno> {
@@ -349,7 +349,7 @@ impl StreamSocket {
     }
 
     /// Handles the end of a sleep. `has_event` tells if the descriptor of completions is readable.
-    pub(super) fn awake(&self, state: &mut State, has_event: bool) {
+    pub(super) fn awake(&self, state: &mut StreamState, has_event: bool) {
         let Some(link) = &mut state.link else { return };
         if has_event {
             link.queue.take_event();
@@ -466,7 +466,7 @@ impl StreamSocket {
     }
 
     pub(super) fn send(&self, from: &mut Cursor, nonblocking: bool) -> Result<usize, Errno> {
-        self.send_with(from, nonblocking, State::send)
+        self.send_with(from, nonblocking, StreamState::send)
     }
 
     pub(super) fn send_direct(
@@ -484,7 +484,7 @@ impl StreamSocket {
         &self,
         from: &mut Cursor,
         nonblocking: bool,
-        mut send: impl FnMut(&mut State, &mut Cursor) -> Result<Option<usize>, Errno>,
+        mut send: impl FnMut(&mut StreamState, &mut Cursor) -> Result<Option<usize>, Errno>,
     ) -> Result<usize, Errno> {
         if from.left() == 0 {
             return self.state.lock().check_writable().map(|()| 0);
@@ -536,7 +536,7 @@ impl StreamSocket {
 
     /// Waits until the peer has received everything.
     fn linger(&self) {
-        let done = |state: &mut State, all: fn(&rocade_rsockets::Stream) -> bool| {
+        let done = |state: &mut StreamState, all: fn(&rocade_rsockets::Stream) -> bool| {
             let stream = state.link.as_ref().and_then(Link::stream);
             Ok(stream.is_none_or(all).then_some(()))
         };

@@ -36,18 +36,18 @@ pub(super) struct Caller {
 }
 
 /// The error of a request that fails.
-struct Refusal {
+struct NetlinkError {
     errno: i32,
     word: &'static str,
 }
 
-impl Refusal {
+impl NetlinkError {
     const fn new(errno: i32, word: &'static str) -> Self {
         Self { errno, word }
     }
 }
 
-type Answered = Result<Vec<Message>, Refusal>;
+type Answered = Result<Vec<Message>, NetlinkError>;
 
 /// Returns the datagrams that answer a datagram of a program.
 pub(super) fn answer(bytes: &[u8], caller: Caller, source: &impl Source) -> Vec<Vec<u8>> {
@@ -119,17 +119,16 @@ impl<S: Source> Work<'_, S> {
                 Ok(devices.iter().map(|device| self.summary(device)).collect())
             }
             Some(cmd::RES_GET) => Ok(vec![self.summary(&self.chosen()?)]),
-            Some(cmd::NEWLINK | cmd::DELLINK) => Err(Refusal::new(
+            Some(cmd::NEWLINK | cmd::DELLINK) => Err(NetlinkError::new(
                 libc::EOPNOTSUPP,
                 "Rocade's devices are those of `rocade run`: no link can be added or deleted",
             )),
-            Some(cmd::SET | cmd::SYS_SET | cmd::STAT_SET | cmd::STAT_DEL) => Err(Refusal::new(
-                libc::EOPNOTSUPP,
-                "Rocade's devices cannot be changed here",
-            )),
+            Some(cmd::SET | cmd::SYS_SET | cmd::STAT_SET | cmd::STAT_DEL) => Err(
+                NetlinkError::new(libc::EOPNOTSUPP, "Rocade's devices cannot be changed here"),
+            ),
             other => match other.and_then(entries::table) {
                 Some(table) => self.resources(&table),
-                None => Err(Refusal::new(
+                None => Err(NetlinkError::new(
                     libc::EOPNOTSUPP,
                     "Rocade does not support this request",
                 )),
@@ -152,13 +151,16 @@ impl<S: Source> Work<'_, S> {
     }
 
     /// Returns the device that the request names.
-    fn chosen(&self) -> Result<Device, Refusal> {
+    fn chosen(&self) -> Result<Device, NetlinkError> {
         let index = self.request.number(attr::DEV_INDEX);
-        let index = index.ok_or(Refusal::new(libc::EINVAL, "the request names no device"))?;
+        let index = index.ok_or(NetlinkError::new(
+            libc::EINVAL,
+            "the request names no device",
+        ))?;
         let mut devices = self.source.devices().into_iter();
         devices
             .find(|device| device.index == index)
-            .ok_or(Refusal::new(libc::EINVAL, "no such device"))
+            .ok_or(NetlinkError::new(libc::EINVAL, "no such device"))
     }
 
     fn all_devices(&self) -> Vec<Message> {
@@ -234,9 +236,12 @@ impl<S: Source> Work<'_, S> {
         if !self.is_dump {
             let (attribute, field) = table.id;
             let number = self.request.number(attribute);
-            let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no object"))?;
+            let number = number.ok_or(NetlinkError::new(
+                libc::EINVAL,
+                "the request names no object",
+            ))?;
             let one = all.iter().find(|one| one.number(field) == Some(number));
-            let one = one.ok_or(Refusal::new(libc::ENOENT, "no such object"))?;
+            let one = one.ok_or(NetlinkError::new(libc::ENOENT, "no such object"))?;
             let mut message = self.about(&device);
             entries::put(&mut message, one);
             return Ok(vec![message]);
@@ -293,13 +298,13 @@ impl<S: Source> Work<'_, S> {
 }
 
 /// Returns the port that the request names.
-fn chosen_port<'a>(request: &Request<'_>, device: &'a Device) -> Result<&'a Port, Refusal> {
+fn chosen_port<'a>(request: &Request<'_>, device: &'a Device) -> Result<&'a Port, NetlinkError> {
     let number = request.number(attr::PORT_INDEX);
-    let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no port"))?;
+    let number = number.ok_or(NetlinkError::new(libc::EINVAL, "the request names no port"))?;
     let mut ports = device.ports.iter();
     ports
         .find(|port| port.number == number)
-        .ok_or(Refusal::new(libc::EINVAL, "no such port"))
+        .ok_or(NetlinkError::new(libc::EINVAL, "no such port"))
 }
 
 #[cfg(test)]

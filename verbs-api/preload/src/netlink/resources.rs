@@ -125,7 +125,7 @@ fn report(connection: &UnixStream, deadline: Instant) -> io::Result<String> {
 
 /// A buffer for the control message of one descriptor.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct CmsgBuf([u8; 64]);
 
 /// Receives the descriptor that comes with a byte.
 fn receive_file(connection: &UnixStream) -> io::Result<OwnedFd> {
@@ -134,13 +134,13 @@ fn receive_file(connection: &UnixStream) -> io::Result<OwnedFd> {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
-    let mut control = Control([0; 64]);
+    let mut control = CmsgBuf([0; 64]);
     // SAFETY: all zeroes are a valid structure of numbers and pointers.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Control>();
+    message.msg_controllen = size_of::<CmsgBuf>();
     // SAFETY: the message names one writable byte and the whole of `control`.
     let received = unsafe {
         libc::recvmsg(

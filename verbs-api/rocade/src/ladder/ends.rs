@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rocade_wire::Qpn;
 use rocade_wire::mad::{CmMessage, TransportType};
 
-use super::read::{Seen, Way};
+use super::read::{PacketDirection, Seen};
 
 /// One end: an address, and QP number and process if they are known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,10 +41,12 @@ impl Directory {
             let Some(process) = &seen.process else {
                 continue;
             };
-            let place = match seen.way {
-                Way::Went => directory.sender(seen).map(|qpn| (seen.source, qpn)),
-                Way::Came => Some((seen.destination, seen.headers.bth.dest_qp.get())),
-                Way::Unknown => None,
+            let place = match seen.direction {
+                PacketDirection::Sent => directory.sender(seen).map(|qpn| (seen.source, qpn)),
+                PacketDirection::Received => {
+                    Some((seen.destination, seen.headers.bth.dest_qp.get()))
+                }
+                PacketDirection::Unknown => None,
             };
             if let Some(place) = place {
                 let known = directory.processes.entry(place).or_default();

@@ -9,7 +9,7 @@ use rocade_wire::{Operation, Psn, Service, Syndrome};
 
 use super::ends::{Directory, End};
 use super::label::{is_answer, is_refusal};
-use super::read::{Seen, Way};
+use super::read::{PacketDirection, Seen};
 
 /// The maximum time between departure and arrival of a packet.
 const FLIGHT: Duration = Duration::from_secs(2);
@@ -118,7 +118,7 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
     // Destinations whose arrivals are in the capture.
     let captured: HashSet<(IpAddr, u32)> = packets
         .iter()
-        .filter(|seen| seen.way == Way::Came)
+        .filter(|seen| seen.direction == PacketDirection::Received)
         .map(|seen| (seen.destination, seen.headers.bth.dest_qp.get()))
         .collect();
     let mut flights: Vec<Flight> = Vec::new();
@@ -129,15 +129,15 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
         let key = (seen.source, seen.destination, seen.fingerprint);
         let time = seen.time;
         let process = seen.process.clone();
-        match seen.way {
-            Way::Unknown => flights.push(Flight {
+        match seen.direction {
+            PacketDirection::Unknown => flights.push(Flight {
                 seen,
                 left: Some(time),
                 arrived: Some(time),
                 sender: None,
                 receiver: None,
             }),
-            Way::Went => {
+            PacketDirection::Sent => {
                 // Clocks differ, so an arrival may be recorded before the departure.
                 let early = early.get_mut(&key).and_then(VecDeque::pop_front);
                 if let Some(index) = early
@@ -161,7 +161,7 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                     receiver: None,
                 });
             }
-            Way::Came => {
+            PacketDirection::Received => {
                 let waiting = flying.entry(key).or_default();
                 let mut joined = None;
                 while let Some(index) = waiting.pop_front() {

@@ -29,11 +29,11 @@ const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The direction of a packet, if the capture has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PacketDirection {
     #[default]
     Unknown,
-    Came,
-    Went,
+    Received,
+    Sent,
 }
 
 /// A packet in a capture.
@@ -43,7 +43,7 @@ pub(super) struct Seen {
     pub(super) time: Duration,
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
-    pub(super) way: Way,
+    pub(super) direction: PacketDirection,
     /// The process that captured the packet, in Rocade's captures.
     pub(super) process: Option<Arc<str>>,
     pub(super) headers: Headers,
@@ -114,8 +114,8 @@ fn read_pcap(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> 
     let link = reader.header().datalink;
     while let Some(packet) = reader.next_packet() {
         let packet = packet?;
-        let about = About::default();
-        capture.add(link, packet.timestamp, &packet.data, about);
+        let metadata = PacketMetadata::default();
+        capture.add(link, packet.timestamp, &packet.data, metadata);
     }
     Ok(())
 }
@@ -143,26 +143,26 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
                 let Some(interface) = interfaces.get(index) else {
                     continue;
                 };
-                let mut about = About {
+                let mut metadata = PacketMetadata {
                     process: interface.process.clone(),
-                    ..About::default()
+                    ..PacketMetadata::default()
                 };
                 for option in &packet.options {
                     match option {
                         EnhancedPacketOption::Flags(flags) => {
-                            about.way = match flags & 3 {
-                                1 => Way::Came,
-                                2 => Way::Went,
-                                _ => Way::Unknown,
+                            metadata.direction = match flags & 3 {
+                                1 => PacketDirection::Received,
+                                2 => PacketDirection::Sent,
+                                _ => PacketDirection::Unknown,
                             }
                         }
-                        EnhancedPacketOption::Comment(text) => about.note = text,
+                        EnhancedPacketOption::Comment(text) => metadata.note = text,
                         _ => {}
                     }
                 }
                 // The reader reports ticks as nanoseconds.
                 let time = ticks(packet.timestamp, interface.tick_ns);
-                capture.add(interface.link, time, &packet.data, about);
+                capture.add(interface.link, time, &packet.data, metadata);
             }
             Block::InterfaceStatistics(statistics) => {
                 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption as Option;
@@ -219,8 +219,8 @@ impl Interface {
 
 /// The metadata of a packet in a capture.
 #[derive(Default)]
-struct About<'a> {
-    way: Way,
+struct PacketMetadata<'a> {
+    direction: PacketDirection,
     process: Option<Arc<str>>,
     note: &'a str,
 }
@@ -250,15 +250,15 @@ fn tick_ns(resolution: u8) -> f64 {
 }
 
 impl Capture {
-    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], about: About<'_>) {
-        match ip_of(link, frame).and_then(|ip| seen(time, ip, about)) {
+    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], metadata: PacketMetadata<'_>) {
+        match ip_of(link, frame).and_then(|ip| seen(time, ip, metadata)) {
             Some(seen) => self.packets.push(seen),
             None => self.others += 1,
         }
     }
 }
 
-fn seen(time: Duration, ip: &[u8], about: About<'_>) -> Option<Seen> {
+fn seen(time: Duration, ip: &[u8], metadata: PacketMetadata<'_>) -> Option<Seen> {
     let datagram = Datagram::parse(ip).ok()?;
     if !datagram.is_roce() {
         return None;
@@ -278,15 +278,15 @@ fn seen(time: Duration, ip: &[u8], about: About<'_>) -> Option<Seen> {
         time,
         source: datagram.src,
         destination: datagram.dst,
-        way: about.way,
-        process: about.process,
+        direction: metadata.direction,
+        process: metadata.process,
         headers: *packet.headers(),
         payload_len: packet.payload().len(),
         message,
         fingerprint,
         bad_icrc: computed != Some(packet.icrc_bytes()),
         marked: datagram.tos & 3 == 3,
-        note: about.note.to_owned(),
+        note: metadata.note.to_owned(),
     })
 }
 

@@ -214,7 +214,9 @@ fn gaps_of_the_capture_are_no_losses() {
     let path = dir.path().join("x.pcapng");
     write_story(&path, true);
     let arrivals = |mut packets: Vec<read::Seen>| {
-        packets.retain(|seen| seen.way != read::Way::Came || seen.headers.bth.psn.get() != 101);
+        packets.retain(|seen| {
+            seen.direction != read::PacketDirection::Received || seen.headers.bth.psn.get() != 101
+        });
         packets
     };
     for (is_whole, lost) in [(true, 2), (false, 1)] {

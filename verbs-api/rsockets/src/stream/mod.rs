@@ -9,7 +9,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use crate::{ConnData, Control, IOMAP_LEN, Iomap, SGE_LEN, Sge};
+use crate::{ConnData, ControlMessage, IOMAP_LEN, Iomap, SGE_LEN, Sge};
 
 /// The number of entries of the local target list: the receive buffer has two halves.
 pub const SGL_SLOTS: usize = 2;
@@ -201,8 +201,8 @@ pub struct Stream {
     /// Set while the program reads.
     reads: bool,
     writes: bool,
-    to_say: Option<Control>,
-    said: Option<Control>,
+    to_say: Option<ControlMessage>,
+    said: Option<ControlMessage>,
     end: Option<End>,
 }
 
@@ -309,11 +309,11 @@ impl Stream {
         if !self.writes {
             let all = !self.reads || !self.peer_sends;
             let word = if all {
-                Control::Disconnect
+                ControlMessage::Disconnect
             } else {
-                Control::Shutdown
+                ControlMessage::Shutdown
             };
-            if self.said != Some(word) && self.said != Some(Control::Disconnect) {
+            if self.said != Some(word) && self.said != Some(ControlMessage::Disconnect) {
                 self.to_say = Some(word);
             }
         }

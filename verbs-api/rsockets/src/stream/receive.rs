@@ -1,7 +1,7 @@
 //! The receiving half of a stream.
 
 use super::{End, Peers, SGL_SLOTS, Stream, Violation};
-use crate::{Control, Message, SGE_LEN};
+use crate::{ControlMessage, Message, SGE_LEN};
 
 impl Stream {
     /// Handles immediate data in host byte order. They came with a write of `len` bytes, which are
@@ -14,19 +14,19 @@ impl Stream {
             Message::Data(len) => self.received_data(len),
             Message::Credits(limit) => self.received_credits(limit, len, peers),
             Message::Iomap(index) => self.received_iomap(index, peers),
-            Message::Control(Control::Disconnect) => {
+            Message::Control(ControlMessage::Disconnect) => {
                 self.peer_sends = false;
                 self.ended(End::Peers);
                 Ok(())
             }
-            Message::Control(Control::Shutdown) => {
+            Message::Control(ControlMessage::Shutdown) => {
                 self.peer_sends = false;
                 if !self.writes {
                     self.ended(End::Peers);
                 }
                 Ok(())
             }
-            Message::Control(Control::KeepAlive) | Message::Unknown(_) => Ok(()),
+            Message::Control(ControlMessage::KeepAlive) | Message::Unknown(_) => Ok(()),
         };
         if outcome.is_err() {
             self.ended(End::Failure);

@@ -4,7 +4,7 @@ use super::{
     CONTROLS, End, FIRST_TRANSFER, MAX_TRANSFER, NoIomap, SEND_LOW_WATER, SGL_SLOTS, Sent, Source,
     Stream, Write,
 };
-use crate::{Control, IOMAP_LEN, Iomap, Message, SGE_LEN, Sge};
+use crate::{ControlMessage, IOMAP_LEN, Iomap, Message, SGE_LEN, Sge};
 
 impl Stream {
     /// Returns true if data can be sent.
@@ -143,7 +143,7 @@ impl Stream {
             self.said = Some(word);
             return Some(self.say(word));
         }
-        let is_over = self.said == Some(Control::Disconnect) || !self.peer_sends;
+        let is_over = self.said == Some(ControlMessage::Disconnect) || !self.peer_sends;
         if is_over {
             return None;
         }
@@ -155,11 +155,11 @@ impl Stream {
         due.then(|| self.grant(Source::Nothing, 0))
     }
 
-    fn say(&mut self, word: Control) -> Write {
+    fn say(&mut self, word: ControlMessage) -> Write {
         self.controls += 1;
         self.outstanding.push_back(match word {
-            Control::Disconnect => Sent::Disconnect,
-            Control::KeepAlive | Control::Shutdown => Sent::Control,
+            ControlMessage::Disconnect => Sent::Disconnect,
+            ControlMessage::KeepAlive | ControlMessage::Shutdown => Sent::Control,
         });
         Write {
             source: Source::Nothing,
@@ -205,7 +205,7 @@ impl Stream {
         if self.end.is_some() || !self.outstanding.is_empty() {
             return None;
         }
-        Some(self.say(Control::KeepAlive))
+        Some(self.say(ControlMessage::KeepAlive))
     }
 
     /// Handles the completion of the oldest work request.

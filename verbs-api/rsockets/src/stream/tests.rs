@@ -4,7 +4,7 @@ use super::{
     CONTROLS, Config, End, How, NoIomap, Peers, Source, Stream, Violation, Write,
     simulation::{LISTS, MAPPED, RECV, Side, config, pair, settle},
 };
-use crate::{Control, Iomap, Message, Sge};
+use crate::{ControlMessage, Iomap, Message, Sge};
 
 /// A peer that never writes to the local lists.
 struct Nobody;
@@ -191,7 +191,7 @@ fn what_breaks_the_protocol_ends_the_stream() {
         (&[Message::Credits(17)], Violation::Credits),
         (&[Message::Iomap(2)], Violation::Iomap),
         (
-            &[Message::Control(Control::Shutdown), Message::Data(1)],
+            &[Message::Control(ControlMessage::Shutdown), Message::Data(1)],
             Violation::AfterEnd,
         ),
     ];
@@ -233,7 +233,7 @@ fn empty_messages_are_not_the_end() {
 
 #[test]
 fn data_that_came_before_the_end_can_be_read() {
-    for word in [Control::Shutdown, Control::Disconnect] {
+    for word in [ControlMessage::Shutdown, ControlMessage::Disconnect] {
         let mut stream = stream();
         receive(&mut stream, Message::Data(100)).expect("valid");
         receive(&mut stream, Message::Control(word)).expect("valid");
@@ -242,7 +242,7 @@ fn data_that_came_before_the_end_can_be_read() {
         assert_eq!(stream.readable(40, 1000), (40, 60));
         stream.consume(100);
         assert!(stream.at_end());
-        assert_eq!(stream.can_send(), word == Control::Shutdown);
+        assert_eq!(stream.can_send(), word == ControlMessage::Shutdown);
     }
 }
 
@@ -255,7 +255,7 @@ fn who_has_nothing_more_to_send_says_so_behind_the_data() {
     stream.shutdown(How::Write);
     assert!(!stream.all_sent() && !stream.can_send());
     let write = stream.next_control().expect("a word");
-    assert_eq!(imm(&write), Message::Control(Control::Shutdown));
+    assert_eq!(imm(&write), Message::Control(ControlMessage::Shutdown));
     assert!(!stream.all_data_sent());
     stream.completed();
     assert!(stream.all_data_sent() && !stream.all_sent());
@@ -273,7 +273,7 @@ fn who_has_nothing_more_to_send_says_so_behind_the_data() {
     assert_eq!(stream.next_control(), None);
     stream.shutdown(How::Both);
     let write = stream.next_control().expect("a word");
-    assert_eq!(imm(&write), Message::Control(Control::Disconnect));
+    assert_eq!(imm(&write), Message::Control(ControlMessage::Disconnect));
     stream.completed();
     stream.completed();
     assert_eq!(stream.end(), Some(End::Ours));
@@ -332,7 +332,7 @@ fn signs_of_life_are_sent_in_silence_only() {
     assert_eq!(stream.keep_alive(), None);
     stream.completed();
     let write = stream.keep_alive().expect("silence");
-    assert_eq!(imm(&write), Message::Control(Control::KeepAlive));
+    assert_eq!(imm(&write), Message::Control(ControlMessage::KeepAlive));
     assert_eq!(stream.keep_alive(), None);
     stream.completed();
     stream.ended(End::Failure);
