@@ -425,7 +425,7 @@ fn a_forged_key_raises_one_event_when_armed() {
 /// whatever they are about.
 //= AEV-13 type=test
 #[test]
-fn events_that_nobody_reads_are_bounded() {
+fn unread_events_are_bounded() {
     const MOST: usize = 1024;
     let sides = sides(LinkMode::Udp, 9, 2);
     let [a, b] = &sides[..] else { panic!() };

@@ -275,7 +275,7 @@ fn segments_are_whole_frames() {
 }
 
 #[test]
-fn a_sniffer_and_defaults_see_what_nobody_takes() {
+fn a_sniffer_and_defaults_see_unclaimed_frames() {
     let raw = raw_or_skip!("127.13.0.4");
     let sniffer = create(&raw.side, &raw.sent, None).unwrap();
     let _eth = raw

@@ -353,7 +353,7 @@ fn what_does_not_fit_together_is_refused() {
 //= XRC-11 type=test
 //= AEV-12 type=test
 #[test]
-fn a_target_lives_as_long_as_somebody_has_it_open() {
+fn a_target_lives_as_long_as_a_process_has_it_open() {
     let (a, b) = sides(7);
     let xrcd = private(&b);
     let queue = Queue::new(&b, &xrcd, 16, 5);
@@ -487,7 +487,7 @@ fn slots_and_limits_are_those_of_any_shared_queue() {
 //= AEV-09 type=test
 //= CQ-02 type=test
 #[test]
-fn an_overrun_cq_ends_who_reports_there_and_nobody_else() {
+fn an_overrun_cq_ends_only_the_qps_that_report_there() {
     let (a, b) = sides(15);
     let xrcd = private(&b);
     let (small, large) = (Queue::new(&b, &xrcd, 1, 5), Queue::new(&b, &xrcd, 16, 6));

@@ -18,13 +18,14 @@ use crate::{
     peer::PeerManager,
 };
 use talk::{
-    DISCONNECTED, ESTABLISHED, NOBODY, OWN_QPN, REJECTED, REQUEST, RESPONSE, Talk, UNREACHABLE,
+    DISCONNECTED, ESTABLISHED, OWN_QPN, REJECTED, REQUEST, RESPONSE, Talk, UNREACHABLE,
+    UNUSED_SERVICE,
 };
 
 pub(super) const CASES: &[Case] = &[
     Case::responder("CM-ST-02", "request-reply-ready", made),
     Case::responder("CM-ST-04", "a-repeated-request-is-one", repeated),
-    Case::responder("CM-ST-04", "nobody-listens", nobody),
+    Case::responder("CM-ST-04", "nobody-listens", no_listener),
     Case::responder("CMA-04", "a-header-of-another-version", other_header),
     Case::responder("CMA-04", "the-header-names-somebody-else", other_source),
     Case::responder("CM-REJ", "what-the-owner-rejects", rejected),
@@ -100,9 +101,9 @@ fn repeated(bench: &Bench<'_>) -> CaseResult {
 }
 
 //= CM-ST-04 type=test
-fn nobody(bench: &Bench<'_>) -> CaseResult {
+fn no_listener(bench: &Bench<'_>) -> CaseResult {
     let talk = Talk::new(bench)?;
-    talk.ask(NOBODY)?;
+    talk.ask(UNUSED_SERVICE)?;
     let rej = talk.hear_rej(Rejected::Req, RejReason::InvalidServiceId)?;
     equal(rej.local_id, CommId::new(0), "local ID")
 }

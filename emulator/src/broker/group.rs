@@ -281,7 +281,7 @@ impl Group {
             notifier.on_reply(source.ip(), &message);
             let slots = match gsi::gsi_targets(&message, local.ip(), services, users) {
                 GsiTargets::Slots(slots) => slots,
-                GsiTargets::NobodyListens(service) => {
+                GsiTargets::NoListener(service) => {
                     if released_ports.wait(services, (local, service), source, packet, now) {
                         return Vec::new();
                     }

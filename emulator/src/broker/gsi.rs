@@ -23,7 +23,7 @@ pub(super) enum GsiTargets {
     /// The processes with these slots.
     Slots(Vec<ProcessSlot>),
     /// No process listens for the service just now.
-    NobodyListens(ServiceId),
+    NoListener(ServiceId),
 }
 
 /// Returns the CM message of a packet to QP 1, or `None` if there is none.
@@ -46,7 +46,7 @@ pub(super) fn gsi_targets(
         CmMessage::Req(Req { service_id, .. }) | CmMessage::SidrReq(SidrReq { service_id, .. }) => {
             let listener = services.listener(*service_id, local);
             let Some(listener) = listener else {
-                return GsiTargets::NobodyListens(*service_id);
+                return GsiTargets::NoListener(*service_id);
             };
             Some(listener)
         }
@@ -221,9 +221,9 @@ mod tests {
             )
         };
         assert_eq!(of(here, ask(service)), slots(&[5]));
-        assert_eq!(of(there, ask(service)), GsiTargets::NobodyListens(service));
+        assert_eq!(of(there, ask(service)), GsiTargets::NoListener(service));
         let other = ServiceId::new(1);
-        assert_eq!(of(here, ask(other)), GsiTargets::NobodyListens(other));
+        assert_eq!(of(here, ask(other)), GsiTargets::NoListener(other));
         let rtu = |to| {
             CmMessage::Rtu(Rtu {
                 local_id: CommId::new(1),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn anybody_by_default() {
+    fn any_peer_by_default() {
         for peer in ["1.2.3.4", "::1", "fe80::1"] {
             assert!(Peers::default().allow(peer.parse().unwrap()));
         }

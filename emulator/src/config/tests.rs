@@ -317,8 +317,8 @@ fn lists_of_a_file_say_what_variables_say() {
     assert_eq!(both.devices(), variables.devices());
     assert_eq!(both.faults(), variables.faults());
     assert_eq!(file("devices = []").unwrap().devices(), Some(&[][..]));
-    let nobody = file("peers = []").unwrap_err().to_string();
-    assert!(nobody.contains("the list is empty"), "{nobody}");
+    let error = file("peers = []").unwrap_err().to_string();
+    assert!(error.contains("the list is empty"), "{error}");
     let idle = file("broker_idle_ms = 7").unwrap().broker_config();
     assert_eq!(idle.idle_timeout.as_millis(), 7);
 }

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_listens_to_is_passed_over() {
+    fn a_stale_socket_name_is_skipped() {
         let _no_starts = crate::sys::STARTS.read();
         let local = own_address(3);
         // A different user could do this to block the address.

@@ -50,7 +50,7 @@ fn open_message(ip: IpAddr) -> Vec<u8> {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_nobody_out() {
+fn silent_connections_do_not_block_others() {
     let site = Site::new();
     let _first = ClientProcess::start(&site);
     let idle: Vec<_> = (0..320).map(|_| connect(&site)).collect();
@@ -85,7 +85,7 @@ fn a_client_that_does_not_read_is_disconnected() {
 }
 
 #[test]
-fn descriptors_that_nobody_takes_keep_nobody_from_theirs() {
+fn unread_descriptors_do_not_block_others() {
     let site = Site::new();
     // Without privileges, the limit on descriptors in flight is that of open files.
     let mut command = site.command("client");
@@ -183,7 +183,7 @@ fn a_broker_without_descriptors_reports_it() {
 }
 
 #[test]
-fn an_address_that_nobody_uses_is_free_at_once() {
+fn an_unused_address_is_free_at_once() {
     let site = Site::new();
     let ip = own_address();
     let mut one = ClientProcess::start(&site);

@@ -59,7 +59,7 @@ fn wrap(version: u8, packet: &[u8], source: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_can_pretend_to_pass_on_a_packet_of_a_peer() {
+fn a_forwarded_packet_cannot_be_forged() {
     let site = Site::new();
     let victim = Side::on(engine(&site, own_address()), 4096);
     let peer = Side::on(engine(&site, own_address()), 4096);
@@ -312,7 +312,7 @@ pub(crate) fn run_in_squatted_tmp() {
 }
 
 #[test]
-fn a_squatted_default_directory_locks_nobody_out() {
+fn a_squatted_default_directory_does_not_lock_out_other_users() {
     if !is_root() {
         rocade_skip::skip!("needs root, to become another user");
     }
@@ -384,7 +384,7 @@ fn clients_keep_their_slots_when_directory_and_broker_are_gone() {
 }
 
 #[test]
-fn a_broker_that_nobody_uses_does_not_bring_its_directory_back() {
+fn an_unused_broker_does_not_recreate_its_directory() {
     let site = Site::new();
     let config = BrokerConfig {
         // The broker must still run when it is asked.

@@ -234,9 +234,9 @@ fn rejections_reach_the_program() {
     let (a, b) = (Node::new("127.1.9.3"), Node::new("127.1.9.4"));
     // Only a peer that has the address can reject.
     let listener = b.listener(7472, 0);
-    let nobody = a.id(1);
-    a.routed(&nobody, 1, addr(b.ip, 9999));
-    nobody.connect(&param(Qpn::new(77), &[])).unwrap();
+    let unanswered = a.id(1);
+    a.routed(&unanswered, 1, addr(b.ip, 9999));
+    unanswered.connect(&param(Qpn::new(77), &[])).unwrap();
     let event = a.expect(Kind::Rejected, 1);
     assert_eq!(event.status, 8);
     assert_eq!(conn(&event).private_data.len(), 148);
@@ -586,7 +586,7 @@ fn an_id_is_resolved_without_events() {
 
 //= LRC-15 type=test
 #[test]
-fn a_backlog_is_of_requests_that_nobody_took() {
+fn a_backlog_counts_requests_that_were_not_taken() {
     let (a, b) = (Node::new("127.1.9.10"), Node::new("127.1.9.11"));
     let _listener = b.listener(7474, 2);
     let ids: Vec<CmId> = (0..4)

@@ -92,7 +92,7 @@ fn an_address_is_resolved_again() {
 //= CMA-13 type=test
 //= LRC-14 type=test
 #[test]
-fn a_listener_shares_its_port_with_nobody() {
+fn a_listener_does_not_share_its_port() {
     let a = Node::new("127.1.9.75");
     for (ip, refused) in [(a.ip, libc::EADDRINUSE), ("0.0.0.0", libc::EADDRNOTAVAIL)] {
         let bound = || {

@@ -156,13 +156,13 @@ fn a_plain_peer_gets_no_masked_atomic() {
             socket
                 .set_read_timeout(Some(Duration::from_millis(50)))
                 .unwrap();
-            let nobody = Place {
+            let unknown = Place {
                 qpn: Qpn::new(0x1234),
                 gid: Gid::from_ip("192.0.2.2".parse().unwrap()),
                 addr: 0x10000,
                 rkey: Rkey::new(0x4321),
             };
-            to_here.send(nobody).unwrap();
+            to_here.send(unknown).unwrap();
             let mut opcodes = Vec::new();
             let mut bytes = [0; 2048];
             loop {

@@ -14,7 +14,7 @@ use super::{Process, Rig};
 use crate::skip::Reason;
 
 /// `nobody`, of the group `nogroup`.
-const NOBODY: u32 = 65_534;
+const NOBODY_UID: u32 = 65_534;
 
 /// Somebody without privileges over the machine, for whom user namespaces are switched off.
 const CONFINED: &str = "echo 0 > /proc/sys/user/max_user_namespaces && \
@@ -78,7 +78,7 @@ impl Installation {
         fs::create_dir(&run).expect("it is ours");
         fs::set_permissions(&run, Permissions::from_mode(0o700)).expect("it is ours");
         if as_other {
-            chown(&run, Some(NOBODY), Some(NOBODY)).expect("root may");
+            chown(&run, Some(NOBODY_UID), Some(NOBODY_UID)).expect("root may");
         }
         let installation = Self { dir, user };
         let mut probe: Vec<String> = installation.prefix();
@@ -106,7 +106,7 @@ impl Installation {
 
     /// The command that makes somebody else of root, or less of anybody.
     fn prefix(&self) -> Vec<String> {
-        let me = fs::metadata("/proc/self").map_or(NOBODY, |data| data.uid());
+        let me = fs::metadata("/proc/self").map_or(NOBODY_UID, |data| data.uid());
         let words: &[&str] = match self.user {
             User::Root => &["env"],
             User::Ordinary if me != 0 => &["env"],

@@ -100,7 +100,7 @@ fn privileged_programs_are_run_with_a_warning() {
         skip!("no file capabilities here: {}", marked.output.trim());
     }
     // `rocade run` leaves its own path in this variable.
-    let as_nobody =
+    let as_unprivileged =
         "exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$ROCADE_BROKER\" run -- \"$0\"";
     let run = |script: &str, program: &str| {
         let words = ["sh", "-c", script, program];
@@ -115,7 +115,7 @@ fn privileged_programs_are_run_with_a_warning() {
         (&set_id, "is set-user-ID"),
         (&capable, "has file capabilities"),
     ] {
-        let output = run(as_nobody, program).expect_success();
+        let output = run(as_unprivileged, program).expect_success();
         assert!(
             output.contains("warning: ") && output.contains(part),
             "{output}"

@@ -132,7 +132,7 @@ fn without_a_view_there_is_none() {
 }
 
 #[test]
-fn nobody_else_sees_it() {
+fn no_other_process_sees_it() {
     let places = [
         "/dev/infiniband/rdma_cm",
         "/sys/class/infiniband/hidden0",

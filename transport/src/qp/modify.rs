@@ -165,8 +165,8 @@ fn check_values(
         qp.attr.port_num
     };
     if mask.contains(QpAttrMask::AV) {
-        let to_anybody = qp.config.qp_type.is_dynamic();
-        check_av(&attr.ah_attr, port, to_anybody, context)?;
+        let is_dynamic = qp.config.qp_type.is_dynamic();
+        check_av(&attr.ah_attr, port, is_dynamic, context)?;
     }
     //= QPV-01
     let alt_port_ok = port_ok(attr.alt_port_num) && attr.alt_port_num == attr.alt_ah_attr.port_num;
@@ -234,7 +234,7 @@ fn alternate_ok(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, context: &ModifyContex
 fn check_av(
     av: &AddressVector,
     port: u8,
-    to_anybody: bool,
+    is_dynamic: bool,
     context: &ModifyContext,
 ) -> Result<(), ModifyError> {
     //= QPV-01 QPV-02
@@ -253,7 +253,7 @@ fn check_av(
         .sgid
         .ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
     //= DC-08
-    if to_anybody {
+    if is_dynamic {
         return Ok(());
     }
     //= ENC-12

@@ -238,7 +238,7 @@ fn a_master_releases_others_in_its_turn() {
 
 //= XCH-06 type=test
 #[test]
-fn slots_that_nobody_takes_are_free_when_they_are_executed() {
+fn slots_without_a_reader_are_free_once_executed() {
     for sends_untaken in [false, true] {
         let mut pair = managed_pair(|_| Managed {
             sends_untaken,

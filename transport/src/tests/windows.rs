@@ -501,7 +501,7 @@ const fn who() -> Accessor {
 
 //= MW-03 type=test
 #[test]
-fn a_window_of_another_qp_lets_nobody_in() {
+fn a_window_of_another_qp_grants_no_access() {
     let mut pair = Pair::default();
     let region = windowed(&pair, Side::B, 8);
     let mem = &pair.node(Side::B).mem;

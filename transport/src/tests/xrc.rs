@@ -25,7 +25,7 @@ use Operation::{FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst
 /// The SRQs of the tests, and the protection domains of their receives: neither is that of a QP.
 const ONE: Srqn = TestDomain::FIRST;
 const OTHER: Srqn = Srqn::new(0x01_0002);
-const NOBODY: Srqn = Srqn::new(0x01_0003);
+const NO_QUEUE: Srqn = Srqn::new(0x01_0003);
 const PD_ONE: PdTag = PdTag(TestMemory::PD.0 + 1);
 
 /// An initiator (A), a target (B) and two SRQs of its domain.
@@ -276,7 +276,7 @@ fn a_queue_that_is_not_of_the_domain_is_refused() {
             _ => Request::new(operation, 0).reth(0, Rkey::new(0), 0),
         };
         assert_eq!(
-            rig.answer(request, NOBODY),
+            rig.answer(request, NO_QUEUE),
             ["NAK REMOTE_ACCESS psn=0 msn=0"],
             "{operation:?}"
         );
@@ -298,7 +298,7 @@ fn a_queue_that_is_not_of_the_domain_is_refused() {
 #[test]
 fn the_initiator_gets_a_remote_access_error() {
     let mut rig = rig();
-    rig.pair.send_to(Side::A, NOBODY, 1, send(), &[]);
+    rig.pair.send_to(Side::A, NO_QUEUE, 1, send(), &[]);
     rig.pair.run();
     assert_eq!(
         statuses(&rig.pair.take_completions(Side::A)),
@@ -479,7 +479,7 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
 fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     let mut rig = rig();
     let region = rig.region;
-    rig.domain.set_elsewhere(NOBODY);
+    rig.domain.set_elsewhere(NO_QUEUE);
     let at_rest = |rig: &Rig| {
         let snapshot = rig.pair.node(Side::B).qp.snapshot();
         snapshot.map(|snapshot| (snapshot.epsn, snapshot.msn))
@@ -497,7 +497,7 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
             FetchAdd => request.atomic(region.addr, region.rkey, 1, 0),
             _ => request,
         };
-        assert!(rig.answer(request, NOBODY).is_empty(), "{operation:?}");
+        assert!(rig.answer(request, NO_QUEUE).is_empty(), "{operation:?}");
         let qp = &mut rig.pair.node_mut(Side::B).qp;
         assert!(qp.take_misrouted(), "{operation:?}");
         assert!(!qp.take_misrouted(), "reported once");
@@ -510,7 +510,10 @@ fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     assert_eq!(rig.answer(begin, ONE), ["ACK psn=0 msn=0"]);
     assert_eq!(at_rest(&rig), None);
     let end = Request::new(SendLast, 1).payload(&[1; 4]);
-    assert_eq!(rig.answer(end, NOBODY), ["NAK INVALID_REQUEST psn=1 msn=0"]);
+    assert_eq!(
+        rig.answer(end, NO_QUEUE),
+        ["NAK INVALID_REQUEST psn=1 msn=0"]
+    );
     assert!(!rig.pair.node_mut(Side::B).qp.take_misrouted());
 }
 

@@ -63,7 +63,7 @@ rocade_tests::c_programs! {
         each_state_takes_what_it_should,
         limits_are_kept,
         keys_of_others_open_nothing,
-        a_flood_for_nobody;
+        a_flood_without_receiver;
     flush:
         flushed_and_announced,
         what_is_not_allowed;
@@ -240,7 +240,7 @@ rocade_tests::c_programs! {
         //= XST-02 type=test
         sends_compute,
         //= XCH-04..06 type=test
-        nobody_polls,
+        without_polling,
         //= XCT-03..05 type=test
         eight_processes_sum_up_by_udp,
         //= XCT-03..05 type=test
@@ -303,9 +303,9 @@ rocade_tests::c_programs! {
         //= XCON-13 type=test
         what_a_target_refuses,
         //= AEV-11 type=test
-        events_that_nobody_reads,
+        unread_events,
         //= DCW-06 DCW-09 DCW-17 type=test
-        packets_of_nobody;
+        packets_of_unknown_senders;
     together:
         //= XCT-03..05 XCW-01 XCE-01 type=test
         a_barrier_of_eight_by_udp,

@@ -59,7 +59,7 @@ rocade_tests::c_programs! {
         there_are_no_devices_where_asking_fails;
     flood:
         //= CM-ST-04 type=test
-        forty_requests_block_nobody,
+        forty_requests_do_not_block_others,
         sockets_during_a_flood,
         a_server_during_a_flood;
     rsockets:
@@ -68,7 +68,7 @@ rocade_tests::c_programs! {
         threads_share_a_socket,
         errors_are_those_of_tcp,
         gids_are_addresses,
-        nobody_has_to_wait,
+        no_call_has_to_wait,
         all_kinds_are_polled_together,
         who_waits_hears_of_the_end,
         pieces_and_peeks,

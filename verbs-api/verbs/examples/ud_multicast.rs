@@ -59,11 +59,11 @@ fn main() -> Result<()> {
 
     let speaker = a.pd.datagram_queue_pair(&a.cq, QKEY)?;
     let address = a.pd.address(group)?;
-    let everybody = DatagramEnd::group(group, QKEY);
+    let group_end = DatagramEnd::group(group, QKEY);
     speaker.post_send(
         &SendRequest::send_inline(b"hello, all"),
         &address,
-        &everybody,
+        &group_end,
     )?;
 
     for member in [&a, &b, &c] {

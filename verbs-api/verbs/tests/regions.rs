@@ -131,11 +131,11 @@ fn advice_is_checked() {
         len: parts[0].len + 1,
         ..parts[0]
     };
-    let nobody = Sge {
+    let null_sge = Sge {
         lkey: Lkey::new(0),
         ..parts[0]
     };
-    for part in [beyond, nobody] {
+    for part in [beyond, null_sge] {
         assert_eq!(refused(&a, Advice::Prefetch, part), libc::EFAULT);
     }
     assert_eq!(errno(a.advise(Advice::Prefetch, &[])), libc::EINVAL);

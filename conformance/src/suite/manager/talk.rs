@@ -28,7 +28,7 @@ pub(super) const DISCONNECTED: u32 = 10;
 /// The port space TCP.
 pub(super) const TCP: u16 = 0x0106;
 /// A service without a listener, for the fence.
-pub(super) const NOBODY: ServiceId = ServiceId::new(0x7777_7777_0000_0001);
+pub(super) const UNUSED_SERVICE: ServiceId = ServiceId::new(0x7777_7777_0000_0001);
 pub(super) const RIG_GUID: Guid = Guid::new(0x0200_c0ff_ee00_0001);
 
 /// The connection managers of the rig and the peer.
@@ -110,7 +110,7 @@ impl<'b> Talk<'b> {
         self.send(CmMessage::SidrReq(SidrReq {
             request_id,
             pkey: Pkey::DEFAULT,
-            service_id: NOBODY,
+            service_id: UNUSED_SERVICE,
             private_data: [0; SidrReq::PRIVATE_LEN],
         }))?;
         let CmMessage::SidrRep(rep) = self.hear()?.1 else {

@@ -168,7 +168,7 @@ fn runs_that_are_too_long_are_not_sent() {
 }
 
 #[test]
-fn whoever_damages_the_memory_is_not_listened_to() {
+fn a_peer_that_damages_the_memory_is_ignored() {
     for damage in [
         &[0u8; 8][..],
         &[0xff; 8],

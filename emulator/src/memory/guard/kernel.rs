@@ -240,13 +240,13 @@ pub(crate) fn probe(addr: usize) -> Result<(), Fault> {
     // At worst this causes a spurious wake-up of a waiter of a futex at `addr`, which futex users
     // have to expect.
     const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28 | libc::FUTEX_OP_CMP_LT << 24;
-    let nobody_waits = 0u32;
+    let no_waiters = 0u32;
     counted();
     // SAFETY: the first address is a live word, the second is checked by the kernel.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,
-            &raw const nobody_waits,
+            &raw const no_waiters,
             libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
             0,
             0usize,

@@ -87,7 +87,7 @@ fn deliver(pair: &mut Pair, source: IpAddr, bytes: &[u8]) {
 //= UD-11 type=test
 //= UD-14 type=test
 #[test]
-fn anybody_may_send_a_datagram() {
+fn any_host_may_send_a_datagram() {
     let mut pair = Pair::in_states(QpState::Rts, QpState::Rtr, |_, setup| as_ud(setup));
     let dst = register(&pair, Side::B, 64);
     pair.recv(Side::B, 1, &[dst.sge()]);

@@ -203,7 +203,7 @@ static void sends_compute(void)
 }
 
 /* A CQ that only waits consume does not overrun, and a queue without polling does not fill up. */
-static void nobody_polls(void)
+static void without_polling(void)
 {
 	struct cross c = cross_open(IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW,
 				    IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW);
@@ -356,7 +356,7 @@ int main(int argc, char **argv)
 		{ "managed_queues_execute_what_is_released", managed_queues_execute_what_is_released },
 		{ "mistakes_are_refused", mistakes_are_refused },
 		{ "sends_compute", sends_compute },
-		{ "nobody_polls", nobody_polls },
+		{ "without_polling", without_polling },
 		{ "eight_processes_sum_up_by_udp", eight_processes_sum_up_by_udp },
 		{ "eight_processes_sum_up_by_shm", eight_processes_sum_up_by_shm },
 		{ "eight_processes_find_the_greatest", eight_processes_find_the_greatest },

@@ -362,7 +362,7 @@ enum { ERRORS = 1100, MOST_EVENTS = 1024 };
 
 /* An initiator with the key can cause any number of errors. The queue of unread events is
  * bounded. */
-static void events_that_nobody_reads(void)
+static void unread_events(void)
 {
 	struct ends host = ends_open(), e = ends_open();
 	struct ibv_sge result;
@@ -465,7 +465,7 @@ static size_t forged_request(uint8_t *packet, uint8_t opcode, uint32_t dct, uint
 
 /* Unsolicited packets of all opcodes and lengths, with and without the key, to the target and to
  * the initiator. Connected initiators are not disturbed. */
-static void packets_of_nobody(void)
+static void packets_of_unknown_senders(void)
 {
 	struct ends host = ends_open();
 	struct attacker a = attack(getenv("ROCADE_IP"));
@@ -514,8 +514,8 @@ static const struct test_case cases[] = {
 	{ "a_storm_of_forged_keys", a_storm_of_forged_keys },
 	{ "destroying_waits_for_events", destroying_waits_for_events },
 	{ "what_a_target_refuses", what_a_target_refuses },
-	{ "events_that_nobody_reads", events_that_nobody_reads },
-	{ "packets_of_nobody", packets_of_nobody },
+	{ "unread_events", unread_events },
+	{ "packets_of_unknown_senders", packets_of_unknown_senders },
 	{ 0 },
 };
 

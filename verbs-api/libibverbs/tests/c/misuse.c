@@ -416,7 +416,7 @@ static void keys_of_others_open_nothing(void)
  * datagrams are dropped. Once there is a receive, the next datagram arrives. The port counts the
  * wrong Q_Keys. */
 /*= UD-05 UD-09 type=test */
-static void a_flood_for_nobody(void)
+static void a_flood_without_receiver(void)
 {
 	struct rig r = rig_open();
 	struct ibv_qp *qps[2];
@@ -488,7 +488,7 @@ int main(int argc, char **argv)
 		{ "each_state_takes_what_it_should", each_state_takes_what_it_should },
 		{ "limits_are_kept", limits_are_kept },
 		{ "keys_of_others_open_nothing", keys_of_others_open_nothing },
-		{ "a_flood_for_nobody", a_flood_for_nobody },
+		{ "a_flood_without_receiver", a_flood_without_receiver },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

@@ -165,7 +165,7 @@ static void connect_within(int listener, struct sockaddr_in *addr, int ms)
 }
 
 /* More requests than the backlog has room for, each with a timeout of hours. */
-static void forty_requests_block_nobody(void)
+static void forty_requests_do_not_block_others(void)
 {
 	struct flooder flooder;
 	struct sockaddr_in addr;
@@ -280,7 +280,7 @@ static void a_server_during_a_flood(void)
 }
 
 static const struct test_case cases[] = {
-	{ "forty_requests_block_nobody", forty_requests_block_nobody },
+	{ "forty_requests_do_not_block_others", forty_requests_do_not_block_others },
 	{ "sockets_during_a_flood", sockets_during_a_flood },
 	{ "a_server_during_a_flood", a_server_during_a_flood },
 	{},

@@ -298,7 +298,7 @@ static short polled(int fd, short events, int limit)
 	return poll.revents;
 }
 
-static void nobody_has_to_wait(void)
+static void no_call_has_to_wait(void)
 {
 	struct sockaddr_in addr, from;
 	socklen_t len = sizeof(from);
@@ -846,7 +846,7 @@ static const struct test_case cases[] = {
 	{ "threads_share_a_socket", threads_share_a_socket },
 	{ "errors_are_those_of_tcp", errors_are_those_of_tcp },
 	{ "gids_are_addresses", gids_are_addresses },
-	{ "nobody_has_to_wait", nobody_has_to_wait },
+	{ "no_call_has_to_wait", no_call_has_to_wait },
 	{ "all_kinds_are_polled_together", all_kinds_are_polled_together },
 	{ "who_waits_hears_of_the_end", who_waits_hears_of_the_end },
 	{ "pieces_and_peeks", pieces_and_peeks },

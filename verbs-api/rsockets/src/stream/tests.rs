@@ -295,7 +295,7 @@ fn two_half_closes_are_a_close() {
 
 /// A side that stopped reading discards data, and the peer can continue.
 #[test]
-fn what_nobody_reads_is_thrown_away() {
+fn unread_data_is_discarded() {
     let mut sides = pair([config(16, 4096, 64, false); 2]);
     sides[0].stream.shutdown(How::Read);
     sides[0].controls();
