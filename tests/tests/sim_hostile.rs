@@ -48,17 +48,17 @@ const OPEN: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_ATOMIC);
 
 #[derive(Debug)]
-struct Siege {
+struct HostilePlan {
     seed: u64,
     /// The attacker does not know the access key.
     keyless: bool,
 }
 
 /// What was sent, and by whom.
-type Heard = Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>;
+type SentPackets = Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>;
 
 /// An initiator and a target at work, and somebody who has heard what they say.
-struct Besieged {
+struct HostileRun {
     fabric: Fabric,
     rng: Rng,
     dci: NodeId,
@@ -67,20 +67,20 @@ struct Besieged {
     there: Region,
     /// Memory of the target that no request names.
     secret: Region,
-    heard: Heard,
+    sent_packets: SentPackets,
     posted: u64,
     ended: u64,
     added: u64,
 }
 
-impl Besieged {
+impl HostileRun {
     fn new(seed: u64) -> Self {
         let mut fabric = Fabric::default();
-        let heard = Heard::default();
-        let ears = Rc::clone(&heard);
+        let sent_packets = SentPackets::default();
+        let recorded = Rc::clone(&sent_packets);
         fabric.set_network(move |event| {
             let bytes = event.packet.as_bytes().to_vec();
-            ears.borrow_mut().push((event.from, bytes));
+            recorded.borrow_mut().push((event.from, bytes));
             Delivery::Deliver
         });
         let dci = fabric.add_initiator(1, None, |setup| setup.attr.rnr_retry = 3);
@@ -96,7 +96,7 @@ impl Besieged {
             here,
             there,
             secret,
-            heard,
+            sent_packets,
             posted: 0,
             ended: 0,
             added: 0,
@@ -132,14 +132,14 @@ impl Besieged {
     }
 
     fn strike(&mut self, keyless: bool) {
-        let heard = self.heard.borrow();
-        if heard.is_empty() {
+        let sent_packets = self.sent_packets.borrow();
+        if sent_packets.is_empty() {
             return;
         }
         let rng = &mut self.rng;
-        let index = usize::try_from(rng.below(heard.len() as u64)).unwrap_or(0);
-        let (from, mut bytes) = heard[index].clone();
-        drop(heard);
+        let index = usize::try_from(rng.below(sent_packets.len() as u64)).unwrap_or(0);
+        let (from, mut bytes) = sent_packets[index].clone();
+        drop(sent_packets);
         let is_request = from == self.dci;
         let is_datagram = bytes[0] >> 5 == 3;
         for _ in 0..rng.range(1, 3) {
@@ -189,8 +189,8 @@ impl Besieged {
     }
 }
 
-fn besiege(siege: &Siege) -> u64 {
-    let mut run = Besieged::new(siege.seed);
+fn run_plan(plan: &HostilePlan) -> u64 {
+    let mut run = HostileRun::new(plan.seed);
     let secret = run.fabric.node(run.dct).mem.all(&run.secret);
     let mut is_whole = true;
     for _ in 0..200 {
@@ -200,7 +200,7 @@ fn besiege(siege: &Siege) -> u64 {
                 let ns = run.rng.below(100_000);
                 run.fabric.run_for(ns);
             }
-            _ => run.strike(siege.keyless),
+            _ => run.strike(plan.keyless),
         }
         is_whole &= run.reap();
     }
@@ -208,7 +208,7 @@ fn besiege(siege: &Siege) -> u64 {
     is_whole &= run.reap();
     assert_eq!(run.ended, run.posted, "nothing hangs");
     assert_eq!(run.fabric.node(run.dct).mem.all(&run.secret), secret);
-    if siege.keyless {
+    if plan.keyless {
         assert!(is_whole, "who has no key is not noticed");
         let counter = run.fabric.node(run.dct).mem.bytes(&run.there, 0..8);
         assert_eq!(counter, run.added.to_ne_bytes(), "and executes nothing");
@@ -241,8 +241,8 @@ fn besiege(siege: &Siege) -> u64 {
 fn a_target_serves_on_whatever_comes() {
     for keyless in [true, false] {
         let mut harmed = 0;
-        let plan = |seed| Siege { seed, keyless };
-        each_seed(150, plan, besiege, |count| harmed += count);
+        let plan = |seed| HostilePlan { seed, keyless };
+        each_seed(150, plan, run_plan, |count| harmed += count);
         println!("without key {keyless}: {harmed} harmed");
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();
         assert!(one_seed || (harmed > 0) != keyless, "{harmed}");

@@ -140,7 +140,7 @@ fn a_change_of_paths_meets_a_change_of_states() {
     for state_change in StateChange::ALL {
         let mut sum = Outcome::default();
         for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
-            let plan = |seed| Plan::swarm(seed, state_change, receives).with_detour();
+            let plan = |seed| Plan::swarm(seed, state_change, receives).with_path_change();
             each_seed(100, plan, Plan::run, |outcome| sum.add(&outcome));
         }
         println!("{state_change:?}: {sum:?}");
@@ -229,7 +229,7 @@ fn shared_receives_survive_random_configurations() {
 
 /// The short way of middle packets is no other way: with and without it, the same happens.
 #[test]
-fn the_short_way_leads_where_the_long_one_does() {
+fn the_fast_path_agrees_with_the_slow_path() {
     let scenario = |seed| {
         let mut scenario = Scenario::swarm(seed, &[Kind::Send, Kind::Write, Kind::Read], 20);
         // Many packets per message.

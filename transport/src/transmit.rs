@@ -234,12 +234,12 @@ impl TxBuffer {
     }
 
     /// Returns true if a packet for this route can be appended.
-    pub(crate) fn leads_to(&self, route: RouteTag) -> bool {
+    pub(crate) fn accepts_route(&self, route: RouteTag) -> bool {
         self.segments == 0 || self.route == route
     }
 
     /// Sets the route of the run.
-    pub(crate) const fn lead_to(&mut self, route: RouteTag) {
+    pub(crate) const fn set_route(&mut self, route: RouteTag) {
         self.route = route;
     }
 

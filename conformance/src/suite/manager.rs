@@ -4,7 +4,7 @@
 //! Every message of the rig has an unused communication ID. After a message that must not be
 //! answered, the rig sends one that must be answered: a request for a service without a listener.
 
-mod talk;
+mod dialog;
 
 use rocade_wire::mad::{
     CmMessage, CmTimeout, CommId, Drep, Dreq, IpCmHeader, Mad, Mra, Rej, RejReason, Rejected, Req,
@@ -17,8 +17,8 @@ use crate::{
     case::{CaseError, equal, fail},
     peer::PeerManager,
 };
-use talk::{
-    DISCONNECTED, ESTABLISHED, OWN_QPN, REJECTED, REQUEST, RESPONSE, Talk, UNREACHABLE,
+use dialog::{
+    DISCONNECTED, Dialog, ESTABLISHED, OWN_QPN, REJECTED, REQUEST, RESPONSE, UNREACHABLE,
     UNUSED_SERVICE,
 };
 
@@ -51,16 +51,16 @@ pub(super) const CASES: &[Case] = &[
 //= CM-ST-02 type=test
 //= CM-REP type=test
 fn made(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    talk.ask(talk.listen(false)?)?;
-    let event = talk.event(REQUEST)?;
+    let dialog = Dialog::new(bench)?;
+    dialog.ask(dialog.listen(false)?)?;
+    let event = dialog.event(REQUEST)?;
     //= CMA-05 type=test
     equal(event.private_data.len(), 56, "length of the private data")?;
     equal(&event.private_data[..4], b"rig\0", "private data")?;
-    talk.accept()?;
-    let (tid, rep) = talk.hear_rep()?;
-    equal(tid, talk.tid, "transaction")?;
-    equal(rep.remote_id, talk.id, "remote ID")?;
+    dialog.accept()?;
+    let (tid, rep) = dialog.receive_rep()?;
+    equal(tid, dialog.tid, "transaction")?;
+    equal(rep.remote_id, dialog.id, "remote ID")?;
     equal(rep.local_id.get() != 0, true, "a local ID")?;
     equal(rep.qpn, OWN_QPN, "QP")?;
     equal(rep.ca_guid.get() != 0, true, "a GUID")?;
@@ -68,117 +68,117 @@ fn made(bench: &Bench<'_>) -> CaseResult {
     let depths = (rep.responder_resources, rep.initiator_depth);
     equal(depths, (2, 3), "depths: the other way round")?;
     equal(&rep.private_data[..5], b"peer\0", "private data")?;
-    talk.no_event()?;
-    talk.send(talk.rtu(rep.local_id))?;
-    talk.event(ESTABLISHED)?;
+    dialog.no_event()?;
+    dialog.send(dialog.rtu(rep.local_id))?;
+    dialog.event(ESTABLISHED)?;
     // A repeated RTU causes no event.
-    talk.send(talk.rtu(rep.local_id))?;
-    talk.no_event()
+    dialog.send(dialog.rtu(rep.local_id))?;
+    dialog.no_event()
 }
 
 //= CM-ST-04 type=test
 fn repeated(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let service = talk.listen(false)?;
-    talk.ask(service)?;
-    talk.event(REQUEST)?;
-    talk.ask(service)?;
-    match talk.hear()?.1 {
+    let dialog = Dialog::new(bench)?;
+    let service = dialog.listen(false)?;
+    dialog.ask(service)?;
+    dialog.event(REQUEST)?;
+    dialog.ask(service)?;
+    match dialog.receive()?.1 {
         CmMessage::Mra(mra) => {
-            equal(mra.remote_id, talk.id, "remote ID")?;
+            equal(mra.remote_id, dialog.id, "remote ID")?;
             equal(mra.received, Rejected::Req, "what was received")?;
         }
         other => return fail(format!("{other} instead of an MRA")),
     }
-    talk.no_event()?;
-    talk.accept()?;
-    let (_, rep) = talk.hear_rep()?;
+    dialog.no_event()?;
+    dialog.accept()?;
+    let (_, rep) = dialog.receive_rep()?;
     // The manager repeats the REP by itself, and does not answer a repeated REQ.
-    talk.ask(service)?;
-    talk.no_event()?;
-    talk.send(talk.rtu(rep.local_id))?;
-    talk.event(ESTABLISHED).map(drop)
+    dialog.ask(service)?;
+    dialog.no_event()?;
+    dialog.send(dialog.rtu(rep.local_id))?;
+    dialog.event(ESTABLISHED).map(drop)
 }
 
 //= CM-ST-04 type=test
 fn no_listener(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    talk.ask(UNUSED_SERVICE)?;
-    let rej = talk.hear_rej(Rejected::Req, RejReason::InvalidServiceId)?;
+    let dialog = Dialog::new(bench)?;
+    dialog.ask(UNUSED_SERVICE)?;
+    let rej = dialog.receive_rej(Rejected::Req, RejReason::InvalidServiceId)?;
     equal(rej.local_id, CommId::new(0), "local ID")
 }
 
 //= CMA-04 type=test
 fn other_header(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let mut req = talk.req(talk.listen(false)?, b"");
+    let dialog = Dialog::new(bench)?;
+    let mut req = dialog.req(dialog.listen(false)?, b"");
     req.private_data[0] = 0x10;
-    talk.send(CmMessage::Req(req))?;
-    talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
-    talk.no_event()
+    dialog.send(CmMessage::Req(req))?;
+    dialog.receive_rej(Rejected::Req, RejReason::Consumer)?;
+    dialog.no_event()
 }
 
 //= CMA-04 type=test
 fn other_source(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let mut req = talk.req(talk.listen(false)?, b"");
+    let dialog = Dialog::new(bench)?;
+    let mut req = dialog.req(dialog.listen(false)?, b"");
     req.private_data[19] ^= 0x40;
-    talk.send(CmMessage::Req(req))?;
-    talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
-    talk.no_event()
+    dialog.send(CmMessage::Req(req))?;
+    dialog.receive_rej(Rejected::Req, RejReason::Consumer)?;
+    dialog.no_event()
 }
 
 //= CM-REJ type=test
 fn rejected(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    talk.ask(talk.listen(false)?)?;
-    talk.event(REQUEST)?;
-    talk.done(talk.manager.reject(b"peer"))?;
-    let rej = talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
+    let dialog = Dialog::new(bench)?;
+    dialog.ask(dialog.listen(false)?)?;
+    dialog.event(REQUEST)?;
+    dialog.done(dialog.manager.reject(b"peer"))?;
+    let rej = dialog.receive_rej(Rejected::Req, RejReason::Consumer)?;
     equal(&rej.private_data[..5], b"peer\0", "private data")?;
     // The RTU comes too late.
-    talk.send(talk.rtu(rej.local_id))?;
-    talk.no_event()
+    dialog.send(dialog.rtu(rej.local_id))?;
+    dialog.no_event()
 }
 
 //= CM-ST-06 type=test
 fn unknown_dreq(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
+    let dialog = Dialog::new(bench)?;
     // The unknown ID resembles that of an earlier connection of the same process.
-    let once = talk.connected()?;
+    let once = dialog.connected()?;
     let unknown = CommId::new(once.get() ^ 0x0055_5555);
-    talk.send(talk.dreq(unknown, OWN_QPN))?;
-    match talk.hear()? {
+    dialog.send(dialog.dreq(unknown, OWN_QPN))?;
+    match dialog.receive()? {
         (tid, CmMessage::Drep(drep)) => {
-            equal(tid, talk.tid, "transaction")?;
-            equal((drep.local_id, drep.remote_id), (unknown, talk.id), "IDs")?;
+            equal(tid, dialog.tid, "transaction")?;
+            equal((drep.local_id, drep.remote_id), (unknown, dialog.id), "IDs")?;
         }
         (_, other) => return fail(format!("{other} instead of a DREP")),
     }
-    talk.no_event()
+    dialog.no_event()
 }
 
 //= CM-ST-06 type=test
 //= CM-ST-03 type=test
 fn dreq(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let peers = talk.connected()?;
-    talk.send(talk.dreq(peers, Qpn::new(OWN_QPN.get() + 1)))?;
-    talk.no_event()?;
-    talk.send(talk.dreq(peers, OWN_QPN))?;
-    talk.event(DISCONNECTED)?;
+    let dialog = Dialog::new(bench)?;
+    let peers = dialog.connected()?;
+    dialog.send(dialog.dreq(peers, Qpn::new(OWN_QPN.get() + 1)))?;
+    dialog.no_event()?;
+    dialog.send(dialog.dreq(peers, OWN_QPN))?;
+    dialog.event(DISCONNECTED)?;
     // The owner sends the DREP.
-    talk.no_event()?;
-    talk.done(talk.manager.disconnect())?;
+    dialog.no_event()?;
+    dialog.done(dialog.manager.disconnect())?;
     for again in [true, false] {
-        match talk.hear()?.1 {
+        match dialog.receive()?.1 {
             CmMessage::Drep(drep) => {
-                equal((drep.local_id, drep.remote_id), (peers, talk.id), "IDs")?;
+                equal((drep.local_id, drep.remote_id), (peers, dialog.id), "IDs")?;
             }
             other => return fail(format!("{other} instead of a DREP")),
         }
         if again {
-            talk.send(talk.dreq(peers, OWN_QPN))?;
+            dialog.send(dialog.dreq(peers, OWN_QPN))?;
         }
     }
     Ok(())
@@ -186,15 +186,15 @@ fn dreq(bench: &Bench<'_>) -> CaseResult {
 
 //= CM-ST-08 type=test
 fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    talk.ask(talk.listen(false)?)?;
-    talk.event(REQUEST)?;
-    talk.accept()?;
-    let (_, rep) = talk.hear_rep()?;
+    let dialog = Dialog::new(bench)?;
+    dialog.ask(dialog.listen(false)?)?;
+    dialog.event(REQUEST)?;
+    dialog.accept()?;
+    let (_, rep) = dialog.receive_rep()?;
     let peers = rep.local_id;
     // A REJ of another host, which does not have both IDs.
     let third_host = CmMessage::Rej(Rej {
-        local_id: CommId::new(talk.id.get() + 1),
+        local_id: CommId::new(dialog.id.get() + 1),
         remote_id: peers,
         rejected: Rejected::Rep,
         reason: RejReason::Consumer,
@@ -202,91 +202,91 @@ fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
         info: [0; Rej::INFO_LEN],
         private_data: [0; Rej::PRIVATE_LEN],
     });
-    talk.send(third_host)?;
-    talk.no_event()?;
-    talk.send(talk.rej(peers, Rejected::Rep, RejReason::Consumer))?;
-    let event = talk.event(REJECTED)?;
+    dialog.send(third_host)?;
+    dialog.no_event()?;
+    dialog.send(dialog.rej(peers, Rejected::Rep, RejReason::Consumer))?;
+    let event = dialog.event(REJECTED)?;
     equal(event.status, 28, "status")?;
     equal(&event.private_data[..3], b"no\0", "private data")?;
-    talk.send(talk.rtu(peers))?;
-    talk.no_event()
+    dialog.send(dialog.rtu(peers))?;
+    dialog.no_event()
 }
 
 //= CM-ST-12 type=test
 fn service(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
+    let dialog = Dialog::new(bench)?;
     let mut private_data = [0; SidrReq::PRIVATE_LEN];
-    private_data[..IpCmHeader::LEN].copy_from_slice(&talk.header().to_bytes());
+    private_data[..IpCmHeader::LEN].copy_from_slice(&dialog.header().to_bytes());
     private_data[IpCmHeader::LEN] = 7;
     let question = CmMessage::SidrReq(SidrReq {
-        request_id: talk.id,
+        request_id: dialog.id,
         pkey: Pkey::DEFAULT,
-        service_id: talk.listen(true)?,
+        service_id: dialog.listen(true)?,
         private_data,
     });
-    talk.send(question.clone())?;
-    let event = talk.event(REQUEST)?;
+    dialog.send(question.clone())?;
+    let event = dialog.event(REQUEST)?;
     equal(event.private_data.len(), 180, "length of the private data")?;
     equal(event.private_data[0], 7, "private data")?;
     // The owner gets no event of a repeated request.
-    talk.send(question.clone())?;
-    talk.no_event()?;
-    talk.accept()?;
-    let hear = || -> CaseResult<SidrRep> {
-        match talk.hear()? {
+    dialog.send(question.clone())?;
+    dialog.no_event()?;
+    dialog.accept()?;
+    let receive = || -> CaseResult<SidrRep> {
+        match dialog.receive()? {
             (tid, CmMessage::SidrRep(rep)) => {
-                equal(tid, talk.tid, "transaction")?;
+                equal(tid, dialog.tid, "transaction")?;
                 Ok(rep)
             }
             (_, other) => fail(format!("{other} instead of a SIDR_REP")),
         }
     };
-    let first = hear()?;
+    let first = receive()?;
     equal(
         (first.request_id, first.status, first.qpn),
-        (talk.id, SidrStatus::Success, OWN_QPN),
+        (dialog.id, SidrStatus::Success, OWN_QPN),
         "answer",
     )?;
     equal(first.qkey, Qkey::new(0x0123_4567), "Q_Key")?;
-    talk.send(question)?;
-    equal(hear()?, first, "the same answer")?;
-    talk.no_event()
+    dialog.send(question)?;
+    equal(receive()?, first, "the same answer")?;
+    dialog.no_event()
 }
 
 //= MAD-04 type=test
 fn other_class(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let req = CmMessage::Req(talk.req(talk.listen(false)?, b""));
-    let right = Mad::new(talk.tid, req).to_bytes();
+    let dialog = Dialog::new(bench)?;
+    let req = CmMessage::Req(dialog.req(dialog.listen(false)?, b""));
+    let right = Mad::new(dialog.tid, req).to_bytes();
     for (at, value) in [(0, 2), (1, 3), (2, 1), (3, 1), (3, 0x83), (17, 0x30)] {
         let mut wrong = right;
         wrong[at] = value;
-        talk.send_bytes(&wrong)?;
+        dialog.send_bytes(&wrong)?;
     }
     // Messages that are too short or too long.
-    talk.send_bytes(&right[..252])?;
-    talk.send_bytes(&[&right[..], &[0; 4]].concat())?;
-    talk.no_event()?;
-    talk.send_bytes(&right)?;
-    talk.event(REQUEST).map(drop)
+    dialog.send_bytes(&right[..252])?;
+    dialog.send_bytes(&[&right[..], &[0; 4]].concat())?;
+    dialog.no_event()?;
+    dialog.send_bytes(&right)?;
+    dialog.event(REQUEST).map(drop)
 }
 
 //= MAD-07 type=test
 fn unsolicited(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let peers = talk.connected()?;
+    let dialog = Dialog::new(bench)?;
+    let peers = dialog.connected()?;
     let unknown = CommId::new(peers.get() ^ 0x0055_5555);
     for to in [unknown, CommId::new(0), CommId::new(u32::MAX)] {
-        talk.send(talk.rep(to))?;
-        talk.send(talk.rtu(to))?;
-        talk.send(talk.rej(to, Rejected::Rep, RejReason::Consumer))?;
-        talk.send(CmMessage::Drep(Drep {
-            local_id: talk.id,
+        dialog.send(dialog.rep(to))?;
+        dialog.send(dialog.rtu(to))?;
+        dialog.send(dialog.rej(to, Rejected::Rep, RejReason::Consumer))?;
+        dialog.send(CmMessage::Drep(Drep {
+            local_id: dialog.id,
             remote_id: to,
             private_data: [0; Drep::PRIVATE_LEN],
         }))?;
-        talk.send(CmMessage::Mra(Mra {
-            local_id: talk.id,
+        dialog.send(CmMessage::Mra(Mra {
+            local_id: dialog.id,
             remote_id: to,
             received: Rejected::Req,
             service_timeout: CmTimeout::new(31),
@@ -294,79 +294,79 @@ fn unsolicited(bench: &Bench<'_>) -> CaseResult {
         }))?;
     }
     // The existing connection is not affected: its next event is its end.
-    talk.send(CmMessage::Drep(Drep {
-        local_id: talk.id,
+    dialog.send(CmMessage::Drep(Drep {
+        local_id: dialog.id,
         remote_id: peers,
         private_data: [0; Drep::PRIVATE_LEN],
     }))?;
-    talk.no_event()?;
-    talk.send(talk.dreq(peers, OWN_QPN))?;
-    talk.event(DISCONNECTED).map(drop)
+    dialog.no_event()?;
+    dialog.send(dialog.dreq(peers, OWN_QPN))?;
+    dialog.event(DISCONNECTED).map(drop)
 }
 
 /// A request whose reply is repeated after a short time.
-fn impatient(talk: &Talk<'_>, retries: u8) -> CaseResult {
-    let service = talk.listen(false)?;
+fn impatient(dialog: &Dialog<'_>, retries: u8) -> CaseResult {
+    let service = dialog.listen(false)?;
     let req = Req {
         local_response_timeout: CmTimeout::new(14),
         max_cm_retries: retries,
-        ..talk.req(service, b"rig")
+        ..dialog.req(service, b"rig")
     };
-    talk.send(CmMessage::Req(req))?;
-    talk.event(REQUEST)?;
-    talk.accept()
+    dialog.send(CmMessage::Req(req))?;
+    dialog.event(REQUEST)?;
+    dialog.accept()
 }
 
 //= CM-ST-07 MAD-07 type=test
 fn repeats_reply(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    impatient(&talk, 15)?;
-    let first = talk.hear_rep()?;
-    equal(talk.hear_rep()?, first.clone(), "the reply again")?;
-    talk.send(talk.rtu(first.1.local_id))?;
-    talk.event(ESTABLISHED).map(drop)
+    let dialog = Dialog::new(bench)?;
+    impatient(&dialog, 15)?;
+    let first = dialog.receive_rep()?;
+    equal(dialog.receive_rep()?, first.clone(), "the reply again")?;
+    dialog.send(dialog.rtu(first.1.local_id))?;
+    dialog.event(ESTABLISHED).map(drop)
 }
 
 //= CM-ST-07 type=test
 fn gives_up(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    impatient(&talk, 2)?;
-    let first = talk.hear_rep()?;
+    let dialog = Dialog::new(bench)?;
+    impatient(&dialog, 2)?;
+    let first = dialog.receive_rep()?;
     for _ in 0..2 {
-        equal(talk.hear_rep()?, first.clone(), "the reply again")?;
+        equal(dialog.receive_rep()?, first.clone(), "the reply again")?;
     }
-    let event = talk.event(UNREACHABLE)?;
+    let event = dialog.event(UNREACHABLE)?;
     equal(event.status, -110, "status")?;
-    talk.send(talk.rtu(first.1.local_id))?;
-    talk.no_event()
+    dialog.send(dialog.rtu(first.1.local_id))?;
+    dialog.no_event()
 }
 
 /// A queue pair can have only one connection, so a new one makes the peer's state of the first one
 /// stale.
 //= CM-ST-04 type=test
 fn stale(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let peers = talk.connected()?;
-    let service = talk.listen(false)?;
+    let dialog = Dialog::new(bench)?;
+    let peers = dialog.connected()?;
+    let service = dialog.listen(false)?;
     let again = Req {
-        local_id: CommId::new(talk.id.get() ^ 0x0100_0000),
-        ..talk.req(service, b"rig")
+        local_id: CommId::new(dialog.id.get() ^ 0x0100_0000),
+        ..dialog.req(service, b"rig")
     };
     let its_id = again.local_id;
-    talk.send(CmMessage::Req(again))?;
+    dialog.send(CmMessage::Req(again))?;
     let (mut is_rejected, mut is_ended) = (false, false);
     while !(is_rejected && is_ended) {
-        match talk.hear()?.1 {
+        match dialog.receive()?.1 {
             CmMessage::Rej(rej) => {
                 let what = (rej.remote_id, rej.rejected, rej.reason.code());
                 equal(what, (its_id, Rejected::Req, 10), "rejection")?;
                 is_rejected = true;
             }
             CmMessage::Dreq(dreq) => {
-                equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+                equal((dreq.local_id, dreq.remote_id), (peers, dialog.id), "IDs")?;
                 // Without a DREP, the peer would repeat its DREQ.
-                talk.send(CmMessage::Drep(Drep {
-                    local_id: talk.id,
+                dialog.send(CmMessage::Drep(Drep {
+                    local_id: dialog.id,
                     remote_id: peers,
                     private_data: [0; Drep::PRIVATE_LEN],
                 }))?;
@@ -378,8 +378,8 @@ fn stale(bench: &Bench<'_>) -> CaseResult {
     Ok(())
 }
 
-fn hear_dreq(talk: &Talk<'_>) -> CaseResult<(TransactionId, Dreq)> {
-    match talk.hear()? {
+fn receive_dreq(dialog: &Dialog<'_>) -> CaseResult<(TransactionId, Dreq)> {
+    match dialog.receive()? {
         (tid, CmMessage::Dreq(dreq)) => Ok((tid, dreq)),
         (_, other) => fail(format!("{other} instead of a DREQ")),
     }
@@ -387,17 +387,17 @@ fn hear_dreq(talk: &Talk<'_>) -> CaseResult<(TransactionId, Dreq)> {
 
 //= CM-ST-03 type=test
 fn both_disconnect(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let peers = talk.connected()?;
-    talk.done(talk.manager.disconnect())?;
-    let (_, dreq) = hear_dreq(&talk)?;
-    equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+    let dialog = Dialog::new(bench)?;
+    let peers = dialog.connected()?;
+    dialog.done(dialog.manager.disconnect())?;
+    let (_, dreq) = receive_dreq(&dialog)?;
+    equal((dreq.local_id, dreq.remote_id), (peers, dialog.id), "IDs")?;
     // The two DREQs cross, and the owner sends the DREP.
-    talk.send(talk.dreq(peers, OWN_QPN))?;
-    talk.event(DISCONNECTED)?;
-    talk.done(talk.manager.disconnect())?;
-    match talk.hear()?.1 {
-        CmMessage::Drep(drep) => equal((drep.local_id, drep.remote_id), (peers, talk.id), "IDs"),
+    dialog.send(dialog.dreq(peers, OWN_QPN))?;
+    dialog.event(DISCONNECTED)?;
+    dialog.done(dialog.manager.disconnect())?;
+    match dialog.receive()?.1 {
+        CmMessage::Drep(drep) => equal((drep.local_id, drep.remote_id), (peers, dialog.id), "IDs"),
         other => fail(format!("{other} instead of a DREP")),
     }
 }
@@ -409,26 +409,28 @@ fn new_manager(bench: &Bench<'_>) -> CaseResult<Box<dyn PeerManager>> {
 
 //= CM-ST-10 type=test
 fn destroyed_asked(bench: &Bench<'_>) -> CaseResult {
-    let mut talk = Talk::new(bench)?;
-    talk.ask(talk.listen(false)?)?;
-    talk.event(REQUEST)?;
-    talk.manager = new_manager(bench)?;
-    talk.hear_rej(Rejected::Req, RejReason::Consumer).map(drop)
+    let mut dialog = Dialog::new(bench)?;
+    dialog.ask(dialog.listen(false)?)?;
+    dialog.event(REQUEST)?;
+    dialog.manager = new_manager(bench)?;
+    dialog
+        .receive_rej(Rejected::Req, RejReason::Consumer)
+        .map(drop)
 }
 
 //= CM-ST-10 type=test
 fn destroyed_connected(bench: &Bench<'_>) -> CaseResult {
-    let mut talk = Talk::new(bench)?;
-    let peers = talk.connected()?;
-    talk.manager = new_manager(bench)?;
-    let (_, dreq) = hear_dreq(&talk)?;
+    let mut dialog = Dialog::new(bench)?;
+    let peers = dialog.connected()?;
+    dialog.manager = new_manager(bench)?;
+    let (_, dreq) = receive_dreq(&dialog)?;
     equal(
         (dreq.local_id, dreq.remote_id, dreq.remote_qpn),
-        (peers, talk.id, talk.qpn),
+        (peers, dialog.id, dialog.qpn),
         "connection",
     )?;
-    talk.send(CmMessage::Drep(Drep {
-        local_id: talk.id,
+    dialog.send(CmMessage::Drep(Drep {
+        local_id: dialog.id,
         remote_id: peers,
         private_data: [0; Drep::PRIVATE_LEN],
     }))
@@ -436,10 +438,10 @@ fn destroyed_connected(bench: &Bench<'_>) -> CaseResult {
 
 //= CM-ST-07 CM-ST-10 type=test
 fn destroyed_asking(bench: &Bench<'_>) -> CaseResult {
-    let mut talk = Talk::new(bench)?;
-    let (tid, req) = talk.asked()?;
-    talk.manager = new_manager(bench)?;
-    match talk.hear()? {
+    let mut dialog = Dialog::new(bench)?;
+    let (tid, req) = dialog.asked()?;
+    dialog.manager = new_manager(bench)?;
+    match dialog.receive()? {
         (told, CmMessage::Rej(rej)) => {
             equal(told, tid, "transaction")?;
             let ids = (rej.local_id, rej.remote_id);
@@ -454,8 +456,8 @@ fn destroyed_asking(bench: &Bench<'_>) -> CaseResult {
 
 //= CM-ST-01 type=test
 fn asks(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let (tid, req) = talk.asked()?;
+    let dialog = Dialog::new(bench)?;
+    let (tid, req) = dialog.asked()?;
     //= CMA-01 type=test
     equal(req.service_id, ServiceId::new(0x0106_1d2f), "service")?;
     equal((req.transport, req.qpn), (TransportType::Rc, OWN_QPN), "QP")?;
@@ -473,84 +475,84 @@ fn asks(bench: &Bench<'_>) -> CaseResult {
     let gids = (req.primary.local_gid, req.primary.remote_gid);
     let own = Gid::from_ip(bench.peer().address());
     equal(gids, (own, Gid::from_ip(bench.rig().local())), "path")?;
-    talk.answer(tid, talk.rep(req.local_id))?;
-    let event = talk.event(RESPONSE)?;
+    dialog.answer(tid, dialog.rep(req.local_id))?;
+    let event = dialog.event(RESPONSE)?;
     equal(event.private_data.len(), 196, "length of the private data")?;
     equal(&event.private_data[..4], b"rig\0", "private data")?;
-    talk.done(talk.manager.establish())?;
-    talk.hear_rtu(tid, req.local_id)
+    dialog.done(dialog.manager.establish())?;
+    dialog.receive_rtu(tid, req.local_id)
 }
 
 //= CM-ST-05 type=test
 fn repeated_reply(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let (tid, req) = talk.asked()?;
-    let rep = talk.rep(req.local_id);
-    talk.answer(tid, rep.clone())?;
-    talk.event(RESPONSE)?;
+    let dialog = Dialog::new(bench)?;
+    let (tid, req) = dialog.asked()?;
+    let rep = dialog.rep(req.local_id);
+    dialog.answer(tid, rep.clone())?;
+    dialog.event(RESPONSE)?;
     // The REP is repeated before the owner is ready, so the manager sends an MRA.
-    talk.answer(tid, rep.clone())?;
-    match talk.hear()?.1 {
+    dialog.answer(tid, rep.clone())?;
+    match dialog.receive()?.1 {
         CmMessage::Mra(mra) => equal(mra.received, Rejected::Rep, "what was received")?,
         other => return fail(format!("{other} instead of an MRA")),
     }
-    talk.done(talk.manager.establish())?;
-    talk.hear_rtu(tid, req.local_id)?;
+    dialog.done(dialog.manager.establish())?;
+    dialog.receive_rtu(tid, req.local_id)?;
     // A repeated REP shows that the RTU was lost.
-    talk.answer(tid, rep)?;
-    talk.hear_rtu(tid, req.local_id)?;
-    talk.no_event()
+    dialog.answer(tid, rep)?;
+    dialog.receive_rtu(tid, req.local_id)?;
+    dialog.no_event()
 }
 
 //= CM-ST-09 type=test
 fn told_to_wait(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let (tid, req) = talk.asked()?;
-    talk.answer(
+    let dialog = Dialog::new(bench)?;
+    let (tid, req) = dialog.asked()?;
+    dialog.answer(
         tid,
         CmMessage::Mra(Mra {
-            local_id: talk.id,
+            local_id: dialog.id,
             remote_id: req.local_id,
             received: Rejected::Req,
             service_timeout: CmTimeout::new(20),
             private_data: [0; Mra::PRIVATE_LEN],
         }),
     )?;
-    talk.no_event()?;
-    talk.answer(
+    dialog.no_event()?;
+    dialog.answer(
         tid,
-        talk.rej(req.local_id, Rejected::Req, RejReason::from_code(26)),
+        dialog.rej(req.local_id, Rejected::Req, RejReason::from_code(26)),
     )?;
-    let event = talk.event(REJECTED)?;
+    let event = dialog.event(REJECTED)?;
     equal(event.status, 26, "status")
 }
 
 //= CM-ST-03 type=test
 fn disconnects(bench: &Bench<'_>) -> CaseResult {
-    let talk = Talk::new(bench)?;
-    let (tid, req) = talk.asked()?;
-    talk.answer(tid, talk.rep(req.local_id))?;
-    talk.event(RESPONSE)?;
-    talk.done(talk.manager.establish())?;
-    talk.hear_rtu(tid, req.local_id)?;
-    talk.done(talk.manager.disconnect())?;
-    let (tid, dreq) = match talk.hear()? {
+    let dialog = Dialog::new(bench)?;
+    let (tid, req) = dialog.asked()?;
+    dialog.answer(tid, dialog.rep(req.local_id))?;
+    dialog.event(RESPONSE)?;
+    dialog.done(dialog.manager.establish())?;
+    dialog.receive_rtu(tid, req.local_id)?;
+    dialog.done(dialog.manager.disconnect())?;
+    let (tid, dreq) = match dialog.receive()? {
         (tid, CmMessage::Dreq(dreq)) => (tid, dreq),
         (_, other) => return fail(format!("{other} instead of a DREQ")),
     };
     equal(
         (dreq.local_id, dreq.remote_id, dreq.remote_qpn),
-        (req.local_id, talk.id, talk.qpn),
+        (req.local_id, dialog.id, dialog.qpn),
         "connection",
     )?;
-    talk.no_event()?;
-    talk.answer(
+    dialog.no_event()?;
+    dialog.answer(
         tid,
         CmMessage::Drep(Drep {
-            local_id: talk.id,
+            local_id: dialog.id,
             remote_id: dreq.local_id,
             private_data: [0; Drep::PRIVATE_LEN],
         }),
     )?;
-    talk.event(DISCONNECTED).map(drop)
+    dialog.event(DISCONNECTED).map(drop)
 }

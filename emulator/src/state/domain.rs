@@ -246,7 +246,7 @@ impl ReceiveDomain for Domain {
     }
 
     //= XRC-06
-    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+    fn is_in_other_process(&self, srqn: Srqn) -> bool {
         // The number of an SRQ contains the slot of its process.
         let slot = ProcessSlot::of(Qpn::new(srqn.get()));
         let is_of_other =

@@ -18,7 +18,7 @@ use rocade_transport::{PdTag, QpAttr, QpAttrMask, QpState, QpType, Srqn};
 use rocade_wire::{Packet, Qpn, Service};
 
 const OTHER: Srqn = Srqn::new(0x01_0002);
-const ELSEWHERE: Srqn = Srqn::new(0x01_0003);
+const OTHER_PROCESS: Srqn = Srqn::new(0x01_0003);
 const ROOM: u32 = 8;
 
 fuzz_target!(|input: &[u8]| {
@@ -28,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
     let srqs = [TestMemory::PD, PdTag(77)].map(|pd| Arc::new(TestSrq::new(pd, ROOM)));
     domain.set(TestDomain::FIRST, Some(&srqs[0]));
     domain.set(OTHER, Some(&srqs[1]));
-    domain.set_elsewhere(ELSEWHERE);
+    domain.set_in_other_process(OTHER_PROCESS);
     let depth = source.byte() % 4;
     let mut pair = Pair::in_states(QpState::Rts, QpState::Rtr, |side, setup| {
         setup.config.qp_type = match side {
@@ -69,7 +69,7 @@ fuzz_target!(|input: &[u8]| {
                             eth.srqn = match source.byte() {
                                 0..=0xbf => TestDomain::FIRST.get(),
                                 0xc0..=0xdf => OTHER.get(),
-                                0xe0..=0xef => ELSEWHERE.get(),
+                                0xe0..=0xef => OTHER_PROCESS.get(),
                                 _ => source.word() & 0xff_ffff,
                             };
                         }

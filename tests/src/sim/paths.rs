@@ -103,14 +103,14 @@ impl Paths {
 
 /// A single change of paths, while something else happens to the connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Detour {
+pub struct PathChange {
     /// When, in virtual time; not before both sides are ready.
     pub at_ns: u64,
     /// Who asks for it; else the path in use dies.
     pub asked_by: Option<Side>,
 }
 
-impl Detour {
+impl PathChange {
     /// A random one, within this time.
     #[must_use]
     pub fn swarm(seed: u64, span_ns: u64) -> Self {
@@ -124,22 +124,26 @@ impl Detour {
 
 /// A detour under way.
 #[derive(Debug)]
-pub(super) struct Crossing {
-    detour: Detour,
+pub(super) struct PathChangeRun {
+    path_change: PathChange,
     dead: Rc<Cell<Option<IpAddr>>>,
     has_begun: bool,
 }
 
-impl Crossing {
+impl PathChangeRun {
     /// The alternate path of both sides is ready. Everything is lost that has the address at an end that `dead` says.
-    pub(super) fn new(detour: Detour, dead: &Rc<Cell<Option<IpAddr>>>, pair: &mut Pair) -> Self {
-        let mut crossing = Self {
-            detour,
+    pub(super) fn new(
+        path_change: PathChange,
+        dead: &Rc<Cell<Option<IpAddr>>>,
+        pair: &mut Pair,
+    ) -> Self {
+        let mut path_change_run = Self {
+            path_change,
             dead: Rc::clone(dead),
             has_begun: true,
         };
-        crossing.begin_anew(pair);
-        crossing
+        path_change_run.begin_anew(pair);
+        path_change_run
     }
 
     /// Both sides are on the first path; there is one more change of paths to come.
@@ -151,12 +155,12 @@ impl Crossing {
 
     /// Looks at the pair after a step.
     pub(super) fn step(&mut self, pair: &mut Pair) {
-        let is_due = !self.has_begun && pair.now().as_ns() >= self.detour.at_ns;
+        let is_due = !self.has_begun && pair.now().as_ns() >= self.path_change.at_ns;
         let is_armed = |side| pair.node(side).qp.query().path_mig_state == ARMED;
         if !is_due || !Side::BOTH.into_iter().all(is_armed) {
             return;
         }
-        match self.detour.asked_by {
+        match self.path_change.asked_by {
             None => self.dead.set(Some(pair.node(Side::A).qp.local())),
             Some(side) if pair.node(side).qp.state() == QpState::Rts => ask(pair, side),
             // In another state it is not the time to ask.

@@ -17,7 +17,7 @@ use rocade_transport::{
 use rocade_wire::{Operation, Psn};
 
 use super::network::{Faults, SimNetwork};
-use super::paths::{Crossing, Detour, Paths};
+use super::paths::{PathChange, PathChangeRun, Paths};
 use super::request_log::RequestLog;
 use super::rng::Rng;
 use super::scenario::Receives;
@@ -78,7 +78,7 @@ pub struct Plan {
     /// The network.
     pub faults: Faults,
     /// There are two paths, and the connection goes from one to the other.
-    pub detour: Option<Detour>,
+    pub path_change: Option<PathChange>,
 }
 
 /// What a run was like.
@@ -139,16 +139,16 @@ impl Plan {
                 late_ns: 3 * timeout_ns,
                 blackout_ns: 0,
             },
-            detour: None,
+            path_change: None,
         }
     }
 
     /// The same with two paths, of which the first one is left at some time: before, while or after the rest happens.
     #[must_use]
-    pub fn with_detour(self) -> Self {
-        let detour = Detour::swarm(self.seed, 80 * self.latency_ns);
+    pub fn with_path_change(self) -> Self {
+        let path_change = PathChange::swarm(self.seed, 80 * self.latency_ns);
         Self {
-            detour: Some(detour),
+            path_change: Some(path_change),
             ..self
         }
     }
@@ -186,7 +186,7 @@ impl Plan {
         setup.attr.timeout = self.timeout;
         setup.attr.min_rnr_timer = 1;
         setup.attr.qp_access_flags |= AccessFlags::FLUSH_GLOBAL;
-        if self.detour.is_some() {
+        if self.path_change.is_some() {
             Paths::prepare(setup);
         }
     }
@@ -227,7 +227,7 @@ pub(super) fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option
 
 /// What a side may send now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Voice {
+enum SendPermission {
     #[default]
     Everything,
     /// It is drained.
@@ -246,14 +246,14 @@ struct Run<'a> {
     faults: Rc<RefCell<Faults>>,
     network: Rc<RefCell<SimNetwork>>,
     /// Of A and B.
-    voices: Rc<[Cell<Voice>; 2]>,
+    permissions: Rc<[Cell<SendPermission>; 2]>,
     /// What A and B send, for each life of the connection.
     request_logs: Vec<[RequestLog; 2]>,
     /// In which of them A and B are.
     lives: [usize; 2],
     /// The shared receive queues of A and B.
     shared: [Option<Arc<TestSrq>>; 2],
-    crossing: Option<Crossing>,
+    path_change_run: Option<PathChangeRun>,
     /// Everything is lost that has this address at an end.
     dead: Rc<Cell<Option<IpAddr>>>,
     migrations: usize,
@@ -285,24 +285,24 @@ impl<'a> Run<'a> {
         let psns = setups.each_ref().map(|setup| Psn::new(setup.attr.sq_psn));
         let network = SimNetwork::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
         let network = Rc::new(RefCell::new(network));
-        let voices: Rc<[Cell<Voice>; 2]> = Rc::default();
-        let (decide, allowed) = (Rc::clone(&network), Rc::clone(&voices));
+        let permissions: Rc<[Cell<SendPermission>; 2]> = Rc::default();
+        let (decide, allowed) = (Rc::clone(&network), Rc::clone(&permissions));
         let dead: Rc<Cell<Option<IpAddr>>> = Rc::default();
         let is_dead = Rc::clone(&dead);
-        let crossing = plan
-            .detour
-            .map(|detour| Crossing::new(detour, &dead, &mut pair));
+        let path_change_run = plan
+            .path_change
+            .map(|path_change| PathChangeRun::new(path_change, &dead, &mut pair));
         pair.set_network(move |event| {
             let operation = event.packet.bth().opcode.operation();
             let (from, packet) = (event.from, &event.packet);
             let may = match allowed[from as usize].get() {
-                Voice::Everything => true,
-                Voice::Responses => operation.is_some_and(Operation::is_response),
-                Voice::LastAck => operation == Some(Operation::Acknowledge),
-                Voice::Nothing => false,
+                SendPermission::Everything => true,
+                SendPermission::Responses => operation.is_some_and(Operation::is_response),
+                SendPermission::LastAck => operation == Some(Operation::Acknowledge),
+                SendPermission::Nothing => false,
             };
-            if allowed[from as usize].get() == Voice::LastAck {
-                allowed[from as usize].set(Voice::Nothing);
+            if allowed[from as usize].get() == SendPermission::LastAck {
+                allowed[from as usize].set(SendPermission::Nothing);
             }
             assert!(may, "{from:?} has stopped, and sends {packet}");
             let delivery = decide.borrow_mut().decide(event);
@@ -320,11 +320,11 @@ impl<'a> Run<'a> {
             setups,
             faults,
             network,
-            voices,
+            permissions,
             request_logs: vec![request_logs],
             lives: [0; 2],
             shared,
-            crossing,
+            path_change_run,
             dead,
             migrations: 0,
         }
@@ -358,8 +358,8 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        if let Some(crossing) = &mut self.crossing {
-            crossing.step(&mut self.pair);
+        if let Some(path_change_run) = &mut self.path_change_run {
+            path_change_run.step(&mut self.pair);
         }
     }
 
@@ -409,13 +409,13 @@ impl<'a> Run<'a> {
             assert!(self.pair.step(), "never drained");
             self.collect();
         }
-        self.voices[victim as usize].set(Voice::Responses);
+        self.permissions[victim as usize].set(SendPermission::Responses);
         // It may be given more to do; and what it is asked for it still answers.
         self.post_batch(victim);
         self.linger();
         self.pair
             .modify(victim, QpState::Sqd, QpAttrMask::TIMEOUT, &attr);
-        self.voices[victim as usize].set(Voice::Everything);
+        self.permissions[victim as usize].set(SendPermission::Everything);
         self.pair.modify(victim, QpState::Rts, NO_MORE, &attr);
         self.post_batch(victim.other());
         self.linger();
@@ -434,12 +434,12 @@ impl<'a> Run<'a> {
             let attr = QpAttr::default();
             self.pair.modify(victim, QpState::Err, NO_MORE, &attr);
         }
-        let voice = if destroy {
-            Voice::Nothing
+        let permission = if destroy {
+            SendPermission::Nothing
         } else {
-            Voice::LastAck
+            SendPermission::LastAck
         };
-        self.voices[victim as usize].set(voice);
+        self.permissions[victim as usize].set(permission);
         let writes = self.pair.node(victim).mem.writes();
         self.until(None);
         let after = self.pair.node(victim).mem.writes();
@@ -462,8 +462,8 @@ impl<'a> Run<'a> {
             "nobody answers"
         );
         self.begin_anew(victim.other());
-        if let Some(crossing) = &mut self.crossing {
-            crossing.begin_anew(&mut self.pair);
+        if let Some(path_change_run) = &mut self.path_change_run {
+            path_change_run.begin_anew(&mut self.pair);
         }
         self.linger();
         self.heal();

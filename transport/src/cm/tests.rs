@@ -218,7 +218,7 @@ impl Pair {
         self.b.poll_event().expect("an event of B")
     }
 
-    fn quiet(&mut self) {
+    fn run_until_idle(&mut self) {
         self.settle();
         assert_eq!((self.a.poll_event(), self.b.poll_event()), (None, None));
     }
@@ -269,12 +269,12 @@ impl Pair {
     }
 
     /// Delivers a message of A to B.
-    fn tell_b(&mut self, message: CmMessage) {
+    fn send_to_b(&mut self, message: CmMessage) {
         let mad = Mad::new(TransactionId::new(5), message).to_bytes();
         self.b.handle_mad(self.now, back(to_b()), &mad);
     }
 
-    fn tell_a(&mut self, message: CmMessage) {
+    fn send_to_a(&mut self, message: CmMessage) {
         let mad = Mad::new(TransactionId::new(5), message).to_bytes();
         self.a.handle_mad(self.now, to_b(), &mad);
     }
@@ -320,10 +320,10 @@ fn a_connection_is_made_and_ends() {
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.sent, 5);
     pair.pass(TIMEWAIT - 5 * MS);
-    pair.quiet();
+    pair.run_until_idle();
     pair.pass(5 * MS);
     assert_eq!(pair.event_of_a(), CmEvent::TimewaitExit { id: a });
     assert_eq!(pair.event_of_b(), CmEvent::TimewaitExit { id: b });
@@ -452,13 +452,13 @@ fn duplicates_change_nothing() {
     let mut pair = Pair::new();
     let a = pair.a.connect(pair.now, to_b(), LIFE, req(0x11));
     let question = pair.said_by_a();
-    pair.tell_b(question.clone());
+    pair.send_to_b(question.clone());
     let Some(CmEvent::Request { id: b, .. }) = pair.b.poll_event() else {
         panic!()
     };
     // The program has not answered yet: an MRA says that it takes longer.
     for _ in 0..2 {
-        pair.tell_b(question.clone());
+        pair.send_to_b(question.clone());
         let CmMessage::Mra(mra) = pair.said_by_b() else {
             panic!()
         };
@@ -468,55 +468,55 @@ fn duplicates_change_nothing() {
     }
     pair.b.reply(pair.now, b, rep(0x22)).unwrap();
     let answer = pair.said_by_b();
-    pair.tell_b(question.clone());
+    pair.send_to_b(question.clone());
     assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
 
-    pair.tell_a(answer.clone());
+    pair.send_to_a(answer.clone());
     assert!(matches!(pair.a.poll_event(), Some(CmEvent::Reply { .. })));
-    pair.tell_a(answer.clone());
+    pair.send_to_a(answer.clone());
     let CmMessage::Mra(mra) = pair.said_by_a() else {
         panic!()
     };
     assert_eq!((mra.received, mra.remote_id), (Rejected::Rep, b));
-    pair.tell_b(CmMessage::Mra(mra));
+    pair.send_to_b(CmMessage::Mra(mra));
     pair.a.ready(pair.now, a, &[]).unwrap();
     let done = pair.said_by_a();
     // The RTU was lost, and the REP is repeated.
-    pair.tell_a(answer);
+    pair.send_to_a(answer);
     assert_eq!(pair.said_by_a(), done);
     assert_eq!(pair.a.poll_event(), None);
-    pair.tell_b(done.clone());
+    pair.send_to_b(done.clone());
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Ready { id: b }));
-    pair.tell_b(done);
-    pair.tell_b(question.clone());
-    pair.quiet();
+    pair.send_to_b(done);
+    pair.send_to_b(question.clone());
+    pair.run_until_idle();
 
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     let end = pair.said_by_a();
-    pair.tell_b(end.clone());
+    pair.send_to_b(end.clone());
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Disconnect { id: b }));
-    pair.tell_b(end.clone());
+    pair.send_to_b(end.clone());
     assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
     let ended = pair.said_by_b();
     //= CM-ST-06 type=test
-    pair.tell_b(end.clone());
+    pair.send_to_b(end.clone());
     assert_eq!(pair.said_by_b(), ended);
     // The same request arrives again during TimeWait: it is stale.
-    pair.tell_b(question);
+    pair.send_to_b(question);
     let CmMessage::Rej(stale) = pair.said_by_b() else {
         panic!()
     };
     assert_eq!(stale.reason, RejReason::StaleConnection);
     assert_eq!(pair.b.poll_event(), None);
-    pair.tell_a(ended.clone());
+    pair.send_to_a(ended.clone());
     assert_eq!(pair.a.poll_event(), Some(CmEvent::Disconnected { id: a }));
-    pair.tell_a(ended);
-    pair.quiet();
+    pair.send_to_a(ended);
+    pair.run_until_idle();
     pair.b.destroy(pair.now, b);
     pair.pass(TIMEWAIT);
     // The connection is removed, but the answer is the same.
-    pair.tell_b(end);
+    pair.send_to_b(end);
     let CmMessage::Drep(_) = pair.said_by_b() else {
         panic!()
     };
@@ -540,10 +540,10 @@ fn an_mra_makes_the_wait_longer() {
             private_data: [0; 222],
         })
     };
-    pair.tell_a(mra(Rejected::Rep));
+    pair.send_to_a(mra(Rejected::Rep));
     assert_eq!(pair.a.counters().rx_unsolicited, 1);
     assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(REQ_INTERVAL)));
-    pair.tell_a(mra(Rejected::Req));
+    pair.send_to_a(mra(Rejected::Req));
     let longer = REQ_INTERVAL + 65_536 * MS;
     assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(longer)));
     let begin = pair.now;
@@ -567,7 +567,7 @@ fn who_is_not_there_is_said_at_once() {
         (CommId::new(0), Rejected::Req)
     );
     assert!(pair.b.is_empty() && pair.b.counters().rx_refused == 1);
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.a.next_timeout(), None);
 
     let mut pair = Pair::new();
@@ -601,7 +601,7 @@ fn a_rejection_reaches_the_other_side() {
     // No state is left of the connection.
     let again = pair.b.reject(pair.now, b, RejReason::Consumer, &[], &[]);
     assert_eq!(again, Err(CmError::WrongState));
-    pair.quiet();
+    pair.run_until_idle();
 
     let mut pair = Pair::new();
     let (a, b) = pair.replied();
@@ -613,6 +613,6 @@ fn a_rejection_reaches_the_other_side() {
     };
     assert_eq!((id, rej.reason), (b, RejReason::InvalidMtu));
     assert_eq!(rej.rejected, Rejected::Rep);
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.b.next_timeout(), None);
 }

@@ -450,25 +450,25 @@ impl Initiator {
             self.advance(cx, index);
             let lane = &mut self.lanes[index];
             if let Some(hello) = lane.hello.as_mut().filter(|hello| hello.is_due) {
-                if !tx.leads_to(hello.to.route)
+                if !tx.accepts_route(hello.to.route)
                     || !push_hello(&hello.peer, cx.who.qpn, DcHello::Ask, tx)
                 {
                     return true;
                 }
-                tx.lead_to(hello.to.route);
+                tx.set_route(hello.to.route);
                 hello.is_due = false;
                 let wait_ns = self.attr.ack_timeout_ns();
                 hello.again_at = wait_ns.map(|ns| cx.now.plus_ns(ns));
                 return true;
             }
             let route = lane.session.as_ref().map(|session| session.to.route);
-            if route.is_some_and(|route| !tx.leads_to(route)) {
+            if route.is_some_and(|route| !tx.accepts_route(route)) {
                 return true;
             }
             let before = tx.segments();
             self.with_lane(cx, index, |requester, cx| requester.poll_transmit(cx, tx));
             if let Some(route) = route.filter(|_| tx.segments() > before) {
-                tx.lead_to(route);
+                tx.set_route(route);
                 self.last = index;
                 return true;
             }
@@ -488,10 +488,10 @@ impl Initiator {
         while let Some(PendingDisconnect { route, peer, psn }) = self.pending_disconnects.front() {
             let mut head = peer.head(Operation::Disconnect, *psn, 0);
             head.bth.ack_req = true;
-            if !tx.leads_to(*route) || !push_without_payload(&head, tx) {
+            if !tx.accepts_route(*route) || !push_without_payload(&head, tx) {
                 return false;
             }
-            tx.lead_to(*route);
+            tx.set_route(*route);
             self.pending_disconnects.pop_front();
         }
         true

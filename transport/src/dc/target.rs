@@ -217,7 +217,7 @@ impl Target {
                 None => return,
             },
         };
-        self.hand_over(cx, index, headers, packet.payload());
+        self.deliver(cx, index, headers, packet.payload());
     }
 
     fn reject_reason<H>(
@@ -410,7 +410,7 @@ impl Target {
         }
     }
 
-    fn hand_over<H: Memory>(
+    fn deliver<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
         index: usize,
@@ -445,10 +445,10 @@ impl Target {
     pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         while let Some(reply) = self.replies.front() {
             let route = reply.route();
-            if !tx.leads_to(route) || !reply.push(cx.out.qp_num, tx) {
+            if !tx.accepts_route(route) || !reply.push(cx.out.qp_num, tx) {
                 return;
             }
-            tx.lead_to(route);
+            tx.set_route(route);
             cx.out.counters.tx_packets += 1;
             self.reply_in_buffer = self.replies.pop_front();
         }
@@ -458,7 +458,7 @@ impl Target {
                 continue;
             };
             let route = session.route(index);
-            if !tx.leads_to(route) {
+            if !tx.accepts_route(route) {
                 return;
             }
             let before = tx.segments();
@@ -469,7 +469,7 @@ impl Target {
                 debug_assert!(sent.is_ok());
             }
             if tx.segments() > before {
-                tx.lead_to(route);
+                tx.set_route(route);
                 self.last = index;
             }
             if session.responder.has_responses() {

@@ -185,7 +185,7 @@ fn check_values(
     let alternate = &attr.alt_ah_attr;
     check(
         QpAttrMask::ALT_PATH,
-        leads_somewhere(alternate) && alternate_ok(qp, attr, mask, context),
+        has_destination(alternate) && alternate_ok(qp, attr, mask, context),
         "alt_ah_attr",
     )?;
     check(
@@ -210,7 +210,7 @@ fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
 }
 
 /// Returns true if an address is valid for a connected QP.
-fn leads_somewhere(av: &AddressVector) -> bool {
+fn has_destination(av: &AddressVector) -> bool {
     av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
 }
 

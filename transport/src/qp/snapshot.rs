@@ -13,7 +13,7 @@ impl Qp {
     }
 
     /// Returns true once if the last packet was for a shared receive queue of another process
-    /// ([`crate::ReceiveDomain::is_elsewhere`]).
+    /// ([`crate::ReceiveDomain::is_in_other_process`]).
     ///
     /// Such a packet had no effect.
     #[inline]

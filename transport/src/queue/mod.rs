@@ -9,5 +9,5 @@ pub(crate) use recv::RecvLimits;
 pub use recv::RecvWqe;
 pub(crate) use send::SendLimits;
 pub use source::Receives;
-pub(crate) use source::{NotNamed, RecvSource};
+pub(crate) use source::{RecvSource, SrqLookupError};
 pub use srq::{ReceiveDomain, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken};

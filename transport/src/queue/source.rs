@@ -49,13 +49,13 @@ pub(crate) struct Named {
 
 /// The reason why a request is not for any queue of the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotNamed {
+pub(crate) enum SrqLookupError {
     /// The domain has no queue of that number.
     Unknown,
     /// The number differs from that in the first packet of the message.
     Changed,
     /// The queue belongs to another process, which has to handle the message.
-    Elsewhere,
+    OtherProcess,
 }
 
 impl Named {
@@ -68,10 +68,10 @@ impl Named {
         srqn: Srqn,
         begins: bool,
         takes: bool,
-    ) -> Result<PdTag, NotNamed> {
+    ) -> Result<PdTag, SrqLookupError> {
         //= XRC-03
         if !begins && srqn != self.srqn {
-            return Err(NotNamed::Changed);
+            return Err(SrqLookupError::Changed);
         }
         if begins || takes {
             let Some(srq) = self.domain.find(srqn) else {
@@ -85,7 +85,7 @@ impl Named {
 
     /// Returns the protection domain for the keys in a duplicate request, whose original may have
     /// been handled by another process.
-    pub(crate) fn look_up(&mut self, srqn: Srqn) -> Result<PdTag, NotNamed> {
+    pub(crate) fn look_up(&mut self, srqn: Srqn) -> Result<PdTag, SrqLookupError> {
         match self.domain.find(srqn) {
             Some(srq) => Ok(srq.pd()),
             None => Err(self.not_here(srqn, true)),
@@ -93,13 +93,13 @@ impl Named {
     }
 
     #[cold]
-    fn not_here(&mut self, srqn: Srqn, may_move: bool) -> NotNamed {
-        if may_move && self.domain.is_elsewhere(srqn) {
+    fn not_here(&mut self, srqn: Srqn, may_move: bool) -> SrqLookupError {
+        if may_move && self.domain.is_in_other_process(srqn) {
             self.is_stray = true;
-            NotNamed::Elsewhere
+            SrqLookupError::OtherProcess
         } else {
             //= XRC-06
-            NotNamed::Unknown
+            SrqLookupError::Unknown
         }
     }
 

@@ -182,7 +182,7 @@ pub trait ReceiveDomain: fmt::Debug + Send + Sync {
     /// Returns true if another process that shares the domain has a queue of this number.
     ///
     /// Called if [`ReceiveDomain::find`] finds none.
-    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+    fn is_in_other_process(&self, srqn: Srqn) -> bool {
         let _ = srqn;
         false
     }

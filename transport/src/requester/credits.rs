@@ -28,7 +28,7 @@ const LONGEST_WAIT_NS: u64 = 50_000_000;
 
 /// Policy for a message that the peer is not known to have a receive for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beyond {
+pub(super) enum UncreditedSend {
     /// Send: it is unknown whether the peer announces new credits.
     First,
     /// Send: the peer had receives and had not announced them.
@@ -158,10 +158,10 @@ impl Requester {
         self.credits.told(code, msn);
         let is_news = self.credits.room > before;
         if is_news {
-            if self.beyond == Beyond::Waiting {
+            if self.uncredited_send == UncreditedSend::Waiting {
                 self.rnr_until = None;
             }
-            self.beyond = Beyond::Wait;
+            self.uncredited_send = UncreditedSend::Wait;
         }
         is_news
     }
@@ -169,25 +169,25 @@ impl Requester {
     /// Notes that the oldest message has found a receive, or needs none.
     #[inline]
     pub(super) fn note_taken(&mut self) {
-        match self.beyond {
-            Beyond::First => self.beyond = Beyond::Wait,
+        match self.uncredited_send {
+            UncreditedSend::First => self.uncredited_send = UncreditedSend::Wait,
             // The peer had a receive, and had not announced it.
-            Beyond::Waited => self.beyond = Beyond::Try,
-            Beyond::Try | Beyond::Wait | Beyond::Waiting => {}
+            UncreditedSend::Waited => self.uncredited_send = UncreditedSend::Try,
+            UncreditedSend::Try | UncreditedSend::Wait | UncreditedSend::Waiting => {}
         }
     }
 
     /// Notes that the oldest message has found no receive.
     pub(super) fn note_not_taken(&mut self) {
-        if self.beyond == Beyond::Waited {
-            self.beyond = Beyond::Wait;
+        if self.uncredited_send == UncreditedSend::Waited {
+            self.uncredited_send = UncreditedSend::Wait;
         }
     }
 
     /// Notes that the RNR timer has expired, which also ends the wait for credits.
     pub(super) fn note_waited(&mut self) {
-        if self.beyond == Beyond::Waiting {
-            self.beyond = Beyond::Waited;
+        if self.uncredited_send == UncreditedSend::Waiting {
+            self.uncredited_send = UncreditedSend::Waited;
         }
     }
 
@@ -199,54 +199,56 @@ impl Requester {
         if self.started > 0 {
             return false;
         }
-        match self.beyond {
-            Beyond::First | Beyond::Try | Beyond::Waited => {
+        match self.uncredited_send {
+            UncreditedSend::First | UncreditedSend::Try | UncreditedSend::Waited => {
                 self.credits.room = 0;
                 true
             }
-            Beyond::Wait => {
+            UncreditedSend::Wait => {
                 let timeout_ns = self.attr.ack_timeout_ns().unwrap_or(LONGEST_WAIT_NS);
                 self.rnr_until = Some(now.plus_ns(timeout_ns.min(LONGEST_WAIT_NS)));
-                self.beyond = Beyond::Waiting;
+                self.uncredited_send = UncreditedSend::Waiting;
                 false
             }
-            Beyond::Waiting => false,
+            UncreditedSend::Waiting => false,
         }
     }
 
     /// Returns the index of the first started message without a credit.
     #[inline]
-    pub(super) fn first_beyond(&self) -> usize {
+    pub(super) fn first_uncredited(&self) -> usize {
         if self.credits.is_exceeded() {
-            self.find_beyond()
+            self.find_uncredited()
         } else {
             usize::MAX
         }
     }
 
     #[cold]
-    fn find_beyond(&self) -> usize {
+    fn find_uncredited(&self) -> usize {
         let started = self.sq.iter().take(self.started).enumerate().rev();
-        let beyond = self.credits.room.unsigned_abs() as usize;
-        let messages = started.filter(|(_, wqe)| wqe.takes_receive()).take(beyond);
+        let uncredited = self.credits.room.unsigned_abs() as usize;
+        let messages = started
+            .filter(|(_, wqe)| wqe.takes_receive())
+            .take(uncredited);
         messages.last().map_or(usize::MAX, |(index, _)| index)
     }
 
-    /// Returns true if the current packet has to wait. `beyond` is the index of the first message
+    /// Returns true if the current packet has to wait. `uncredited` is the index of the first message
     /// without a credit.
     ///
     /// Until that message is acknowledged, only its first packet may be sent, once everything
     /// before it is acknowledged.
     //= RC-CRD-04
     #[inline]
-    pub(super) fn is_held(&self, beyond: usize) -> bool {
-        self.current >= beyond && !self.may_try(beyond)
+    pub(super) fn is_held(&self, uncredited: usize) -> bool {
+        self.current >= uncredited && !self.may_try(uncredited)
     }
 
     #[cold]
-    fn may_try(&self, beyond: usize) -> bool {
-        let first = self.sq[beyond].first_psn;
-        let is_next = self.current == beyond && self.una.diff(first) >= 0;
+    fn may_try(&self, uncredited: usize) -> bool {
+        let first = self.sq[uncredited].first_psn;
+        let is_next = self.current == uncredited && self.una.diff(first) >= 0;
         is_next && (self.cursor == first || self.una != first)
     }
 }

@@ -36,7 +36,7 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
-use credits::{Beyond, Credits};
+use credits::{Credits, UncreditedSend};
 use peer_probe::ProbeState;
 use rewind::Rewound;
 
@@ -208,7 +208,7 @@ pub(crate) struct Requester {
     rd_wqes: u32,
     packets_since_ack_req: u32,
     credits: Credits,
-    beyond: Beyond,
+    uncredited_send: UncreditedSend,
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
@@ -257,7 +257,7 @@ impl Requester {
             rd_wqes: 0,
             packets_since_ack_req: 0,
             credits: Credits::new(),
-            beyond: Beyond::First,
+            uncredited_send: UncreditedSend::First,
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,

@@ -58,7 +58,7 @@ impl Requester {
                 limit.budget(cx.now)
             }
         };
-        let mut beyond = self.first_beyond();
+        let mut uncredited = self.first_uncredited();
         while self.failed.is_none() && tx.bytes().len() - begin < budget {
             while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
@@ -71,9 +71,9 @@ impl Requester {
                 if !self.start_next(cx) {
                     break;
                 }
-                beyond = self.first_beyond();
+                uncredited = self.first_uncredited();
             }
-            if self.is_held(beyond) {
+            if self.is_held(uncredited) {
                 break;
             }
             if self.send_bulk(cx, una_cost, (limit, interval), tx) {

@@ -11,7 +11,7 @@ use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::queue::{NotNamed, RecvSource, RecvWqe, Srqn};
+use crate::queue::{RecvSource, RecvWqe, SrqLookupError, Srqn};
 use crate::segment::{MAX_MESSAGE_LEN, length_ok};
 use crate::wr::AccessFlags;
 
@@ -33,12 +33,12 @@ impl RequestRefusal {
         status: WcStatus::RemAccessErr,
     };
     /// Returns the refusal of a request whose shared receive queue is not valid.
-    const fn of_srqn(why: NotNamed) -> Self {
+    const fn of_srqn(why: SrqLookupError) -> Self {
         match why {
             //= XRC-06
-            NotNamed::Unknown => Self::ACCESS,
+            SrqLookupError::Unknown => Self::ACCESS,
             //= XRC-03
-            NotNamed::Changed | NotNamed::Elsewhere => Self::INVALID_REQUEST,
+            SrqLookupError::Changed | SrqLookupError::OtherProcess => Self::INVALID_REQUEST,
         }
     }
 
@@ -91,7 +91,7 @@ impl Responder {
                 //= XRC-04
                 Ok(pd) => cx.who.pd = pd,
                 // The process that owns the queue receives the packet, too. Here it had no effect.
-                Err(NotNamed::Elsewhere) => return Ok(()),
+                Err(SrqLookupError::OtherProcess) => return Ok(()),
                 Err(why) => return Err(self.refuse(cx, psn, RequestRefusal::of_srqn(why), None)),
             }
         }
@@ -189,7 +189,7 @@ impl Responder {
         let named = match (&mut self.receives, headers.xrceth) {
             (RecvSource::ByHeader(named), Some(eth)) if operation == Operation::ReadRequest => {
                 match named.look_up(Srqn::new(eth.srqn)) {
-                    Err(NotNamed::Elsewhere) => return,
+                    Err(SrqLookupError::OtherProcess) => return,
                     found => found.ok(),
                 }
             }

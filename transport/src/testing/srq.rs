@@ -35,7 +35,7 @@ impl TestDomain {
     }
 
     /// Assigns the number to a queue of another process.
-    pub fn set_elsewhere(&self, srqn: Srqn) {
+    pub fn set_in_other_process(&self, srqn: Srqn) {
         self.set(srqn, None);
         let mut elsewhere = self
             .elsewhere
@@ -50,7 +50,7 @@ impl ReceiveDomain for TestDomain {
         self.get(srqn).map(|srq| srq as _)
     }
 
-    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+    fn is_in_other_process(&self, srqn: Srqn) -> bool {
         let elsewhere = self
             .elsewhere
             .lock()

@@ -479,7 +479,7 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
 fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
     let mut rig = rig();
     let region = rig.region;
-    rig.domain.set_elsewhere(NO_QUEUE);
+    rig.domain.set_in_other_process(NO_QUEUE);
     let at_rest = |rig: &Rig| {
         let snapshot = rig.pair.node(Side::B).qp.snapshot();
         snapshot.map(|snapshot| (snapshot.epsn, snapshot.msn))

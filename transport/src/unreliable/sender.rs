@@ -384,13 +384,13 @@ impl Sender {
                 last: self.packets + 1 == wqe.packets,
             };
             let head = head(cx.peer, wqe, part, (self.qkey, cx.out.qp_num));
-            if !tx.leads_to(wqe.route()) || !tx.fits(head.segment_len(part.len as usize)) {
+            if !tx.accepts_route(wqe.route()) || !tx.fits(head.segment_len(part.len as usize)) {
                 break;
             }
             if push(cx.memory(), wqe, &head, part, tx).is_err() {
                 return self.fail(cx, WcStatus::LocProtErr, tx);
             }
-            tx.lead_to(wqe.route());
+            tx.set_route(wqe.route());
             cx.out.counters.tx_packets += 1;
             //= UD-11
             self.psn = self.psn.next();

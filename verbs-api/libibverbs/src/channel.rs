@@ -15,7 +15,7 @@ use crate::{
     cq::CqObject,
     ffi::{self, Errno, int_verb, ptr_verb, void_verb},
     handle::CHandle,
-    late, process,
+    late_calls, process,
 };
 
 /// A completion event channel.
@@ -64,12 +64,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     int_verb(|| {
         let close = |state: &Arc<ChannelState>| {
             state.channel.destroy()?;
-            let fails = late::is_nonblocking(state.channel.fd());
+            let fails = late_calls::is_nonblocking(state.channel.fd());
             process::channels().lock().end(channel.addr(), fails);
             Ok(())
         };
         // SAFETY: by contract a live channel. Only late calls use it afterwards, and those check
-        // `late` first.
+        // `late_calls` first.
         if let Some(memory) = unsafe { ChannelObject::end_keeping(channel, close) }? {
             process::channels().lock().keep(channel.addr(), memory);
         }

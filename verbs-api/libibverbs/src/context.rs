@@ -12,8 +12,8 @@ use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_cont
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, late, mr, mw, post,
-    process, qp, qp_ex, query, rss, srq, xrcd,
+    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, late_calls, mr, mw,
+    post, process, qp, qp_ex, query, rss, srq, xrcd,
 };
 
 /// The object behind an `ibv_context`. The program's pointer is the address of the last member of
@@ -186,7 +186,7 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
     // SAFETY: same contract.
     match unsafe { ContextObject::borrow(context) } {
         Ok(object) => {
-            let fails = late::is_nonblocking(object.context().async_fd());
+            let fails = late_calls::is_nonblocking(object.context().async_fd());
             // SAFETY: `open` left this reference with the program, which returns it now.
             let object = unsafe { Arc::from_raw(ptr::from_ref(object)) };
             let mut contexts = process::contexts().lock();

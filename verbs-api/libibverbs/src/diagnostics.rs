@@ -112,7 +112,7 @@ impl Errno {
                 let reason = explain::post_error(qp.state(), is_send, &error);
                 keep(self, Detail::Explained(reason));
             }
-            Some(said) => keep(self, said),
+            Some(printed) => keep(self, printed),
             None => {}
         }
         self.of_qp(qp, ":")
@@ -184,13 +184,13 @@ fn is_quiet(name: &str, Errno(code): Errno) -> bool {
 /// Prints a line once per process.
 pub(crate) fn print_reason(verb: &str, object: &str, reason: &Reason) {
     let key = format!("{verb}: {}", reason.what);
-    let mut said = process::said().lock();
-    if said.len() >= MOST || said.contains(&key) {
+    let mut printed = process::printed().lock();
+    if printed.len() >= MOST || printed.contains(&key) {
         return;
     }
-    said.push(key);
-    let last = said.len() == MOST;
-    drop(said);
+    printed.push(key);
+    let last = printed.len() == MOST;
+    drop(printed);
     let mut text = format!("{verb}: {object}{}", reason.what);
     if !reason.advice.is_empty() {
         // Writing to a String cannot fail.

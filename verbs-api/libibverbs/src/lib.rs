@@ -46,7 +46,7 @@ mod ffi;
 mod flow;
 mod handle;
 mod import;
-mod late;
+mod late_calls;
 mod misc;
 mod mr;
 mod mw;

@@ -29,7 +29,7 @@ use crate::{
     explain,
     ffi::Errno,
     import::Offers,
-    late::Places,
+    late_calls::LiveObjects,
 };
 
 /// The number of `fork`s between the process that loaded the library and this one.
@@ -45,10 +45,10 @@ struct ProcessState {
     generation: Generation,
     host: OnceLock<Result<Host, (Errno, Reason)>>,
     /// The diagnostics printed so far.
-    said: Mutex<Vec<String>>,
+    printed: Mutex<Vec<String>>,
     offers: Mutex<Offers>,
-    channels: Mutex<Places<ChannelState>>,
-    contexts: Mutex<Places<ContextObject>>,
+    channels: Mutex<LiveObjects<ChannelState>>,
+    contexts: Mutex<LiveObjects<ContextObject>>,
 }
 
 /// The engine and its devices.
@@ -108,18 +108,18 @@ pub(crate) fn offers() -> &'static Mutex<Offers> {
 }
 
 /// Returns the completion channels of this process.
-pub(crate) fn channels() -> &'static Mutex<Places<ChannelState>> {
+pub(crate) fn channels() -> &'static Mutex<LiveObjects<ChannelState>> {
     &state().channels
 }
 
 /// Returns the open devices of this process.
-pub(crate) fn contexts() -> &'static Mutex<Places<ContextObject>> {
+pub(crate) fn contexts() -> &'static Mutex<LiveObjects<ContextObject>> {
     &state().contexts
 }
 
 /// Returns the diagnostics that this process printed.
-pub(crate) fn said() -> &'static Mutex<Vec<String>> {
-    &state().said
+pub(crate) fn printed() -> &'static Mutex<Vec<String>> {
+    &state().printed
 }
 
 /// Returns the state of this process, creating it in a forked child. States are never freed: there
@@ -137,7 +137,7 @@ fn state() -> &'static ProcessState {
         let fresh = Box::into_raw(Box::new(ProcessState {
             generation: current,
             host: OnceLock::new(),
-            said: Mutex::default(),
+            printed: Mutex::default(),
             offers: Mutex::default(),
             channels: Mutex::default(),
             contexts: Mutex::default(),

@@ -50,8 +50,8 @@ fn compile(name: &str, text: &str) {
             .arg(&source)
             .output()
             .expect("the compiler runs");
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}, {standard}: {complaint}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}, {standard}: {stderr}");
     }
 }
 

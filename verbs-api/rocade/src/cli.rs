@@ -331,7 +331,7 @@ pub(crate) struct RunArgs {
     /// The way to show /dev/infiniband and /sys/class/infiniband* to the program [default: the
     /// first one that the system allows]
     #[arg(long, value_name = "WAY")]
-    pub(crate) view: Option<ViewWay>,
+    pub(crate) view: Option<ViewMethod>,
 
     /// Show the host's RDMA devices next to Rocade's, instead of hiding them
     #[arg(long)]
@@ -377,7 +377,7 @@ fn qp_number(text: &str) -> Result<u32, String> {
 
 /// The way in which a program sees the devices in the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ViewWay {
+pub(crate) enum ViewMethod {
     /// Mounts in the program's own mount namespace (as root, or with a user namespace)
     Namespace,
     /// A preloaded library that redirects the program's file functions

@@ -10,7 +10,7 @@ use rocade_sysfs_view::{
     ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Programs, Tree, namespace,
 };
 
-use crate::cli::{RunArgs, ViewWay};
+use crate::cli::{RunArgs, ViewMethod};
 use crate::error::CliError;
 use crate::libdir;
 use crate::run;
@@ -27,7 +27,7 @@ pub(crate) fn show(
     for name in [ENV_STAGE, ENV_COUNTERS, ENV_FIRST_NUMBER] {
         command.env_remove(name);
     }
-    if args.view == Some(ViewWay::None) {
+    if args.view == Some(ViewMethod::None) {
         return Ok(());
     }
     let facts = DeviceFacts::of(devices);
@@ -35,7 +35,7 @@ pub(crate) fn show(
     let first = if args.show_host { host.first_free } else { 0 };
     let tree = Tree::new(&facts, &host, first);
     let shown = match args.view {
-        Some(ViewWay::Preload) => preload(args, settings, &tree, command),
+        Some(ViewMethod::Preload) => preload(args, settings, &tree, command),
         Some(_) => in_namespace(args, &tree, command),
         None => in_namespace(args, &tree, command).or_else(|reason| {
             tracing::info!(%reason, "failed to create a mount namespace, using the preload library");

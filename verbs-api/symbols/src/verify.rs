@@ -115,10 +115,10 @@ fn readelf(library: &Path, arguments: &[&str]) -> Option<String> {
         .arg(library)
         .output()
         .ok()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "readelf {}: {complaint}",
+        "readelf {}: {stderr}",
         library.display()
     );
     Some(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -254,12 +254,12 @@ fn keep_dev(around: Option<&Covered>) -> io::Result<()> {
 /// Returns the target of `/dev/ptmx`. In containers that is `pts/ptmx`, which gives terminals the
 /// same names as outside. On many hosts only root can open `pts/ptmx`.
 fn ptmx_target() -> PathBuf {
-    let twin = File::options()
+    let opened = File::options()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NOCTTY)
         .open(Path::new(OLD_DEV_DIR).join("pts/ptmx"));
-    if twin.is_ok() {
+    if opened.is_ok() {
         "pts/ptmx".into()
     } else {
         Path::new(OLD_DEV_DIR).join("ptmx")

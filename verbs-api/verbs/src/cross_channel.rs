@@ -34,24 +34,24 @@ pub enum TaskGroup {
 }
 
 /// Serializes the requests that count, and each list of tasks as a whole.
-static TURN: Mutex<()> = Mutex::new(());
+static TASKS: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_tasks() -> MutexGuard<'static, ()> {
+    TASKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 mod sealed {
     /// Access to the emulator's queue pair, private to this crate.
-    pub trait Behind {
+    pub trait RawQp {
         fn qp(&self) -> &rocade_emulator::Qp;
     }
 }
 
 /// A queue pair that can take part in cross-channel operations: a [`QueuePair`] or a
 /// [`DynamicInitiator`] that was built with [`CrossChannel`] options.
-pub trait CrossQueuePair: sealed::Behind + fmt::Debug + Sync {}
+pub trait CrossQueuePair: sealed::RawQp + fmt::Debug + Sync {}
 
-impl sealed::Behind for QueuePair {
+impl sealed::RawQp for QueuePair {
     fn qp(&self) -> &Qp {
         self.raw()
     }
@@ -59,7 +59,7 @@ impl sealed::Behind for QueuePair {
 
 impl CrossQueuePair for QueuePair {}
 
-impl sealed::Behind for DynamicInitiator {
+impl sealed::RawQp for DynamicInitiator {
     fn qp(&self) -> &Qp {
         self.raw()
     }
@@ -174,7 +174,7 @@ pub enum Task<'a> {
 #[doc(alias = "ibv_exp_post_task")]
 //= XCT-01 XCT-02 XCT-03
 pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
-    let _turn = turn();
+    let _tasks = lock_tasks();
     for (index, task) in tasks.iter().enumerate() {
         let posted = match *task {
             Task::Send(qp, request) => qp.post_send(request),
@@ -295,7 +295,7 @@ impl QueuePair {
         count: u32,
         group: TaskGroup,
     ) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_wait(self.raw(), wr_id, cq, count, group)
     }
 
@@ -315,7 +315,7 @@ impl QueuePair {
         count: u32,
         group: TaskGroup,
     ) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_enable(self.raw(), of, which, count, group)
     }
 
@@ -333,7 +333,7 @@ impl QueuePair {
     /// - The length is 0 or not a multiple of the element size.
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_calc(self.raw(), request, calc)
     }
 }
@@ -354,7 +354,7 @@ impl DynamicInitiator {
         count: u32,
         group: TaskGroup,
     ) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_wait(self.raw(), wr_id, cq, count, group)
     }
 
@@ -372,7 +372,7 @@ impl DynamicInitiator {
         count: u32,
         group: TaskGroup,
     ) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_enable(self.raw(), of, which, count, group)
     }
 
@@ -389,7 +389,7 @@ impl DynamicInitiator {
         address: &AddressHandle,
         to: &DynamicEnd,
     ) -> Result<()> {
-        let _turn = turn();
+        let _tasks = lock_tasks();
         push_calc_to(self.raw(), request, calc, (address, to))
     }
 }

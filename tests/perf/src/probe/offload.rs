@@ -89,11 +89,11 @@ pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
 fn pair(
     (here, cq): (&ProtectionDomain, &CompletionQueue),
     (there, sends, receives): (&ProtectionDomain, &CompletionQueue, &CompletionQueue),
-    cross: Option<CrossChannel>,
+    cross_channel: Option<CrossChannel>,
 ) -> Result<(QueuePair, QueuePair), Failure> {
     let a = here.queue_pair(cq).depth(128, 128).build().map_err(text)?;
     let b = there.queue_pair(sends).recv_cq(receives).depth(128, 128);
-    let b = match cross {
+    let b = match cross_channel {
         Some(how) => b.cross_channel(how),
         None => b,
     };

@@ -69,7 +69,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     pair.a.destroy(pair.now, a);
     pair.said_by_a();
     assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
-    pair.tell_a(dreq(b, a, 0x11));
+    pair.send_to_a(dreq(b, a, 0x11));
     assert_eq!(kind(&mut pair.a, a), None);
 
     // An unanswered DREQ times out.

@@ -18,7 +18,7 @@ fn who_gives_up_says_so() {
     assert!(pair.a.is_empty());
     pair.b.destroy(pair.now, b);
     assert!(pair.b.is_empty());
-    pair.quiet();
+    pair.run_until_idle();
 }
 
 //= CM-ST-08 type=test
@@ -35,7 +35,7 @@ fn a_rejection_matches_by_what_it_rejects() {
         rej(b, a, Rejected::LapOrOther, RejReason::Timeout),
     ] {
         let counted = pair.a.counters().rx_unsolicited;
-        pair.tell_a(message.clone());
+        pair.send_to_a(message.clone());
         let expected = u64::from(!matches!(
             &message,
             CmMessage::Rej(m) if m.reason == RejReason::Timeout
@@ -58,7 +58,7 @@ fn a_rejection_matches_by_what_it_rejects() {
 fn a_stale_connection_rests() {
     let mut pair = Pair::new();
     let (a, b) = pair.request();
-    pair.tell_a(rej(b, a, Rejected::Req, RejReason::StaleConnection));
+    pair.send_to_a(rej(b, a, Rejected::Req, RejReason::StaleConnection));
     assert!(matches!(
         pair.a.poll_event(),
         Some(CmEvent::Rejected { .. })
@@ -77,7 +77,7 @@ fn a_qp_has_one_connection() {
         ca_guid: Guid::new(0xaaaa),
         ..req(0x11)
     });
-    pair.tell_b(again.clone());
+    pair.send_to_b(again.clone());
     let CmMessage::Rej(rej) = pair.said_by_b() else {
         panic!()
     };
@@ -92,7 +92,7 @@ fn a_qp_has_one_connection() {
     let CmMessage::Req(other) = again else {
         panic!()
     };
-    pair.tell_b(CmMessage::Req(Req {
+    pair.send_to_b(CmMessage::Req(Req {
         ca_guid: Guid::new(0xcccc),
         ..other
     }));
@@ -104,10 +104,10 @@ fn a_qp_has_one_connection() {
 fn a_dreq_names_the_queue_pair() {
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
-    pair.tell_b(dreq(a, b, 0x23));
+    pair.send_to_b(dreq(a, b, 0x23));
     assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
     // A DREQ for an unknown connection is answered, so that the peer stops repeating it.
-    pair.tell_b(dreq(CommId::new(0x0300_9999), b, 0x22));
+    pair.send_to_b(dreq(CommId::new(0x0300_9999), b, 0x22));
     let CmMessage::Drep(drep) = pair.said_by_b() else {
         panic!()
     };
@@ -117,7 +117,7 @@ fn a_dreq_names_the_queue_pair() {
     );
     assert_eq!(pair.b.poll_event(), None);
     assert_eq!(pair.b.counters().rx_unsolicited, 2);
-    pair.tell_b(dreq(a, b, 0x22));
+    pair.send_to_b(dreq(a, b, 0x22));
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Disconnect { id: b }));
 }
 
@@ -132,7 +132,7 @@ fn both_may_disconnect_at_once() {
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
     pair.a.answer_disconnect(pair.now, a, &[]).unwrap();
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
-    pair.quiet();
+    pair.run_until_idle();
     pair.pass(TIMEWAIT);
     assert_eq!(pair.event_of_a(), CmEvent::TimewaitExit { id: a });
     assert_eq!(pair.event_of_b(), CmEvent::TimewaitExit { id: b });
@@ -163,10 +163,10 @@ fn who_leaves_takes_leave() {
     pair.a.destroy(pair.now, a);
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
     pair.b.destroy(pair.now, b);
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.a.counters().tx_messages, 3);
     pair.pass(TIMEWAIT);
-    pair.quiet();
+    pair.run_until_idle();
     assert!(pair.a.is_empty() && pair.b.is_empty());
 
     // An ignored request is not answered, and is accepted when it is repeated.
@@ -190,7 +190,7 @@ fn a_disconnection_survives_its_owner() {
     pair.pass(REQ_INTERVAL);
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
     pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
-    pair.quiet();
+    pair.run_until_idle();
     pair.pass(TIMEWAIT);
     assert!(pair.a.is_empty());
     assert_eq!(pair.a.poll_event(), None);
@@ -212,7 +212,7 @@ fn commands_need_their_state() {
     assert_eq!(service, wrong);
     let consumer = RejReason::Consumer;
     assert_eq!(pair.b.reject(pair.now, b, consumer, &[], &[]), wrong);
-    pair.quiet();
+    pair.run_until_idle();
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.a.disconnect(pair.now, a, &[]), wrong);
 }
@@ -224,7 +224,7 @@ fn a_packet_is_as_good_as_an_rtu() {
     let (a, b) = pair.replied();
     pair.b.established(pair.now, b).unwrap();
     pair.a.ready(pair.now, a, &[]).unwrap();
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.b.counters().rx_duplicates, 1);
     assert_eq!(pair.b.next_timeout(), None);
 }
@@ -258,7 +258,7 @@ fn a_datagram_service_is_found() {
         panic!()
     };
     assert_eq!((id, rep.qpn, rep.service_id), (a, Qpn::new(0x44), SERVICE));
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.a.next_timeout(), None);
     pair.pass(100_000 * MS);
     assert!(pair.b.is_empty());
@@ -324,11 +324,11 @@ fn a_target_ends_without_a_word() {
     assert_eq!(conn_records.find(|(id, _)| *id == b), Some((b, None)));
 
     // Either side may send the DREQ, which names the receiver's queue pair.
-    pair.tell_b(dreq(a, b, 0x11));
+    pair.send_to_b(dreq(a, b, 0x11));
     assert_eq!(pair.b.poll_event(), None);
     let sent = pair.sent;
     pair.b.destroy(pair.now, b);
-    pair.quiet();
+    pair.run_until_idle();
     assert_eq!(pair.sent, sent);
     assert!(pair.b.is_empty());
     // The connection has no owner any more. The DREQ is still answered.
@@ -337,7 +337,7 @@ fn a_target_ends_without_a_word() {
         panic!()
     };
     assert_eq!(message.remote_qpn, Qpn::new(0x22));
-    pair.tell_b(CmMessage::Dreq(message));
+    pair.send_to_b(CmMessage::Dreq(message));
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
 }
 
@@ -359,18 +359,18 @@ fn alternate_paths_are_refused() {
     };
     // The status is "not supported", or a mismatch of the queue pair.
     for (qpn, code) in [(0x22, 2), (0x23, 6)] {
-        pair.tell_b(lap_to(b, qpn));
+        pair.send_to_b(lap_to(b, qpn));
         let CmMessage::Apr(apr) = pair.said_by_b() else {
             panic!()
         };
         assert_eq!(apr.status.code(), code);
         assert_eq!((apr.local_id, apr.remote_id), (b, a));
     }
-    pair.tell_b(lap_to(CommId::new(b.get() + 1), 0x22));
+    pair.send_to_b(lap_to(CommId::new(b.get() + 1), 0x22));
     assert!(pair.b.poll_transmit().is_none());
     // An unsolicited answer has no effect.
     let counted = pair.a.counters().rx_unsolicited;
-    pair.tell_a(CmMessage::Apr(Apr {
+    pair.send_to_a(CmMessage::Apr(Apr {
         local_id: b,
         remote_id: a,
         info_len: 0,
@@ -379,7 +379,7 @@ fn alternate_paths_are_refused() {
         private_data: [0; 148],
     }));
     assert_eq!(pair.a.counters().rx_unsolicited, counted + 1);
-    pair.quiet();
+    pair.run_until_idle();
 }
 
 /// Checks that offers of a path without a connection, from another peer, or in large numbers have
@@ -405,8 +405,8 @@ fn offers_of_paths_change_nothing() {
     let ignored = |pair: &mut Pair, a: CommId, b: CommId| {
         pair.settle();
         let counted = [&pair.a, &pair.b].map(|cm| cm.counters().rx_unsolicited);
-        pair.tell_a(lap(b, a, 0x11));
-        pair.tell_b(lap(a, b, 0x22));
+        pair.send_to_a(lap(b, a, 0x11));
+        pair.send_to_b(lap(a, b, 0x22));
         let now = [&pair.a, &pair.b].map(|cm| cm.counters().rx_unsolicited);
         assert_eq!(now, counted.map(|count| count + 1));
         assert!(pair.a.poll_transmit().is_none() && pair.b.poll_transmit().is_none());
@@ -429,13 +429,13 @@ fn offers_of_paths_change_nothing() {
     let counted = pair.b.counters().rx_unsolicited;
     pair.b.handle_mad(pair.now, third_host, &mad);
     for (local_id, remote_id) in [(CommId::new(9), b), (a, CommId::new(9)), (b, a)] {
-        pair.tell_b(lap(local_id, remote_id, 0x22));
+        pair.send_to_b(lap(local_id, remote_id, 0x22));
     }
     assert_eq!(pair.b.counters().rx_unsolicited, counted + 4);
     assert!(pair.b.poll_transmit().is_none());
     let (before, due) = (pair.b.len(), pair.b.next_timeout());
     for _ in 0..1000 {
-        pair.tell_b(lap(a, b, 0x22));
+        pair.send_to_b(lap(a, b, 0x22));
         let CmMessage::Apr(apr) = pair.said_by_b() else {
             panic!()
         };
@@ -443,7 +443,7 @@ fn offers_of_paths_change_nothing() {
         assert!(pair.b.poll_transmit().is_none());
     }
     assert_eq!((pair.b.len(), pair.b.next_timeout()), (before, due));
-    pair.quiet();
+    pair.run_until_idle();
 
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });

@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    fn hear(&mut self, route: CmRoute, message: CmMessage) {
+    fn handle(&mut self, route: CmRoute, message: CmMessage) {
         let mad = Mad::new(TransactionId::new(5), message).to_bytes();
         self.cm.handle_mad(self.now, route, &mad);
         self.run();
@@ -88,7 +88,7 @@ impl Server {
     /// Sends one more request that is never confirmed, with the longest possible timeouts.
     fn flood(&mut self, source: u8) {
         self.floods += 1;
-        self.hear(
+        self.handle(
             from(source),
             CmMessage::Req(Req {
                 local_id: CommId::new(0x0900_0000 + self.floods),
@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// Delivers a client the messages that were sent to it.
-    fn tell(&mut self, client: &mut Cm, route: CmRoute) {
+    fn answer_all(&mut self, client: &mut Cm, route: CmRoute) {
         for (of, mad) in core::mem::take(&mut self.sent) {
             if of == route {
                 client.handle_mad(self.now, back(route), &mad[..]);
@@ -147,7 +147,7 @@ fn flooded(client_at: u8) -> u64 {
         if ms == 5_000 {
             client.connect(server.now, back(route), LIFE, req(0x11));
         }
-        server.tell(&mut client, route);
+        server.answer_all(&mut client, route);
         if !server.ready.is_empty() && waited.is_none() {
             waited = Some(ms - 5_000);
         }
@@ -197,7 +197,7 @@ fn a_flood_that_repeats_itself_does_not_go_first() {
         if ms == 40_000 {
             client.connect(server.now, back(route), LIFE, req(0x11));
         }
-        server.tell(&mut client, route);
+        server.answer_all(&mut client, route);
         assert!(server.half_open() <= PLACES);
     }
     assert_eq!(server.ready.len(), 1);

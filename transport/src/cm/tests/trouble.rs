@@ -47,7 +47,7 @@ fn the_unsolicited_has_no_effect() {
     ];
     for message in ours {
         let before = pair.b.counters().rx_unsolicited;
-        pair.tell_b(message.clone());
+        pair.send_to_b(message.clone());
         let after = pair.b.counters();
         // On the other side only, a REP may have caused the repetition of an RTU.
         assert_eq!(

@@ -204,7 +204,7 @@ fn calc(request: &ibv_exp_send_wr) -> Result<Calc, Errno> {
 static TASKS: Mutex<()> = Mutex::new(());
 
 /// Locks [`TASKS`], so that only the caller posts cross-channel requests.
-pub(super) fn turn() -> MutexGuard<'static, ()> {
+pub(super) fn lock_tasks() -> MutexGuard<'static, ()> {
     TASKS.lock()
 }
 
@@ -218,7 +218,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
     bad: *mut *mut ibv_exp_task,
 ) -> c_int {
     let mut current = task;
-    let turn = turn();
+    let tasks = lock_tasks();
     let failed = loop {
         // SAFETY: by contract the list consists of readable tasks.
         let Some(task) = (unsafe { current.as_ref() }) else {
@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
         }
         current = task.next;
     };
-    drop(turn);
+    drop(tasks);
     //= XCT-02
     if failed != 0 && !bad.is_null() {
         // SAFETY: by contract writable.

@@ -37,7 +37,7 @@ pub(crate) struct Extras {
     /// The longest operand of masked atomics in bytes.
     pub(crate) max_atomic_arg: u32,
     /// The cross-channel flags in `exp_create_flags`.
-    pub(crate) cross: u32,
+    pub(crate) cross_channel: u32,
     /// True if atomics return the original value in big-endian byte order.
     pub(crate) big_endian: bool,
 }
@@ -48,7 +48,7 @@ impl Extras {
         umr: false,
         max_inline_entries: 0,
         max_atomic_arg: 0,
-        cross: 0,
+        cross_channel: 0,
         big_endian: false,
     };
 }
@@ -102,7 +102,7 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     }
     let mut extras = Extras {
         umr: flags & IBV_EXP_QP_CREATE_UMR != 0,
-        cross: flags & CROSS,
+        cross_channel: flags & CROSS,
         //= XAT-05
         big_endian: flags & IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY != 0,
         ..Extras::NONE
@@ -172,8 +172,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         if asked.big_endian {
             state.qp().set_big_endian_results();
         }
-        if asked.cross != 0
-            && let Err(error) = state.qp().enable_cross_channel(cross_channel(asked.cross))
+        if asked.cross_channel != 0
+            && let Err(error) = state
+                .qp()
+                .enable_cross_channel(cross_channel(asked.cross_channel))
         {
             // SAFETY: created above, and not yet known to the program.
             unsafe { qp::ibv_destroy_qp(qp) };
@@ -287,7 +289,7 @@ fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_
     init.comp_mask = IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
         | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
-    init.exp_create_flags = extras.cross;
+    init.exp_create_flags = extras.cross_channel;
     if extras.umr {
         init.exp_create_flags |= IBV_EXP_QP_CREATE_UMR;
     }

@@ -53,8 +53,8 @@ pub(super) unsafe fn post(
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         //= XCT-03
-        let counts = state.extras().cross != 0 && !in_turn;
-        let _turn = counts.then(cross_channel::turn);
+        let counts = state.extras().cross_channel != 0 && !in_turn;
+        let _tasks = counts.then(cross_channel::lock_tasks);
         // Queried before the send queue is locked.
         let own_key = match state.qp_type() {
             QpType::DcInitiator => state.qp().query().0.dc_key,

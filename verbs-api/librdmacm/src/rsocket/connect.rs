@@ -13,7 +13,7 @@ use super::{
     cm::{Id, OPTION_AFONLY, OPTION_REUSEADDR, OPTION_TOS},
     link::Link,
     process::Process,
-    service::News,
+    service::CmNotification,
     stream::{Listener, Phase, StreamSocket, StreamState},
     wait::{IN, OUT},
 };
@@ -267,30 +267,38 @@ impl StreamSocket {
     }
 
     /// Handles an event of an ID of this socket.
-    pub(super) fn hear(self: &Arc<Self>, process: &'static Process, news: &News) {
-        match news.kind {
-            event::CONNECT_REQUEST => self.hear_request(process, news),
-            event::ADDR_RESOLVED => self.go_on(news, |state| {
+    pub(super) fn handle_event(
+        self: &Arc<Self>,
+        process: &'static Process,
+        notification: &CmNotification,
+    ) {
+        match notification.kind {
+            event::CONNECT_REQUEST => self.handle_connect_request(process, notification),
+            event::ADDR_RESOLVED => self.continue_connect(notification, |state| {
                 let id = state.id.as_ref().ok_or(Errno::INVAL)?;
                 id.resolve_route()
             }),
-            event::ROUTE_RESOLVED => self.go_on(news, |state| {
+            event::ROUTE_RESOLVED => self.continue_connect(notification, |state| {
                 let id = state.id.as_ref().ok_or(Errno::INVAL)?;
                 let link = Link::new(id, &state.options)?;
                 let said = id.connect(&link.conn_data().encode());
                 state.link = Some(link);
                 said
             }),
-            event::ESTABLISHED => self.hear_established(process, news),
-            event::DISCONNECTED => self.hear_end(process, news, libc::ECONNRESET),
-            _ => self.hear_end(process, news, failure(news)),
+            event::ESTABLISHED => self.handle_established(process, notification),
+            event::DISCONNECTED => self.handle_end(process, notification, libc::ECONNRESET),
+            _ => self.handle_end(process, notification, failure(notification)),
         }
     }
 
     /// Runs one step of connection setup, and fails the attempt if the step fails.
-    fn go_on(&self, news: &News, step: impl FnOnce(&mut StreamState) -> Result<(), Errno>) {
+    fn continue_connect(
+        &self,
+        notification: &CmNotification,
+        step: impl FnOnce(&mut StreamState) -> Result<(), Errno>,
+    ) {
         let mut state = self.state.lock();
-        if !state.is_about(news) || !matches!(state.phase, Phase::Connecting) {
+        if !state.concerns(notification) || !matches!(state.phase, Phase::Connecting) {
             return;
         }
         if let Err(errno) = step(&mut state) {
@@ -300,13 +308,13 @@ impl StreamSocket {
         }
     }
 
-    fn hear_request(&self, process: &'static Process, news: &News) {
+    fn handle_connect_request(&self, process: &'static Process, notification: &CmNotification) {
         /// The maximum number of pending requests.
         const MOST: usize = 1024;
-        let Some(id) = news.new_id.take() else {
+        let Some(id) = notification.new_id.take() else {
             return;
         };
-        let Ok(data) = ConnData::decode(&news.private) else {
+        let Ok(data) = ConnData::decode(&notification.private) else {
             id.reject();
             return;
         };
@@ -326,9 +334,13 @@ impl StreamSocket {
         self.admit(process);
     }
 
-    fn hear_established(self: &Arc<Self>, process: &'static Process, news: &News) {
+    fn handle_established(
+        self: &Arc<Self>,
+        process: &'static Process,
+        notification: &CmNotification,
+    ) {
         let mut state = self.state.lock();
-        if !state.is_about(news) {
+        if !state.concerns(notification) {
             return;
         }
         let state_ref = &mut *state;
@@ -337,7 +349,7 @@ impl StreamSocket {
         };
         let parent = match &state_ref.phase {
             Phase::Connecting => {
-                let Ok(data) = ConnData::decode(&news.private) else {
+                let Ok(data) = ConnData::decode(&notification.private) else {
                     let left = state.fail(libc::ECONNREFUSED);
                     drop(state);
                     drop(left);
@@ -376,18 +388,23 @@ impl StreamSocket {
     }
 
     /// Handles the end of a connection, or the failure to establish it.
-    fn hear_end(self: &Arc<Self>, process: &'static Process, news: &News, error: i32) {
+    fn handle_end(
+        self: &Arc<Self>,
+        process: &'static Process,
+        notification: &CmNotification,
+        error: i32,
+    ) {
         let mut state = self.state.lock();
         if let Phase::Listening(listener) = &mut state.phase {
             // The requester gave up.
-            let gone = |id: &Id| std::ptr::eq(id.as_ptr(), news.id);
+            let gone = |id: &Id| std::ptr::eq(id.as_ptr(), notification.id);
             let at = listener.waiting.iter().position(|(id, _)| gone(id));
             let gone = at.and_then(|at| listener.waiting.remove(at));
             drop(state);
             drop(gone);
             return;
         }
-        if !state.is_about(news) || news.kind == event::TIMEWAIT_EXIT {
+        if !state.concerns(notification) || notification.kind == event::TIMEWAIT_EXIT {
             return;
         }
         match &state.phase {
@@ -424,10 +441,10 @@ impl StreamSocket {
 
 impl StreamState {
     /// Returns true if the event is about the ID of this socket.
-    fn is_about(&self, news: &News) -> bool {
+    fn concerns(&self, notification: &CmNotification) -> bool {
         self.id
             .as_ref()
-            .is_some_and(|id| std::ptr::eq(id.as_ptr(), news.id))
+            .is_some_and(|id| std::ptr::eq(id.as_ptr(), notification.id))
     }
 }
 
@@ -446,11 +463,11 @@ fn here_if_anywhere(addr: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the errno that programs expect for an event that ends a connection attempt.
-fn failure(news: &News) -> i32 {
-    match news.kind {
+fn failure(notification: &CmNotification) -> i32 {
+    match notification.kind {
         event::REJECTED => libc::ECONNREFUSED,
         event::UNREACHABLE => libc::ETIMEDOUT,
-        event::ADDR_ERROR | event::ROUTE_ERROR => match -news.status {
+        event::ADDR_ERROR | event::ROUTE_ERROR => match -notification.status {
             errno if errno > 0 => unreachable(Errno(errno)).0,
             _ => libc::EHOSTUNREACH,
         },

@@ -326,13 +326,13 @@ impl DatagramSocket {
             if let Some((header, data)) = UdpHeader::decode(&bytes[..len])
                 && header.addr.is_ipv4() == from.is_ipv4()
             {
-                self.hear(header, data, from);
+                self.receive_datagram(header, data, from);
             }
         }
     }
 
     /// Handles a packet in which a peer sends its QP number, and possibly a datagram.
-    fn hear(&self, header: UdpHeader, data: &[u8], from: SocketAddr) {
+    fn receive_datagram(&self, header: UdpHeader, data: &[u8], from: SocketAddr) {
         let asked = {
             let mut state = self.state.lock();
             if state.closed || self.peer(&mut state, from).is_err() {

@@ -53,7 +53,7 @@ pub(super) struct Link {
     stream: Option<Stream>,
     /// Set once the connection is established.
     open: bool,
-    heard: Instant,
+    last_received: Instant,
     /// The number of empty polls.
     in_vain: u32,
 }
@@ -133,7 +133,7 @@ impl Link {
             config,
             stream: None,
             open: false,
-            heard: Instant::now(),
+            last_received: Instant::now(),
             in_vain: 0,
         };
         // SAFETY: created just now.
@@ -158,7 +158,7 @@ impl Link {
     /// Handles the establishment of the connection: messages are received and sent from now on.
     pub(super) fn open(&mut self) {
         self.open = true;
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         self.flush();
     }
 
@@ -217,7 +217,7 @@ impl Link {
             }
             return 0;
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         // SAFETY: alive as long as `self`.
         if again > 0 && unsafe { queue::post_empty_recvs(self.qp, RECV, again) }.is_err() {
             stream.ended(End::Failure);
@@ -235,7 +235,7 @@ impl Link {
 
     /// Sends a keepalive if the peer has been silent for too long.
     pub(super) fn keep_alive(&mut self) {
-        if self.heard.elapsed() < SILENCE {
+        if self.last_received.elapsed() < SILENCE {
             return;
         }
         if let Some(write) = self.stream_mut().and_then(Stream::keep_alive) {

@@ -22,7 +22,7 @@ use crate::{
 
 /// The content of an event. The event itself is acknowledged already, because destroying its ID
 /// waits for the acknowledgement.
-pub(super) struct News {
+pub(super) struct CmNotification {
     pub(super) kind: c_uint,
     pub(super) status: c_int,
     pub(super) id: *mut rdma_cm_id,
@@ -93,9 +93,9 @@ impl Service {
                 sys::clear_event(&self.wake);
             }
             if fds[1].revents != 0 {
-                while let Some(news) = self.next() {
-                    if let Some(socket) = process.weak(news.token).upgrade() {
-                        socket.hear(process, &news);
+                while let Some(notification) = self.next() {
+                    if let Some(socket) = process.weak(notification.token).upgrade() {
+                        socket.handle_event(process, &notification);
                     }
                 }
             }
@@ -112,14 +112,14 @@ impl Service {
         sys::set_event(&self.wake);
     }
 
-    fn next(&self) -> Option<News> {
+    fn next(&self) -> Option<CmNotification> {
         let mut told: *mut rdma_cm_event = ptr::null_mut();
         // SAFETY: a live, non-blocking channel, and room for the event.
         if unsafe { rdma_get_cm_event(self.channel, &raw mut told) } != 0 {
             return None;
         }
         // SAFETY: an event was written, and its ID lives until it is acknowledged.
-        let news = unsafe {
+        let notification = unsafe {
             let param = (*told).param.conn;
             let is_request = (*told).event == event::CONNECT_REQUEST;
             let about = if is_request {
@@ -132,7 +132,7 @@ impl Service {
                 let len = usize::from(param.private_data_len).min(private.len());
                 ptr::copy_nonoverlapping(param.private_data.cast(), private.as_mut_ptr(), len);
             }
-            News {
+            CmNotification {
                 kind: (*told).event,
                 status: (*told).status,
                 id: about,
@@ -143,6 +143,6 @@ impl Service {
         };
         // SAFETY: it is not used afterwards.
         unsafe { rdma_ack_cm_event(told) };
-        Some(news)
+        Some(notification)
     }
 }

@@ -24,21 +24,21 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     .concat();
     to.write_all(&memory).map_err(rocade_verbs::Error::from)?;
     let qp = qp.connect(other, &ConnectOptions::default())?;
-    talk.say("ok")?;
+    talk.send_line("ok")?;
     loop {
         let ask: Ask = talk.hear()?.parse()?;
         let problem = match ask {
-            Ask::Quit => return talk.say("ok"),
+            Ask::Quit => return talk.send_line("ok"),
             Ask::Pong => {
                 side.post_ping_receives(&qp)?;
-                talk.say("ok")?;
+                talk.send_line("ok")?;
                 pong(&qp, &side)?
             }
             Ask::Receive(seed) => {
                 for index in 0..BULK_COUNT {
                     qp.post_recv(index as u64, &[side.bulk.sge(Side::place(index))?])?;
                 }
-                talk.say("ok")?;
+                talk.send_line("ok")?;
                 side.take_receives(BULK_COUNT)?;
                 side.check_bulk(seed)?
             }
@@ -53,7 +53,7 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
                 (found != expected).then(|| format!("the counter is {found}, not {expected}"))
             }
         };
-        talk.say(problem.as_deref().unwrap_or("ok"))?;
+        talk.send_line(problem.as_deref().unwrap_or("ok"))?;
     }
 }
 

@@ -79,12 +79,12 @@ impl<R: Read, W: Write> Talk<R, W> {
         (&mut self.from, &mut self.to)
     }
 
-    pub(super) fn say(&mut self, what: impl fmt::Display) -> Result<(), CliError> {
-        let mut say = || -> io::Result<()> {
+    pub(super) fn send_line(&mut self, what: impl fmt::Display) -> Result<(), CliError> {
+        let mut send_line = || -> io::Result<()> {
             writeln!(self.to, "{what}")?;
             self.to.flush()
         };
-        say().map_err(|error| gone(&error.to_string()))
+        send_line().map_err(|error| gone(&error.to_string()))
     }
 
     pub(super) fn hear(&mut self) -> Result<String, CliError> {
@@ -107,7 +107,7 @@ impl<R: Read, W: Write> Talk<R, W> {
     }
 
     pub(super) fn ask(&mut self, what: Ask) -> Result<(), CliError> {
-        self.say(what)?;
+        self.send_line(what)?;
         self.expect_ok()
     }
 }

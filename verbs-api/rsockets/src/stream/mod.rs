@@ -201,8 +201,8 @@ pub struct Stream {
     /// Set while the program reads.
     reads: bool,
     writes: bool,
-    to_say: Option<ControlMessage>,
-    said: Option<ControlMessage>,
+    control_to_send: Option<ControlMessage>,
+    control_sent: Option<ControlMessage>,
     end: Option<End>,
 }
 
@@ -241,8 +241,8 @@ impl Stream {
             peer_sends: true,
             reads: true,
             writes: true,
-            to_say: None,
-            said: None,
+            control_to_send: None,
+            control_sent: None,
             end: None,
         }
     }
@@ -313,8 +313,10 @@ impl Stream {
             } else {
                 ControlMessage::Shutdown
             };
-            if self.said != Some(word) && self.said != Some(ControlMessage::Disconnect) {
-                self.to_say = Some(word);
+            if self.control_sent != Some(word)
+                && self.control_sent != Some(ControlMessage::Disconnect)
+            {
+                self.control_to_send = Some(word);
             }
         }
     }
@@ -322,7 +324,7 @@ impl Stream {
     /// Returns true if all messages are completed, or the stream has ended.
     #[must_use]
     pub fn all_sent(&self) -> bool {
-        self.end.is_some() || (self.outstanding.is_empty() && self.to_say.is_none())
+        self.end.is_some() || (self.outstanding.is_empty() && self.control_to_send.is_none())
     }
 
     /// Returns true if all data are completed, or the stream has ended. Control messages may be in

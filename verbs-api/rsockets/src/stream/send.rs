@@ -139,11 +139,11 @@ impl Stream {
         if self.end.is_some() || self.controls == CONTROLS {
             return None;
         }
-        if let Some(word) = self.to_say.take() {
-            self.said = Some(word);
-            return Some(self.say(word));
+        if let Some(word) = self.control_to_send.take() {
+            self.control_sent = Some(word);
+            return Some(self.send_control(word));
         }
-        let is_over = self.said == Some(ControlMessage::Disconnect) || !self.peer_sends;
+        let is_over = self.control_sent == Some(ControlMessage::Disconnect) || !self.peer_sends;
         if is_over {
             return None;
         }
@@ -155,7 +155,7 @@ impl Stream {
         due.then(|| self.grant(Source::Nothing, 0))
     }
 
-    fn say(&mut self, word: ControlMessage) -> Write {
+    fn send_control(&mut self, word: ControlMessage) -> Write {
         self.controls += 1;
         self.outstanding.push_back(match word {
             ControlMessage::Disconnect => Sent::Disconnect,
@@ -205,7 +205,7 @@ impl Stream {
         if self.end.is_some() || !self.outstanding.is_empty() {
             return None;
         }
-        Some(self.say(ControlMessage::KeepAlive))
+        Some(self.send_control(ControlMessage::KeepAlive))
     }
 
     /// Handles the completion of the oldest work request.

@@ -7,9 +7,9 @@ use super::{
 use crate::{ControlMessage, Iomap, Message, Sge};
 
 /// A peer that never writes to the local lists.
-struct Nobody;
+struct NoPeers;
 
-impl Peers for Nobody {
+impl Peers for NoPeers {
     fn target(&self, _slot: usize) -> Sge {
         Sge::default()
     }
@@ -40,7 +40,7 @@ fn imm(write: &Write) -> Message {
 }
 
 fn receive(stream: &mut Stream, message: Message) -> Result<(), Violation> {
-    stream.received(message.imm(), 0, &Nobody)
+    stream.received(message.imm(), 0, &NoPeers)
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn what_breaks_the_protocol_ends_the_stream() {
 fn unknown_messages_and_signs_of_life_change_nothing() {
     let mut stream = stream();
     for imm in [0x4000_0001, 0xe000_0009, 0xe000_0001, 0x2000_0000] {
-        stream.received(imm, 0, &Nobody).expect("ignored");
+        stream.received(imm, 0, &NoPeers).expect("ignored");
     }
     assert_eq!((stream.end(), stream.unread()), (None, 0));
     assert!(!stream.at_end() && stream.can_send());

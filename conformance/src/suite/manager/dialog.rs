@@ -32,7 +32,7 @@ pub(super) const UNUSED_SERVICE: ServiceId = ServiceId::new(0x7777_7777_0000_000
 pub(super) const RIG_GUID: Guid = Guid::new(0x0200_c0ff_ee00_0001);
 
 /// The connection managers of the rig and the peer.
-pub(super) struct Talk<'b> {
+pub(super) struct Dialog<'b> {
     pub(super) bench: &'b Bench<'b>,
     pub(super) manager: Box<dyn PeerManager>,
     /// The rig's communication ID and transaction ID of the case.
@@ -43,7 +43,7 @@ pub(super) struct Talk<'b> {
     pub(super) psn: Cell<u32>,
 }
 
-impl<'b> Talk<'b> {
+impl<'b> Dialog<'b> {
     pub(super) fn new(bench: &'b Bench<'b>) -> CaseResult<Self> {
         let manager = bench
             .peer()
@@ -89,7 +89,7 @@ impl<'b> Talk<'b> {
     }
 
     /// Returns the peer's next message, and its transaction ID.
-    pub(super) fn hear(&self) -> CaseResult<(TransactionId, CmMessage)> {
+    pub(super) fn receive(&self) -> CaseResult<(TransactionId, CmMessage)> {
         let deadline = self.bench.patience();
         let Some(packet) = self.bench.rig().receive(Qpn::GSI, deadline)? else {
             return fail("no message from the peer's manager");
@@ -113,7 +113,7 @@ impl<'b> Talk<'b> {
             service_id: UNUSED_SERVICE,
             private_data: [0; SidrReq::PRIVATE_LEN],
         }))?;
-        let CmMessage::SidrRep(rep) = self.hear()?.1 else {
+        let CmMessage::SidrRep(rep) = self.receive()?.1 else {
             return fail("an answer to a message that must not be answered");
         };
         equal(
@@ -267,15 +267,15 @@ impl<'b> Talk<'b> {
         outcome.map_err(|unable| CaseError::Failed(unable.to_string()))
     }
 
-    pub(super) fn hear_rep(&self) -> CaseResult<(TransactionId, Rep)> {
-        match self.hear()? {
+    pub(super) fn receive_rep(&self) -> CaseResult<(TransactionId, Rep)> {
+        match self.receive()? {
             (tid, CmMessage::Rep(rep)) => Ok((tid, rep)),
             (_, other) => fail(format!("{other} instead of a REP")),
         }
     }
 
-    pub(super) fn hear_rej(&self, rejected: Rejected, reason: RejReason) -> CaseResult<Rej> {
-        match self.hear()? {
+    pub(super) fn receive_rej(&self, rejected: Rejected, reason: RejReason) -> CaseResult<Rej> {
+        match self.receive()? {
             (tid, CmMessage::Rej(rej)) => {
                 //= MAD-05 type=test
                 equal(tid, self.tid, "transaction")?;
@@ -292,7 +292,7 @@ impl<'b> Talk<'b> {
         self.ask(self.listen(false)?)?;
         self.event(REQUEST)?;
         self.accept()?;
-        let (_, rep) = self.hear_rep()?;
+        let (_, rep) = self.receive_rep()?;
         self.send(self.rtu(rep.local_id))?;
         self.event(ESTABLISHED)?;
         Ok(rep.local_id)
@@ -303,7 +303,7 @@ impl<'b> Talk<'b> {
         let to = (self.bench.rig().local(), 7_471).into();
         let asked = self.manager.connect(to, OWN_QPN, b"peer");
         asked.map_err(|unable| CaseError::Skipped(unable.to_string()))?;
-        match self.hear()? {
+        match self.receive()? {
             (tid, CmMessage::Req(req)) => Ok((tid, req)),
             (_, other) => fail(format!("{other} instead of a REQ")),
         }
@@ -315,8 +315,8 @@ impl<'b> Talk<'b> {
     }
 
     /// Expects the peer's RTU for its request.
-    pub(super) fn hear_rtu(&self, tid: TransactionId, id: CommId) -> CaseResult {
-        match self.hear()? {
+    pub(super) fn receive_rtu(&self, tid: TransactionId, id: CommId) -> CaseResult {
+        match self.receive()? {
             (told, CmMessage::Rtu(rtu)) => {
                 equal(told, tid, "transaction")?;
                 equal((rtu.local_id, rtu.remote_id), (id, self.id), "IDs")

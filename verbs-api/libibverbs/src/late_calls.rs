@@ -19,7 +19,7 @@ const MOST_ENDED: usize = 64;
 
 /// The objects of one kind, by the addresses that the program has.
 #[derive(Debug)]
-pub(crate) struct Places<T> {
+pub(crate) struct LiveObjects<T> {
     live: HashMap<usize, Weak<T>>,
     ended: VecDeque<Ended>,
 }
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Ended {
     }
 }
 
-impl<T> Default for Places<T> {
+impl<T> Default for LiveObjects<T> {
     fn default() -> Self {
         Self {
             live: HashMap::new(),
@@ -50,7 +50,7 @@ impl<T> Default for Places<T> {
     }
 }
 
-impl<T> Places<T> {
+impl<T> LiveObjects<T> {
     /// Adds a new object.
     pub(crate) fn begin(&mut self, address: usize, object: &Arc<T>) {
         self.ended.retain(|ended| ended.address != address);
@@ -116,22 +116,22 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_known_for_a_while() {
-        let mut places = Places::default();
+        let mut objects = LiveObjects::default();
         let object = Arc::new(7u8);
-        places.begin(1, &object);
-        assert_eq!(places.find(1, unknown), Ok(Some(Arc::clone(&object))));
-        assert_eq!(places.find(2, unknown), Err(Errno::NODEV));
+        objects.begin(1, &object);
+        assert_eq!(objects.find(1, unknown), Ok(Some(Arc::clone(&object))));
+        assert_eq!(objects.find(2, unknown), Err(Errno::NODEV));
         let kept = Arc::new(());
-        places.end(1, false);
-        places.keep(1, Arc::clone(&kept));
-        assert_eq!(places.find(1, unknown), Ok(None));
+        objects.end(1, false);
+        objects.keep(1, Arc::clone(&kept));
+        assert_eq!(objects.find(1, unknown), Ok(None));
         for address in 2..2 + MOST_ENDED {
             assert_eq!(Arc::strong_count(&kept), 2, "{address}");
-            places.begin(address, &object);
-            places.end(address, true);
-            assert_eq!(places.find(address, unknown), Err(Errno(libc::EBADF)));
+            objects.begin(address, &object);
+            objects.end(address, true);
+            assert_eq!(objects.find(address, unknown), Err(Errno(libc::EBADF)));
         }
         assert_eq!(Arc::strong_count(&kept), 1);
-        assert_eq!(places.find(1, unknown), Err(Errno::NODEV));
+        assert_eq!(objects.find(1, unknown), Err(Errno::NODEV));
     }
 }
