@@ -12,7 +12,7 @@ use super::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;
-use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
+use crate::raw::{FlowAttr, FlowId, RawPort, RawState, Sent};
 use crate::state::{Caller, QpCore, QpInner, ServiceReason};
 
 impl EngineInner {
@@ -61,7 +61,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         core: &mut QpCore,
-        raw: &RawPart,
+        raw: &RawState,
         mem: &MemGuard<'_>,
         caller: Caller,
     ) {

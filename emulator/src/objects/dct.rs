@@ -13,7 +13,7 @@ use super::pd::PdInner;
 use super::qp::{Qp, QpInitAttr, check_cap, check_cqs, config, create};
 use super::srq::Srq;
 use crate::error::VerbsError;
-use crate::state::{DctEvents, QpParts};
+use crate::state::{DctEvents, QpResources};
 
 /// Longest time that the destruction of a target waits for its initiators to disconnect.
 //= DCW-16
@@ -68,9 +68,9 @@ impl Qp {
         check_cap(&cap)?;
         check_cqs(&pd, &init)?;
         let config = config(&pd, QpType::DcInitiator, cap, init.sq_sig_all);
-        let parts = QpParts {
+        let parts = QpResources {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
-            ..QpParts::default()
+            ..QpResources::default()
         };
         let first = first_session(&pd);
         let inner = create(&pd, config, Receives::Own, init.cookie, parts, |qp| {
@@ -91,7 +91,7 @@ impl Qp {
         }
         let config = config(&pd, QpType::DcTarget, QpCap::default(), false);
         //= DCT-10
-        let parts = QpParts {
+        let parts = QpResources {
             cqs: Some((Arc::clone(&init.cq.inner), init.cq.inner)),
             srq: Some(Arc::clone(&srq)),
             dct: Some(if init.has_dct_events {
@@ -99,7 +99,7 @@ impl Qp {
             } else {
                 DctEvents::OfQp
             }),
-            ..QpParts::default()
+            ..QpResources::default()
         };
         let receives = Receives::Shared(srq);
         //= DCT-11

@@ -20,10 +20,10 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
-use crate::raw::{FlowAttr, RawPart};
+use crate::raw::{FlowAttr, RawState};
 use crate::state::{
-    AckCounter, Caller, CrossPart, Hold, LocalEndpoint, QpInner, QpParts, SrqInner, TargetParts,
-    TxRoute, User,
+    AckCounter, Caller, CrossChannelState, LocalEndpoint, OpenHandle, QpInner, QpResources,
+    SrqInner, TxRoute, User, XrcTargetInit,
 };
 use crate::sys;
 use crate::xrc_shared::share_target;
@@ -75,9 +75,9 @@ pub(super) struct QpOwner {
     pub(super) pd: Arc<PdInner>,
     /// For an XRC target, which may have other handles too: its open handle, and the domain through
     /// which it was opened.
-    hold: Option<Box<(Arc<Hold>, Arc<XrcdInner>)>>,
+    open_handle: Option<Box<(Arc<OpenHandle>, Arc<XrcdInner>)>>,
     /// The cross-channel state.
-    pub(super) cross: OnceLock<Box<CrossPart>>,
+    pub(super) cross_channel: OnceLock<Box<CrossChannelState>>,
 }
 
 impl Drop for QpOwner {
@@ -132,15 +132,15 @@ impl Qp {
         let raw = match init.qp_type {
             QpType::RawPacket => {
                 let port = pd.context.engine.raw_port(&pd.context.hca)?;
-                Some(Box::new(RawPart::new(port)))
+                Some(Box::new(RawState::new(port)))
             }
             _ => None,
         };
-        let parts = QpParts {
+        let parts = QpResources {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
             raw,
-            ..QpParts::default()
+            ..QpResources::default()
         };
         let inner = create(&pd, config, receives, init.cookie, parts, |_| ())?;
         Ok(Self::held(inner, pd, None))
@@ -150,21 +150,21 @@ impl Qp {
     pub(super) fn new_target(xrcd: &Arc<XrcdInner>, cookie: u64) -> Result<Self, VerbsError> {
         let pd = xrcd.null_pd();
         let domain = Arc::clone(&xrcd.domain);
-        let hold = Hold::new(&pd.context.events, cookie);
+        let open_handle = OpenHandle::new(&pd.context.events, cookie);
         let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
-        let parts = QpParts {
-            target: Some(TargetParts {
+        let parts = QpResources {
+            target: Some(XrcTargetInit {
                 domain: Arc::clone(&domain),
-                hold: Some(Arc::clone(&hold)),
+                open_handle: Some(Arc::clone(&open_handle)),
                 ownership: None,
             }),
-            ..QpParts::default()
+            ..QpResources::default()
         };
         let receives = Receives::Domain(domain);
         let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
         inner.publish();
         xrcd.users.add(User::Qp(inner.qp_num()));
-        Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
+        Ok(Self::held(inner, pd, Some((open_handle, Arc::clone(xrcd)))))
     }
 
     //= XRC-11
@@ -174,26 +174,27 @@ impl Qp {
         cookie: u64,
     ) -> Result<Self, VerbsError> {
         let pd = xrcd.null_pd();
-        let hold = Hold::new(&pd.context.events, cookie);
+        let open_handle = OpenHandle::new(&pd.context.events, cookie);
         let engine = &*pd.context.engine;
-        let inner = engine
-            .shared_targets()
-            .open_target(engine, &xrcd.domain, qp_num, &hold)?;
+        let inner =
+            engine
+                .shared_targets()
+                .open_target(engine, &xrcd.domain, qp_num, &open_handle)?;
         xrcd.users.add(User::Qp(inner.qp_num()));
-        Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
+        Ok(Self::held(inner, pd, Some((open_handle, Arc::clone(xrcd)))))
     }
 
     pub(super) fn held(
         inner: Arc<QpInner>,
         pd: Arc<PdInner>,
-        hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+        open_handle: Option<(Arc<OpenHandle>, Arc<XrcdInner>)>,
     ) -> Self {
         Self {
             owner: Arc::new(QpOwner {
                 inner,
                 pd,
-                hold: hold.map(Box::new),
-                cross: OnceLock::new(),
+                open_handle: open_handle.map(Box::new),
+                cross_channel: OnceLock::new(),
             }),
         }
     }
@@ -402,7 +403,7 @@ impl Qp {
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
             inner.purge_completions(&mut core);
-            if let Some(cross) = owner.cross.get() {
+            if let Some(cross) = owner.cross_channel.get() {
                 cross.reset();
             }
         }
@@ -609,7 +610,7 @@ pub(super) fn create(
     config: QpConfig,
     receives: Receives,
     cookie: u64,
-    mut parts: QpParts,
+    mut parts: QpResources,
     set_up: impl FnOnce(&mut rocade_transport::Qp),
 ) -> Result<Arc<QpInner>, VerbsError> {
     let engine = &pd.context.engine;
@@ -645,8 +646,8 @@ impl QpOwner {
     }
 
     fn async_acks(&self) -> Option<&AckCounter> {
-        match self.hold.as_deref() {
-            Some((hold, _)) => Some(hold.async_acks()),
+        match self.open_handle.as_deref() {
+            Some((open_handle, _)) => Some(open_handle.async_acks()),
             None => self.inner.async_acks(),
         }
     }
@@ -654,27 +655,27 @@ impl QpOwner {
     /// Closes this handle. Returns false if it was already closed. A target ends with its last
     /// handle.
     fn close(&self) -> bool {
-        let Some((hold, xrcd)) = self.hold.as_deref() else {
+        let Some((open_handle, xrcd)) = self.open_handle.as_deref() else {
             return self.end();
         };
         if self.inner.ownership().is_some() {
             let engine = &**self.engine();
             let shared_targets = engine.shared_targets();
             if shared_targets
-                .close_target(engine, &self.inner, hold)
+                .close_target(engine, &self.inner, open_handle)
                 .is_none()
             {
                 return false;
             }
         } else {
-            let Some(was_last) = self.inner.close_handle(hold) else {
+            let Some(was_last) = self.inner.close_handle(open_handle) else {
                 return false;
             };
             if was_last {
                 self.end();
             }
         }
-        hold.forget_events();
+        open_handle.forget_events();
         xrcd.users.remove(User::Qp(self.inner.qp_num()));
         true
     }

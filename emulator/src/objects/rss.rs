@@ -11,8 +11,8 @@ use super::pd::Pd;
 use super::poster::RecvPoster;
 use super::qp::{Qp, QpInitAttr, config, create};
 use crate::error::VerbsError;
-use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawPart, RssTable};
-use crate::state::QpParts;
+use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawState, RssTable};
+use crate::state::QpResources;
 
 /// A receive work queue (`ibv_wq`), into which an RSS queue pair puts its share of the frames.
 #[derive(Clone, Debug)]
@@ -90,9 +90,9 @@ impl Pd {
         let numbers: Vec<Qpn> = queues.iter().map(|wq| wq.qp.qp_num()).collect();
         let rss_table = RssTable::new(numbers, hash.key, hash.fields);
         let config = config(&self.inner, QpType::RawPacket, QpCap::default(), false);
-        let parts = QpParts {
-            raw: Some(Box::new(RawPart::with_rss(port, rss_table))),
-            ..QpParts::default()
+        let parts = QpResources {
+            raw: Some(Box::new(RawState::with_rss(port, rss_table))),
+            ..QpResources::default()
         };
         let inner = create(&self.inner, config, Receives::Own, cookie, parts, |_| ())?;
         Ok(Qp::held(inner, Arc::clone(&self.inner), None))

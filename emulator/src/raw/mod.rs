@@ -280,7 +280,7 @@ impl Outgoing {
 
 /// The raw packet state of a queue pair.
 #[derive(Debug)]
-pub(crate) struct RawPart {
+pub(crate) struct RawState {
     pub(crate) port: Arc<RawPort>,
     /// Only locked while the queue pair is locked.
     pub(crate) outgoing: Mutex<Outgoing>,
@@ -288,7 +288,7 @@ pub(crate) struct RawPart {
     rss_table: Option<Box<RssTable>>,
 }
 
-impl RawPart {
+impl RawState {
     /// Creates the state of a queue pair that distributes its frames to other queues.
     pub(crate) fn with_rss(port: Arc<RawPort>, rss_table: RssTable) -> Self {
         Self {

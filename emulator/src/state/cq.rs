@@ -6,7 +6,7 @@ use rocade_transport::{Completion, Time, WcFlags, WcStatus};
 use rocade_wire::Qpn;
 
 use super::cq_ring::{Added, CqRing};
-use super::cross::Waits;
+use super::cross_channel::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;

@@ -5,7 +5,7 @@
 
 mod cq;
 mod cq_ring;
-mod cross;
+mod cross_channel;
 mod domain;
 mod driver_arbiter;
 mod event_queue;
@@ -30,7 +30,7 @@ pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
 pub(crate) use cq::{CompChannelState, CqInner};
 pub(crate) use cq_ring::CqRing;
-pub(crate) use cross::{CompletionWait, CrossPart, ManagedQueue, SendRelease};
+pub(crate) use cross_channel::{CompletionWait, CrossChannelState, ManagedQueue, SendRelease};
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
 pub(crate) use event_queue::{AckCounter, EventQueue};
@@ -38,13 +38,13 @@ pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};
 pub(crate) use network::NetworkWatch;
-pub(crate) use qp::{DctEvents, QpCore, QpInner, QpParts, TargetParts};
+pub(crate) use qp::{DctEvents, QpCore, QpInner, QpResources, XrcTargetInit};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use service_queue::{ServiceQueue, ServiceReason};
 pub(crate) use sleepers::Sleeper;
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
-pub(crate) use target::{Hold, TargetOwnership};
+pub(crate) use target::{OpenHandle, TargetOwnership};
 pub(crate) use tx::{TxBacklog, TxState, pending_ack_of, tx_route_for};
 pub(crate) use users::{User, Users};
 

@@ -14,11 +14,11 @@ use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::pending_wqes::PendingWqes;
 use super::srq::SrqInner;
-use super::target::{Hold, TargetOwnership, TargetPart};
+use super::target::{OpenHandle, TargetOwnership, XrcTargetState};
 use super::tx::TxState;
 use super::users::User;
 use crate::hca::Hca;
-use crate::raw::RawPart;
+use crate::raw::RawState;
 
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -28,7 +28,7 @@ pub(crate) struct QpInner {
     send_cq: Option<Arc<CqInner>>,
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
-    rare: Option<Box<Rare>>,
+    extension: Option<Box<Extension>>,
     dct: Option<DctEvents>,
     cookie: u64,
     core: Mutex<QpCore>,
@@ -38,21 +38,21 @@ pub(crate) struct QpInner {
 
 /// State that only few QPs need.
 #[derive(Debug)]
-enum Rare {
-    Target(TargetPart),
-    Raw(Box<RawPart>),
+enum Extension {
+    Target(XrcTargetState),
+    Raw(Box<RawState>),
 }
 
 /// The CQs, SRQ and extensions of a new QP.
 #[derive(Debug, Default)]
-pub(crate) struct QpParts {
+pub(crate) struct QpResources {
     /// The CQs of sends and receives.
     pub(crate) cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
     pub(crate) srq: Option<Arc<SrqInner>>,
     /// The further state of an XRC target.
-    pub(crate) target: Option<TargetParts>,
+    pub(crate) target: Option<XrcTargetInit>,
     /// The further state of a raw packet QP.
-    pub(crate) raw: Option<Box<RawPart>>,
+    pub(crate) raw: Option<Box<RawState>>,
     /// For a DC target: the objects that its events are about.
     pub(crate) dct: Option<DctEvents>,
 }
@@ -68,10 +68,10 @@ pub(crate) enum DctEvents {
 
 /// The initial state of an XRC target.
 #[derive(Debug)]
-pub(crate) struct TargetParts {
+pub(crate) struct XrcTargetInit {
     pub(crate) domain: Arc<Domain>,
     /// The handle that created it.
-    pub(crate) hold: Option<Arc<Hold>>,
+    pub(crate) open_handle: Option<Arc<OpenHandle>>,
     /// The ownership record, if processes share the domain.
     pub(crate) ownership: Option<TargetOwnership>,
 }
@@ -97,7 +97,7 @@ impl QpInner {
         events: Arc<AsyncEvents>,
         qp: rocade_transport::Qp,
         cookie: u64,
-        parts: QpParts,
+        parts: QpResources,
     ) -> Arc<Self> {
         let (send_cq, recv_cq) = parts.cqs.unzip();
         let user = User::Qp(qp.config().qp_num);
@@ -108,20 +108,20 @@ impl QpInner {
             srq.users().add(user);
         }
         let target = parts.target.map(|parts| {
-            Rare::Target(TargetPart {
+            Extension::Target(XrcTargetState {
                 domain: parts.domain,
-                holds: Mutex::new(parts.hold.into_iter().collect()),
+                open_handles: Mutex::new(parts.open_handle.into_iter().collect()),
                 ownership: parts.ownership,
             })
         });
-        let rare = target.or_else(|| parts.raw.map(Rare::Raw));
+        let extension = target.or_else(|| parts.raw.map(Extension::Raw));
         Arc::new(Self {
             events,
             qp_num: qp.config().qp_num,
             send_cq,
             recv_cq,
             srq: parts.srq,
-            rare: rare.map(Box::new),
+            extension: extension.map(Box::new),
             dct: parts.dct,
             cookie,
             core: Mutex::new(QpCore {
@@ -139,10 +139,10 @@ impl QpInner {
     }
 
     #[inline]
-    fn target(&self) -> Option<&TargetPart> {
-        match self.rare.as_deref()? {
-            Rare::Target(target) => Some(target),
-            Rare::Raw(_) => None,
+    fn target(&self) -> Option<&XrcTargetState> {
+        match self.extension.as_deref()? {
+            Extension::Target(target) => Some(target),
+            Extension::Raw(_) => None,
         }
     }
 
@@ -173,17 +173,17 @@ impl QpInner {
     /// Adds a handle to a target of this domain. Returns false if it is no such target or about to
     /// end.
     //= XRC-11
-    pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {
-        let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, domain);
+    pub(crate) fn open_as(&self, domain: &Arc<Domain>, open_handle: &Arc<OpenHandle>) -> bool {
+        let of_domain = |target: &&XrcTargetState| Arc::ptr_eq(&target.domain, domain);
         let Some(target) = self.target().filter(of_domain) else {
             return false;
         };
-        let mut holds = target.holds.lock();
+        let mut open_handles = target.open_handles.lock();
         // Without handles it ends, except where processes share it and another one may have it
         // open.
-        let is_open = !holds.is_empty() || target.ownership.is_some();
+        let is_open = !open_handles.is_empty() || target.ownership.is_some();
         if is_open {
-            holds.push(Arc::clone(hold));
+            open_handles.push(Arc::clone(open_handle));
         }
         is_open
     }
@@ -191,16 +191,18 @@ impl QpInner {
     /// Returns true if this process has the target open.
     pub(crate) fn is_open(&self) -> bool {
         let target = self.target();
-        target.is_some_and(|target| !target.holds.lock().is_empty())
+        target.is_some_and(|target| !target.open_handles.lock().is_empty())
     }
 
     /// Closes one handle. Returns true if it was the last, or `None` if it was already closed.
     //= XRC-11
-    pub(crate) fn close_handle(&self, hold: &Arc<Hold>) -> Option<bool> {
-        let mut holds = self.target()?.holds.lock();
-        let index = holds.iter().position(|other| Arc::ptr_eq(other, hold))?;
-        holds.remove(index);
-        Some(holds.is_empty())
+    pub(crate) fn close_handle(&self, open_handle: &Arc<OpenHandle>) -> Option<bool> {
+        let mut open_handles = self.target()?.open_handles.lock();
+        let index = open_handles
+            .iter()
+            .position(|other| Arc::ptr_eq(other, open_handle))?;
+        open_handles.remove(index);
+        Some(open_handles.is_empty())
     }
 
     /// Marks the QP as destroyed by the application. Returns false if it already was.
@@ -259,17 +261,17 @@ impl QpInner {
 
     /// The raw packet state of the QP.
     #[inline]
-    pub(crate) fn raw(&self) -> Option<&RawPart> {
-        match self.rare.as_deref()? {
-            Rare::Raw(raw) => Some(raw),
-            Rare::Target(_) => None,
+    pub(crate) fn raw(&self) -> Option<&RawState> {
+        match self.extension.as_deref()? {
+            Extension::Raw(raw) => Some(raw),
+            Extension::Target(_) => None,
         }
     }
 
     /// Returns true if the QP has Ethernet frames that the interface had no room for. The caller
     /// holds the lock of the QP.
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.raw().is_some_and(RawPart::waits_for_room)
+        self.raw().is_some_and(RawState::waits_for_room)
     }
 
     /// Its QP number.
@@ -427,10 +429,10 @@ impl QpInner {
             return;
         };
         //= XRC-11
-        for hold in &*target.holds.lock() {
-            let acks = Some(Arc::clone(&hold.async_acks));
-            let element = EventElement::Qp(hold.cookie);
-            hold.events.raise(kind, element, acks);
+        for open_handle in &*target.open_handles.lock() {
+            let acks = Some(Arc::clone(&open_handle.async_acks));
+            let element = EventElement::Qp(open_handle.cookie);
+            open_handle.events.raise(kind, element, acks);
         }
     }
 

@@ -14,24 +14,24 @@ use crate::steering::ProcessSlot;
 
 /// The further state of an XRC target.
 #[derive(Debug)]
-pub(super) struct TargetPart {
+pub(super) struct XrcTargetState {
     pub(super) domain: Arc<Domain>,
     /// The open handles. When the last one is closed the target ends, and it cannot be opened any
     /// more.
-    pub(super) holds: Mutex<Vec<Arc<Hold>>>,
+    pub(super) open_handles: Mutex<Vec<Arc<OpenHandle>>>,
     /// The ownership record, if processes share the domain.
     pub(super) ownership: Option<TargetOwnership>,
 }
 
 /// An open handle of a target.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct OpenHandle {
     pub(super) events: Arc<AsyncEvents>,
     pub(super) cookie: u64,
     pub(super) async_acks: Arc<AckCounter>,
 }
 
-impl Hold {
+impl OpenHandle {
     pub(crate) fn new(events: &Arc<AsyncEvents>, cookie: u64) -> Arc<Self> {
         Arc::new(Self {
             events: Arc::clone(events),

@@ -9,7 +9,8 @@ use super::{Host, SharedTargets, qp};
 use crate::broker::{BrokerLink, DomainMemory, TargetRecord};
 use crate::error::VerbsError;
 use crate::state::{
-    AsyncEvents, Domain, Hold, QpInner, QpParts, TargetOwnership, TargetParts, XrcdInitAttr,
+    AsyncEvents, Domain, OpenHandle, QpInner, QpResources, TargetOwnership, XrcTargetInit,
+    XrcdInitAttr,
 };
 use crate::steering::ProcessSlot;
 
@@ -76,11 +77,11 @@ impl SharedTargets {
         host: &dyn Host,
         domain: &Arc<Domain>,
         qpn: Qpn,
-        hold: &Arc<Hold>,
+        open_handle: &Arc<OpenHandle>,
     ) -> Result<Arc<QpInner>, VerbsError> {
         let unknown = || VerbsError::InvalidArgument("qp_num");
         let Some(shared) = domain.shared() else {
-            let found = qp(host, qpn).filter(|inner| inner.open_as(domain, hold));
+            let found = qp(host, qpn).filter(|inner| inner.open_as(domain, open_handle));
             return found.ok_or_else(unknown);
         };
         let _guard = self.opening.lock();
@@ -90,14 +91,14 @@ impl SharedTargets {
             None => adopt_target(host, domain, qpn, record).ok_or_else(unknown)?,
         };
         let was_open = inner.is_open();
-        if !inner.open_as(domain, hold) {
+        if !inner.open_as(domain, open_handle) {
             return Err(unknown());
         }
         if !was_open {
             let broker = host.broker().ok_or(VerbsError::NoData)?;
             let opened = broker.client().open_target(shared.key, qpn);
             if !matches!(opened, Ok(true)) {
-                inner.close_handle(hold);
+                inner.close_handle(open_handle);
             }
             if !opened? {
                 return Err(unknown());
@@ -112,10 +113,10 @@ impl SharedTargets {
         &self,
         host: &dyn Host,
         inner: &QpInner,
-        hold: &Arc<Hold>,
+        open_handle: &Arc<OpenHandle>,
     ) -> Option<()> {
         let _guard = self.opening.lock();
-        let was_last = inner.close_handle(hold)?;
+        let was_last = inner.close_handle(open_handle)?;
         let shared = inner.domain().and_then(|domain| domain.shared());
         if let Some(shared) = shared.filter(|_| was_last) {
             let closed = host.broker().map_or(Ok(true), |broker| {
@@ -232,13 +233,13 @@ fn adopt_target(
     let receives = Receives::Domain(Arc::clone(domain) as _);
     let mut qp = rocade_transport::Qp::new(config, receives)?;
     qp.control_congestion(host.controls_congestion());
-    let parts = QpParts {
-        target: Some(TargetParts {
+    let parts = QpResources {
+        target: Some(XrcTargetInit {
             domain: Arc::clone(domain),
-            hold: None,
+            open_handle: None,
             ownership: Some(TargetOwnership::new(record, shared.slot, false)),
         }),
-        ..QpParts::default()
+        ..QpResources::default()
     };
     let inner = QpInner::new(events, qp, 0, parts);
     inner.lock().tx.set_rx_paused(true);

@@ -36,14 +36,14 @@ impl Base {
 
 /// The cross-channel capabilities of a QP, and those of its queues that other QPs release.
 #[derive(Debug)]
-pub(crate) struct CrossPart {
+pub(crate) struct CrossChannelState {
     /// The QP may carry WAIT, ENABLE and compute requests.
     pub(crate) is_master: bool,
     pub(crate) send: Option<Arc<ManagedQueue>>,
     pub(crate) recv: Option<Arc<ManagedQueue>>,
 }
 
-impl CrossPart {
+impl CrossChannelState {
     /// Resets the bases when the QP enters RESET.
     //= XCE-06
     pub(crate) fn reset(&self) {

@@ -10,7 +10,7 @@ use super::cq::Cq;
 use super::poster::{SendPoster, ToDct};
 use super::qp::Qp;
 use crate::error::VerbsError;
-use crate::state::{CompletionWait, CrossPart, ManagedQueue, SendRelease};
+use crate::state::{CompletionWait, CrossChannelState, ManagedQueue, SendRelease};
 
 /// The role of a queue pair in cross-channel operations (`ibv_exp_qp_create_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,12 +92,12 @@ impl Qp {
             sends_untaken: how.sends_untaken,
             receives_untaken: how.receives_untaken,
         };
-        let part = CrossPart {
+        let part = CrossChannelState {
             is_master: how.is_master,
             send,
             recv,
         };
-        if self.owner().cross.set(Box::new(part)).is_err() {
+        if self.owner().cross_channel.set(Box::new(part)).is_err() {
             return Err(VerbsError::InvalidArgument(
                 "cross-channel operations are already enabled",
             ));
@@ -176,7 +176,7 @@ impl SendPoster<'_> {
     ) -> Result<(), VerbsError> {
         self.check_master()?;
         //= XCE-07
-        let part = qp.owner().cross.get();
+        let part = qp.owner().cross_channel.get();
         let queue = part.and_then(|part| match is_recv {
             true => part.recv.as_ref(),
             false => part.send.as_ref(),
@@ -235,7 +235,7 @@ impl SendPoster<'_> {
     }
 
     fn check_master(&self) -> Result<(), VerbsError> {
-        let cross = self.owner().cross.get();
+        let cross = self.owner().cross_channel.get();
         let is_master = cross.is_some_and(|part| part.is_master);
         if is_master { Ok(()) } else { Err(NO_MASTER) }
     }
