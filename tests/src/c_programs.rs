@@ -1,6 +1,7 @@
-//! C programs, compiled against the installed headers, run with the built libraries.
+//! C programs, compiled against the installed headers, and run with the built libraries.
 //!
-//! A program has several cases, chosen by its first argument; [`c_programs!`](crate::c_programs!) makes a test of each.
+//! A program has several cases, chosen by its first argument. [`c_programs!`](crate::c_programs!)
+//! makes a test of each case.
 
 use std::{
     os::unix::fs::symlink,
@@ -14,26 +15,26 @@ use std::{
 
 use crate::skip::{Reason, missing_command};
 
-/// Programs of a package, and what they are linked with.
+/// The C programs of a package, and the libraries that they are linked with.
 #[derive(Debug)]
 pub struct Programs {
-    /// Where their sources are.
+    /// The directory of the sources.
     pub sources: &'static str,
-    /// Where what is built goes.
+    /// The directory for libraries and executables.
     pub target: &'static str,
-    /// The libraries, by the names that a linker knows, and what builds them.
+    /// The libraries by their linker names (`ibverbs`), which are also the arguments of `build`.
     pub libraries: &'static [&'static str],
-    /// Builds a library, and says where it is.
+    /// Builds a library, and returns its path.
     pub build: fn(&str) -> PathBuf,
-    /// A header that has to be installed, and its package.
+    /// A header that must be installed, and its package.
     pub header: (&'static str, &'static str),
-    /// Those that have several processes, and need a broker.
+    /// The programs that have several processes, and therefore need a broker.
     pub with_broker: &'static [&'static str],
     directory: OnceLock<PathBuf>,
 }
 
 impl Programs {
-    /// Programs, none of which has several processes.
+    /// Describes the programs of a package. Nothing is built before the first use.
     #[must_use]
     pub const fn new(
         (sources, target): (&'static str, &'static str),
@@ -53,7 +54,7 @@ impl Programs {
         }
     }
 
-    /// What compiling needs and is not here.
+    /// Returns the package that has to be installed before the programs can be compiled.
     #[must_use]
     pub fn missing(&self) -> Option<Reason> {
         let (header, package) = self.header;
@@ -61,17 +62,18 @@ impl Programs {
             .or_else(|| (!Path::new(header).is_file()).then(|| Reason::Package(package.to_owned())))
     }
 
-    /// Where the programs and, under the names a loader looks for, the libraries are.
+    /// The directory of the programs and of the libraries, which have the names that the loader
+    /// looks for.
     fn directory(&self) -> &Path {
         self.directory.get_or_init(|| {
-            // Packages have programs of the same name, and their tests run side by side.
+            // Different packages have programs of the same name, and their tests run in parallel.
             let directory = format!("c-programs-{}", self.libraries.join("-"));
             let directory = Path::new(self.target).join(directory);
-            std::fs::create_dir_all(&directory).expect("a directory of our own");
+            std::fs::create_dir_all(&directory).expect("the directory can be created");
             for name in self.libraries {
                 let library = (self.build)(name);
                 make(&directory.join(format!("lib{name}.so.1")), |link| {
-                    symlink(&library, link).expect("a new name");
+                    symlink(&library, link).expect("the link can be created");
                 });
             }
             directory
@@ -104,8 +106,8 @@ impl Programs {
         executable
     }
 
-    /// The `rocade` command, built into the directory of the library, to be the broker of programs that
-    /// have several processes. Others have none.
+    /// Builds the `rocade` command into the directory of the library, as the broker of programs
+    /// that have several processes. Returns `embedded` for the other programs.
     fn broker(&self, program: &str) -> PathBuf {
         if !self.with_broker.contains(&program) {
             return "embedded".into();
@@ -126,10 +128,10 @@ impl Programs {
         profile_dir.join("rocade")
     }
 
-    /// Runs a case of a program, at an address that no other program uses.
+    /// Runs a case of a program, with an IP address that no other program uses.
     ///
     /// # Panics
-    /// If the case does not hold.
+    /// If the case fails.
     pub fn run(&self, program: &str, executable: &Path, case: &str) {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let number = (std::process::id() << 6) | (RUNS.fetch_add(1, Ordering::Relaxed) & 63);
@@ -150,14 +152,15 @@ impl Programs {
     }
 }
 
-/// Makes a file beside its place and moves it there: another run of the tests may be using the old one.
+/// Makes a file under another name and renames it, because another test run may be using the old
+/// file.
 fn make(place: &Path, make: impl FnOnce(&Path)) {
     let beside = place.with_extension(format!("new-{}", std::process::id()));
     make(&beside);
-    std::fs::rename(&beside, place).expect("the same directory");
+    std::fs::rename(&beside, place).expect("the file can be renamed");
 }
 
-/// A module per program, a test per case.
+/// Defines a module per program, and in it a test per case.
 #[macro_export]
 macro_rules! c_programs {
     ($all:expr; $( $program:ident: $( $case:ident ),+ $(,)?; )+) => { $(

@@ -1,7 +1,9 @@
-//! Rocade and the Linux kernel's rdma_rxe: one side runs in a QEMU guest (`interop/rxe-vm`), the other on Rocade.
+//! Rocade and the Linux kernel's rdma_rxe: one side runs in a QEMU guest (`interop/rxe-vm`), the
+//! other on Rocade.
 //!
-//! Needs root and what `interop/rxe-vm/README.md` names; otherwise each test is skipped with the reason. Emulation is
-//! slow (15 MB/s, 0.4 ms per direction), so the limits are wide and the counts small.
+//! The tests need root and the packages named in `interop/rxe-vm/README.md`, and are otherwise
+//! skipped with a reason. Emulation is slow (15 MB/s, 0.4 ms per direction), so the limits are wide
+//! and the counts small.
 
 #[path = "interop_rxe/cm.rs"]
 mod cm;
@@ -21,7 +23,7 @@ use rocade_tests::{
     skip::Reason,
 };
 
-/// 2 GiB at the speed of an emulated processor take a few minutes.
+/// Enough for 2 GiB at the speed of an emulated processor, which take a few minutes.
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(120);
 
@@ -30,19 +32,19 @@ const NEEDS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong", "ibverbs-utils"),
 ];
 
-/// The guest, and Rocade in its namespace on the bridge.
+/// Returns the guest, and a rig in its namespace, with Rocade's device on the bridge.
 fn rig() -> Result<(Rig, &'static RxeGuest), Reason> {
     let guest = RxeGuest::get()?;
     Ok((Rig::in_namespace(guest.namespace(), NEEDS)?, guest))
 }
 
-/// The same with the guest whose kernel has FLUSH and ATOMIC WRITE.
+/// Like [`rig`], but with the guest whose kernel supports FLUSH and ATOMIC WRITE.
 fn newer_rig() -> Result<(Rig, &'static RxeGuest), Reason> {
     let guest = RxeGuest::get_newer()?;
     Ok((Rig::in_namespace(guest.namespace(), NEEDS)?, guest))
 }
 
-/// Checks around a test: what the guest's counters say afterwards.
+/// Compares the guest's counters before and after a test.
 struct Watch {
     guest: &'static RxeGuest,
     before: IcrcCounters,
@@ -56,7 +58,8 @@ impl Watch {
         }
     }
 
-    /// No ICRC error, packets received at all, and nothing given up.
+    /// Checks that the guest received packets, dropped none because of its ICRC, and exhausted no
+    /// retries.
     fn check(&self) {
         let after = self.guest.icrc();
         assert_eq!(
@@ -82,12 +85,12 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The probe that the other tests trust: a packet with a wrong ICRC is counted.
+/// Checks the counter on which the other tests rely: a packet with a wrong ICRC is counted.
 #[test]
 fn the_guest_notices_a_wrong_icrc() {
     let (_rig, guest) = or_skip!(rig());
     let before = guest.icrc();
-    // UD SEND_ONLY to QP 1 with its Q_Key and 256 bytes of zeros.
+    // A UD SEND Only to QP 1 with its Q_Key and a payload of 256 zero bytes.
     let script = "import socket\n\
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
         s.bind(('192.168.77.1', 0))\n\
@@ -100,7 +103,7 @@ fn the_guest_notices_a_wrong_icrc() {
     assert!(counted, "{before:?}, then {:?}", guest.icrc());
 }
 
-/// Pingpong with the server in the guest and the client on Rocade.
+/// Runs pingpong with the server in the guest and the client on Rocade.
 fn pingpong_to_guest(rig: &Rig, guest: &RxeGuest, gids: [u8; 2], arguments: &str) {
     program_to_guest(rig, guest, "ibv_rc_pingpong", gids, arguments);
 }
@@ -125,7 +128,7 @@ fn program_to_guest(
     finish(client, guest, "pingpong", LONG);
 }
 
-/// Pingpong with the server on Rocade and the client in the guest.
+/// Runs pingpong with the server on Rocade and the client in the guest.
 fn pingpong_from_guest(rig: &Rig, guest: &RxeGuest, gids: [u8; 2], arguments: &str) {
     program_from_guest(rig, guest, "ibv_rc_pingpong", gids, arguments);
 }
@@ -150,7 +153,8 @@ fn program_from_guest(
     finish(server, guest, "pingpong", LONG);
 }
 
-/// Waits for both sides; where one fails, the other's output is part of the message.
+/// Waits for both sides, and returns the outputs. If one side fails, the message shows both
+/// outputs.
 fn finish(ours: Process, guest: &RxeGuest, job: &str, limit: Duration) -> [String; 2] {
     let ours = ours.finish(limit);
     let theirs = if ours.status.success() {
@@ -176,7 +180,7 @@ fn finish(ours: Process, guest: &RxeGuest, job: &str, limit: Duration) -> [Strin
     [ours.output, theirs.output]
 }
 
-/// Index of a GID of the device on the bridge.
+/// Returns the index of the GID `wanted` of the device on the bridge.
 fn gid_index(rig: &Rig, wanted: &str) -> u8 {
     let devinfo = rig.start(
         "ibv_devinfo",
@@ -201,7 +205,7 @@ fn small_pingpong_both_ways() {
     watch.check();
 }
 
-/// The unreliable services, with the data compared.
+/// Runs UC and UD, and compares the data.
 #[test]
 fn uc_and_ud_pingpong_both_ways() {
     let (rig, guest) = or_skip!(rig());
@@ -243,7 +247,8 @@ fn small_pingpong_over_ipv6() {
     watch.check();
 }
 
-/// Long messages, there and back; a thousand with `ROCADE_RXE_MESSAGES=1000`, which takes minutes.
+/// Returns the arguments for long messages. `ROCADE_RXE_MESSAGES=1000` sends a thousand of them,
+/// which takes minutes.
 fn large_messages() -> String {
     let count = std::env::var("ROCADE_RXE_MESSAGES").unwrap_or_else(|_| "100".to_owned());
     format!("-s 1048576 -m 1024 -n {count} -c")
@@ -267,10 +272,11 @@ fn large_messages_with_the_server_on_rocade() {
     watch.check();
 }
 
-/// One of perftest's programs, with the server in the guest, then on Rocade. A long QP timeout: the guest is slow.
+/// Runs one of perftest's programs with the server in the guest, then on Rocade. The QP timeout is
+/// long because the guest is slow.
 ///
-/// READ and atomics need `-o 16`: perftest asks its own device for as many outstanding requests as the peer's device
-/// takes (rxe: 128), and a modify beyond the own limit is refused (QPV-03).
+/// READ and atomics need `-o 16`. By default perftest requests as many outstanding operations on its
+/// own QP as the peer's device supports (rxe: 128). `ibv_modify_qp` refuses a value above the own limit.
 fn perftest_both_ways(rig: &Rig, guest: &RxeGuest, program: &str, arguments: &str) {
     let arguments = format!("{arguments} -u 18 -m 1024");
     let ours = gid_index(rig, "::ffff:192.168.77.1");
@@ -321,7 +327,8 @@ perftest! {
     compare_and_swap_lat: "ib_atomic_lat" "-n 100 -A CMP_AND_SWAP -o 16";
 }
 
-/// Only RC opcodes that rxe knows may reach it, and tshark finds all of them well formed.
+/// Checks that only RC opcodes that rxe supports reach it, and that tshark reports no malformed
+/// packet.
 //= RXE-02 RXE-115 type=test
 #[test]
 fn what_reaches_the_guest_is_plain_rc() {

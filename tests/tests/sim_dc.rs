@@ -1,7 +1,9 @@
-//! Dynamic connections in virtual time: many initiators, several targets each, and a network that loses, repeats and delays.
+//! Dynamic connections in virtual time: several initiators with several targets each, over a
+//! network that loses, duplicates and delays packets.
 //!
-//! A seed decides everything. What is checked: atomics are executed once, messages arrive once and in the order of their
-//! initiator, memory is what was written last, be it through a key that stands for pieces of others, and everything completes.
+//! A seed determines everything. The test checks that atomics are executed once, that messages
+//! arrive once and in the order of their initiator, and that every request completes. Memory must
+//! contain what was written last, also through an indirect key.
 
 use std::collections::BTreeMap;
 
@@ -24,18 +26,19 @@ const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_ATOMIC);
-/// Longest message.
+/// The longest message in bytes.
 const LONG: u32 = 5000;
 const MS: u64 = 1_000_000;
-/// Length of what is written at once: several packets.
+/// The length of a WRITE, which takes several packets.
 const WRITTEN: u32 = 2500;
-/// So many flows have a place to write to.
+/// The number of flows with a place to write to.
 const PLACES: u64 = 80;
-/// Where they are, in the memory of each target; behind them those behind the key, in pieces whose order is turned round.
+/// The offsets of these places in the memory of each target. The second area lies behind an
+/// indirect key, which lists its pieces in reverse order.
 const STRAIGHT: u64 = 0x60000;
 const TURNED: u64 = STRAIGHT + PLACES * WRITTEN as u64;
 const PIECE: u64 = 1000;
-/// What is added to each of the four fields of a word, which go round after every fourth time.
+/// The value added to each of the four fields of a word. A field overflows after four additions.
 const STEP: u16 = 0x4001;
 
 #[derive(Debug)]
@@ -45,7 +48,7 @@ struct Plan {
     targets: u8,
     log_streams: Option<u8>,
     requests: u64,
-    /// What is lost, comes twice, and comes late, in thousandths.
+    /// Packets per 1000 that are lost, duplicated, and delayed.
     loss: u64,
     repeats: u64,
     delays: u64,
@@ -73,26 +76,26 @@ impl Plan {
     }
 }
 
-/// What one initiator has asked of one target.
+/// The requests of one initiator to one target, on one stream.
 #[derive(Default)]
 struct Flow {
-    /// SENDs, and WRITEs with immediate data: all have a number.
+    /// The number of SENDs and WRITEs with immediate data. The immediate data is a running number.
     sent: u64,
     added: u64,
     /// Additions to the four fields of a word.
     stepped: u16,
-    /// The last WRITE, straight and through the key.
+    /// The last WRITE: to the first area, and through the indirect key.
     written: [Option<u64>; 2],
 }
 
-/// A target, its memory, and the key of a part of it.
+/// A target, its memory, and the indirect key of a part of this memory.
 struct Store {
     dct: NodeId,
     region: Region,
     turned: Rkey,
 }
 
-/// A key of the last places, whose pieces are turned round.
+/// Creates an indirect key for the second area, with its pieces in reverse order.
 fn turn_round(node: &FabricNode, region: &Region) -> Rkey {
     let count = PLACES * u64::from(WRITTEN) / PIECE;
     let key = node.mem.create_indirect(u32::try_from(count).unwrap_or(0));
@@ -138,7 +141,7 @@ struct Run {
     dcts: Vec<Store>,
     flows: BTreeMap<(usize, usize, u16), Flow>,
     posted_receives: u64,
-    /// WRITEs so far.
+    /// The number of WRITEs so far.
     writes: u64,
 }
 
@@ -201,12 +204,13 @@ impl Run {
         }
     }
 
-    /// Where the two words of a flow are at its target: a counter, and four in one.
+    /// Returns the address of a flow's two words at its target: a counter, and a word of four
+    /// fields.
     fn place(&self, from: usize, to: usize, stream: u16) -> u64 {
         self.dcts[to].region.addr + slot(from, stream) * 16
     }
 
-    /// A buffer with what the next WRITE of an initiator writes.
+    /// Registers a buffer with the data of an initiator's next WRITE.
     fn source(&mut self, from: usize) -> Region {
         self.writes += 1;
         let mem = &self.fabric.node(self.ends[from].dci).mem;
@@ -216,7 +220,7 @@ impl Run {
         source
     }
 
-    /// What is at the place of a flow, straight or through the key.
+    /// Returns the bytes at a flow's place, in the first area or as seen through the indirect key.
     fn found(&self, (from, to, stream): (usize, usize, u16), through_key: bool) -> Vec<u8> {
         let Store { dct, region, .. } = self.dcts[to];
         let memory = self.fabric.node(dct).mem.all(&region);
@@ -270,7 +274,7 @@ impl Run {
         self.fabric.drain(dci);
     }
 
-    /// A request of that kind, which a flow remembers.
+    /// Draws a request of that kind, and records it in its flow.
     fn request(
         &mut self,
         (from, to, stream): (usize, usize, u16),
@@ -347,9 +351,12 @@ impl Run {
             }
             let pause = self.rng.below(400_000);
             self.fabric.run_for(pause);
-            // The queues have 64 places.
+            // The queues have 64 entries.
             while request % 16 == 15 && done < outstanding {
-                assert!(self.fabric.step(Time::from_ns(u64::MAX)), "it hangs");
+                assert!(
+                    self.fabric.step(Time::from_ns(u64::MAX)),
+                    "no event is pending, but requests are outstanding"
+                );
                 done += self.reap();
             }
             done += self.reap();
@@ -358,7 +365,7 @@ impl Run {
             let until = Time::from_ns(u64::MAX);
             assert!(
                 self.fabric.step(until),
-                "{done} of {outstanding} and nothing happens"
+                "{done} of {outstanding} completed, and no event is pending"
             );
             done += self.reap();
         }
@@ -398,7 +405,7 @@ impl Run {
                 if let Some(number) = written {
                     let found = self.found((from, to, stream), through_key);
                     let expected = payload(self.plan.seed, number, WRITTEN);
-                    assert!(found == expected, "what was written last");
+                    assert!(found == expected, "memory contains the last WRITE");
                 }
             }
         }
@@ -406,7 +413,7 @@ impl Run {
         for (to, &Store { dct, .. }) in self.dcts.iter().enumerate() {
             let status = self.fabric.node(dct).qp.target_status().expect("a target");
             assert_eq!(status.key_violations, 0);
-            // An end that is lost is not told again.
+            // The initiator does not repeat a lost packet that ends a session.
             assert!(status.sessions == 0 || self.plan.loss > 0);
             for received in self.fabric.take_completions(dct) {
                 assert_eq!(received.status, WcStatus::Success);
@@ -432,7 +439,7 @@ impl Run {
                 };
                 let expected: Vec<u64> = self.flows.iter().filter_map(own).collect();
                 if expected.len() > 1 {
-                    // Streams are in order among themselves.
+                    // Each stream is in order, but streams are not ordered among each other.
                     numbers.sort_unstable();
                 }
                 let mut all: Vec<u64> = expected.iter().flat_map(|count| 0..*count).collect();
@@ -460,23 +467,24 @@ fn everything_arrives_once() {
     println!("{packets} packets");
 }
 
-/// The same plan, to be used up.
+/// Returns a copy of the plan to consume.
 fn plan_again(plan: &Plan) -> Plan {
     Plan::swarm(plan.seed)
 }
 
-/// Upheavals: a target is destroyed under traffic, or an initiator is put into ERR, and begins anew.
+/// State changes under traffic: a target is destroyed, or an initiator is put into ERR and then
+/// connected again.
 struct Cut {
     run: Run,
-    /// What each initiator has posted, in order: to whom, and which kind.
+    /// The requests that each initiator has posted, in order: target and kind.
     posted: Vec<Vec<(usize, Kind)>>,
-    /// So many of them have ended.
+    /// The number of completed requests of each initiator.
     ended: Vec<usize>,
     has_failed: Vec<bool>,
     gone: Option<usize>,
-    /// By initiator and target: additions that have succeeded, and all.
+    /// By initiator and target: successful additions, and all additions.
     sums: BTreeMap<(usize, usize), (u64, u64)>,
-    /// SENDs: how many were posted, and the numbers of those that have succeeded.
+    /// By initiator and target: the number of posted SENDs, and the numbers of the successful ones.
     sends: BTreeMap<(usize, usize), (u32, Vec<u32>)>,
     cut_off: usize,
 }
@@ -529,7 +537,8 @@ impl Cut {
         posted.expect("there is room");
     }
 
-    /// Each request ends once, in order; behind the first that fails none succeeds.
+    /// Checks that each request completes once and in order, and that no request succeeds after a
+    /// failed one.
     fn reap(&mut self) {
         for from in 0..self.run.ends.len() {
             let dci = self.run.ends[from].dci;
@@ -549,7 +558,11 @@ impl Cut {
                         }
                     }
                     WcStatus::RetryExcErr if !self.has_failed[from] => {
-                        assert_eq!(Some(to), self.gone, "only who is gone is silent");
+                        assert_eq!(
+                            Some(to),
+                            self.gone,
+                            "a request to a live target exhausts its retries"
+                        );
                         self.has_failed[from] = true;
                         self.cut_off += 1;
                     }
@@ -584,12 +597,16 @@ impl Cut {
         self.run.fabric.drain(dci);
     }
 
-    /// Until all has ended that was posted.
+    /// Runs until all posted requests have completed.
     fn settle(&mut self) {
         self.run.fabric.run();
         self.reap();
         for (from, posted) in self.posted.iter().enumerate() {
-            assert_eq!(self.ended[from], posted.len(), "requests without end");
+            assert_eq!(
+                self.ended[from],
+                posted.len(),
+                "requests without a completion"
+            );
         }
     }
 
@@ -631,7 +648,10 @@ impl Cut {
             }
             self.settle();
             let failed = self.has_failed.iter().any(|failed| *failed);
-            assert!(!failed, "who has begun anew is as good as new");
+            assert!(
+                !failed,
+                "a request fails after the initiator was connected again"
+            );
         }
         self.judge();
         self.cut_off

@@ -1,4 +1,4 @@
-//! Hostile packets to queue pairs at work, in virtual time; see `rocade_tests::sim::hostile`.
+//! Hostile packets to working QPs, in virtual time. See `rocade_tests::sim::hostile`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -50,14 +50,15 @@ const OPEN: AccessFlags = AccessFlags::LOCAL_WRITE
 #[derive(Debug)]
 struct HostilePlan {
     seed: u64,
-    /// The attacker does not know the access key.
+    /// The attacker does not know the DC access key.
     keyless: bool,
 }
 
-/// What was sent, and by whom.
+/// The packets sent, with their senders.
 type SentPackets = Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>;
 
-/// An initiator and a target at work, and somebody who has heard what they say.
+/// An initiator and a target with traffic between them, and an attacker that has recorded their
+/// packets.
 struct HostileRun {
     fabric: Fabric,
     rng: Rng,
@@ -65,7 +66,7 @@ struct HostileRun {
     dct: NodeId,
     here: Region,
     there: Region,
-    /// Memory of the target that no request names.
+    /// Memory of the target that no request addresses.
     secret: Region,
     sent_packets: SentPackets,
     posted: u64,
@@ -148,7 +149,7 @@ impl HostileRun {
                 1 => bytes[1] ^= 1 << rng.below(8),
                 2 => bytes[11] = bytes[11].wrapping_add(rng.range_u8(0, 20)),
                 3 => {
-                    // The session and all behind it.
+                    // The DC session and the bytes after it.
                     let at = 20 + usize::try_from(rng.below(32)).unwrap_or(0);
                     if let Some(byte) = bytes.get_mut(at) {
                         *byte ^= 1 << rng.below(8);
@@ -158,7 +159,8 @@ impl HostileRun {
                 _ => bytes.extend(vec![rng.range_u8(0, 255); 40]),
             }
         }
-        // What has the key, or answers who knows it, is more than noise.
+        // Only requests with a DCETH carry the key, which is falsified below. Responses and hellos
+        // may be accepted without it.
         if keyless && (!is_request || is_datagram) {
             return;
         }
@@ -206,15 +208,19 @@ fn run_plan(plan: &HostilePlan) -> u64 {
     }
     run.fabric.run();
     is_whole &= run.reap();
-    assert_eq!(run.ended, run.posted, "nothing hangs");
+    assert_eq!(run.ended, run.posted, "requests without a completion");
     assert_eq!(run.fabric.node(run.dct).mem.all(&run.secret), secret);
     if plan.keyless {
         assert!(is_whole, "who has no key is not noticed");
         let counter = run.fabric.node(run.dct).mem.bytes(&run.there, 0..8);
-        assert_eq!(counter, run.added.to_ne_bytes(), "and executes nothing");
+        assert_eq!(
+            counter,
+            run.added.to_ne_bytes(),
+            "packets without the key execute an atomic"
+        );
         assert_eq!(run.fabric.node(run.dci).qp.state(), QpState::Rts);
     }
-    // The target serves whoever comes next.
+    // The target serves a new initiator.
     let next = run.fabric.add_initiator(5, None, |_| {});
     let local = run.fabric.node(next).mem.register(64, OPEN);
     run.fabric.node(next).mem.fill(&local, 0, &[0x77; 64]);

@@ -1,4 +1,4 @@
-//! RC over a bad network, in virtual time; see `rocade_tests::sim`.
+//! RC over a bad network, in virtual time. See `rocade_tests::sim`.
 
 use rocade_tests::sim::cross_channel::{self, CrossChannelPlan};
 use rocade_tests::sim::each_seed;
@@ -8,7 +8,7 @@ use rocade_tests::sim::network::Faults;
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::state_changes::{Outcome, Plan, StateChange};
 
-/// Runs a scenario per seed.
+/// Runs a scenario per seed, and returns the sum of the reports.
 fn run(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Report {
     let mut sum = Report::default();
     each_seed(count, scenario, Scenario::run, |report| sum.add(&report));
@@ -24,9 +24,9 @@ fn thousand_messages(kinds: &[Kind]) {
     });
     assert!(
         report.duplicates > 100 && report.retransmitted > 100,
-        "the network was bad"
+        "too few duplicates and retransmissions"
     );
-    // Of these two the responses are answers with data, which have one way only.
+    // Responses to READs and atomics carry data, and have no fast path.
     let one_way = matches!(kinds, [Kind::Read] | [Kind::Atomic]);
     assert_eq!(report.fast_path_packets == 0, one_way, "{report:?}");
 }
@@ -50,7 +50,7 @@ fn what_is_lent_through_windows_is_taken_back() {
     });
 }
 
-/// Work that is posted in advance and set off by completions alone.
+/// Runs queues whose work is posted in advance and triggered by completions only.
 //= XCW-01 XCW-07 XCE-05 type=test
 //= XCE-06 type=test
 #[test]
@@ -111,7 +111,8 @@ fn thousand_mixed_operations_in_both_directions() {
     });
 }
 
-/// Nothing is lost and nothing is doubled by a path that dies in mid-flow, or that a program leaves.
+/// Checks that no message is lost or duplicated when the path in use fails under traffic, or a
+/// program requests a migration.
 //= RC-APM-05 RC-APM-06 RC-APM-08 type=test
 //= RC-APM-10 type=test
 #[test]
@@ -131,8 +132,8 @@ fn everything_survives_a_change_of_paths() {
     }
 }
 
-/// The path changes before, while or after a side is drained, put into ERR, reset and connected again, or destroyed; packets of
-/// the old path come late, beyond the ACK timeout.
+/// Lets the path change before, during or after a state change (drain, ERR, reset, destroy).
+/// Packets of the old path arrive late, beyond the ACK timeout.
 //= RC-APM-05 RC-APM-06 RC-APM-08 type=test
 //= RC-APM-10 RC-STA-04 RC-STA-06 type=test
 #[test]
@@ -150,7 +151,8 @@ fn a_change_of_paths_meets_a_change_of_states() {
     }
 }
 
-/// The rules that users give links ask for the same of the transport: everything arrives, once and intact.
+/// Checks that everything arrives once and unmodified under fault rules in the users' syntax, and
+/// that runs are reproducible.
 #[test]
 fn faults_by_rule_are_survived() {
     for rules in [
@@ -195,7 +197,7 @@ fn mixed_operations_survive_random_configurations() {
     assert!(one_seed || report.waiting_posts > 100, "{report:?}");
 }
 
-/// An acknowledgement that is held may be what the other side waits for before it answers.
+/// Runs exchanges in which an ACK that one side delays may be what the other side waits for.
 #[test]
 fn conversations_survive_random_configurations() {
     let report = run("conversation", 100, |seed| {
@@ -205,7 +207,7 @@ fn conversations_survive_random_configurations() {
     assert!(one_seed || report.held_acks > 100, "{report:?}");
 }
 
-/// Receives of a queue that others could take from as well; and XRC, in one direction.
+/// Runs shared receive queues on both sides, and XRC in one direction.
 //= SRQ-07 type=test
 //= XRC-02 type=test
 #[test]
@@ -227,7 +229,7 @@ fn shared_receives_survive_random_configurations() {
     }
 }
 
-/// The short way of middle packets is no other way: with and without it, the same happens.
+/// Checks that the fast path of middle packets has the same results as the slow path.
 #[test]
 fn the_fast_path_agrees_with_the_slow_path() {
     let scenario = |seed| {
@@ -253,14 +255,15 @@ fn the_fast_path_agrees_with_the_slow_path() {
     };
     let mut sum = Report::default();
     each_seed(100, scenario, both_ways, |report| sum.add(&report));
-    // A single seed may have nothing but READs.
+    // A single seed may draw READs only.
     let enough =
         sum.fast_path_packets * 10 > sum.packets || std::env::var_os("ROCADE_SEED").is_some();
     assert!(enough, "the fast path was taken: {sum:?}");
 }
 
-/// A READ that takes many timeouts is asked for again as a whole, and its answers keep those of others waiting: with few retries
-/// left a peer that slow is not asked for any.
+/// The kinds with short responses. A READ that takes many timeouts is repeated as a whole, and its
+/// responses delay those of other requests. With few retries, the tests therefore draw no READs for
+/// a peer that slow.
 const SHORT_ANSWERS: [Kind; 5] = [
     Kind::Send,
     Kind::SendImm,
@@ -269,7 +272,7 @@ const SHORT_ANSWERS: [Kind; 5] = [
     Kind::Atomic,
 ];
 
-/// Each packet takes the peer so long that a careless requester would take it for dead.
+/// Checks that the requester does not give up a peer that takes long for each packet.
 //= RC-ACK-21 type=test
 #[test]
 fn a_slow_peer_is_not_dead() {
@@ -295,7 +298,8 @@ fn a_slow_peer_is_not_dead() {
     }
 }
 
-/// It does nothing for a while, with packets waiting for it: what is sent again then is little.
+/// Checks that the requester does not give up a peer that stalls while packets wait for it, and
+/// that few packets are retransmitted.
 //= RC-ACK-21 type=test
 #[test]
 fn a_peer_that_stalls_is_not_dead() {
@@ -310,12 +314,15 @@ fn a_peer_that_stalls_is_not_dead() {
         let report = run("stalling", 15, |seed| {
             Scenario::stalling(seed, kinds, 60, load, stall)
         });
-        assert!(report.timeouts > 0, "B did stall: {report:?}");
+        assert!(
+            report.timeouts > 0,
+            "no timeout although B stalled: {report:?}"
+        );
         assert!(report.retransmitted <= 5 * report.timeouts, "{report:?}");
     }
 }
 
-/// The path is dead for a while, shorter than all retries take.
+/// Loses all packets for a time that is shorter than all retries.
 #[test]
 fn a_blackout_is_survived() {
     run("blackout", 50, |seed| {
@@ -332,7 +339,8 @@ fn state_change(state_change: StateChange) {
         each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
         println!("{state_change:?}, {receives:?}: {sum:?}");
         assert!(sum.fast_path_packets > 0 || sum.done == 0);
-        // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
+        // Many messages are incomplete, unless the connection continues. A single seed proves
+        // little.
         let cuts_off = matches!(state_change, StateChange::Error | StateChange::Destroy);
         let one_seed = std::env::var_os("ROCADE_SEED").is_some();
         assert!(

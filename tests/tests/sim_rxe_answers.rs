@@ -1,11 +1,11 @@
-//! Known answers: requests that the Linux kernel's rxe received are handed to our responder,
-//! whose responses must be those that rxe gave, bit by bit, but for the migration bit (RXE-07).
+//! Known answers: the responder receives recorded requests to the Linux kernel's rxe. Its responses
+//! must equal those of rxe bit by bit, except for the MigReq bit.
 //!
-//! What memory held is inferred from the recorded responses.
+//! The contents of memory are inferred from the recorded responses.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "the helpers of a test, too, fail by panicking"
+    reason = "a test helper reports errors by panicking"
 )]
 
 use std::cell::RefCell;
@@ -23,22 +23,28 @@ use rocade_transport::{
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Bth, Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
 
-/// Receives that are there when a request comes.
+/// The number of receives that are posted when a request arrives.
 const RECEIVES: usize = 4;
 
-/// Captures in which rxe deviates from the specification, or whose requests nobody answers.
+/// Captures in which rxe deviates from the specification, or which cannot be replayed.
 const OTHER_ANSWERS: [(&str, &str); 6] = [
     (
         "vec-old-psn-duplicate",
         "RXE-52: the ACK before the first request has PSN 0xffffff",
     ),
     ("vec-nak-recv-too-small", "RXE-57: NAK 0x63 instead of 0x61"),
-    ("vec-send-inv", "nothing can be invalidated yet"),
-    ("vec-atomic-write", "no ATOMIC WRITE yet"),
-    ("rc-loss-retransmit", "what is recorded is not what arrived"),
+    (
+        "vec-send-inv",
+        "not replayed: the inferred memory invalidates no keys",
+    ),
+    ("vec-atomic-write", "not replayed: ATOMIC WRITE"),
+    (
+        "rc-loss-retransmit",
+        "the recorded packets are not those that arrived",
+    ),
     (
         "rc-reorder-duplicate",
-        "what is recorded is not what arrived",
+        "the recorded packets are not those that arrived",
     ),
 ];
 
@@ -62,7 +68,7 @@ impl Recorded {
     }
 }
 
-/// All RC packets of a capture.
+/// Returns all RC packets of a capture.
 fn read_capture(path: &Path) -> Vec<Recorded> {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -83,7 +89,7 @@ fn read_capture(path: &Path) -> Vec<Recorded> {
     packets
 }
 
-/// What the peer had registered, as far as the capture shows it.
+/// The peer's memory, as far as the capture shows it.
 #[derive(Debug, Default)]
 struct Inferred {
     bytes: RefCell<BTreeMap<u64, u8>>,
@@ -128,7 +134,7 @@ impl Memory for Inferred {
     }
 
     fn check_region(&self, _: Accessor, _: Rkey, _: RemoteAccess) -> Result<(), AccessError> {
-        // That peer flushes nothing.
+        // The recorded peer supports no FLUSH.
         Err(AccessError::BadKey)
     }
 
@@ -214,14 +220,14 @@ impl Memory for Inferred {
     }
 }
 
-/// One responder of a capture: everything to one address.
+/// The packets to and from one responder of a capture.
 struct Dialogue<'a> {
     requests: Vec<&'a Recorded>,
     responses: Vec<&'a Recorded>,
 }
 
-/// The exchange whose requests go to `responder`; `None` where there is none or more than one
-/// queue pair takes part.
+/// Returns the exchange whose requests go to `responder`, or `None` unless exactly one QP pair
+/// takes part.
 fn dialogue(packets: &[Recorded], responder: IpAddr) -> Option<Dialogue<'_>> {
     let (mut requests, mut responses) = (Vec::new(), Vec::new());
     for packet in packets {
@@ -247,7 +253,7 @@ impl Dialogue<'_> {
         let len = |p: &Recorded| u32::try_from(p.packet().payload().len()).unwrap();
         match packets().find(|p| p.operation().is_first() || p.operation().is_middle()) {
             Some(full) => len(full),
-            // Nothing shows it: any that fits will do.
+            // No packet shows the path MTU. Any value that fits will do.
             None => packets()
                 .map(|p| len(p))
                 .max()
@@ -303,7 +309,7 @@ impl Dialogue<'_> {
         memory
     }
 
-    /// What rxe said, and what we say; in the form that is compared.
+    /// Returns rxe's responses and Rocade's responses as comparable text.
     fn replay(&self) -> (Vec<String>, Vec<String>) {
         let pmtu = self.pmtu();
         let memory = self.memory(pmtu);
@@ -316,7 +322,7 @@ impl Dialogue<'_> {
         );
         setup.attr.path_mtu = (pmtu / 128).ilog2();
         setup.attr.rq_psn = match answer.packet().headers().aeth {
-            // The first request is not the expected one: the NAK says which is.
+            // The first request does not have the expected PSN, which is in the NAK.
             Some(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence) => {
                 answer.psn().get()
             }
@@ -346,8 +352,9 @@ impl Dialogue<'_> {
             lkey: Lkey::new(1),
         };
         for (index, request) in self.requests.iter().enumerate() {
-            // In the captures with RNR NAKs, the receive comes after the last of them.
-            // Some, lest they run out: who has been told so is told of the next.
+            // In the captures with RNR NAKs, the receive was posted after the last of them. Several
+            // receives are posted, so that they do not run out. After an ACK with zero credits the
+            // responder would send an unsolicited ACK for the next receive.
             while index >= rnr_naks && qp.recv_queue_len() < RECEIVES {
                 qp.post_recv(Time::ZERO, 0, &[buffer]).unwrap();
             }
@@ -369,7 +376,8 @@ impl Dialogue<'_> {
     }
 }
 
-/// Linux' responder announces no receives, ours does.
+/// Replaces the credit count of an ACK by "no credits", because Linux's responder advertises none
+/// and Rocade's does.
 fn without_credits(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let aeth = Packet::parse(&bytes).unwrap().headers().aeth;
@@ -379,7 +387,7 @@ fn without_credits(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One line that the reader understands, and all bits.
+/// Returns a readable line with the packet's headers and all of its bytes.
 fn text(bytes: &[u8]) -> String {
     let mut bytes = bytes.to_vec();
     bytes[1] &= !0x40;

@@ -1,4 +1,4 @@
-//! UC and UD over a bad network, in virtual time; see `rocade_tests::sim::unreliable`.
+//! UC and UD over a bad network, in virtual time. See `rocade_tests::sim::unreliable`.
 
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::unreliable::{Plan, Report};

@@ -1,11 +1,11 @@
-//! Messages between the broker and its clients, as the other side may send them.
+//! Messages between the broker and its clients, with arbitrary contents.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use rocade_emulator::fuzzing::broker_messages;
 
-/// Bytes of the header: magic, version, kind, length.
+/// The length of the header: magic, version, kind, length.
 const HEADER_LEN: usize = 12;
 
 fuzz_target!(|input: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let fds = usize::from(fds % 20);
     broker_messages(input, fds);
-    // Behind a header that is right, whatever the input.
+    // The input with a correct header before it.
     let len = u32::try_from(HEADER_LEN + body.len()).unwrap_or(u32::MAX);
     let version = rocade_emulator::broker::PROTOCOL_VERSION.to_le_bytes();
     let kind = u16::from(kind).to_le_bytes();

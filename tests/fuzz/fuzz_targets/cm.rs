@@ -1,4 +1,5 @@
-//! A connection manager fed with arbitrary messages, while its owner does arbitrary things with what comes of them.
+//! A connection manager that receives arbitrary messages, while its owner issues arbitrary
+//! commands.
 
 #![no_main]
 
@@ -9,7 +10,7 @@ use rocade_wire::Guid;
 use rocade_wire::mad::{CmMessage, CommId, Mad, RejReason, Rep, ServiceId, SidrStatus};
 
 const SERVICE: u64 = 0x0106_1d2f;
-/// Connections of which the owner knows.
+/// The number of connections that the owner remembers.
 const KNOWN: usize = 16;
 
 fuzz_target!(|input: &[u8]| {
@@ -55,13 +56,10 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         while let Some(sent) = cm.poll_transmit() {
-            assert!(
-                Mad::parse(&sent.mad[..]).is_ok(),
-                "what is sent is a message"
-            );
+            assert!(Mad::parse(&sent.mad[..]).is_ok(), "a sent MAD parses");
         }
     }
-    // Whatever has happened, all ends.
+    // All state machines must end.
     let far = now.plus_ns(1 << 62);
     for id in known {
         cm.destroy(now, id);
@@ -75,7 +73,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A REP whose fields are 0.
+/// Returns a REP whose fields are 0.
 fn plain_rep() -> Rep {
     let mut mad = [0; Mad::LEN];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -86,7 +84,8 @@ fn plain_rep() -> Rep {
     }
 }
 
-/// A message whose fields are those bytes; `command` tells which, and that of a connection if there is one.
+/// Delivers a message with these bytes as fields. `command` selects the message, and `id` the
+/// connection.
 fn receive(cm: &mut Cm, now: Time, command: u8, id: Option<CommId>, fields: &[u8]) {
     let mut mad = [0; Mad::LEN];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);

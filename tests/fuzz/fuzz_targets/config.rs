@@ -1,7 +1,7 @@
 //! Configuration as users write it: files, variables, device specifications, fault rules.
 //!
-//! The first byte chooses the kind. What must hold: no panic, a message in words for everything that is refused, and
-//! what is printed is read back as the same.
+//! The first byte selects the kind. The parsers must not panic, must return an error text for
+//! everything they refuse, and must parse their own printed values to equal ones.
 
 #![no_main]
 
@@ -47,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What was understood is compared with a host without interfaces.
+/// Resolves the settings for a host without interfaces.
 fn resolve(settings: Result<Settings, ConfigError>) {
     let network = HostNetwork::default();
     let found = settings.and_then(|it| it.resolve(&network, &HostIdentity::fixed("fuzz")));

@@ -1,6 +1,7 @@
-//! An initiator and a target of dynamic connections, fed with arbitrary packets while the initiator works.
+//! A DC initiator and a DC target that receive arbitrary packets while the initiator works.
 //!
-//! What must hold: no panic, no write where the peer has no right, each work request ends once, and all end.
+//! There must be no panic and no write without access rights. Each work request completes exactly
+//! once.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use program::{Regions, Source, packet, send_wr};
-use rocade_transport::testing::{Fabric, Delivery, NodeId, TestMemory};
+use rocade_transport::testing::{Delivery, Fabric, NodeId, TestMemory};
 use rocade_transport::{DciStreams, SendOp};
 use rocade_wire::{DcHello, Packet, Qkey, Qpn, Service};
 
@@ -65,8 +66,13 @@ impl Run {
             3 => self.fabric.run_for(u64::from(source.byte()) << 16),
             4 => {
                 let lost = source.byte() & 1 == 1;
-                self.fabric
-                    .set_network(move |_| if lost { Delivery::Drop } else { Delivery::Deliver });
+                self.fabric.set_network(move |_| {
+                    if lost {
+                        Delivery::Drop
+                    } else {
+                        Delivery::Deliver
+                    }
+                });
             }
             command => self.packet(source, usize::from(command & 1)),
         }
@@ -157,19 +163,22 @@ impl Run {
         self.fabric.clear_trace();
         for (id, open) in [self.dci, self.dct].into_iter().zip(&mut self.open) {
             for completion in self.fabric.take_completions(id) {
-                assert!(open.remove(&completion.wr_id), "{completion:?} ends twice");
+                assert!(
+                    open.remove(&completion.wr_id),
+                    "{completion:?} completes twice"
+                );
             }
         }
     }
 
-    /// Without a peer all that was posted fails in the end.
+    /// Without a peer every outstanding request fails eventually.
     fn end(mut self) {
         self.fabric.set_network(|_| Delivery::Drop);
         self.fabric.run();
         self.settle();
         assert!(
             self.open[0].is_empty(),
-            "without an end: {:?}",
+            "requests without a completion: {:?}",
             self.open[0]
         );
         for (id, regions) in [self.dci, self.dct].into_iter().zip(&self.regions) {

@@ -1,4 +1,4 @@
-//! Bytes as they come to QP 1: parse, print, and write again.
+//! Bytes as they arrive at QP 1: parse, print, and write again.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use rocade_wire::mad::{CmMessage, IpCmHeader, Mad};
 
 fuzz_target!(|input: &[u8]| {
-    // Most inputs are short: what is missing is 0.
+    // Most inputs are short and are padded with zeros.
     let mut bytes = [0; Mad::LEN];
     let len = input.len().min(bytes.len());
     bytes[..len].copy_from_slice(&input[..len]);
@@ -15,9 +15,9 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     assert!(!mad.to_string().contains('\n'));
-    // What is written is what was read, and written again it stays the same.
+    // A written message parses to an equal one, which is written to the same bytes.
     let written = mad.to_bytes();
-    let again = Mad::parse(&written).expect("our own bytes");
+    let again = Mad::parse(&written).expect("written bytes parse");
     assert_eq!(again, mad);
     assert_eq!(again.to_bytes(), written);
     if let CmMessage::Req(req) = &mad.message

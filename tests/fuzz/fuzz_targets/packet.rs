@@ -1,7 +1,7 @@
-//! Bytes as they come from the network, through everything that `rocade-wire` does with them.
+//! Bytes as they arrive from the network, through all functions of `rocade-wire`.
 //!
-//! The input is a UDP payload when its first byte is even, else a datagram from its IP header on
-//! (the first byte itself is not part of it).
+//! The input is a UDP payload if its first byte is even, and otherwise a datagram from the IP
+//! header on. The first byte itself is not part of either.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Parse, print, and write again.
+/// Parses, prints, and writes again.
 fn packet(udp_payload: &[u8]) {
     let Ok(packet) = Packet::parse(udp_payload) else {
         return;
@@ -43,7 +43,7 @@ fn packet(udp_payload: &[u8]) {
     checksum(&packet);
 }
 
-/// Whatever the ICRC is, a verdict of "right" must be true, and our own must be found right.
+/// Checks that an ICRC that is accepted is correct, and that a computed ICRC is accepted.
 fn checksum(packet: &Packet<'_>) {
     let covered = packet.covered();
     let guess = u16::from_be_bytes([covered[9], covered[10]]);
@@ -89,7 +89,7 @@ fn datagram(bytes: &[u8]) {
         && covered.len() >= 12
         && datagram.is_roce()
         && datagram.dont_fragment
-        // A mapped address makes the flow IPv4, whatever carried it.
+        // A mapped address makes the flow IPv4, even if the datagram is IPv6.
         && datagram.src.to_canonical() == datagram.src
     {
         assert_eq!(whole, Some(flow.compute(datagram.ip_id, covered)));

@@ -1,9 +1,9 @@
-//! An RC queue pair fed with arbitrary packets and commands.
+//! An RC QP that receives arbitrary packets and commands.
 //!
 //! The input is a program: each byte that selects a command is followed by its operands. Packets
-//! are mostly valid and near the current sequence numbers, so that they get past the first
-//! checks. What must hold: no panic, no write where the peer or the device has no right, outputs
-//! within bounds, completions in posting order and exactly one per work request.
+//! are mostly valid and near the current PSNs, so that they pass the first checks. There must be no
+//! panic, no write without access rights, and no unbounded output. Every work request completes
+//! exactly once, in posting order.
 
 #![no_main]
 
@@ -16,16 +16,16 @@ use rocade_transport::{
     SendOp, SendWr, Sge, Time, TxBuffer,
 };
 use rocade_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, Feth, Gid, Headers, Ieth, ImmDt, Lkey, Msn,
-    Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, FastPathPacket, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, FastPathPacket, Feth, Gid, Headers, Ieth,
+    ImmDt, Lkey, Msn, Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, Syndrome,
 };
 
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const REGION_LEN: u32 = 6000;
 const PMTU: usize = 256;
-/// Packets that one drain may bring: a window of requests, and all READ responses that a batch
-/// of requests can ask for.
+/// The limit of packets that one call of `drain` may produce. It covers a window of requests, and all
+/// READ responses that a batch of requests can ask for.
 const MAX_PACKETS: usize = 8192;
 
 fuzz_target!(|input: &[u8]| {
@@ -37,7 +37,7 @@ fuzz_target!(|input: &[u8]| {
     run.end();
 });
 
-/// The rest of the input; zeros after its end.
+/// The rest of the input, followed by zeros.
 struct Source<'a>(&'a [u8]);
 
 impl Source<'_> {
@@ -57,7 +57,7 @@ impl Source<'_> {
         array
     }
 
-    /// Small numbers, and around the limits of 24 and 32 bits.
+    /// Returns a small number, or one around the limits of 24 and 32 bits.
     fn number(&mut self) -> u32 {
         match self.byte() {
             small @ 0..=0xdf => u32::from(small % 8),
@@ -76,14 +76,14 @@ struct Run {
     read_only: Region,
     foreign: Region,
     gone: Region,
-    /// The next PSN that a new request of the peer would have.
+    /// The PSN of the peer's next new request.
     peer_psn: Psn,
     sends: Queue,
     receives: Queue,
     tx: TxBuffer,
 }
 
-/// Work requests of one queue: ids count from 0.
+/// The work requests of one queue, whose ids count from 0.
 #[derive(Default)]
 struct Queue {
     posted: u64,
@@ -146,7 +146,7 @@ impl Run {
         };
         run.mem.deregister(&run.gone);
         if run.setup.attr.retry_cnt % 2 == 1 {
-            // Full payloads are left out, as in the engine.
+            // Full payloads are deferred, as in the engine.
             run.tx.defer_longer_than(PMTU - 1);
         }
         run
@@ -163,7 +163,7 @@ impl Run {
                 self.transmit_once(AckPlacement::Defer);
                 return;
             }
-            // Without taking outputs: a batch.
+            // Without flushing the outputs: a batch.
             7 | 8 => return self.packet(source),
             _ => self.packet(source),
         }
@@ -282,7 +282,7 @@ impl Run {
             assert_eq!(
                 (self.qp.state(), self.qp.query()),
                 before,
-                "nothing changes"
+                "a failed modify changes nothing"
             );
             return;
         }
@@ -356,7 +356,7 @@ impl Run {
             source.byte(),
         );
         if !is_response && bth.psn == self.peer_psn {
-            // As a peer that goes on, whether or not this one was taken.
+            // The peer continues, whether or not this packet was accepted.
             let len = headers.reth.map_or(0, |reth| reth.dma_len);
             let read = opcode.get() == 0x0c && len <= REGION_LEN;
             let psns = if read { len.div_ceil(256).max(1) } else { 1 };
@@ -424,24 +424,23 @@ impl Run {
         let meta = PacketMeta {
             source,
             destination: OWN,
-traffic_class: 0,
-hop_limit: 64,
-};
+            traffic_class: 0,
+            hop_limit: 64,
+        };
         let fast = FastPathPacket::parse(bytes);
-        let taken =
-            fast.is_some_and(|fast| self.qp.handle_fast(self.now, &meta, &fast, &self.mem));
+        let taken = fast.is_some_and(|fast| self.qp.handle_fast(self.now, &meta, &fast, &self.mem));
         if !taken {
             self.qp.handle_packet(self.now, &meta, &packet, &self.mem);
         }
     }
 
-    /// Whatever is transmitted is well formed; returns the number of packets.
+    /// Checks that every transmitted packet is well formed. Returns the number of packets.
     fn transmit_once(&mut self, acks: AckPlacement) -> usize {
         self.tx.clear();
         self.qp
             .poll_transmit(self.now, &self.mem, acks, &mut self.tx);
         for segment in self.tx.bytes().chunks(self.tx.segment_len().max(1)) {
-            let packet = Packet::parse(segment).expect("our own packet");
+            let packet = Packet::parse(segment).expect("a transmitted packet parses");
             assert!(packet.payload().len() <= PMTU);
             assert!(packet.headers().agrees_with_opcode());
         }
@@ -482,7 +481,7 @@ hop_limit: 64,
         );
     }
 
-    /// The flush completes everything, and protected memory is as it was.
+    /// Checks that the flush completes everything, and that protected memory is unchanged.
     fn end(mut self) {
         self.drain();
         let to_error = QpAttr {
@@ -502,7 +501,7 @@ hop_limit: 64,
         for region in [self.read_only, self.foreign, self.gone] {
             assert!(
                 self.mem.all(&region).iter().all(|byte| *byte == 0),
-                "written without right"
+                "a write without access rights"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Records in the ring of a link through shared memory, whose other end writes anything anywhere.
+//! Records in a ring of the shared-memory link, into which the other side writes arbitrary bytes.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! UC and UD queue pairs fed with arbitrary packets and commands.
+//! UC and UD QPs that receive arbitrary packets and commands.
 //!
-//! The first byte of the input chooses the service, the rest is a program. What must hold: no panic, no write where
-//! the peer has no right, no answer to anything, each work request ends once and all end when the queues are flushed.
+//! The first byte of the input selects the service, and the rest is a program. There must be no
+//! panic, no write without access rights, and no response. Each work request completes exactly
+//! once, at the latest when the queues are flushed.
 
 #![no_main]
 
@@ -31,10 +32,10 @@ fuzz_target!(|input: &[u8]| {
 struct Run {
     pair: Pair,
     is_ud: bool,
-    /// A sends, and B receives.
+    /// The memory regions of A, which sends, and of B, which receives.
     regions: [Regions; 2],
     psn: u32,
-    /// Work requests that have not ended: A's sends, B's receives.
+    /// The outstanding work requests: A's sends, B's receives.
     open: [BTreeSet<u64>; 2],
     next: u64,
 }
@@ -66,8 +67,13 @@ impl Run {
             2 => self.pair.run_for(source.word().into()),
             3 => {
                 let lost = source.byte() & 1 == 1;
-                self.pair
-                    .set_network(move |_| if lost { Delivery::Drop } else { Delivery::Deliver });
+                self.pair.set_network(move |_| {
+                    if lost {
+                        Delivery::Drop
+                    } else {
+                        Delivery::Deliver
+                    }
+                });
             }
             _ => self.packet(source),
         }
@@ -128,11 +134,14 @@ impl Run {
         self.pair.drain_both();
         for (side, open) in Side::BOTH.into_iter().zip(&mut self.open) {
             for completion in self.pair.take_completions(side) {
-                assert!(open.remove(&completion.wr_id), "{completion:?} ends twice");
+                assert!(
+                    open.remove(&completion.wr_id),
+                    "{completion:?} completes twice"
+                );
             }
         }
         let sent = self.pair.node(Side::B).qp.counters().tx_packets;
-        assert_eq!(sent, 0, "nothing is answered");
+        assert_eq!(sent, 0, "the responder sends nothing");
         if self.pair.node(Side::A).qp.state() == QpState::Sqe {
             let none = QpAttr::default();
             self.pair
@@ -152,14 +161,17 @@ impl Run {
         self.pair.drain_both();
         for (side, open) in Side::BOTH.into_iter().zip(&mut self.open) {
             for completion in self.pair.take_completions(side) {
-                assert!(open.remove(&completion.wr_id), "{completion:?} ends twice");
+                assert!(
+                    open.remove(&completion.wr_id),
+                    "{completion:?} completes twice"
+                );
                 let is_over = matches!(
                     completion.status,
                     WcStatus::Success | WcStatus::WrFlushErr | WcStatus::LocProtErr
                 );
                 assert!(is_over, "{completion:?}");
             }
-            assert!(open.is_empty(), "without an end: {open:?}");
+            assert!(open.is_empty(), "requests without a completion: {open:?}");
             assert_eq!(self.pair.node(side).qp.next_timeout(), None);
         }
         for (side, regions) in Side::BOTH.into_iter().zip(&self.regions) {

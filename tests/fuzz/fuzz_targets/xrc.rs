@@ -1,7 +1,8 @@
-//! An XRC target fed with arbitrary packets that name two shared receive queues, or none.
+//! An XRC target that receives arbitrary packets, which name one of two shared receive queues, or
+//! none.
 //!
-//! What must hold: no panic, no write outside of the domain of the queue that is named, bounded output, each receive
-//! ends once.
+//! There must be no panic, no write outside of the protection domain of the named queue, and no
+//! unbounded output. Each receive completes exactly once.
 
 #![no_main]
 
@@ -24,7 +25,7 @@ const ROOM: u32 = 8;
 fuzz_target!(|input: &[u8]| {
     let mut source = Source(input);
     let domain = Arc::new(TestDomain::default());
-    // One queue has the domain of the good region, the other one that of none.
+    // One queue has the protection domain of the good region, the other one an unused one.
     let srqs = [TestMemory::PD, PdTag(77)].map(|pd| Arc::new(TestSrq::new(pd, ROOM)));
     domain.set(TestDomain::FIRST, Some(&srqs[0]));
     domain.set(OTHER, Some(&srqs[1]));
@@ -87,7 +88,7 @@ fuzz_target!(|input: &[u8]| {
         pair.modify(Side::B, QpState::Err, QpAttrMask::empty(), &none);
     }
     settle(&mut pair, &mut open);
-    // What nobody has taken is still in its queue.
+    // The receives that no message has consumed are still in their queue.
     let queued: usize = srqs.iter().map(|srq| srq.with(|srq| srq.queued())).sum();
     assert_eq!(open.len(), queued);
     regions.assert_untouched(&pair.node(Side::B).mem);
@@ -96,6 +97,9 @@ fuzz_target!(|input: &[u8]| {
 fn settle(pair: &mut Pair, open: &mut BTreeSet<u64>) {
     pair.drain_both();
     for completion in pair.take_completions(Side::B) {
-        assert!(open.remove(&completion.wr_id), "{completion:?} ends twice");
+        assert!(
+            open.remove(&completion.wr_id),
+            "{completion:?} completes twice"
+        );
     }
 }

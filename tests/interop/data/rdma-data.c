@@ -1,11 +1,11 @@
 /*
- * Looks at every byte that WRITE, READ and atomics move, which perftest does not; through memory windows too, whose keys
- * either side makes invalid.
+ * Verifies every byte of WRITE, READ and atomics, which perftest does not, also through memory windows that either side
+ * invalidates.
  *
  *	rdma-data requests|requests-part|stores|responds DEVICE GID_INDEX PORT [HOST]
  *
- * With HOST it connects to the other side by TCP, else it waits for it. The requester asks the responder over TCP to
- * fill its buffer or to look at it, and posts the RDMA operations in between.
+ * With HOST it connects to the other side by TCP, otherwise it waits for a connection. The requester tells the responder
+ * over TCP to fill or to verify its buffer, and posts the RDMA operations in between.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -21,7 +21,7 @@
 
 enum { BUFFER = (1 << 20) + (1 << 16), COUNTER = 64, IDLE = 0xee, RD_ATOMIC = 4 };
 
-/* How to reach one side. */
+/* The connection data of one side. */
 struct peer {
 	uint64_t addr;
 	uint32_t rkey, qpn, psn;
@@ -30,7 +30,7 @@ struct peer {
 
 enum what { CLEAR, FILL, CHECK, SET, GET, LEND, TAKE, RETURNED, END };
 
-/* An order to the responder; it answers with the same structure. */
+/* An order to the responder, which replies with the same structure. */
 struct order {
 	uint32_t what, seed;
 	uint64_t offset, len, value;
@@ -39,12 +39,12 @@ struct order {
 static struct ibv_context *context;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
-/* Of the role "stores" alone, whose requests ibv_post_send() does not have. */
+/* For the role "stores" only, whose requests ibv_post_send() does not support. */
 static struct ibv_qp_ex *builder;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *buffer;
-/* What a key of ours opens: parts of the buffer, one behind the other. Here the whole of it. */
+/* The memory behind this side's key: equally spaced parts of the buffer. In this program it is the whole buffer. */
 static struct {
 	uint64_t addr, first, width, stride, len;
 	uint32_t lkey, rkey;
@@ -52,7 +52,7 @@ static struct {
 static uint8_t inbox[16];
 static struct ibv_mr *inbox_mr;
 static struct peer theirs;
-/* What opens their memory: the region's key, or that of a window. */
+/* The key of the peer's memory: of its region, or of a window. */
 static uint32_t key;
 static int stream;
 static unsigned long operations, bytes;
@@ -74,7 +74,7 @@ static void *need(void *p, const char *what)
 	return p;
 }
 
-/* The byte at a place of the buffer: no two seeds and no two places look alike for long. */
+/* The byte at an offset behind the key, which differs between seeds and between offsets. */
 static uint8_t pattern(uint32_t seed, uint64_t at)
 {
 	uint64_t x = (at / 8 + 1) * 0x9e3779b97f4a7c15u ^ (seed + 1) * 0xd1342543de82ef95u;
@@ -83,13 +83,13 @@ static uint8_t pattern(uint32_t seed, uint64_t at)
 	return x >> at % 8 * 8;
 }
 
-/* Where in the buffer a byte is that the key opens. */
+/* Converts an offset behind the key to an offset in the buffer. */
 static uint64_t place(uint64_t at)
 {
 	return opened.first + at / opened.width * opened.stride + at % opened.width;
 }
 
-/* One range of what the key opens holds the pattern, and nothing else does. */
+/* Checks that the buffer contains the pattern in one range behind the key, and nothing elsewhere. */
 static void check(const char *what, uint32_t seed, uint64_t offset, uint64_t len)
 {
 	static uint8_t expected[BUFFER];
@@ -223,11 +223,11 @@ static void connect_qp(int gid_index)
 	memcpy(&rtr.ah_attr.grh.dgid, theirs.gid, 16);
 	modify(rtr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 			    IBV_QP_MIN_RNR_TIMER);
-	/* Either side may be an emulated processor. */
+	/* A long ACK timeout, because either side may run on an emulated CPU. */
 	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
 				     .sq_psn = ours.psn, .max_rd_atomic = RD_ATOMIC },
 	       IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-	/* Both are ready. */
+	/* Wait until both sides are ready. */
 	char ready = 1;
 	put(&ready, 1);
 	get(&ready, 1);
@@ -263,7 +263,7 @@ static struct ibv_send_wr at(uint64_t offset)
 	return (struct ibv_send_wr){ .wr.rdma = { .remote_addr = theirs.addr + offset, .rkey = key } };
 }
 
-/* The data that the requester writes lies where it is to arrive, so one pattern describes both. */
+/* The data has the same offset on both sides, so one pattern describes both buffers. */
 static void write_and_read(uint32_t seed, uint64_t offset, uint32_t len)
 {
 	ask((struct order){ .what = CLEAR });
@@ -301,7 +301,7 @@ static void atomics(void)
 			post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, atomic(number, 0));
 			value += number;
 		} else {
-			/* Every other comparison fails. */
+			/* Half of the comparisons fail. */
 			int hit = i % 3 == 1;
 			post(IBV_WR_ATOMIC_CMP_AND_SWP, 0, 8, atomic(hit ? value : ~value, number));
 			value = hit ? number : value;
@@ -311,7 +311,7 @@ static void atomics(void)
 		expect_value(i % 3 ? "compare and swap" : "fetch and add", result, original);
 		expect_value("counter", ask((struct order){ .what = GET }).value, value);
 	}
-	/* Many at a time: each executes once, in order. */
+	/* Several outstanding atomics: each executes once, in order. */
 	for (int i = 0; i < 16; i++)
 		post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8 * i, 8, atomic(1, 0));
 	wait_for(16);
@@ -322,7 +322,7 @@ static void atomics(void)
 	expect_value("counter", ask((struct order){ .what = GET }).value, value + 16);
 }
 
-/* Some of their memory, lent for a message and read back; the key is taken back by either side. */
+/* Writes and reads through memory windows of the peer, which either side invalidates. */
 static void windows(void)
 {
 	static const struct { uint64_t offset; uint32_t len; } parts[] = {
@@ -355,7 +355,7 @@ static void store(uint64_t offset, uint64_t value)
 	bytes += sizeof value;
 }
 
-/* Each ATOMIC WRITE stores its 8 bytes, in its turn among other requests. */
+/* Checks that each ATOMIC WRITE stores its 8 bytes, in order with other requests. */
 static void stores(void)
 {
 	uint64_t value = 0x0123456789abcdefu, result;
@@ -364,12 +364,12 @@ static void stores(void)
 		wait_for(1);
 		expect_value("stored", ask((struct order){ .what = GET }).value, value);
 	}
-	/* Many at a time, the last one wins. */
+	/* Several outstanding requests: the last value remains. */
 	for (int i = 1; i <= 16; i++)
 		store(COUNTER, value + i);
 	wait_for(16);
 	expect_value("stored last", ask((struct order){ .what = GET }).value, value + 16);
-	/* An atomic behind it finds what it stored. */
+	/* A subsequent atomic reads the stored value. */
 	store(COUNTER, value);
 	ibv_wr_start(builder);
 	builder->wr_flags = IBV_SEND_SIGNALED;
@@ -397,7 +397,7 @@ static void request(void)
 	ask((struct order){ .what = END });
 }
 
-/* The first 16 KiB alone: all that a key of rdma-matrix opens. */
+/* Uses the first 16 KiB only, which is the length of rdma-matrix's key. */
 static void request_part(void)
 {
 	static const uint32_t lengths[] = { 1, 15, 16, 17, 1024, 4097 };
@@ -430,7 +430,7 @@ static void lend(struct order *order)
 	post_local(wr);
 }
 
-/* The key has come back with a message. */
+/* Checks the completion of a SEND with Invalidate. */
 static void returned(const struct order *order)
 {
 	struct ibv_wc wc = { 0 };
@@ -439,7 +439,7 @@ static void returned(const struct order *order)
 		;
 	if (n < 0 || wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_RECV || wc.byte_len != sizeof inbox)
 		fail("receive: status %d, opcode %d, %d bytes", wc.status, wc.opcode, wc.byte_len);
-	/* rxe passes on the kernel's own number of that flag. */
+	/* rxe returns the kernel's value of this flag. */
 	const int with_invalidate_of_the_kernel = 1 << 2;
 	if (!(wc.wc_flags & (IBV_WC_WITH_INV | with_invalidate_of_the_kernel)) || wc.invalidated_rkey != order->value)
 		fail("flags %x, key %08x instead of %08x", wc.wc_flags, wc.invalidated_rkey, (int)order->value);
@@ -447,7 +447,7 @@ static void returned(const struct order *order)
 
 static void post_receive(void)
 {
-	/* Behind what the other side looks at. */
+	/* A separate buffer, which the other side does not verify. */
 	struct ibv_sge sge = { .addr = (uintptr_t)inbox, .length = sizeof inbox, .lkey = inbox_mr->lkey };
 	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
 	errno = ibv_post_recv(qp, &wr, &bad);

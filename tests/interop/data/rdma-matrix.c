@@ -1,11 +1,12 @@
 /*
- * A matrix of ours, some columns of which are one memory key (UMR), and a peer that knows nothing of that: WRITEs gather the columns into
- * its memory, READs scatter over them, and so does what the peer does by the key. Every byte is looked at.
+ * A matrix, some columns of which form one memory key (UMR), and a peer without UMR. WRITEs gather the
+ * columns into the peer's memory, and READs scatter its data over them. The peer does the reverse with
+ * the key. Every byte is verified.
  *
  *	rdma-matrix requests|responds|masked DEVICE GID_INDEX PORT [HOST]
  *
- * The other side is rdma-data, as responder or, of the responder here, as `requests-part`. With `masked` a masked atomic is
- * tried, which a plain peer must not get to see.
+ * The other side is rdma-data: `responds` for the requester here, `requests-part` for the responder here.
+ * With `masked` this program posts a masked atomic, which must not be sent to a peer without vendor opcodes.
  */
 #define main rdma_data
 #include "rdma-data.c"
@@ -13,13 +14,13 @@
 
 #include <infiniband/verbs_exp.h>
 
-/* Rows of 1 KiB, of which 16 bytes from byte 48 on belong to the key. */
+/* Rows of 1 KiB, of each of which 16 bytes from byte 48 on belong to the key. */
 enum { ROWS = 1024, ROW = 1024, COLUMN = 48, WIDTH = 16, KEY_LEN = ROWS * WIDTH };
 #define KEY_BASE 0x7000000000ull
 
 static struct ibv_mr *matrix;
 
-/* Makes the queue pair, which may change keys and has masked atomics, and the key, which a work request fills later. */
+/* Creates a QP with UMR and masked atomics, and the key, which a work request fills later. */
 static void make_matrix_qp(void)
 {
 	struct ibv_exp_qp_init_attr init = {
@@ -83,7 +84,7 @@ static void request_matrix(void)
 	ask((struct order){ .what = END });
 }
 
-/* The peer does not answer the question whether it knows masked atomics, and gets none. */
+/* The peer does not answer the probe for vendor opcodes, so Rocade must not send the masked atomic. */
 static void try_masked(void)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = 8, .lkey = mr->lkey };
@@ -102,7 +103,7 @@ static void try_masked(void)
 	if (wc.status != IBV_WC_RETRY_EXC_ERR)
 		fail("a masked atomic to a plain peer: %s", ibv_wc_status_str(wc.status));
 	operations++;
-	/* Nothing was written there. */
+	/* The peer's memory is unchanged. */
 	ask((struct order){ .what = CHECK });
 	ask((struct order){ .what = END });
 }

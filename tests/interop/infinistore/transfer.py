@@ -1,4 +1,4 @@
-"""Puts a mebibyte into InfiniStore, a store of key-value caches, and takes it out again, both by RDMA.
+"""Writes 1 MiB to InfiniStore, a store of key-value caches, and reads it back, both by RDMA.
 
 usage: transfer.py server DEVICE PORT
        transfer.py client DEVICE PORT HOST

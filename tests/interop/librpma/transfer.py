@@ -1,7 +1,7 @@
-"""Writes, flushes and reads the memory of another process through librpma, and compares it.
+"""Writes, flushes and reads the memory of another process through librpma, and verifies the data.
 
 usage: transfer.py server|client ADDRESS PORT
-Needs no compiler: the functions of librpma.so.0 are called by ctypes.
+The functions of librpma.so.0 are called by ctypes, so that no compiler is needed.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def call(name, *arguments):
 
 
 def made(name, *arguments):
-    """What a function makes and gives by its last argument."""
+    """Returns the object that a function returns through its last argument."""
     handle = c_void_p()
     call(name, *arguments, byref(handle))
     return handle

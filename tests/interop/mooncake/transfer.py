@@ -1,10 +1,10 @@
-"""Moves a mebibyte with Mooncake's transfer engine, and checks every byte.
+"""Transfers 1 MiB with Mooncake's transfer engine, and verifies every byte.
 
 usage: transfer.py target HOST DEVICE                      (first; prints HOST:PORT and an address)
        transfer.py initiator HOST DEVICE HOST:PORT ADDRESS
 
-HOST is the address by which a side is known to the other. The target ends when its standard input does, after
-checking what the initiator has written.
+HOST is the address by which the other side reaches this one. The target verifies the initiator's data when its
+standard input is closed, and then ends.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ LENGTH = 1 << 20
 
 
 def pattern(seed):
-    """Different at every place, whatever the alignment of an error."""
+    """Returns bytes that reveal a displacement of any length."""
     return bytes((i * 7 + (i >> 8) * 13 + seed) & 255 for i in range(LENGTH))
 
 

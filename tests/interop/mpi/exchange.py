@@ -1,6 +1,6 @@
-"""Moves data between the ranks of an MPI job in every way that libraries have a transport for, and compares it all.
+"""Exchanges messages, collectives and one-sided operations between the ranks of an MPI job, and verifies all data.
 
-Started by mpirun on every rank. Needs mpi4py; no numpy.
+mpirun starts it on every rank. It needs mpi4py, but not numpy.
 """
 
 import array
@@ -12,7 +12,7 @@ SIZES = [0, 1, 7, 64, 1000, 4096, 8193, 65536, 300_001, 1 << 20]
 
 
 def pattern(rank, size):
-    """Bytes that depend on the sender and on the place."""
+    """Returns bytes that depend on the sender and the offset."""
     unit = bytes((rank * 37 + place * 11) % 251 for place in range(251))
     return (unit * (size // 251 + 1))[:size]
 
@@ -24,7 +24,7 @@ def expect(what, got, wanted):
 
 
 def messages(comm):
-    """Around the ring, eagerly and by rendezvous, expected and unexpected."""
+    """Sends messages around the ring: eager and rendezvous, expected and unexpected."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for size in SIZES:
         got, data = bytearray(size), pattern(comm.rank, size)
@@ -50,7 +50,7 @@ def collectives(comm):
 
 
 def windows(comm):
-    """One-sided: put, get, and atomic sums."""
+    """Tests one-sided operations: put, get, and atomic sums."""
     room = 100_000
     window = MPI.Win.Allocate(room + 8, 1, comm=comm)
     memory = window.tomemory()

@@ -1,8 +1,8 @@
-"""Two NIXL agents in two processes: WRITE and READ over UCX, each compared.
+"""Two NIXL agents in two processes: WRITE and READ over UCX, both verified.
 
 usage: transfer.py target|initiator PORT TRANSPORTS
-  PORT        of the TCP connection through which the two find each other
-  TRANSPORTS  for UCX (UCX_TLS); without TCP among them, data that arrives came by RDMA
+  PORT        the port of the TCP connection for metadata
+  TRANSPORTS  the value of UCX_TLS, without tcp, so that all data is sent by RDMA
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Puts, gets and counts in the symmetric memory of an OpenSHMEM job, and compares it all.
+"""Tests puts, gets and atomics in the symmetric memory of an OpenSHMEM job.
 
 usage: exchange.py LIBRARY
-Started by oshrun on every processing element. Needs no compiler: LIBRARY is Open MPI's liboshmem.so.
+oshrun starts it on every processing element. LIBRARY is Open MPI's liboshmem.so, called by ctypes.
 """
 
 import ctypes

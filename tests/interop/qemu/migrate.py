@@ -1,7 +1,7 @@
 """Migrates a guest from one QEMU to another by RDMA, and compares its memory.
 
 usage: migrate.py DIRECTORY ADDRESS PORT
-The guest has no system: both QEMUs hold its processor, and the source fills memory from a file.
+The guest has no operating system: both QEMUs keep its CPU stopped, and the source loads memory from a file.
 """
 
 import json
@@ -18,7 +18,7 @@ START, SIZE = 16 << 20, 8 << 20
 
 
 class Machine:
-    """A QEMU whose processor does not run, with its monitor."""
+    """A QEMU with a stopped CPU, and its monitor."""
 
     def __init__(self, name, *options):
         self.name = name

@@ -32,7 +32,7 @@ def recv_exactly(sock, n):
 
 
 def connect(ns, port):
-    """A connection to the agent: made inside the namespace, by a thread that enters it for good."""
+    """Connects to the agent from inside the namespace, in a thread that enters it."""
     result = []
 
     def work():
@@ -62,14 +62,14 @@ def write_to(stream):
 def run(ns, port, argv, out=None, err=None, timeout=None):
     """Runs argv in the guest; out and err take bytes. Returns the exit status, 124 after `timeout` seconds.
 
-    Raises OSError or EOFError where the guest does not answer (any more)."""
+    Raises OSError or EOFError if the guest does not answer."""
     out, err = out or write_to(sys.stdout), err or write_to(sys.stderr)
     s = connect(ns, port)
     strings = [b'/root'] + [os.fsencode(a) for a in argv]
     s.sendall(b'RXV1' + struct.pack('<II', 0, len(strings)) +
               b''.join(struct.pack('<I', len(x)) + x for x in strings))
     put(s, 1)
-    # One stage per expiry: ask the command to end, then make it.
+    # One signal per expiry.
     stages = [signal.SIGTERM, signal.SIGKILL]
     end = time.monotonic() + timeout if timeout else None
     try:
@@ -91,7 +91,7 @@ def run(ns, port, argv, out=None, err=None, timeout=None):
 
 
 def output(ns, port, command, timeout=60):
-    """Status and merged output of a shell command line."""
+    """Returns status and merged output of a shell command line."""
     got = []
     rc = run(ns, port, ['sh', '-c', command], out=got.append, err=got.append, timeout=timeout)
     return rc, b''.join(got).decode(errors='replace')

@@ -1,7 +1,7 @@
-"""What the verbs library says of the devices, and what the files say: the same?
+"""Checks that the files of the sysfs view agree with the verbs library.
 
-usage: check.py DEVICE...   (the names that have to be there, and no others)
-Prints "the view agrees" at the end; an assertion tells what does not.
+usage: check.py DEVICE...   (the names of all devices)
+Prints "the view agrees" at the end. A failed assertion names the difference.
 """
 
 import ctypes
@@ -155,11 +155,11 @@ def main():
     same(verbs.ibv_get_sysfs_path(), b"/sys", "ibv_get_sysfs_path")
     for index in range(count.value):
         check_device(devices[index].contents)
-    # What has nothing to do with us is as it was.
+    # Other device files are unchanged.
     for path in ("/dev/null", "/dev/zero", "/dev/urandom"):
         assert stat.S_ISCHR(os.lstat(path).st_mode), path
     os.close(os.open("/dev/null", os.O_RDWR))
-    # Out of the view by way of its directories, and into it.
+    # Relative paths out of the view, and into it.
     same(os.stat("/dev/infiniband/../null").st_rdev, os.stat("/dev/null").st_rdev, "../null")
     same(sorted(os.listdir("/sys/class/infiniband/../net")), sorted(os.listdir("/sys/class/net")), "../net")
     same(sorted(os.listdir("/sys/class/net/../infiniband")), sorted(names), "../infiniband")

@@ -1,4 +1,4 @@
-//! Child processes: a line of output at a time, bounded waits, ended with their owner.
+//! Child processes with line-wise output and bounded waits, killed on drop.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Why there is no figure: a text for the reader of the table.
+/// The reason why there is no figure, a text for the reader of the table.
 pub(crate) type Failure = String;
 
 /// A running program. Dropping it kills it.
@@ -20,7 +20,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts a command; its standard output is read line by line, its standard error goes where `stderr` says.
+    /// Starts a command whose standard output is read line by line and whose standard error goes to
+    /// `stderr`.
     pub(crate) fn start(mut command: Command, stderr: Stdio) -> Result<Self, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
         let mut child = command
@@ -31,7 +32,7 @@ impl Peer {
             .map_err(|error| format!("cannot run {name}: {error}"))?;
         let (sender, lines) = channel();
         if let Some(stdout) = child.stdout.take() {
-            // Ends with the child's output.
+            // The thread ends with the child's output.
             thread::spawn(move || {
                 for line in BufReader::new(stdout).lines() {
                     let Ok(line) = line else { break };
@@ -44,19 +45,19 @@ impl Peer {
         Ok(Self { name, child, lines })
     }
 
-    /// This program again, as one part of a measurement.
+    /// Starts this program as one process of a measurement.
     pub(crate) fn part(words: &[&str]) -> Result<Self, Failure> {
         let mut command = part_command()?;
         command.args(words);
         Self::start(command, Stdio::inherit())
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its next line of output.
+    /// Returns the next line of output.
     pub(crate) fn line(&self, limit: Duration) -> Result<String, Failure> {
         self.lines.recv_timeout(limit).map_err(|error| {
             let what = match error {
@@ -67,7 +68,7 @@ impl Peer {
         })
     }
 
-    /// Its next line of output as a value.
+    /// Returns the next line of output, parsed.
     pub(crate) fn value<T: std::str::FromStr>(&self, limit: Duration) -> Result<T, Failure> {
         let line = self.line(limit)?;
         line.trim()
@@ -75,13 +76,14 @@ impl Peer {
             .map_err(|_| format!("{} says {line:?}", self.name))
     }
 
-    /// Gives it a line of input.
+    /// Writes a line to the child's standard input.
     pub(crate) fn say(&mut self, line: &str) -> Result<(), Failure> {
         let stdin = self.child.stdin.as_mut().ok_or("no standard input")?;
         writeln!(stdin, "{line}").map_err(|error| format!("{}: {error}", self.name))
     }
 
-    /// Waits for its end and gives the rest of its output; fails where its exit status is not 0.
+    /// Waits for the end of the child and returns the rest of its output. Fails if the exit status
+    /// is not 0.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String, Failure> {
         drop(self.child.stdin.take());
         let end = Instant::now() + limit;
@@ -105,7 +107,7 @@ impl Peer {
                 }
             }
         }
-        // Its output is closed: it ends now, or has ended.
+        // The output is closed, so the child has ended or ends now.
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -132,13 +134,13 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail where it has ended and was waited for.
+        // Both calls fail if the child has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command that runs this program as one part of a measurement.
+/// Returns a command that runs this program as one process of a measurement.
 pub(crate) fn part_command() -> Result<Command, Failure> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);

@@ -1,8 +1,9 @@
-//! How far apart the two processors are.
+//! The distance between the two processors.
 //!
-//! Every figure here is of two programs that exchange data, so it depends on whether their processors share a cache. A
-//! virtual machine's processors are moved about by its host, and may share one this minute and none the next. Hence it
-//! is measured, before and after every figure: two threads, one on each processor, pass a cache line to and fro.
+//! Every figure here comes from two programs that exchange data, so it depends on whether their
+//! processors share a cache. The host of a virtual machine may move its processors between caches
+//! at any time. The distance is therefore measured before and after every figure: two threads, one
+//! on each processor, pass a cache line back and forth.
 
 use std::{
     fmt,
@@ -16,31 +17,33 @@ use crate::{
     sys,
 };
 
-/// A cache line that takes longer to the other processor has not come through a shared cache.
+/// A cache line that takes longer than this to the other processor has not come through a shared
+/// cache.
 const SHARED_NS: f64 = 80.0;
-/// Two distances that differ by less than this factor are the same one.
+/// Two distances that differ by less than this factor count as equal.
 const SAME: f64 = 2.0;
-/// The line makes so many round trips at a time, so many times.
+/// The number of round trips per batch, and the number of batches.
 const TRIPS: u64 = 500;
 const BATCHES: usize = 100;
 
-/// How long a cache line takes from one processor to the other one.
+/// The time that a cache line takes from one processor to the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Distance {
     nanos: f64,
 }
 
-/// What both threads write: nothing else is on its cache lines.
+/// The value that both threads write, alone on its cache lines.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
 impl Distance {
-    /// Measures it; `None` where there are no two processors.
+    /// Measures the distance. Returns `None` if there are not two processors.
     pub(crate) fn measure() -> Option<Self> {
         let [here, there] = processors()?;
         let (line, done) = (Line(AtomicU64::new(0)), AtomicBool::new(false));
         let mut batches = thread::scope(|scope| {
-            // Wherever it runs it answers, else the other thread would wait for ever.
+            // This thread responds even if pinning failed, because the other thread would otherwise
+            // wait forever.
             let there = scope.spawn(|| {
                 let pinned = sys::pin(there);
                 return_line(&line.0, &done);
@@ -56,7 +59,7 @@ impl Distance {
             there.join().ok()?.ok().and(batches)
         })?;
         batches.sort_by(f64::total_cmp);
-        // What else runs on the processors makes some batches slow, but none fast.
+        // Other programs make some batches slow, but none fast.
         let nanos = *batches.get(BATCHES / 10)?;
         Some(Self { nanos })
     }
@@ -66,12 +69,12 @@ impl Distance {
         Self { nanos }
     }
 
-    /// Whether the processors share a cache.
+    /// Returns true if the processors share a cache.
     pub(crate) fn is_near(self) -> bool {
         self.nanos < SHARED_NS
     }
 
-    /// Whether both were measured with the processors at the same places.
+    /// Returns true if the processors were placed equally in both measurements.
     pub(crate) fn is_like(self, other: Self) -> bool {
         self.nanos < SAME * other.nanos && other.nanos < SAME * self.nanos
     }
@@ -84,12 +87,12 @@ impl fmt::Display for Distance {
     }
 }
 
-/// The two processors between which it is measured: the first that this program may use.
+/// Returns the two processors of the measurement: the first ones that this program may use.
 pub(crate) fn processors() -> Option<[usize; 2]> {
     sys::processors().first_chunk().copied()
 }
 
-/// What to say before anything is measured.
+/// Returns a description of the processors and their distance.
 pub(crate) fn introduction() -> String {
     let (Some([here, there]), Some(distance)) = (processors(), Distance::measure()) else {
         return "one processor".to_owned();
@@ -104,7 +107,7 @@ pub(crate) fn introduction() -> String {
     text
 }
 
-/// Nanoseconds one way, per batch.
+/// Returns the nanoseconds for one direction, per batch.
 fn time_batches(line: &AtomicU64) -> Vec<f64> {
     let mut value = 0;
     let batch = |_| {
@@ -119,7 +122,7 @@ fn time_batches(line: &AtomicU64) -> Vec<f64> {
     (0..BATCHES).map(batch).collect()
 }
 
-/// Makes every odd number even.
+/// Increments every odd value, until `done` is set.
 fn return_line(line: &AtomicU64, done: &AtomicBool) {
     loop {
         let mut value = 0;
@@ -134,7 +137,7 @@ fn return_line(line: &AtomicU64, done: &AtomicBool) {
     }
 }
 
-/// Without the pause of `spin_loop`, which can be longer than what is measured.
+/// Spins without the pause of `spin_loop`, which can be longer than the measured time.
 fn spin_until(mut condition: impl FnMut() -> bool) {
     while !condition() {}
 }

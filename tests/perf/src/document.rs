@@ -1,13 +1,13 @@
-//! Puts results into `docs/performance.md`: only what is between its marks changes.
+//! Writes results between the marks in `docs/performance.md`.
 
 use std::{fs, process::Command, thread};
 
 use crate::{child::Failure, distance, rig};
 
-/// Where the results are kept.
+/// The document with the results.
 const FILE: &str = "docs/performance.md";
 
-/// Replaces the block `name` by `text`.
+/// Replaces the contents of the block `name` by `text`.
 pub(crate) fn replace(name: &str, text: &str) -> Result<(), Failure> {
     let path = rig::root().join(FILE);
     let error = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -16,7 +16,7 @@ pub(crate) fn replace(name: &str, text: &str) -> Result<(), Failure> {
     fs::write(&path, new).map_err(|e| error(&e))
 }
 
-/// Writes a plot next to the document.
+/// Writes a plot into the directory of the document.
 pub(crate) fn write_plot(name: &str, svg: &str) -> Result<(), Failure> {
     let path = rig::root().join("docs").join(name);
     fs::write(&path, svg).map_err(|error| format!("{}: {error}", path.display()))
@@ -32,7 +32,8 @@ fn replaced(old: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{head}{begin}\n{}\n{end}{tail}", text.trim_end()))
 }
 
-/// When and where this run was: date, processor, cores and how far apart they are, memory, kernel, command line.
+/// Returns the circumstances of this run: date, processor, cores and their distance, memory,
+/// kernel, command line.
 pub(crate) fn circumstances() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output();

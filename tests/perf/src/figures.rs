@@ -1,8 +1,8 @@
-//! Numbers: units, medians, bounds.
+//! Numbers with their units, medians and bounds.
 
 use std::fmt;
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// 10^9 bits of payload per second.
@@ -11,7 +11,7 @@ pub(crate) enum Unit {
     Mps,
     /// 10^3 connections, binds and the like per second.
     Kps,
-    /// Microseconds; half of a round trip, where it is not said otherwise.
+    /// Microseconds, for half of a round trip unless stated otherwise.
     Micros,
     /// 1024 bytes.
     Kib,
@@ -29,17 +29,17 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What is asked of a ratio, or of the figure itself where there is no floor.
+/// The bound on a ratio, or on the figure itself if there is no floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// Only reported.
+    /// The figure is only reported.
     None,
 }
 
 impl Bound {
-    /// Whether `value` is good enough; `None` where nothing is asked.
+    /// Returns whether `value` is within the bound, or `None` if there is no bound.
     pub(crate) fn holds(self, value: f64) -> Option<bool> {
         match self {
             Self::AtLeast(least) => Some(value >= least),
@@ -64,7 +64,7 @@ impl fmt::Display for Bound {
 pub(crate) struct Runs(pub(crate) Vec<f64>);
 
 impl Runs {
-    /// The median; `None` without a run.
+    /// Returns the median, or `None` without a run.
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.0.clone();
         median(&mut sorted)
@@ -76,7 +76,7 @@ impl Runs {
         (least, most)
     }
 
-    /// The largest figure divided by the smallest; 1 without a run.
+    /// Returns the largest figure divided by the smallest, or 1 without a run.
     pub(crate) fn spread(&self) -> f64 {
         if self.0.is_empty() {
             return 1.0;
@@ -87,7 +87,7 @@ impl Runs {
 }
 
 impl fmt::Display for Runs {
-    /// Median and range.
+    /// Prints median and range.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(median) = self.median() else {
             return f.write_str("-");
@@ -97,7 +97,7 @@ impl fmt::Display for Runs {
     }
 }
 
-/// Three significant digits or so.
+/// Formats a value with about three significant digits.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -107,7 +107,7 @@ pub(crate) fn short(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The median of `values`, which it sorts; `None` where there are none.
+/// Sorts `values` and returns their median, or `None` if there are none.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -118,7 +118,7 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(*values.get(middle - 1)?, upper))
 }
 
-/// A count as a number to calculate with (exact up to 2^53).
+/// Converts a count to a floating-point number (exact up to 2^53).
 #[expect(
     clippy::cast_precision_loss,
     reason = "measured figures are not exact to 53 bits"

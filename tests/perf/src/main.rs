@@ -1,4 +1,4 @@
-//! Measures Rocade and, in the same run, what the machine gives at best; prints both and their ratio.
+//! Measures Rocade and, in the same run, the limits of the machine. Prints both and their ratio.
 //!
 //! ```sh
 //! cargo build --release --workspace
@@ -8,8 +8,9 @@
 //! cargo run --release -p rocade-perf -- sweep --write      # over message sizes, with plots
 //! ```
 //!
-//! Ours are unmodified programs of perftest in two processes under `rocade run`. Floors are written here with plain
-//! sockets and shared memory. Everything happens in a network namespace of its own where the user may make one.
+//! Rocade's figures come from unmodified perftest programs in two processes under `rocade run`. The
+//! floors are implemented here with plain sockets and shared memory. Everything runs in its own
+//! network namespace if the user may create one.
 
 mod child;
 mod distance;
@@ -37,7 +38,7 @@ use self::{
     table::Measured,
 };
 
-/// Measures Rocade beside the limits of the machine, in one run.
+/// Measures Rocade and the limits of the machine in one run.
 #[derive(Debug, Parser)]
 #[command(name = "rocade-perf")]
 struct Cli {
@@ -58,7 +59,7 @@ enum Task {
         #[command(flatten)]
         common: Common,
     },
-    /// One process of a measurement; not for people.
+    /// One process of a measurement, started by this program.
     #[command(hide = true)]
     Part {
         #[command(subcommand)]
@@ -71,13 +72,13 @@ pub(crate) struct Common {
     /// Runs per figure.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// A tenth of the iterations: to see that it works.
+    /// Run a tenth of the iterations, as a check of the program.
     #[arg(long)]
     quick: bool,
     /// The `rocade` command to measure [default: $ROCADE_BIN, else target/release/rocade].
     #[arg(long)]
     rocade: Option<PathBuf>,
-    /// Compute ICRCs this way in every row that does not say otherwise, as a machine would that has no better one.
+    /// Compute ICRCs with this backend in every row that does not name one.
     #[arg(long)]
     icrc: Option<String>,
     /// Put the results into docs/performance.md.
@@ -87,7 +88,7 @@ pub(crate) struct Common {
 
 #[derive(Debug, Args)]
 struct TableArgs {
-    /// Only this row; may be given several times. `rocade-perf rows` lists them.
+    /// Measure only this row. Can be given several times. `rocade-perf rows` lists the names.
     #[arg(long = "row")]
     rows: Vec<String>,
     /// Leave out the rows in the guest.
@@ -99,7 +100,7 @@ struct TableArgs {
 
 #[derive(Debug, Args)]
 struct SweepArgs {
-    /// Links to measure; those that Rocade does not know are left out.
+    /// Links to measure. Links that Rocade does not support are left out.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     links: Vec<Link>,
     #[command(flatten)]
@@ -168,7 +169,7 @@ fn isolated(work: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode
     rig::isolate().map_or_else(work, |code| Ok(ExitCode::from(code)))
 }
 
-/// Exit status 1 where a row falls short or was disturbed.
+/// Measures the table. The exit status is 1 if a row falls short or was disturbed.
 fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
     let rows = select(&args.rows, args.no_guest)?;
     let rig = Rig::new(&args.common)?;

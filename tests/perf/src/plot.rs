@@ -1,4 +1,4 @@
-//! A small writer of SVG plots: lines over message sizes, both axes logarithmic.
+//! A writer of SVG plots: lines over message sizes, with both axes logarithmic.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 58.0;
-/// Distinct also for readers who do not see red and green apart.
+/// Colours that are distinct even for readers with red-green colour blindness.
 const COLOURS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#555555",
 ];
@@ -19,13 +19,13 @@ const COLOURS: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Message size in bytes, figure.
+    /// Message size in bytes, and figure.
     pub(crate) points: Vec<(u32, f64)>,
     /// Floors are dashed.
     pub(crate) dashed: bool,
 }
 
-/// Draws `series`; `unit` names the vertical axis.
+/// Draws `series`. `unit` is the label of the vertical axis.
 pub(crate) fn svg(title: &str, unit: &str, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|line| &line.points);
     let sizes = points().map(|point| f64::from(point.0).log2());
@@ -181,7 +181,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// `8`, `4K`, `1M`.
+/// Formats a size as `8`, `4K` or `1M`.
 pub(crate) fn size_name(bytes: f64) -> String {
     if bytes >= 1_048_576.0 {
         format!("{}M", bytes / 1_048_576.0)

@@ -1,4 +1,4 @@
-//! What can be measured: floors (what the machine gives at best) and Rocade.
+//! The measurements: floors (limits of the machine) and Rocade.
 
 pub(crate) mod connect;
 pub(crate) mod copy;
@@ -18,47 +18,47 @@ use crate::{
 
 const BITS_PER_GBIT: f64 = 8.0 / 1e9;
 
-/// One measurement that gives one figure.
+/// A measurement that returns one figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
-    /// Raw UDP stream: Gbit/s of payload.
+    /// A raw UDP stream: Gbit/s of payload.
     Stream {
         segment_len: u16,
         segments: u16,
         flow: Flow,
     },
-    /// The same: 10^6 datagrams per second.
+    /// A raw UDP stream: 10^6 datagrams per second.
     StreamRate {
         segment_len: u16,
         segments: u16,
         flow: Flow,
     },
-    /// Raw UDP ping-pong: microseconds, half a round trip.
+    /// A raw UDP ping-pong: microseconds for half a round trip.
     PingPong { wait: Wait, len: usize },
-    /// memcpy between two processes, 1 MiB each: Gbit/s.
+    /// A memcpy of 1 MiB blocks between two processes: Gbit/s.
     Copy { copies: usize },
-    /// Copy of 4 KiB with the ICRC, computed this way: Gbit/s.
+    /// A copy of 4 KiB with its ICRC, computed by the named backend: Gbit/s.
     Sum { way: &'static str },
-    /// Copy of 4 KiB: Gbit/s.
+    /// A copy of 4 KiB: Gbit/s.
     BareCopy,
     /// A program of perftest on Rocade.
     Perftest(Perftest, Link),
-    /// 64 KiB WRITEs over this many queue pairs in turn: Gbit/s.
+    /// WRITEs of 64 KiB over this many QPs in turn: Gbit/s.
     RoundRobin { queue_pairs: u32 },
-    /// KiB per idle queue pair.
+    /// The memory per idle QP: KiB.
     IdleQp,
-    /// Connections made and ended by TCP: 10^3 per second.
+    /// TCP connections opened and closed: 10^3 per second.
     TcpConnections,
-    /// The same by the connection manager.
+    /// Connections opened and closed by the connection manager: 10^3 per second.
     Connections,
-    /// What only a queue pair does, or the plain way to the same end.
+    /// An operation that only QPs have, or the plain operation with the same result.
     Offload { what: What, count: u32 },
     /// A program of perftest in the guest.
     InGuest(Perftest, Provider),
 }
 
 impl Probe {
-    /// Measures once.
+    /// Performs a single measurement.
     pub(crate) fn measure(&self, rig: &Rig) -> Result<f64, Failure> {
         match *self {
             Self::Stream {

@@ -1,4 +1,5 @@
-//! What all measurements of one run share: the `rocade` command, a runtime directory (so a broker), a network namespace.
+//! The environment of all measurements of a run: the `rocade` command, a runtime directory (and so
+//! a broker), and a network namespace.
 
 use std::{
     collections::BTreeMap,
@@ -19,12 +20,12 @@ use crate::{
     probe::{guest::Guest, sum},
 };
 
-/// Set in the process that runs inside a namespace of its own.
+/// The environment variable that is set in the process inside its own namespace.
 const INSIDE: &str = "ROCADE_PERF_INSIDE";
-/// What runs there before this program.
+/// The shell script that runs inside the namespace before this program.
 const ENTER: &str = r#"ip link set lo up && exec "$0" "$@""#;
 
-/// Kind of link between processes of one host.
+/// The kind of link between processes of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Link {
     Udp,
@@ -41,13 +42,13 @@ impl Link {
     }
 }
 
-/// Everything that the probes need.
+/// The environment of the probes.
 #[derive(Debug)]
 pub(crate) struct Rig {
     rocade: PathBuf,
     dir: TempDir,
     quick: bool,
-    /// `ROCADE_ICRC` of everything that is measured.
+    /// The value of `ROCADE_ICRC` for all measurements.
     icrc: Option<Backend>,
     links: BTreeMap<Link, Result<(), Failure>>,
     guest: OnceLock<Result<Guest, Failure>>,
@@ -74,7 +75,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The guest for the comparison with the kernel's rxe; the first call boots it.
+    /// Returns the guest for the comparison with the kernel's rxe. The first call boots it.
     pub(crate) fn guest(&self) -> Result<&Guest, Failure> {
         let boot = || Guest::boot(&self.rocade);
         self.guest
@@ -83,17 +84,17 @@ impl Rig {
             .map_err(Failure::clone)
     }
 
-    /// How often to repeat what takes `full` repetitions in a real measurement.
+    /// Returns the number of repetitions: `full`, or a tenth of it with `--quick`.
     pub(crate) const fn count(&self, full: u32) -> u32 {
         if self.quick { full / 10 } else { full }
     }
 
-    /// How long a stream shall be.
+    /// Returns the duration of a stream.
     pub(crate) const fn duration(&self) -> Duration {
         Duration::from_millis(if self.quick { 200 } else { 1000 })
     }
 
-    /// Whether Rocade knows this link, and if not, why.
+    /// Returns an error with the reason if Rocade does not support this link.
     pub(crate) fn link(&self, link: Link) -> Result<(), Failure> {
         self.links.get(&link).cloned().unwrap_or(Ok(()))
     }
@@ -115,7 +116,7 @@ impl Rig {
         ))
     }
 
-    /// A command line under `rocade run`.
+    /// Returns a command that runs its arguments under `rocade run`.
     pub(crate) fn run(&self, link: Link) -> Command {
         let mut command = Command::new(&self.rocade);
         self.environment(&mut command, link);
@@ -123,7 +124,7 @@ impl Rig {
         command
     }
 
-    /// Settings for a program of our own that uses Rocade by its Rust API.
+    /// Sets the environment variables for a program of this package that uses Rocade's Rust API.
     pub(crate) fn environment(&self, command: &mut Command, link: Link) {
         for (name, _) in env::vars_os() {
             if name
@@ -142,7 +143,7 @@ impl Rig {
             .env(INSIDE, "1");
     }
 
-    /// As [`environment`](Self::environment), for a program that `rocade run` does not start.
+    /// Like [`environment`](Self::environment), for a program that is not started by `rocade run`.
     pub(crate) fn engine_environment(&self, command: &mut Command, link: Link) {
         self.environment(command, link);
         command
@@ -153,7 +154,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The broker outlives its clients for a while: end it now.
+        // The broker would outlive its clients for a while.
         let mut command = Command::new(&self.rocade);
         self.environment(&mut command, Link::Udp);
         let _ = command
@@ -187,8 +188,9 @@ fn find_rocade(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Goes on in a new network namespace with nothing but loopback, where this user may make one; gives the exit status of the
-/// process in there, or `None` where this process is to do the work itself.
+/// Runs this program again in a new network namespace with only loopback, if the user may create
+/// one. Returns the exit status of that process, or `None` if this process has to do the work
+/// itself.
 pub(crate) fn isolate() -> Option<u8> {
     if env::var_os(INSIDE).is_some() {
         return None;
@@ -221,7 +223,7 @@ pub(crate) fn isolate() -> Option<u8> {
     )
 }
 
-/// Waits until something in our network listens on a TCP port.
+/// Waits until a socket in this network namespace listens on a TCP port.
 pub(crate) fn await_listener(port: u16, limit: Duration) -> Result<(), Failure> {
     const LISTEN: &str = "0A";
     let end = Instant::now() + limit;
@@ -246,7 +248,7 @@ pub(crate) fn await_listener(port: u16, limit: Duration) -> Result<(), Failure> 
     Err(format!("nothing listens on TCP port {port}"))
 }
 
-/// The root of the checkout.
+/// Returns the root directory of the checkout.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()

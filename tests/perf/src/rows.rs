@@ -1,4 +1,4 @@
-//! The rows of the table: what is asked, and of what.
+//! The rows of the table: what is measured, and what it is compared with.
 
 mod guest;
 mod services;
@@ -14,21 +14,22 @@ use crate::{
     rig::Link,
 };
 
-/// One comparison.
+/// One row: a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// For `--row`.
+    /// The name for `--row`.
     pub(crate) name: &'static str,
-    /// What is measured.
+    /// A description of what is measured.
     pub(crate) what: &'static str,
-    /// What it is compared with.
+    /// A description of what it is compared with.
     pub(crate) against: &'static str,
     pub(crate) ours: Probe,
-    /// `None`: the bound is on the figure itself.
+    /// The probe for comparison. With `None` the bound applies to the figure itself.
     pub(crate) floor: Option<Probe>,
-    /// Whether the floor is what the machine can do at best, so that nothing over the same path can be better.
+    /// The floor is the limit of the machine, so that no figure over the same path can be better.
     pub(crate) limit: bool,
-    /// Whether the bound is asked only of pairs whose processors share a cache: the floor does without it, and ours cannot.
+    /// The bound applies only to pairs whose processors share a cache, because only Rocade depends
+    /// on it, and not the floor.
     pub(crate) shared_cache: bool,
     pub(crate) bound: Bound,
     pub(crate) unit: Unit,
@@ -49,7 +50,7 @@ const fn perftest(
     }
 }
 
-/// What one way to compute the ICRC costs.
+/// Defines the row for an ICRC backend.
 const fn sum(name: &'static str, what: &'static str, way: &'static str) -> Row {
     Row {
         name,
@@ -88,12 +89,12 @@ const SPIN_ON_MEMORY: Option<Probe> = Some(Probe::PingPong {
     len: SMALL_LEN,
 });
 
-/// All rows, in the order of the table. The guest comes last: it takes the longest.
+/// Returns all rows in the order of the table. The guest comes last, because it takes the longest.
 pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(services::ROWS).chain(guest::ROWS)
 }
 
-/// RC and the machine.
+/// RC, compared with the machine.
 const ROWS: &[Row] = &[
     Row {
         name: "write_bw_4096",

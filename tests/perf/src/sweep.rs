@@ -15,7 +15,7 @@ use crate::{
     rig::{Link, Rig},
 };
 
-/// A program, and what it is called in a plot.
+/// A program, and its label in a plot.
 type Program = (&'static str, &'static str);
 
 const BANDWIDTH: [Program; 3] = [
@@ -28,12 +28,12 @@ const LATENCY: [Program; 3] = [
     ("ib_send_lat", "SEND"),
     ("ib_read_lat", "READ"),
 ];
-/// 8 B to 4 MiB.
+/// The message sizes, as powers of two: 8 B to 4 MiB.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 3..=22;
-/// A bandwidth run moves about this much, between a least and a most number of messages.
+/// The approximate number of bytes in a bandwidth run, within limits for the number of messages.
 const BYTES_PER_RUN: u32 = 1 << 30;
 
-/// The two plots.
+/// The data of the two plots.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     bandwidth: Vec<Series>,
@@ -41,7 +41,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Measures every size with every program over each link that there is; medians of `runs`.
+    /// Measures every size with every program over each supported link, as medians of `runs`.
     pub(crate) fn new(rig: &Rig, links: &[Link], runs: u32) -> Result<Self, Failure> {
         let mut sweep = Self {
             bandwidth: Vec::new(),
@@ -95,19 +95,19 @@ impl Sweep {
         Ok(())
     }
 
-    /// The plot of bandwidths.
+    /// Returns the plot of bandwidths.
     pub(crate) fn bandwidth_svg(&self) -> String {
         let title = "Bandwidth of perftest between two processes on loopback";
         plot::svg(title, "Gbit/s", &self.bandwidth)
     }
 
-    /// The plot of latencies.
+    /// Returns the plot of latencies.
     pub(crate) fn latency_svg(&self) -> String {
         let title = "Latency of perftest between two processes on loopback";
         plot::svg(title, "typical latency, µs", &self.latency)
     }
 
-    /// All figures as tables.
+    /// Returns all figures as tables.
     pub(crate) fn markdown(&self) -> String {
         let bandwidth = table("Gbit/s", &self.bandwidth);
         let latency = table("µs, typical", &self.latency);

@@ -25,16 +25,17 @@ const HEADINGS: [&str; COLUMNS] = [
 
 const COLUMNS: usize = 8;
 
-/// Characters per line.
+/// The characters per line.
 const WIDTH: u16 = 180;
 
-/// Floors that differ by more than this factor say that something else was running.
+/// The spread of floors above which another program must have been running.
 const NOISE: f64 = 1.5;
 
-/// A pair that the processors' moving about has spoilt is measured so often again before it is given up.
+/// The number of times that a pair is measured again after the processors have moved.
 const REPEATS: u32 = 3;
 
-/// Floor and ours, measured one after the other with the processors at the same places.
+/// The figures of floor and Rocade, measured one after the other with the processors at the same
+/// places.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     floor: Option<f64>,
@@ -47,13 +48,14 @@ struct Pair {
 pub(crate) struct Measured {
     row: Row,
     pairs: Vec<Pair>,
-    /// Pairs that were thrown away because the processors moved meanwhile.
+    /// The number of pairs that were dropped because the processors moved.
     dropped: u32,
     failure: Option<Failure>,
 }
 
 impl Measured {
-    /// Measures floor and ours in turn, `runs` times, so that what else the machine does hits both.
+    /// Measures floor and Rocade alternately, `runs` times, so that other load on the machine
+    /// affects both.
     pub(crate) fn new(rig: &Rig, row: Row, runs: u32) -> Self {
         let mut measured = Self {
             row,
@@ -99,7 +101,8 @@ impl Measured {
         Runs(self.pairs.iter().filter_map(|pair| pair.floor).collect())
     }
 
-    /// What the bound is on: the median of the pairs' ratios, or of the figure itself. `None` where no pair counts.
+    /// Returns the value to which the bound applies: the median of the pairs' ratios, or of the
+    /// figure itself. Returns `None` if no pair counts.
     fn value(&self) -> Option<f64> {
         if self.failure.is_some() {
             return None;
@@ -113,7 +116,7 @@ impl Measured {
         median(&mut values)
     }
 
-    /// The pairs by the places of the processors.
+    /// Groups the pairs by the places of the processors.
     fn places(&self) -> Vec<Vec<Pair>> {
         let mut places: Vec<Vec<Pair>> = Vec::new();
         for pair in &self.pairs {
@@ -129,14 +132,14 @@ impl Measured {
         places
     }
 
-    /// By how much the floors differ while the processors are at the same places.
+    /// Returns the spread of the floors measured with the processors at the same places.
     fn floor_spread(&self) -> f64 {
         let spread =
             |place: &Vec<Pair>| Runs(place.iter().filter_map(|pair| pair.floor).collect()).spread();
         self.places().iter().map(spread).fold(1.0, f64::max)
     }
 
-    /// Where the processors were, and how many pairs were thrown away.
+    /// Describes the places of the processors, and the number of dropped pairs.
     fn processors(&self) -> String {
         let place = |place: &Vec<Pair>| match place.first().and_then(|first| first.distance) {
             Some(distance) => format!("{} × {distance}", place.len()),
@@ -149,8 +152,8 @@ impl Measured {
         parts.join(", ")
     }
 
-    /// Whether Rocade is better than what the machine can do: then the floor was measured wrong, for example because
-    /// something else ran at that time, and the ratio says nothing.
+    /// Returns true if Rocade is better than the limit of the machine. The floor was then measured
+    /// wrong, for example because of another program, and the ratio is meaningless.
     fn beats_limit(&self) -> bool {
         let beaten = |ratio: f64| match self.row.bound {
             Bound::AtLeast(_) => ratio > 1.0,
@@ -160,7 +163,8 @@ impl Measured {
         self.row.limit && self.value().is_some_and(beaten)
     }
 
-    /// Whether it was measured and falls short of what is asked, or its figures prove nothing.
+    /// Returns true if the row was measured and is not within its bound, or its figures are
+    /// meaningless.
     pub(crate) fn is_short(&self) -> bool {
         self.beats_limit()
             || self.value().and_then(|value| self.row.bound.holds(value)) == Some(false)
@@ -210,7 +214,7 @@ impl Measured {
     }
 }
 
-/// A pair, and whether the processors stayed where they were.
+/// Measures a pair. Returns true with it if the processors have not moved.
 fn measure_pair(row: &Row, rig: &Rig) -> Result<(Pair, bool), Failure> {
     let distance = Distance::measure();
     let floor = row.floor.map(|floor| floor.measure(rig)).transpose()?;
@@ -233,7 +237,7 @@ fn are_alike(a: Option<Distance>, b: Option<Distance>) -> bool {
     }
 }
 
-/// The table for a terminal.
+/// Formats the table for a terminal.
 pub(crate) fn terminal(rows: &[Measured]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -248,7 +252,7 @@ pub(crate) fn terminal(rows: &[Measured]) -> String {
     text + &reasons(rows)
 }
 
-/// Why rows were not measured.
+/// Lists the reasons why rows were not measured.
 fn reasons(rows: &[Measured]) -> String {
     let mut text = String::new();
     for row in rows {
@@ -266,7 +270,7 @@ fn reasons(rows: &[Measured]) -> String {
     text
 }
 
-/// The table for documentation.
+/// Formats the table for the documentation.
 pub(crate) fn markdown(rows: &[Measured]) -> String {
     let mut text = format!(
         "| {} |\n|{}\n",
@@ -293,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Two floors that differ by a factor of four, each with what belongs to it.
+    /// Two floors that differ by a factor of four, each with its figures.
     #[test]
     fn pairs_are_compared_within_themselves() {
         let row = *rows::all()

@@ -1,4 +1,4 @@
-//! UCX over Rocade beside UCX's own ways between two processes, in one run.
+//! UCX over Rocade compared with UCX's own transports between two processes, in one run.
 
 use std::{
     fmt::Write as _,
@@ -16,7 +16,8 @@ use crate::{
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What UCX goes through, by its name in the table; `UCX_TLS`; Rocade's link, or none where Rocade has no part in it.
+/// The transports: name in the table, `UCX_TLS`, and Rocade's link, which is `None` for UCX's own
+/// transports.
 const WAYS: [(&str, &str, Option<Link>); 6] = [
     ("rc, udp", "rc_verbs,ud_verbs", Some(Link::Udp)),
     ("rc, shm", "rc_verbs,ud_verbs", Some(Link::Shm)),
@@ -35,12 +36,12 @@ struct Benchmark {
     figure: Figure,
 }
 
-/// Which of its figures.
+/// The column of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Figure {
-    /// The median, in µs.
+    /// The median latency in µs.
     Latency,
-    /// Overall, in Gbit/s.
+    /// The overall bandwidth in Gbit/s.
     Bandwidth,
 }
 
@@ -70,7 +71,7 @@ const fn bandwidth(name: &'static str, size: u32) -> Benchmark {
     }
 }
 
-/// Medians of `runs` of each benchmark over each way, as a table.
+/// Returns a table with the medians of `runs` of each benchmark over each transport.
 pub(crate) fn markdown(rig: &Rig, runs: u32) -> Result<String, Failure> {
     let mut text = "| |".to_owned();
     for (name, ..) in WAYS {
@@ -142,7 +143,8 @@ fn measure(
     parse(&output, benchmark.figure)
 }
 
-/// Finds the last line: iterations, latency (median, mean, overall), bandwidth (mean, overall) and rates.
+/// Parses the last line: iterations, latency (median, mean, overall), bandwidth (mean, overall) and
+/// rates.
 fn parse(output: &str, figure: Figure) -> Result<f64, Failure> {
     /// UCX's "MB" has 2^20 bytes.
     const GBIT_PER_MIB: f64 = 1_048_576.0 * 8.0 / 1e9;

@@ -1,11 +1,12 @@
-//! Tests that cannot run on this machine say so.
+//! Skips tests that cannot run on this machine, with a reason.
 //!
-//! A test that needs what is not here (a package, root, a device) calls [`skip!`](crate::skip!) and so returns early.
-//! The test harness counts it as passed; `cargo xtask test` reads the log named by `ROCADE_SKIP_LOG` and counts it as
-//! skipped. With `CI=true` a skip is a failure unless xtask has it in its list of what a CI machine may lack
-//! (`tests/xtask/src/skips.rs`); a missing package is never in it.
+//! A test that needs something this machine lacks (a package, root, a device) calls
+//! [`skip!`](crate::skip!), which returns from the test. The test harness counts the test as
+//! passed, but `cargo xtask test` reads the log named by `ROCADE_SKIP_LOG` and counts it as
+//! skipped. With `CI=true` a skip is a failure, unless xtask lists the reason as something that a
+//! CI machine may lack (`tests/xtask/src/skips.rs`). That list never contains a missing package.
 //!
-//! This is a package of its own so that the tests of every package can use it.
+//! This is a separate package so that the tests of every package can use it.
 
 use std::{
     env, fmt,
@@ -15,19 +16,19 @@ use std::{
     thread,
 };
 
-/// Why a test is skipped.
+/// The reason why a test is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A distribution package (Debian's name) is not installed.
+    /// A distribution package is not installed. The string is Debian's name of the package.
     Package(String),
-    /// The machine or the user's rights do not allow it.
+    /// The machine or the user's privileges do not allow it.
     Machine(String),
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // xtask looks for these words.
+            // xtask searches the log for these words.
             Self::Package(name) => write!(f, "missing package {name}"),
             Self::Machine(text) => f.write_str(text),
         }
@@ -36,7 +37,7 @@ impl fmt::Display for Reason {
 
 /// Skips the test that calls it: records the reason and returns from the function.
 ///
-/// Takes a [`Reason`], or a format string and arguments, which make a [`Reason::Machine`].
+/// The arguments are a [`Reason`], or a format string with its arguments for a [`Reason::Machine`].
 #[macro_export]
 macro_rules! skip {
     ($format:literal $($args:tt)*) => {
@@ -48,9 +49,10 @@ macro_rules! skip {
     }};
 }
 
-/// Prints `SKIP: name: reason` where it is seen even though the test's output is captured.
+/// Writes `SKIP: name: reason` to the skip log, or to standard error past the test harness's
+/// capture.
 ///
-/// The name is the current thread's, which the test harness names after the test.
+/// The name is that of the current thread, which the test harness names after the test.
 pub fn record(reason: &Reason) {
     let program = env::current_exe().ok();
     let program = program
@@ -58,7 +60,7 @@ pub fn record(reason: &Reason) {
         .and_then(Path::file_stem)
         .unwrap_or_default()
         .to_string_lossy();
-    // Cargo adds a hash: consumers-1f2e3d...
+    // Cargo appends a hash to the program's name: consumers-1f2e3d...
     let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
     let thread = thread::current();
     let line = format!(
@@ -67,7 +69,7 @@ pub fn record(reason: &Reason) {
     );
     let target = env::var_os("ROCADE_SKIP_LOG")
         .map_or_else(|| PathBuf::from("/proc/self/fd/2"), PathBuf::from);
-    // One write of one line, so that concurrent tests do not mix theirs.
+    // A single write per line keeps the lines of concurrent tests apart.
     let written = OpenOptions::new().create(true).append(true).open(&target);
     if written
         .and_then(|mut file| file.write_all(line.as_bytes()))
@@ -77,7 +79,7 @@ pub fn record(reason: &Reason) {
     }
 }
 
-/// The first of these commands that is not in the search path, with the package that has it.
+/// Returns the package of the first of these commands that is not in the search path.
 #[must_use]
 pub fn missing_command(wanted: &[(&str, &str)]) -> Option<Reason> {
     let path = env::var_os("PATH").unwrap_or_default();

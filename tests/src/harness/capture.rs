@@ -1,4 +1,4 @@
-//! Packet captures of a rig, and what tshark says about them.
+//! Packet captures of a rig, and their dissection by tshark.
 
 use std::{
     fs::File,
@@ -20,21 +20,23 @@ use super::{Process, Rig};
 pub struct Capture {
     tcpdump: Process,
     file: PathBuf,
-    /// How often the kernel counts a packet: loopback sends and receives each, of which tcpdump keeps one.
+    /// The number of times that the kernel counts a packet: twice on loopback, which sends and receives each
+    /// packet, while tcpdump keeps one.
     copies: u64,
 }
 
-/// No packet is longer: 4096 bytes and all headers. It bounds the size of a slot in tcpdump's ring.
+/// The snapshot length: a payload of 4096 bytes and all headers fit. It also bounds the size of a
+/// frame in tcpdump's ring.
 const SNAP_LEN: &str = "5000";
 
 impl Capture {
     /// Starts to capture UDP port 4791 on an interface of the rig.
     ///
-    /// From now on the interface takes single packets only: what the kernel hands over in one piece (GSO) is cut
-    /// before tcpdump sees it, so that the capture shows what a wire would.
+    /// From now on the interface sends single packets only. The kernel splits GSO packets before
+    /// tcpdump sees them, so that the capture shows the packets of a wire.
     ///
     /// # Panics
-    /// Where tcpdump does not begin to listen.
+    /// If tcpdump does not begin to listen.
     pub fn start(rig: &Rig, interface: &str) -> Self {
         let single = ["ip", "link", "set", interface, "gso_max_segs", "1"];
         rig.start_plain("ip link", &single)
@@ -74,13 +76,14 @@ impl Capture {
         }
     }
 
-    /// Ends the capture and gives its file (pcap), which the rig owns.
+    /// Ends the capture and returns the path of its pcap file, which the rig owns.
     ///
     /// # Panics
-    /// Where tcpdump does not end, or the kernel dropped a packet for want of space.
+    /// If tcpdump does not end, or the kernel dropped a packet for lack of buffer space.
     #[must_use]
     pub fn stop(mut self) -> PathBuf {
-        // tcpdump forgets what is still in its ring when it is interrupted, so ask first whether it has caught up.
+        // An interrupted tcpdump drops the packets that are still in its ring. Its statistics show
+        // when it has processed all of them.
         let copies = self.copies;
         self.tcpdump
             .wait_until("end of the packets", Duration::from_secs(60), |tcpdump| {
@@ -104,7 +107,8 @@ fn signal(process: &Process, name: &str) {
     let _ = Command::new("sh").args(["-c", &script]).status();
 }
 
-/// The numbers of tcpdump's newest answer to SIGUSR1: packets captured, packets received by filter.
+/// Returns the counts of tcpdump's last answer to SIGUSR1: packets captured, packets received by
+/// filter.
 fn counts(output: &str) -> Option<(u64, u64)> {
     let line = output
         .lines()
@@ -115,10 +119,10 @@ fn counts(output: &str) -> Option<(u64, u64)> {
 
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// The datagrams of a capture on Ethernet or loopback, from their IP headers on.
+/// Returns the datagrams of a capture on Ethernet or loopback, from the IP header on.
 ///
 /// # Panics
-/// Where the file is not a whole capture with Ethernet headers.
+/// If the file is not a complete capture with Ethernet headers.
 #[must_use]
 pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
     let bad = |reason: &dyn std::fmt::Display| -> ! { panic!("{}: {reason}", file.display()) };
@@ -144,10 +148,11 @@ pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
     datagrams
 }
 
-/// The datagrams of a capture that Rocade has made, from their IP headers on, and their comments.
+/// Returns the datagrams of a capture (pcapng) that Rocade made, from the IP header on, each with
+/// its comment.
 ///
 /// # Panics
-/// Where the file is no whole capture.
+/// If the file is not a complete capture.
 #[must_use]
 pub fn own_datagrams(file: &Path) -> Vec<(Vec<u8>, String)> {
     let bad = |reason: &dyn std::fmt::Display| -> ! { panic!("{}: {reason}", file.display()) };
@@ -168,8 +173,8 @@ pub fn own_datagrams(file: &Path) -> Vec<(Vec<u8>, String)> {
     datagrams
 }
 
-/// What tshark guesses the payload of an InfiniBand packet to be. All are switched off: one of them takes a payload of a
-/// single byte for a malformed RPC over RDMA.
+/// The protocols that tshark's heuristics may find in the payload of an InfiniBand packet. All are
+/// disabled: one of them reports a payload of one byte as malformed RPC over RDMA.
 const PAYLOAD_GUESSES: &[&str] = &[
     "smc",
     "smb_direct",
@@ -183,10 +188,11 @@ const PAYLOAD_GUESSES: &[&str] = &[
     "drbd",
 ];
 
-/// Runs tshark over a capture with a display filter; gives these fields of each packet that matches, tab-separated.
+/// Runs tshark over a capture with a display filter. Returns these fields of each matching packet,
+/// separated by tabs.
 ///
 /// # Panics
-/// Where tshark fails.
+/// If tshark fails.
 #[must_use]
 pub fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let mut command = Command::new("tshark");

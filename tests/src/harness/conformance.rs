@@ -8,13 +8,13 @@ use std::{
 use super::{Process, Rig};
 use crate::skip::{Reason, missing_command};
 
-/// Compiles the agent with the machine's compiler and libibverbs, into the rig's directory.
+/// Compiles the agent with the machine's compiler and libibverbs into the rig's directory.
 ///
 /// # Errors
-/// The package that is missing.
+/// The missing package.
 ///
 /// # Panics
-/// If the compiler complains.
+/// If the compiler reports an error.
 pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
     if let Some(reason) = missing_command(&[("gcc", "gcc")]) {
         return Err(reason);
@@ -33,10 +33,11 @@ pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
     Ok(agent)
 }
 
-/// Starts the suite in the rig's network, with the expectations of these names, each of which corrects those before it.
+/// Starts the suite in the rig's network with the named expectation files. Later files override
+/// earlier ones.
 ///
 /// # Panics
-/// Where it cannot be started.
+/// If it cannot be started.
 pub fn start_conformance(rig: &Rig, expectations: &[&str], arguments: &[&str]) -> Process {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let suite = rig.rocade_path().with_file_name("rocade-conformance");

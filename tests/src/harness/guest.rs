@@ -1,4 +1,5 @@
-//! The peer of the interoperation tests: a Linux kernel with rdma_rxe in QEMU (`tests/interop/rxe-vm`).
+//! The peer of the interoperation tests: a Linux kernel with rdma_rxe in QEMU
+//! (`tests/interop/rxe-vm`).
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +14,11 @@ use std::{
 use super::Finished;
 use crate::skip::Reason;
 
-/// Exit status of `rxe-vm` for "not possible on this machine".
+/// The exit status of `rxe-vm` for "not possible on this machine".
 const CANNOT: i32 = 77;
 
-/// A guest, on a network namespace made for it. One per kernel and test program; it ends with the test program.
+/// A guest in a network namespace of its own. A test program boots one guest per kernel, which ends
+/// with the test program.
 #[derive(Debug)]
 pub struct RxeGuest {
     script: PathBuf,
@@ -24,30 +26,30 @@ pub struct RxeGuest {
     kernel: Option<&'static str>,
 }
 
-/// What the guest's kernel thought of the ICRC of the packets it received.
+/// The guest kernel's counters of ICRC checks on received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcrcCounters {
-    /// Packets whose ICRC was right.
+    /// Packets with a correct ICRC.
     pub accepted: u64,
-    /// Packets that were dropped because theirs was wrong.
+    /// Packets that were dropped because of a wrong ICRC.
     pub rejected: u64,
 }
 
 impl RxeGuest {
-    /// IPv4 address of the guest; the host's side is 192.168.77.1 on the bridge [`RxeGuest::BRIDGE`].
+    /// The IPv4 address of the guest. The host has 192.168.77.1 on the bridge [`RxeGuest::BRIDGE`].
     pub const ADDRESS: &str = "192.168.77.2";
-    /// The interface of the namespace that Rocade gets.
+    /// The interface of the namespace on which Rocade's device is created.
     pub const BRIDGE: &str = "rxebr0";
-    /// The interface that shows exactly what the guest sends and receives.
+    /// The interface that carries exactly the packets that the guest sends and receives.
     pub const TAP: &str = "rxetap1";
 
-    /// The running guest; the first call boots it, and may have to build its image.
+    /// Returns the running guest. The first call boots it, and may have to build its image.
     ///
     /// # Errors
-    /// Why this machine cannot run it.
+    /// The reason why this machine cannot run it.
     ///
     /// # Panics
-    /// Where it should run but does not come up.
+    /// If the guest does not boot although the machine could run it.
     pub fn get() -> Result<&'static Self, Reason> {
         static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
         GUEST
@@ -56,13 +58,14 @@ impl RxeGuest {
             .map_err(Clone::clone)
     }
 
-    /// The running guest with Linux 6.12, whose rxe has FLUSH and ATOMIC WRITE; otherwise as [`RxeGuest::get`].
+    /// Like [`RxeGuest::get`], but returns the guest with Linux 6.12, whose rxe supports FLUSH and
+    /// ATOMIC WRITE.
     ///
     /// # Errors
-    /// Why this machine cannot run it.
+    /// The reason why this machine cannot run it.
     ///
     /// # Panics
-    /// Where it should run but does not come up.
+    /// If the guest does not boot although the machine could run it.
     pub fn get_newer() -> Result<&'static Self, Reason> {
         static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
         GUEST
@@ -71,7 +74,7 @@ impl RxeGuest {
             .map_err(Clone::clone)
     }
 
-    /// Boots a guest with this kernel package, or with that of the machine's environment.
+    /// Boots a guest with this kernel package, or with the default kernel for `None`.
     fn boot(name: &str, kernel: Option<&'static str>) -> Result<Self, Reason> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/rxe-vm/rxe-vm");
         let guest = Self {
@@ -89,7 +92,7 @@ impl RxeGuest {
         match up.status.code() {
             Some(0) => Ok(guest),
             Some(CANNOT) => {
-                // The last lines say what is missing; a package is named as "(Debian: NAME)".
+                // The last lines name the missing part, and a package as "(Debian: NAME)".
                 let package = message
                     .split("(Debian: ")
                     .nth(1)
@@ -108,25 +111,25 @@ impl RxeGuest {
         }
     }
 
-    /// Name of the network namespace.
+    /// The name of the network namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Runs a shell command line in the guest to its end.
+    /// Runs a shell command line in the guest and waits until it ends.
     ///
     /// # Panics
-    /// Where the guest does not answer.
+    /// If the guest does not answer.
     pub fn shell(&self, command: &str) -> Finished {
         let output = self.call(&["exec", "--timeout", "60", command]);
         finished(command, &output)
     }
 
-    /// Waits until a command line has printed what is wanted.
+    /// Repeats a command line until `wanted` accepts its output.
     ///
     /// # Panics
-    /// Where that does not come: then with what was printed last.
+    /// If `wanted` accepts no output in time. The message shows the last output.
     pub fn wait_until(&self, what: &str, command: &str, wanted: impl Fn(&str) -> bool) {
         let mut output = String::new();
         for _ in 0..150 {
@@ -136,22 +139,23 @@ impl RxeGuest {
             }
             thread::sleep(Duration::from_millis(100));
         }
-        panic!("the guest waits for {what} in vain: {output}");
+        panic!("{what} not found in the guest: {output}");
     }
 
     /// Copies a file into the guest's directory `/share`.
     ///
     /// # Panics
-    /// Where it cannot be copied.
+    /// If it cannot be copied.
     pub fn put(&self, file: &Path) {
         let output = self.call(&["put", &file.to_string_lossy()]);
         finished("put", &output).expect_success();
     }
 
-    /// Starts a program in the guest and waits until it listens on a TCP port, where one is given.
+    /// Starts a program in the guest, and waits until it listens on the TCP port `listen` if one is
+    /// given.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn spawn(&self, job: &str, listen: Option<u16>, words: &[&str]) {
         let listen = listen.map(|port| format!("--listen={port}"));
         let mut arguments = vec!["spawn"];
@@ -162,7 +166,8 @@ impl RxeGuest {
         finished(&format!("spawn {}", words.join(" ")), &output).expect_success();
     }
 
-    /// Waits for the end of a program that was started with [`RxeGuest::spawn`]; after `limit` the status is 124.
+    /// Waits for the end of a program that [`RxeGuest::spawn`] started. After `limit`, kills it and
+    /// returns status 124.
     #[must_use]
     pub fn wait(&self, job: &str, limit: Duration) -> Finished {
         let seconds = limit.as_secs().to_string();
@@ -173,15 +178,15 @@ impl RxeGuest {
         finished(&format!("{job} in the guest"), &output)
     }
 
-    /// Ends a program that was started with [`RxeGuest::spawn`].
+    /// Kills a program that [`RxeGuest::spawn`] started.
     pub fn kill(&self, job: &str) {
         self.call(&["kill", "--signal", "KILL", job]);
     }
 
-    /// What the kernel thought of the ICRCs so far.
+    /// Returns the guest kernel's ICRC counters.
     ///
     /// # Panics
-    /// Where the guest does not tell.
+    /// If the guest does not answer.
     #[must_use]
     pub fn icrc(&self) -> IcrcCounters {
         let text = self.shell("icrc-counters").expect_success();
@@ -199,10 +204,10 @@ impl RxeGuest {
         }
     }
 
-    /// The counters of `rdma statistic` for rxe0.
+    /// Returns the counters that `rdma statistic` shows for rxe0.
     ///
     /// # Panics
-    /// Where the guest does not tell.
+    /// If the guest does not answer.
     #[must_use]
     pub fn statistics(&self) -> BTreeMap<String, u64> {
         let text = self

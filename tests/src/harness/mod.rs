@@ -1,9 +1,11 @@
-//! Running unmodified verbs programs on Rocade, as a user would: `rocade run -- PROGRAM`.
+//! A harness that runs unmodified verbs programs on Rocade as a user would: `rocade run --
+//! PROGRAM`.
 //!
-//! A [`Rig`] is one machine with RDMA: a network namespace of its own (where the user may make one), a runtime
-//! directory of its own, and so a broker of its own. [`Rig::start`] runs a program on it as a [`Process`], whose
-//! output is kept and shown where an expectation fails. Every wait is bounded. Rigs with a network of their own exist
-//! side by side; those that share one exist one after the other.
+//! A [`Rig`] is one machine with RDMA. It has its own network namespace (if the user may create
+//! one) and its own runtime directory, and therefore its own broker. [`Rig::start`] runs a program
+//! on it as a [`Process`], whose output is kept and shown if an expectation fails. Every wait is
+//! bounded. Rigs with their own namespaces run in parallel, and rigs that share a network run one
+//! after the other.
 
 mod capture;
 mod conformance;
@@ -27,7 +29,7 @@ pub use self::{
     user::{Installation, User},
 };
 
-/// Takes the value of a `Result<T, Reason>`, or skips the test that calls it.
+/// Returns the value of a `Result<T, Reason>`, or skips the test that calls it.
 #[macro_export]
 macro_rules! or_skip {
     ($result:expr) => {

@@ -1,4 +1,4 @@
-//! The network a rig lives in.
+//! The network of a rig.
 
 use std::{
     ffi::OsString,
@@ -7,22 +7,24 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A network namespace to run programs in.
+/// A network namespace in which programs run.
 #[derive(Debug)]
 pub struct Network {
-    /// The command line that runs the command behind it inside.
+    /// The command line that runs the command appended to it inside the namespace.
     prefix: Vec<OsString>,
-    /// The process that keeps a namespace of our own alive.
+    /// The process that keeps a namespace created by [`isolated`](Self::isolated) alive.
     holder: Option<Child>,
 }
 
-/// What the holder runs. It lives until its standard input is closed, that is, no longer than this process.
+/// The shell script of the holder process. It ends when its standard input is closed, so that the
+/// holder does not outlive this process.
 const HOLD: &str = "ip link set lo up && echo ready && exec cat";
 
 impl Network {
-    /// A namespace with nothing but loopback, made as root or by way of a user namespace.
+    /// Creates a namespace with only a loopback interface, as root or in a user namespace.
     ///
-    /// Where neither is allowed, it is the namespace of this process, with its loopback.
+    /// If neither is allowed, the result stands for the namespace of this process, with its
+    /// loopback interface.
     #[must_use]
     pub fn isolated() -> Self {
         let attempts: [(&[&str], &[&str]); 2] = [
@@ -43,7 +45,7 @@ impl Network {
         }
     }
 
-    /// A namespace by its name, as `ip netns` made it.
+    /// Returns the namespace that `ip netns` created under that name.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let path = PathBuf::from("/run/netns").join(name);
@@ -55,19 +57,20 @@ impl Network {
         }
     }
 
-    /// Whether it is separate from the network of this process.
+    /// Returns true if it is separate from the network of this process.
     #[must_use]
     pub fn is_isolated(&self) -> bool {
         !self.prefix.is_empty()
     }
 
-    /// A process inside that lives as long as this.
+    /// The id of a process in the namespace, which lives as long as `self`.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.holder.as_ref().map(Child::id)
     }
 
-    /// A command inside; the process that it becomes is the program itself (no parent in between).
+    /// Returns a command that runs in the namespace. The spawned process becomes the program by
+    /// `exec`, so that there is no parent in between.
     #[must_use]
     pub fn command(&self, words: &[OsString]) -> Command {
         let mut all = self.prefix.iter().chain(words);

@@ -6,23 +6,24 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Below the range that the kernel takes for outgoing connections.
+/// The ports lie below the range that the kernel uses for outgoing connections.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 18_000;
 
-/// A TCP port that nobody uses, and that this function gave to nobody else in this process.
+/// Returns a TCP port that is not in use, and that this function has not returned before in this
+/// process.
 ///
 /// # Panics
-/// Where no port is free.
+/// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different places.
+    // Test programs that run at the same time begin at different ports.
     let base = u16::try_from(process::id() % u32::from(COUNT / 100)).unwrap_or(0) * 100;
     for _ in 0..COUNT {
         let offset = base.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
         let port = FIRST + offset;
-        // Both families, on every address: what pingpong and perftest bind.
+        // Both address families on all addresses, as pingpong and perftest bind them.
         if TcpListener::bind(("0.0.0.0", port)).is_ok() && TcpListener::bind(("::", port)).is_ok() {
             return port;
         }

@@ -1,4 +1,4 @@
-//! A child process with kept output and bounded waits.
+//! A child process with recorded output and bounded waits.
 
 use std::{
     fs::{self, File},
@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a condition is looked at that nothing announces.
+/// The polling interval for conditions without a notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running program, leader of a process group of its own. Dropping it kills the group.
+/// A running program, the leader of its own process group. Dropping it kills the group.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -22,22 +22,23 @@ pub struct Process {
     started: Instant,
 }
 
-/// What a program left behind.
+/// The result of a program that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Its name in messages.
+    /// The program's name in messages.
     pub name: String,
-    /// Its exit status.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its standard output and error, merged.
+    /// Standard output and standard error, merged.
     pub output: String,
 }
 
 impl Process {
-    /// Starts `command`; both its outputs go to the file `log`.
+    /// Starts `command`, and appends its standard output and standard error to the file `log`.
     ///
     /// # Panics
-    /// Where it cannot be started: that is a fault of the test or the machine, and the message says which.
+    /// If it cannot be started, which is a fault of the test or of the machine. The message shows
+    /// the error.
     pub fn start(name: &str, mut command: Command, log: &Path) -> Self {
         let open = || File::options().create(true).append(true).open(log);
         let (stdout, stderr) = match (open(), open()) {
@@ -60,13 +61,14 @@ impl Process {
         }
     }
 
-    /// Process id of the group's leader: the program itself, since every wrapper ends in `exec`.
+    /// The process id of the group's leader, which is the program itself, since every wrapper ends
+    /// in `exec`.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it wrote so far. (Programs buffer what they write to a file.)
+    /// Returns the output so far. (Programs buffer their output to a file.)
     #[must_use]
     pub fn output(&self) -> String {
         fs::read(&self.log).map_or_else(
@@ -75,10 +77,11 @@ impl Process {
         )
     }
 
-    /// Waits until `condition` gives a value.
+    /// Waits until `condition` returns a value.
     ///
     /// # Panics
-    /// When `limit` is over, or the program ends, and there is none; with `what` was waited for, and the output.
+    /// If `limit` expires or the program ends before there is a value. The message shows `what` and
+    /// the output.
     pub fn wait_until<T>(
         &mut self,
         what: &str,
@@ -112,7 +115,7 @@ impl Process {
     /// Waits until the program listens on a TCP port in its own network namespace.
     ///
     /// # Panics
-    /// As [`Process::wait_until`].
+    /// Like [`Process::wait_until`].
     pub fn wait_listening(&mut self, port: u16, limit: Duration) {
         self.wait_until("listening TCP socket", limit, |process| {
             ["tcp", "tcp6"]
@@ -125,10 +128,11 @@ impl Process {
         });
     }
 
-    /// Waits for the end of the program.
+    /// Waits until the program ends.
     ///
     /// # Panics
-    /// When `limit` (from now) is over; the program is killed and its output shown.
+    /// If `limit` (from now on) expires. The program is then killed, and the message shows its
+    /// output.
     pub fn finish(mut self, limit: Duration) -> Finished {
         let began = Instant::now();
         loop {
@@ -152,10 +156,10 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the program, which is killed when `limit` (from now) is over.
+    /// Waits until the program ends, and kills it when `limit` (from now on) expires.
     ///
     /// # Panics
-    /// Where it survives that.
+    /// If it survives the signal.
     pub fn finish_or_kill(mut self, limit: Duration) -> Finished {
         let end = Instant::now() + limit;
         while self.try_wait().is_none() && Instant::now() < end {
@@ -165,23 +169,24 @@ impl Process {
         self.finish(limit)
     }
 
-    /// Has it not ended?
+    /// Returns true if the program has not ended.
     pub fn is_running(&mut self) -> bool {
         self.try_wait().is_none()
     }
 
-    /// Time since the start.
+    /// The time since the start.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Kills the whole group with SIGKILL, and waits for its leader.
+    /// Kills the whole process group with SIGKILL, and waits for its leader.
     ///
-    /// The group's id is the pid of a child that has not been waited for, so it is nobody else's.
+    /// The group's id is the pid of a child that has not been waited for, so that no other group
+    /// has this id.
     pub fn kill(&mut self) {
         if self.try_wait().is_none() {
-            // The shell's own `kill`: there may be no other.
+            // The shell's builtin `kill`, because the machine may not have the command.
             let script = format!("kill -s KILL -- -{}", self.child.id());
             let _ = Command::new("sh")
                 .args(["-c", &script])
@@ -192,16 +197,16 @@ impl Process {
         }
     }
 
-    /// CPU time that the threads of the process have used so far, to the nanosecond: not the estimate by clock ticks,
-    /// which depends on who else runs.
+    /// Returns the CPU time of the process's threads in nanoseconds. Unlike the times in
+    /// `/proc/PID/stat`, it is not sampled by clock ticks and does not depend on other processes.
     ///
     /// # Errors
-    /// As reading `/proc/PID/task/TID/schedstat`.
+    /// If `/proc/PID/task/TID/schedstat` cannot be read.
     pub fn cpu_time(&self) -> io::Result<Duration> {
         let mut sum = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.id()))? {
             let text = fs::read_to_string(thread?.path().join("schedstat"))?;
-            // Time on a processor, time of waiting for one, how often.
+            // The fields: time on a CPU, time spent waiting for a CPU, number of time slices.
             let time = text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
             sum += time.ok_or_else(|| io::Error::other(format!("unexpected contents: {text}")))?;
         }
@@ -214,7 +219,8 @@ impl Process {
             .unwrap_or_else(|error| panic!("{}: cannot wait: {error}", self.name))
     }
 
-    /// One line per thread: its name, state and where in the kernel it waits. For messages.
+    /// Returns a line for messages per thread: its name, its state, and the kernel function in
+    /// which it waits.
     fn threads(&self) -> String {
         let mut lines = String::new();
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.id())) else {
@@ -245,10 +251,10 @@ impl Drop for Process {
 }
 
 impl Finished {
-    /// Checks that the program ended with status 0; gives its output.
+    /// Checks that the program ended with status 0, and returns its output.
     ///
     /// # Panics
-    /// With the output, where it did not.
+    /// If it did not. The message shows the output.
     #[track_caller]
     pub fn expect_success(self) -> String {
         assert!(
@@ -261,10 +267,10 @@ impl Finished {
         self.output
     }
 
-    /// Checks that the program ended by itself with a status other than 0; gives its output.
+    /// Checks that the program exited with a status other than 0, and returns its output.
     ///
     /// # Panics
-    /// With the output, where it succeeded or was ended by a signal.
+    /// If it succeeded or was ended by a signal. The message shows the output.
     #[track_caller]
     pub fn expect_failure(self) -> String {
         let failed =
@@ -274,7 +280,8 @@ impl Finished {
     }
 }
 
-/// Whether a table in the format of `/proc/net/tcp` has a socket that listens on `port`.
+/// Returns true if a table in the format of `/proc/net/tcp` contains a socket that listens on
+/// `port`.
 fn listens(table: &str, port: u16) -> bool {
     let port = format!("{port:04X}");
     table.lines().skip(1).any(|line| {
@@ -315,7 +322,7 @@ mod tests {
             p.output().strip_suffix('\n').map(str::to_owned)
         });
         process.kill();
-        // The signal has been sent to all of them; each takes its own time to end.
+        // The signal has been sent to all processes of the group, but each takes some time to end.
         let begin = Instant::now();
         loop {
             let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One machine with RDMA: devices, a broker, programs.
+//! One machine with RDMA: devices, a broker and programs.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{network::Network, process::Process};
 use crate::skip::{Reason, missing_command};
 
-/// Where a device gets its addresses: the argument of `rocade run --dev NAME=...`.
+/// A device and the place of its addresses: the argument of `rocade run --dev NAME=...`.
 #[derive(Clone, Debug)]
 pub struct Device {
     name: String,
@@ -33,29 +33,29 @@ impl Device {
     }
 }
 
-/// A network, a runtime directory (so a broker) and the programs that were started on them.
+/// A network, a runtime directory (and so a broker) and the programs that run on them.
 #[derive(Debug)]
 pub struct Rig {
     network: Network,
     dir: TempDir,
     rocade: PathBuf,
-    /// `ROCADE_LINK`; empty for the default.
+    /// The value of `ROCADE_LINK`, empty for the default.
     link: &'static str,
-    /// `ROCADE_IDENTITY`, likewise.
+    /// The value of `ROCADE_IDENTITY`, empty for the default.
     identity: &'static str,
-    /// More options of `rocade run`.
+    /// Further options of `rocade run`.
     options: Vec<String>,
     started: Mutex<u32>,
-    /// Held where other rigs may be in the same network.
+    /// A lock that serializes the rigs of a shared network.
     _serial: Option<MutexGuard<'static, ()>>,
 }
 
 impl Rig {
-    /// A rig with loopback only.
+    /// Creates a rig with loopback only.
     ///
     /// # Errors
-    /// The reason to skip: Rocade is not built, or a package with one of the commands in `needs` (command, package)
-    /// is missing.
+    /// The reason to skip the test: Rocade is not built, or a package with one of the commands in
+    /// `needs` (command, package) is missing.
     pub fn loopback(needs: &[(&str, &str)]) -> Result<Self, Reason> {
         Self::check(needs)?;
         let network = Network::isolated();
@@ -63,10 +63,10 @@ impl Rig {
         Self::new(network, shared)
     }
 
-    /// A rig in the network namespace of that name.
+    /// Creates a rig in the network namespace of that name.
     ///
     /// # Errors
-    /// As [`Rig::loopback`].
+    /// Like [`Rig::loopback`].
     pub fn in_namespace(name: &str, needs: &[(&str, &str)]) -> Result<Self, Reason> {
         Self::check(needs)?;
         Self::new(Network::named(name), true)
@@ -95,21 +95,21 @@ impl Rig {
         })
     }
 
-    /// The same rig with this `ROCADE_LINK`.
+    /// Sets `ROCADE_LINK` for all programs.
     #[must_use]
     pub fn with_link(mut self, link: &'static str) -> Self {
         self.link = link;
         self
     }
 
-    /// The same rig with devices that pass for others, by vendor and part.
+    /// Sets `ROCADE_IDENTITY` for all programs: the vendor id and part id of the devices.
     #[must_use]
     pub fn with_identity(mut self, identity: &'static str) -> Self {
         self.identity = identity;
         self
     }
 
-    /// The same rig with these options of `rocade run` for all programs.
+    /// Sets options of `rocade run` for all programs.
     #[must_use]
     pub fn with_options(mut self, options: &[&str]) -> Self {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
@@ -122,13 +122,13 @@ impl Rig {
         &self.network
     }
 
-    /// The command under test.
+    /// The path of the command under test.
     #[must_use]
     pub fn rocade_path(&self) -> &Path {
         &self.rocade
     }
 
-    /// A directory that lives as long as the rig.
+    /// A directory that exists as long as the rig.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -137,7 +137,7 @@ impl Rig {
     /// Starts `words` under `rocade run` with the device `rocade0`.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start(&self, name: &str, device: &Device, words: &[&str]) -> Process {
         self.start_with(
             name,
@@ -146,10 +146,10 @@ impl Rig {
         )
     }
 
-    /// As [`Rig::start`], in another network.
+    /// Like [`Rig::start`], but in another network.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_in(
         &self,
         network: &Network,
@@ -165,7 +165,7 @@ impl Rig {
     /// Starts `words` under `rocade run` with these options.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_with(&self, name: &str, options: &[&str], words: &[&str]) -> Process {
         let all = self.run_words(options, words);
         self.start_command(name, self.network.command(&all))
@@ -180,19 +180,19 @@ impl Rig {
         all
     }
 
-    /// Starts a program of the machine itself inside the rig's network.
+    /// Starts a program in the rig's network, without `rocade run`.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_plain(&self, name: &str, words: &[&str]) -> Process {
         let words: Vec<_> = words.iter().map(OsString::from).collect();
         self.start_command(name, self.network.command(&words))
     }
 
-    /// Runs the command `rocade` itself with these arguments to its end.
+    /// Runs the command `rocade` with these arguments, and waits until it ends.
     ///
     /// # Panics
-    /// Where it does not end in time.
+    /// If it does not end in time.
     pub fn rocade(&self, arguments: &[&str]) -> super::Finished {
         let mut words: Vec<OsString> = vec![self.rocade.clone().into()];
         words.extend(arguments.iter().map(OsString::from));
@@ -201,10 +201,11 @@ impl Rig {
             .finish(Duration::from_secs(30))
     }
 
-    /// Waits until a program listens at a port of the connection manager (RDMA_PS_TCP 0x106, RDMA_PS_UDP 0x111).
+    /// Waits until a program listens on a port of the connection manager (RDMA_PS_TCP 0x106,
+    /// RDMA_PS_UDP 0x111).
     ///
     /// # Panics
-    /// Where `server` ends before, or the time is up.
+    /// If `server` ends first, or `limit` expires.
     pub fn wait_service(&self, server: &mut Process, port_space: u16, port: u16, limit: Duration) {
         let line = format!("port space {port_space:#06x}, port {port}: ");
         server.wait_until(&format!("listener: {line}"), limit, |_| {
@@ -222,7 +223,8 @@ impl Rig {
         Process::start(name, command, &self.dir.path().join(file))
     }
 
-    /// A runtime directory of our own, and nothing of what the user may have set for Rocade.
+    /// Sets the rig's runtime directory, and removes the variables that the user may have set for
+    /// Rocade.
     fn environment(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
             let ours = name
@@ -233,7 +235,7 @@ impl Rig {
             }
         }
         command.env("ROCADE_RUNTIME_DIR", self.dir.path().join("run"));
-        // An empty variable counts as not set.
+        // Rocade treats an empty variable as unset.
         command.env("ROCADE_LINK", self.link);
         command.env("ROCADE_IDENTITY", self.identity);
         command
@@ -244,7 +246,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The broker outlives its clients for a while: end it now.
+        // The broker would outlive its clients for a while.
         let words = [self.rocade.clone().into(), "broker".into(), "stop".into()];
         let mut stop = self.network.command(&words);
         self.environment(&mut stop);
@@ -256,7 +258,8 @@ impl Drop for Rig {
     }
 }
 
-/// The release build of the command, beside the build of this test: the one that users get.
+/// Returns the release build of the command, which users get, from the target directory of this
+/// test.
 fn find_rocade() -> Result<PathBuf, Reason> {
     if let Some(path) = env::var_os("ROCADE_BIN") {
         return Ok(path.into());

@@ -1,24 +1,24 @@
-//! Command lines of the programs under test, and what they print.
+//! Command lines of the programs under test, and parsers of their output.
 //!
-//! They run under `stdbuf`, which lets us see what a program wrote before it is killed.
+//! The programs run under `stdbuf`, so that the output of a program is complete when it is killed.
 
 use std::time::Duration;
 
 use super::{Device, Finished, Process, Rig, free_port};
 
-/// Time for a server to come up, also on a busy machine.
+/// The time that a server may take to come up on a busy machine.
 const START: Duration = Duration::from_secs(30);
 
-/// A pair of `ibv_rc_pingpong`.
+/// A server and a client of `ibv_rc_pingpong`.
 #[derive(Clone, Debug)]
 pub struct Pingpong {
-    /// `ibv_rc_pingpong`, or one of its sisters.
+    /// `ibv_rc_pingpong`, or the program for another transport.
     pub program: &'static str,
-    /// Arguments for both sides, beside device, GID index and port.
+    /// Arguments for both sides, in addition to device, GID index and port.
     pub arguments: Vec<String>,
-    /// GID index of server and client.
+    /// The GID indices of server and client.
     pub gid_index: [u8; 2],
-    /// Devices of server and client.
+    /// The devices of server and client.
     pub devices: [Device; 2],
 }
 
@@ -29,7 +29,7 @@ impl Pingpong {
         Self::of("ibv_rc_pingpong", arguments)
     }
 
-    /// A pair of another program, likewise.
+    /// Like [`Pingpong::new`], but with another program.
     #[must_use]
     pub fn of(program: &'static str, arguments: &[&str]) -> Self {
         Self {
@@ -52,10 +52,10 @@ impl Pingpong {
             .collect()
     }
 
-    /// Starts a server and waits until it listens: its QP exists then.
+    /// Starts a server and waits until it listens. Its QP exists then.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn start_server(&self, rig: &Rig, port: u16) -> Process {
         let words = self.words(0, port);
         let mut server = rig.start("pingpong server", &self.devices[0], &as_strs(&words));
@@ -66,17 +66,17 @@ impl Pingpong {
     /// Starts a client of the server at `host`.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_client(&self, rig: &Rig, host: &str, port: u16) -> Process {
         let mut words = self.words(1, port);
         words.push(host.to_owned());
         rig.start("pingpong client", &self.devices[1], &as_strs(&words))
     }
 
-    /// Runs both sides to their end; gives the outputs of server and client.
+    /// Runs both sides to their end, and returns the outputs of server and client.
     ///
     /// # Panics
-    /// Where one of them fails, or does not end within `limit`.
+    /// If one of them fails, or does not end within `limit`.
     pub fn run(&self, rig: &Rig, limit: Duration) -> [String; 2] {
         let port = free_port();
         let server = self.start_server(rig, port);
@@ -85,21 +85,21 @@ impl Pingpong {
     }
 }
 
-/// A pair of one of perftest's programs over RC.
+/// A server and a client of one of perftest's programs over RC.
 #[derive(Clone, Debug)]
 pub struct Perftest {
-    /// Name of the program, such as `ib_write_bw`.
+    /// The name of the program, such as `ib_write_bw`.
     pub program: String,
-    /// Arguments for both sides, beside device, GID index and port.
+    /// Arguments for both sides, in addition to device, GID index and port.
     pub arguments: Vec<String>,
-    /// GID index of server and client.
+    /// The GID indices of server and client.
     pub gid_index: [u8; 2],
-    /// Devices of server and client.
+    /// The devices of server and client.
     pub devices: [Device; 2],
 }
 
 impl Perftest {
-    /// A pair over the first GID of loopback.
+    /// A pair of `program` over the first GID of loopback.
     #[must_use]
     pub fn new(program: &str, arguments: &[&str]) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Perftest {
     /// Starts a server and waits until it listens.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn start_server(&self, rig: &Rig, port: u16) -> Process {
         let words = self.words(0, port);
         let name = format!("{} server", self.program);
@@ -137,7 +137,7 @@ impl Perftest {
     /// Starts a client of the server at `host`.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_client(&self, rig: &Rig, host: &str, port: u16) -> Process {
         let mut words = self.words(1, port);
         words.push(host.to_owned());
@@ -148,10 +148,10 @@ impl Perftest {
         )
     }
 
-    /// Runs both sides to their end; gives the outputs of server and client.
+    /// Runs both sides to their end, and returns the outputs of server and client.
     ///
     /// # Panics
-    /// Where one of them fails, or does not end within `limit`, or the client prints no result.
+    /// If one of them fails, or does not end within `limit`, or the client prints no result.
     pub fn run(&self, rig: &Rig, limit: Duration) -> [String; 2] {
         let port = free_port();
         let server = self.start_server(rig, port);
@@ -167,15 +167,15 @@ impl Perftest {
     }
 }
 
-/// Waits for both sides. Where one fails the other's output is shown too: the cause may be there. A program that
-/// works gets no complaints from Rocade.
+/// Waits for both sides. If one fails, the message shows both outputs, because the cause may be on
+/// the other side. Also fails if Rocade printed a diagnostic.
 fn finish_pair(server: Process, client: Process, limit: Duration) -> [String; 2] {
     let good = |side: &Finished| side.status.success();
     let client = client.finish(limit);
     let server = if good(&client) {
         server.finish(limit)
     } else {
-        // It may wait for a client that never came.
+        // The server may wait for a client that never connected.
         server.finish_or_kill(Duration::from_secs(2))
     };
     assert!(
@@ -199,13 +199,14 @@ fn as_strs(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Whether perftest printed a row of its table: numbers only, below the row that begins with `#bytes`.
+/// Returns true if perftest printed a row of its table: numbers only, below the row that begins
+/// with `#bytes`.
 #[must_use]
 pub fn has_result(output: &str) -> bool {
     !perftest_rows(output).is_empty()
 }
 
-/// The rows of perftest's table: bytes per message, and how many messages.
+/// Returns the rows of perftest's table: bytes per message, and number of messages.
 #[must_use]
 pub fn perftest_rows(output: &str) -> Vec<(u64, u64)> {
     let rows = output
@@ -223,7 +224,7 @@ pub fn perftest_rows(output: &str) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The GID table that `ibv_devinfo -v` prints, in order of the index.
+/// Returns the GID table that `ibv_devinfo -v` prints, in order of the index.
 #[must_use]
 pub fn devinfo_gids(output: &str) -> Vec<String> {
     let lines = output
@@ -235,7 +236,8 @@ pub fn devinfo_gids(output: &str) -> Vec<String> {
         .collect()
 }
 
-/// The QP numbers after `local address:` (`remote` false) or `remote address:`, as pingpong and perftest print them.
+/// Returns the QP numbers after `local address:` (`remote` false) or `remote address:`, as pingpong
+/// and perftest print them.
 #[must_use]
 pub fn qp_numbers(output: &str, remote: bool) -> Vec<u32> {
     let head = if remote {

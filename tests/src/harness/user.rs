@@ -1,4 +1,4 @@
-//! Who runs a program: what the system allows differs.
+//! Users with different privileges, as which programs are run.
 
 use std::{
     ffi::OsStr,
@@ -13,26 +13,28 @@ use tempfile::TempDir;
 use super::{Process, Rig};
 use crate::skip::Reason;
 
-/// `nobody`, of the group `nogroup`.
+/// The user id of `nobody` and the group id of `nogroup`.
 const NOBODY_UID: u32 = 65_534;
 
-/// Somebody without privileges over the machine, for whom user namespaces are switched off.
+/// Runs a command in a user namespace, without capabilities and without the right to create further
+/// user namespaces.
 const CONFINED: &str = "echo 0 > /proc/sys/user/max_user_namespaces && \
                         exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
 
-/// Who runs a program.
+/// The user that runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
-    /// Root with all its capabilities.
+    /// Root with all capabilities.
     Root,
-    /// An ordinary user, who may make user namespaces.
+    /// An ordinary user, who may create user namespaces.
     Ordinary,
-    /// A user without capabilities, who may make none: as in a container.
+    /// A user without capabilities, who may not create user namespaces, as in a container.
     Confined,
 }
 
-/// The command and its libraries, and other files, as copies where the user could not read them else; with a runtime
-/// directory of that user.
+/// The `rocade` command, its libraries and other files in a directory that the user can read,
+/// beside a runtime directory of that user. The files are copied if the user could not read the
+/// originals.
 #[derive(Debug)]
 pub struct Installation {
     dir: TempDir,
@@ -40,13 +42,13 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// For this user.
+    /// Installs the command and `files` for this user.
     ///
     /// # Errors
-    /// The reason to skip: this process cannot act as that user.
+    /// The reason to skip the test, if this process cannot act as that user.
     ///
     /// # Panics
-    /// Where the files cannot be copied.
+    /// If the files cannot be copied.
     pub fn new(rig: &Rig, user: User, files: &[&Path]) -> Result<Self, Reason> {
         let dir = tempfile::Builder::new().prefix("rocade-").tempdir();
         let dir = dir.expect("a temporary directory");
@@ -56,7 +58,7 @@ impl Installation {
             return Err(Reason::Machine("only root can act as root".to_owned()));
         }
         let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
-        open(dir.path()).expect("it is ours");
+        open(dir.path()).expect("the mode can be set");
         let release = rig.rocade_path().parent().expect("a file in a directory");
         let built = fs::read_dir(release).expect("the command is there");
         let built = built.map(|entry| entry.expect("it can be listed").path());
@@ -68,17 +70,17 @@ impl Installation {
         for path in built.filter(wanted).chain(files) {
             let place = dir.path().join(path.file_name().expect("a file"));
             if as_other {
-                fs::copy(&path, &place).expect("room for a copy");
-                open(&place).expect("it is ours");
+                fs::copy(&path, &place).expect("the file can be copied");
+                open(&place).expect("the mode can be set");
             } else {
-                symlink(&path, &place).expect("it is ours");
+                symlink(&path, &place).expect("the link can be created");
             }
         }
         let run = dir.path().join("run");
-        fs::create_dir(&run).expect("it is ours");
-        fs::set_permissions(&run, Permissions::from_mode(0o700)).expect("it is ours");
+        fs::create_dir(&run).expect("the directory can be created");
+        fs::set_permissions(&run, Permissions::from_mode(0o700)).expect("the mode can be set");
         if as_other {
-            chown(&run, Some(NOBODY_UID), Some(NOBODY_UID)).expect("root may");
+            chown(&run, Some(NOBODY_UID), Some(NOBODY_UID)).expect("root can change the owner");
         }
         let installation = Self { dir, user };
         let mut probe: Vec<String> = installation.prefix();
@@ -92,19 +94,19 @@ impl Installation {
         }
     }
 
-    /// Who runs it.
+    /// The user that runs the command.
     #[must_use]
     pub fn user(&self) -> User {
         self.user
     }
 
-    /// The path of a file in it.
+    /// The path of the installed file `name`.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// The command that makes somebody else of root, or less of anybody.
+    /// The command line that runs its arguments as this user.
     fn prefix(&self) -> Vec<String> {
         let me = fs::metadata("/proc/self").map_or(NOBODY_UID, |data| data.uid());
         let words: &[&str] = match self.user {
@@ -134,10 +136,10 @@ impl Installation {
     /// Starts `words` as this user under `rocade run` with these options.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start(&self, rig: &Rig, name: &str, options: &[&str], words: &[&str]) -> Process {
         let mut all = self.prefix();
-        // Its broker ends soon after the test.
+        // The broker of this runtime directory exits soon after the test.
         all.extend(["env", "ROCADE_BROKER_IDLE_MS=1000"].map(str::to_owned));
         all.push(format!("ROCADE_RUNTIME_DIR={}", self.path("run")));
         all.extend([self.path("rocade"), "run".to_owned()]);

@@ -1,8 +1,9 @@
-//! Queues that wait for each other, over a bad network: B's send queue executes what A releases, A's sends back what it
-//! has received, and nobody posts anything on the way.
+//! Cross-channel operations over a bad network: A's releases drive B's send queue, and A echoes
+//! what it has received, without posts on the way.
 //!
-//! All work is posted before it begins. A waits for the completion of each receive, releases a receive of B, sends the buffer
-//! back, or what is computed of it, and releases B's next message. Had it not waited, the echo would be of a buffer that is still empty.
+//! All work is posted in advance. For each message A waits for the receive completion and releases a
+//! receive of B. A then sends the buffer (or a sum over it) back, and releases B's next message.
+//! Without the wait, A would echo an empty buffer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,35 +25,35 @@ use super::scenario::Scenario;
 
 const MAX_LEN: u32 = 3000;
 
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct CrossChannelPlan {
-    /// Network and attributes.
+    /// The network and the QP attributes.
     pub scenario: Scenario,
-    /// Messages there and back.
+    /// The number of messages in each direction.
     pub messages: u32,
-    /// Each request completes, else only the last.
+    /// Every request is signaled, instead of only the last.
     pub signaled: bool,
-    /// What comes back is the sum of the numbers that the message consists of.
+    /// The echo is the sum of the 64-bit numbers in the message.
     pub sums: bool,
-    /// B has the receives that A releases, one for each echo.
+    /// B's receive queue is managed too, and A releases one receive per echo.
     pub receives_are_managed: bool,
-    /// Who is put into ERR, and when, in virtual time.
+    /// The side that is put into ERR, and the virtual time in nanoseconds.
     pub stop: Option<(Side, u64)>,
 }
 
-/// What a run was like.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Messages that came back.
+    /// Messages that A has received and echoed.
     pub echoed: u32,
     /// Requests that were flushed or failed.
     pub ended: usize,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub repeated: u64,
 }
 
-/// Holds when the CQ of A's receives has had so many completions.
+/// A condition that holds when the CQ of A's receives has had `value` completions.
 #[derive(Debug)]
 struct Received {
     count: Arc<AtomicU32>,
@@ -65,10 +66,10 @@ impl Condition for Received {
     }
 }
 
-/// Requests of A per message: a wait, the release of a receive, an echo, the release of a message.
+/// A's requests per message: a wait, the release of a receive, an echo, the release of a message.
 const STEPS: u64 = 4;
 
-/// Opens the gate of a queue of B so far.
+/// Releases a queue of B up to this position, and records that.
 #[derive(Debug)]
 struct Next(Arc<Gate>, Arc<AtomicU32>, u32);
 
@@ -85,12 +86,12 @@ struct Run<'r> {
     received: Arc<AtomicU32>,
     released: Arc<AtomicU32>,
     gate: Arc<Gate>,
-    /// The same of B's receives, where they are managed.
+    /// The counter and the gate of B's receive queue, if that queue is managed.
     receivable: Arc<AtomicU32>,
     recv_gate: Arc<Gate>,
-    /// Of A and B.
+    /// The send queues of A and B.
     queues: [Queue; 2],
-    /// Receives of A and B that have ended.
+    /// The numbers of completed receives of A and B.
     taken: [u32; 2],
     sources: Vec<Region>,
     relayed: Vec<Region>,
@@ -98,7 +99,7 @@ struct Run<'r> {
 }
 
 impl CrossChannelPlan {
-    /// A random one.
+    /// Draws a random configuration.
     #[must_use]
     pub fn swarm(seed: u64, stops: bool) -> Self {
         let mut rng = Rng::new(seed, 41);
@@ -107,7 +108,7 @@ impl CrossChannelPlan {
         scenario.work[0].window = STEPS * 40;
         scenario.work[0].receives = 40;
         scenario.work.push(scenario.work[0].clone());
-        // Otherwise seconds pass before a peer is given up.
+        // A longer timeout would take seconds to exhaust the retries.
         scenario.timeout = if stops { 10 } else { scenario.timeout };
         let at_ns = rng.below(2 * u64::from(messages) * scenario.latency_ns);
         Self {
@@ -135,7 +136,7 @@ impl CrossChannelPlan {
         run.until(Some(at_ns));
         run.break_down(victim);
         run.until(None);
-        // The other one may wait for ever, as it was told to.
+        // The other side may wait forever for a completion or a release.
         run.break_down(victim.other());
         run.until(None);
         run.finish()
@@ -171,7 +172,7 @@ impl<'r> Run<'r> {
             recv: plan.receives_are_managed.then(|| Arc::clone(&recv_gate)),
             ..Managed::default()
         });
-        // A computes, but nobody releases what it has.
+        // A needs cross-channel support to compute, but its own queues are not managed.
         pair.node_mut(Side::A).qp.manage(Managed::default());
         let regions = |side: Side| -> Vec<Region> {
             let mem = &pair.node(side).mem;
@@ -201,14 +202,14 @@ impl<'r> Run<'r> {
         let longest = rng.pick(&[0, 64, MAX_LEN]);
         let len = rng.range_u32(0, longest);
         if self.plan.sums {
-            // Whole numbers, one at least.
+            // At least one whole number.
             (len / 8 * 8).max(8)
         } else {
             len
         }
     }
 
-    /// What comes back of a message.
+    /// Returns the expected echo of a message.
     fn echo(&self, message: u32) -> Vec<u8> {
         let bytes = self.bytes(message);
         if !self.plan.sums {
@@ -226,7 +227,7 @@ impl<'r> Run<'r> {
     fn post(&mut self, side: Side, op: SendOp, sge: Option<Sge>, operands: Option<Operands>) {
         let queue = &mut self.queues[side as usize];
         let wr_id = queue.posted.len() as u64;
-        // The last one is, so that all are accounted for.
+        // The last request is always signaled, so that all requests are accounted for.
         let steps = if side == Side::A { STEPS } else { 1 };
         let total = steps * u64::from(self.plan.messages);
         let signaled = self.plan.signaled || wr_id + 1 == total;
@@ -283,12 +284,12 @@ impl<'r> Run<'r> {
         self.pair.node_mut(Side::B);
     }
 
-    /// Steps until this time, or until nothing is pending.
+    /// Steps until this time, or until no event is pending.
     fn until(&mut self, at_ns: Option<u64>) {
         loop {
             let before = self.released.load(Ordering::Relaxed);
             self.pair.drain_both();
-            // What waits is woken by a completion, or by a release.
+            // A completion or a release may have satisfied a wait.
             let is_woken = self.collect();
             if is_woken || self.released.load(Ordering::Relaxed) != before {
                 for side in Side::BOTH {
@@ -347,7 +348,10 @@ impl<'r> Run<'r> {
         let found = memory.bytes(&regions[message as usize], 0..expected.len());
         assert!(found == expected, "message {message} at {side:?}");
         let is_early = self.receivable.load(Ordering::Relaxed) <= message;
-        assert!(side == Side::A || !is_early, "a receive that is not there");
+        assert!(
+            side == Side::A || !is_early,
+            "a receive that has not been released"
+        );
         if side == Side::A {
             self.received.fetch_add(1, Ordering::Relaxed);
         }
@@ -369,11 +373,11 @@ impl<'r> Run<'r> {
             assert_eq!(
                 queue.ended,
                 queue.posted.len(),
-                "{side:?}: requests without end"
+                "{side:?}: requests without a completion"
             );
             assert_eq!(
                 self.taken[side as usize], total,
-                "{side:?}: receives without end"
+                "{side:?}: receives without a completion"
             );
             outcome.ended += queue.flushed;
             let counters = self.pair.node(side).qp.counters();

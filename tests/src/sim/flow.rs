@@ -1,4 +1,4 @@
-//! One direction of work: posts messages and checks every effect they have.
+//! One direction of traffic: posts messages and checks all their effects.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use rocade_transport::{
 
 use super::rng::{Rng, payload};
 
-/// Longest message.
+/// The longest message in bytes.
 pub const MAX_LEN: u32 = 70_000;
-/// Places of atomics.
+/// The number of 64-bit words that atomics address.
 const COUNTERS: usize = 4;
-/// What a buffer holds while no message may touch it.
+/// The value of every byte of a buffer that no message may access at that time.
 const IDLE: u8 = 0xee;
 const MAX_SGES: u64 = 8;
 
-/// Kinds of messages.
+/// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SEND.
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::Send,
         Self::SendImm,
@@ -64,26 +64,27 @@ impl Kind {
     }
 }
 
-/// What a flow sends.
+/// The traffic of a flow.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Kinds to choose from.
+    /// The kinds to choose from.
     pub kinds: Vec<Kind>,
-    /// Number of messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Longest message in bytes.
+    /// The longest message in bytes.
     pub max_len: u32,
-    /// Work requests outstanding at most.
+    /// The maximum number of outstanding work requests.
     pub window: u64,
-    /// Receives posted at a time.
+    /// The length of the receive queue.
     pub receives: u64,
-    /// Receives are posted again when so many are missing: the receiver gets not ready.
+    /// The number of consumed receives after which the receiver posts new ones. Until then it may
+    /// become "receiver not ready".
     pub receive_batch: u64,
-    /// How long the receiver takes to do that.
+    /// The delay in nanoseconds before the receiver posts new receives.
     pub receive_lag_ns: u64,
-    /// Work requests per 1000 that are unsignaled.
+    /// Unsignaled work requests per 1000.
     pub unsignaled: u64,
-    /// The same for fences.
+    /// Fenced work requests per 1000.
     pub fenced: u64,
 }
 
@@ -93,40 +94,40 @@ struct Message {
     kind: Kind,
     len: u32,
     signaled: bool,
-    /// Atomic: the value that must come back.
+    /// The value that an atomic must return.
     original: u64,
     cmp_swap: bool,
 }
 
-/// See the module.
+/// The sender and the receiver of one direction.
 #[derive(Debug)]
 pub struct Flow {
     seed: u64,
     rng: Rng,
     from: Side,
     work: Work,
-    /// One slot of each per place in the window.
+    /// One buffer of each kind per outstanding message.
     local: Vec<Region>,
     remote: Vec<Region>,
     receive_buffers: Vec<Region>,
     counters: Region,
-    /// The values that the counters have after everything posted.
+    /// The values of the counters after all posted atomics.
     model: [u64; COUNTERS],
     atomics: u64,
     posted: u64,
-    /// Posted, not known to be complete.
+    /// Messages that are posted and have not completed.
     pending: VecDeque<Message>,
     completed: u64,
     receives_posted: u64,
     receives_done: u64,
-    /// When receives are posted next.
+    /// The time at which receives are posted next.
     receives_due: Option<Time>,
     /// Messages that must consume a receive, in order.
     to_receive: VecDeque<Message>,
 }
 
 impl Flow {
-    /// A flow from `from` to its peer; registers its buffers.
+    /// Creates a flow from `from` to its peer, and registers its buffers.
     pub fn new(seed: u64, from: Side, work: Work, pair: &Pair) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_READ
@@ -164,31 +165,31 @@ impl Flow {
         }
     }
 
-    /// Everything was sent, completed and received.
+    /// Returns true if all messages were sent, completed and received.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.posted == self.work.messages && self.pending.is_empty() && self.to_receive.is_empty()
     }
 
-    /// Messages complete at the sender.
+    /// The number of messages that have completed at the sender.
     #[must_use]
     pub const fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// When the receiver wants to post again.
+    /// The time at which the receiver posts the next receives.
     #[must_use]
     pub const fn receives_due(&self) -> Option<Time> {
         self.receives_due
     }
 
-    /// Side that sends.
+    /// The sending side.
     #[must_use]
     pub const fn from(&self) -> Side {
         self.from
     }
 
-    /// Posts as much as the window and the receive queue take.
+    /// Posts as many messages as the window allows, and receives if they are due.
     pub fn post(&mut self, pair: &mut Pair) {
         let missing = self.work.receives - (self.receives_posted - self.receives_done);
         if missing < self.work.receive_batch {
@@ -236,7 +237,7 @@ impl Flow {
         let index = message.index;
         let (local, remote) = (*slot(&self.local, index), *slot(&self.remote, index));
         let (here, there) = (&pair.node(self.from).mem, &pair.node(self.from.other()).mem);
-        // Nothing has touched the buffers since their last message was complete.
+        // No packet may have touched the buffers since their previous message completed.
         assert!(is_idle(&here.all(&local)), "message {index}: local buffer");
         assert!(
             is_idle(&there.all(&remote)),
@@ -300,7 +301,7 @@ impl Flow {
         }
     }
 
-    /// A completion of this flow's sender.
+    /// Checks a completion of the sender.
     pub fn sent(&mut self, pair: &Pair, completion: &Completion) {
         assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
         loop {
@@ -354,7 +355,7 @@ impl Flow {
         there.fill(&remote, 0, &vec![IDLE; len]);
     }
 
-    /// A completion of this flow's receiver.
+    /// Checks a completion of the receiver.
     pub fn received(&mut self, pair: &Pair, completion: &Completion) {
         assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
         let message = self
@@ -398,7 +399,7 @@ impl Flow {
         self.receives_done += 1;
     }
 
-    /// After the end: memory is what the model says.
+    /// Checks after the end that memory matches the model.
     pub fn check_end(&self, pair: &Pair) {
         let there = &pair.node(self.from.other()).mem;
         let bytes = there.all(&self.counters);
@@ -421,7 +422,7 @@ fn slot(regions: &[Region], index: u64) -> &Region {
     &regions[usize::try_from(index % count).expect("below the length")]
 }
 
-/// One comparison of slices: fast in unoptimised builds too.
+/// Compares slices as a whole, which is fast in unoptimised builds too.
 fn is_idle(bytes: &[u8]) -> bool {
     bytes == vec![IDLE; bytes.len()]
 }
@@ -431,7 +432,7 @@ fn imm_of(index: u64) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// The same bytes as up to [`MAX_SGES`] entries, empty ones among them.
+/// Splits `whole` into up to [`MAX_SGES`] entries, some of them empty.
 fn split(rng: &mut Rng, whole: Sge) -> Vec<Sge> {
     let mut cuts: Vec<u32> = (1..rng.range(1, MAX_SGES))
         .map(|_| rng.range_u32(0, whole.len))

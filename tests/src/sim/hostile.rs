@@ -1,8 +1,9 @@
-//! Packets that nobody should have sent, to queue pairs that are at work: what is recorded comes again, changed.
+//! Hostile packets to working QPs: recorded packets are modified and delivered again.
 //!
-//! *Noise* is what a queue pair has to drop, or to answer as harmless: the connection must not notice. *Forgery* may look like
-//! the peer itself. It may end the connection, but nothing may hang, panic, or touch memory that was not opened, every
-//! request ends once, and the queue pair works when it is connected again.
+//! *Noise* consists of packets that a QP must drop, or answer without effect: the connection must
+//! go on undisturbed. *Forgeries* may be indistinguishable from packets of the peer, and may end
+//! the connection. Even then the transport must not hang, panic or touch memory without remote
+//! access rights. Every request completes once, and the QP works after it is connected again.
 
 use std::sync::Arc;
 
@@ -20,33 +21,33 @@ use super::state_changes::share;
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
 const LEN: u32 = 3000;
-/// What nobody may change.
+/// The bytes of memory that the peer may not change.
 const SECRET: u8 = 0xa5;
 
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Attack {
     /// The seed.
     pub seed: u64,
-    /// Where receives come from, and of which service the connection is.
+    /// The source of the receives, and the transport service of the connection.
     pub receives: Receives,
-    /// Path MTU code.
+    /// The path MTU code.
     pub pmtu: u32,
-    /// Packets that nobody should have sent.
+    /// The number of hostile packets.
     pub packets: u32,
 }
 
-/// What a run was like.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Harm {
-    /// Packets that were sent by nobody.
+    /// Hostile packets that were delivered.
     pub sent: u32,
-    /// Queue pairs that have ended in ERR.
+    /// QPs that ended in ERR.
     pub ended: u32,
 }
 
 impl Attack {
-    /// A random one.
+    /// Draws a random attack.
     #[must_use]
     pub fn swarm(seed: u64, receives: Receives) -> Self {
         let mut rng = Rng::new(seed, 51);
@@ -83,10 +84,10 @@ impl Attack {
         }
     }
 
-    /// Runs it with noise.
+    /// Runs the attack with noise.
     ///
     /// # Panics
-    /// If the connection notices.
+    /// If a request fails, or a QP leaves RTS or reports an event.
     #[must_use]
     pub fn make_noise(&self) -> Harm {
         let mut rng = Rng::new(self.seed, 52);
@@ -126,17 +127,17 @@ impl Attack {
         }
         for (from, request_log) in Side::BOTH.into_iter().zip(&request_logs) {
             let (_, cut_off) = request_log.judge(&pair, 0);
-            assert_eq!(cut_off, 0, "{from:?} has noticed");
+            assert_eq!(cut_off, 0, "{from:?}: incomplete messages");
             assert_eq!(pair.take_events(from), []);
             assert_eq!(pair.node(from).qp.state(), QpState::Rts);
         }
         harm
     }
 
-    /// Runs it with forgeries.
+    /// Runs the attack with forgeries.
     ///
     /// # Panics
-    /// If anything is not as it must be even then.
+    /// If a guarantee that forgeries cannot suspend is violated.
     #[must_use]
     pub fn forge(&self) -> Harm {
         let mut run = Forgery::new(self);
@@ -147,7 +148,7 @@ impl Attack {
     }
 }
 
-/// A packet that was sent.
+/// Returns a random packet of the trace.
 fn draw(rng: &mut Rng, pair: &Pair) -> Option<Traced> {
     let count = pair.trace().len() as u64;
     let index = usize::try_from(rng.below(count.max(1))).ok()?;
@@ -170,7 +171,7 @@ fn deliver(pair: &mut Pair, to: Side, bytes: &[u8], from_third_host: bool) -> bo
     true
 }
 
-/// Something that has to be dropped, or to be a duplicate, or beyond what may come.
+/// Delivers a packet that must be dropped, or is a duplicate, or lies outside the expected PSNs.
 fn noise(rng: &mut Rng, pair: &mut Pair, traced: &Traced, receives: Receives) -> bool {
     let mut bytes = traced.bytes.clone();
     let psn = traced.packet().bth().psn;
@@ -186,23 +187,24 @@ fn noise(rng: &mut Rng, pair: &mut Pair, traced: &Traced, receives: Receives) ->
         1 => bytes[3] ^= 1 << rng.below(7),
         2 => bytes[1] |= rng.range_u8(1, 15),
         3 => from_third_host = true,
-        // To be refused, where it is what should come: long ago it was.
+        // An invalid opcode with a PSN from long ago. With the expected PSN the responder would NAK
+        // it.
         4 => {
             bytes[0] = bytes[0] & 0xe0 | 0x1f;
             set_psn(&mut bytes, psn.sub(0x10_0000));
         }
-        // Ahead by far more than is on its way, or behind.
+        // A PSN far ahead of the packets in flight, or far behind.
         5 => {
             let far = rng.range_u32(0x10_0000, 0x70_0000);
             set_psn(&mut bytes, psn.add(far));
         }
-        // As it was.
+        // An unchanged duplicate.
         _ => {}
     }
     deliver(pair, traced.from.other(), &bytes, from_third_host)
 }
 
-/// Requests of one side.
+/// Request counts of one side.
 #[derive(Debug, Default)]
 struct Count {
     posted: u64,
@@ -223,7 +225,7 @@ struct Forgery<'a> {
     pair: Pair,
     setups: [Setup; 2],
     shared: [Option<Arc<TestSrq>>; 2],
-    /// Of A and B: what peers may use, and what they may not.
+    /// The memory of A and B that the peer may access, and the memory that it may not.
     open: [Region; 2],
     secrets: [[Region; 2]; 2],
     sends: [Count; 2],
@@ -319,7 +321,7 @@ impl<'a> Forgery<'a> {
         }
     }
 
-    /// Something like what was sent, to either side.
+    /// Delivers a modified copy of a recorded packet to either side.
     fn strike(&mut self) {
         let Some(traced) = draw(&mut self.rng, &self.pair) else {
             return;
@@ -337,7 +339,7 @@ impl<'a> Forgery<'a> {
                     set_psn(&mut bytes, near.sub(rng.range_u32(0, 8)));
                 }
                 5 => {
-                    // Anything behind the BTH.
+                    // A byte after the BTH.
                     let at = 12 + usize::try_from(rng.below(32)).unwrap_or(0);
                     if let Some(byte) = bytes.get_mut(at) {
                         *byte ^= 1 << rng.below(8);
@@ -381,7 +383,7 @@ impl<'a> Forgery<'a> {
             let (sends, receives) = (&self.sends[side as usize], &self.receives[side as usize]);
             let state = self.pair.node(side).qp.state();
             assert!(matches!(state, QpState::Rts | QpState::Err), "{state:?}");
-            // Nothing hangs: a requester has an answer, or has given up.
+            // Each request completes: with a response, or after the retries are exhausted.
             assert_eq!(sends.ended, sends.posted, "{side:?} in {state:?}");
             if state == QpState::Err {
                 self.harm.ended += 1;
@@ -400,7 +402,7 @@ impl<'a> Forgery<'a> {
         harm
     }
 
-    /// Both work, connected again.
+    /// Connects both QPs again and checks that they work.
     fn start_again(mut self) {
         for side in Side::BOTH {
             let attr = self.setups[side as usize].attr;
@@ -443,7 +445,7 @@ impl<'a> Forgery<'a> {
                 .node(side.other())
                 .mem
                 .bytes(&there, 0..LEN as usize);
-            assert!(found == data, "what arrives is what was sent");
+            assert!(found == data, "the received data differs");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Kinds of messages whose traces can be told apart afterwards, and the keys that they go through.
+//! Kinds of messages whose effects can be told apart in memory, and the memory keys that they use.
 
 use rocade_transport::testing::{Pair, Region, Side, TestMemory};
 use rocade_transport::{
@@ -7,19 +7,20 @@ use rocade_transport::{
 };
 use rocade_wire::{Feth, Placement, Rkey, Selectivity};
 
-/// Longest message.
+/// The longest message in bytes.
 pub(super) const MAX_LEN: u32 = 6000;
-/// What a buffer holds where nothing was written.
+/// The value of every byte that was not written.
 pub(super) const IDLE: u8 = 0xee;
-/// Pieces of this length make up the memory behind indirect keys, the last first.
+/// The length of the pieces of an indirect key, which lists them in reverse order.
 const PIECE: u32 = 500;
-/// Where the word of several counters begins: the second goes round while the others do not.
+/// The initial value of the word with four counters. The second counter overflows, while the others
+/// do not.
 pub(super) const FIELDS_START: u64 = 0x0003_0000_fffa_1234;
-/// One more in each of its fields, which are 16 bits wide.
+/// Adds 1 to each of the 16-bit fields.
 const FIELDS_STEP: u64 = 0x0001_0001_0001_0001;
 const FIELDS_BOUNDARY: u64 = 0x8000_8000_8000_8000;
 
-/// What peers may do with the memory of this simulation.
+/// The access rights for all memory of this simulation.
 pub(super) const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_WRITE)
@@ -32,20 +33,21 @@ pub(super) enum Kind {
     Send,
     Write,
     WriteImm,
-    /// WRITE through a memory window that opens just its bytes.
+    /// A WRITE through a memory window over exactly the message.
     WriteWindow,
-    /// WRITE through an indirect key, of pieces in another order.
+    /// A WRITE through an indirect key, which reorders the pieces.
     WriteIndirect,
     Read,
-    /// READ through an indirect key.
+    /// A READ through an indirect key.
     ReadIndirect,
-    /// Adds 1 to the counter that all of them share, so the value tells how many were executed.
+    /// Adds 1 to a counter that all such messages share, so that its value is the number of
+    /// executions.
     Add,
-    /// Adds 1 to each of the counters in a word, masked.
+    /// Adds 1 to each of the counters in a word, as a masked atomic.
     AddFields,
     /// ATOMIC WRITE.
     Store,
-    /// FLUSH, which leaves no trace.
+    /// A FLUSH, which has no effect in memory.
     Flush,
 }
 
@@ -94,17 +96,17 @@ impl Kind {
         }
     }
 
-    /// Bytes of a message for which `drawn` were drawn.
+    /// Returns the length of a message for which the length `drawn` was drawn.
     pub(super) const fn len(self, drawn: u32) -> u32 {
         match self {
             Self::Add | Self::AddFields | Self::Store => 8,
-            // A window of nothing is none.
+            // A window of length 0 is not bound.
             Self::WriteWindow if drawn == 0 => 1,
             _ => drawn,
         }
     }
 
-    /// What its shared word is after so many of them.
+    /// Returns the value of the shared word after `count` messages of this kind.
     pub(super) fn word_after(self, count: u64) -> u64 {
         if self != Self::AddFields {
             return count;
@@ -113,7 +115,7 @@ impl Kind {
         (0..4).map(|n| field(n) << (16 * n)).sum()
     }
 
-    /// The request for `len` bytes at `va`.
+    /// Returns the request for `len` bytes at `va`.
     pub(super) fn op(self, (va, rkey): (u64, Rkey), len: u32) -> SendOp {
         match self {
             Self::Send => SendOp::Send { imm: None },
@@ -144,7 +146,7 @@ impl Kind {
         }
     }
 
-    /// What goes with the request.
+    /// Returns the operands of a masked atomic, and `None` for other kinds.
     pub(super) fn operands(self) -> Option<Operands> {
         let add = MaskedOp::FetchAdd {
             add: [FIELDS_STEP; 4],
@@ -153,7 +155,8 @@ impl Kind {
         (self == Self::AddFields).then_some(Operands::Masked(add))
     }
 
-    /// Where the peer finds `len` bytes of `region`, which is memory of `side`.
+    /// Returns the address and the key under which the peer accesses `len` bytes of `region`, which
+    /// is memory of `side`.
     pub(super) fn target(self, pair: &Pair, side: Side, region: &Region, len: u32) -> (u64, Rkey) {
         let node = pair.node(side);
         let who = Accessor {
@@ -193,7 +196,8 @@ impl Kind {
         (0, key)
     }
 
-    /// What the peer sees of a buffer: indirect keys turn its pieces round, and back.
+    /// Returns a buffer's bytes in the order that the peer sees. An indirect key reverses the
+    /// pieces, and a second application restores them.
     pub(super) fn seen(self, bytes: Vec<u8>) -> Vec<u8> {
         if self.is_indirect() {
             bytes.rchunks(PIECE as usize).flatten().copied().collect()

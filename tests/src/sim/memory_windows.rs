@@ -1,6 +1,6 @@
-//! Memory that is lent for one message: B binds a window and tells A its key, A writes through it and reads it
-//! back, and one of the two takes the key back; then the next round. Nothing may be written between that and the next
-//! bind, whatever the network repeats.
+//! Memory windows for single messages: B binds a window and sends its key to A. A writes through
+//! the window and reads the data back. Then one of the two invalidates the key, and the next round
+//! begins. Until the next bind nothing may be written, whatever packets the network duplicates.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,33 +20,34 @@ use super::rng::{Rng, payload};
 use super::scenario::Scenario;
 use super::state_changes::StateChange;
 
-/// What a buffer holds while it is not lent.
+/// The value of every byte of an unbound buffer.
 const IDLE: u8 = 0xee;
 const MAX_LEN: u32 = 9000;
-/// Room in each queue, more than are ever needed at a time.
+/// The length of each queue, which is longer than a run ever needs.
 const QUEUE: u64 = 256;
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct MemoryWindows {
-    /// Network and attributes.
+    /// The network and the QP attributes.
     pub scenario: Scenario,
-    /// Windows in use at a time.
+    /// The number of windows.
     pub windows: u8,
-    /// How often each is lent.
+    /// The number of rounds per window.
     pub rounds: u64,
-    /// Who is stopped in the middle of it, and when, in virtual time.
+    /// The side that is stopped during the run, with the virtual time in nanoseconds and the state
+    /// change.
     pub stop: Option<(Side, u64, StateChange)>,
 }
 
-/// A window of B, with the memory that it opens.
+/// A window of B, with the memory region behind it.
 #[derive(Debug)]
 struct Place {
     region: Region,
     rkey: Rkey,
     round: u64,
-    /// Bound, as far as B knows.
+    /// The window is bound, as far as B can tell.
     lent: bool,
-    /// A has read it in this round.
+    /// A reads the data back in this round.
     read: bool,
 }
 
@@ -55,19 +56,19 @@ struct Run {
     seed: u64,
     rng: Rng,
     places: Vec<Place>,
-    /// One of A per window, where it reads back to.
+    /// A buffer of A per window, into which A reads the data back.
     back: Vec<Region>,
-    /// What either side has posted, and what has ended.
+    /// The send queues of A and B.
     queues: [Queue; 2],
     opcodes: [Vec<WcOpcode>; 2],
-    /// Windows that B invalidates itself, in order.
+    /// Windows whose invalidation B has posted, in order.
     invalidated: VecDeque<u8>,
     rounds_left: u64,
     is_stopped: bool,
 }
 
 impl MemoryWindows {
-    /// A random one.
+    /// Draws a random configuration.
     #[must_use]
     pub fn swarm(seed: u64, rounds: u64) -> Self {
         let mut rng = Rng::new(seed, 31);
@@ -83,7 +84,7 @@ impl MemoryWindows {
         }
     }
 
-    /// One that is stopped in the middle.
+    /// Draws a configuration in which one side is stopped during the run.
     #[must_use]
     pub fn stopping(seed: u64) -> Self {
         let mut memory_windows = Self::swarm(seed, 20);
@@ -95,7 +96,7 @@ impl MemoryWindows {
         memory_windows
     }
 
-    /// Runs it, and returns how many packets were sent again.
+    /// Runs it, and returns the number of retransmitted packets.
     ///
     /// # Panics
     /// If any guarantee is violated.
@@ -157,7 +158,7 @@ impl Place {
         assert!(!mem.is_bound(self.rkey));
         let bytes = mem.all(&self.region);
         let idle = bytes.iter().all(|byte| *byte == IDLE);
-        assert!(idle, "written after it was taken back: {self:?}");
+        assert!(idle, "written after the invalidation: {self:?}");
     }
 }
 
@@ -166,7 +167,7 @@ impl Run {
         let (a, b) = (&pair.node(Side::A).mem, &pair.node(Side::B).mem);
         let own = AccessFlags::LOCAL_WRITE;
         let places = (0..windows).map(|_| {
-            // No right of the region lets the peer in.
+            // The region itself grants the peer no access.
             let region = b.register(MAX_LEN, own | AccessFlags::MW_BIND);
             b.fill(&region, 0, &vec![IDLE; MAX_LEN as usize]);
             Place {
@@ -192,13 +193,14 @@ impl Run {
 
     fn post(&mut self, pair: &mut Pair, side: Side, op: SendOp, part: Option<(Region, u32)>) {
         let wr_id = self.queues[side as usize].posted.len() as u64;
-        // Such that no slot waits for long.
+        // Often enough that the queue's entries are freed in time.
         let signaled = self.rng.chance(700)
             || wr_id.is_multiple_of(8)
             || matches!(op, SendOp::Invalidate { .. });
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, signaled);
-        // A key may be given back when what was read with it is there: a READ that has to be repeated needs it.
+        // A key may be invalidated only after the data read through it has arrived, because the
+        // READ may have to be repeated.
         let is_message = matches!(op, SendOp::Send { .. } | SendOp::SendInv { .. });
         flags.set(SendFlags::FENCE, is_message || self.rng.chance(100));
         self.queues[side as usize].posted.push(signaled);
@@ -231,7 +233,7 @@ impl Run {
         payload(self.seed, index, self.len(window))
     }
 
-    /// B lends a window, and tells A the tag of its key.
+    /// Binds a window, and sends its number to A.
     fn lend(&mut self, pair: &mut Pair, window: u8) {
         if self.is_stopped {
             return;
@@ -253,7 +255,7 @@ impl Run {
         self.post(pair, Side::B, SendOp::Send { imm }, None);
     }
 
-    /// A uses what it was lent, and gives it back or says that it may be taken.
+    /// Lets A use the window, and then invalidate it (SEND with Invalidate) or ask B to do so.
     fn work(&mut self, pair: &mut Pair, window: u8) {
         if self.is_stopped {
             return;
@@ -261,7 +263,8 @@ impl Run {
         let index = usize::from(window);
         let (bytes, len) = (self.bytes(window), self.len(window));
         let back = self.back[index];
-        // Each has a buffer of its own: B is done with a message before A knows.
+        // Each WRITE has a buffer of its own, because B may start the next round before A has the
+        // completion.
         let data = pair.node(Side::A).mem.register(len, AccessFlags::empty());
         pair.node(Side::A).mem.fill(&data, 0, &bytes);
         pair.node(Side::A).mem.fill(&back, 0, &vec![0; bytes.len()]);
@@ -286,7 +289,7 @@ impl Run {
         }
     }
 
-    /// The key is with B again: all of the data is there.
+    /// Checks after the invalidation that all of the data has arrived, and starts the next round.
     fn taken_back(&mut self, pair: &mut Pair, window: u8) {
         let bytes = self.bytes(window);
         let place = &mut self.places[usize::from(window)];
@@ -328,7 +331,7 @@ impl Run {
         }
     }
 
-    /// Puts a side into ERR, or destroys it.
+    /// Puts a side into ERR, or destroys its QP.
     fn stop(&mut self, pair: &mut Pair, (side, _, how): (Side, u64, StateChange)) {
         self.deliver(pair);
         self.is_stopped = true;
@@ -341,10 +344,15 @@ impl Run {
         self.deliver(pair);
         let before = pair.node(side).mem.writes();
         pair.run();
-        assert_eq!(pair.node(side).mem.writes(), before, "it has stopped");
+        assert_eq!(
+            pair.node(side).mem.writes(),
+            before,
+            "a write after the QP has stopped"
+        );
     }
 
-    /// What is lent holds a beginning of what was written, all else nothing.
+    /// Checks that a bound window contains a prefix of its data, and that an unbound one is
+    /// untouched.
     fn check_end(&self, pair: &Pair, window: u8) {
         let place = &self.places[usize::from(window)];
         if !place.lent {
@@ -366,7 +374,10 @@ impl Run {
         let index = usize::try_from(completion.wr_id).expect("few requests");
         assert_eq!(completion.opcode, self.opcodes[side as usize][index]);
         if completion.opcode == WcOpcode::LocalInv {
-            let window = self.invalidated.pop_front().expect("one that was posted");
+            let window = self
+                .invalidated
+                .pop_front()
+                .expect("the invalidation was posted");
             self.taken_back(pair, window);
         }
     }
@@ -376,7 +387,11 @@ impl Run {
             (Side::A, ImmOrInv::Imm([window, ..])) => self.work(pair, window),
             (Side::B, ImmOrInv::Inv(rkey)) => {
                 let lent = |place: &Place| place.lent && place.rkey == rkey;
-                let window = self.places.iter().position(lent).expect("one that is lent");
+                let window = self
+                    .places
+                    .iter()
+                    .position(lent)
+                    .expect("the window is bound");
                 self.taken_back(pair, u8::try_from(window).expect("few windows"));
             }
             (Side::B, ImmOrInv::Imm(_)) if self.is_stopped => {}

@@ -1,9 +1,9 @@
 //! Seeded simulation of reliable connections in virtual time.
 //!
-//! A seed decides everything: the configuration ([`scenario::Scenario::swarm`], [`state_changes::Plan::swarm`]), the work
-//! and the faults of the network. What the transport must guarantee is checked outside of it: memory
-//! against patterns and models ([`flow`], `request_log`), packets against the rules for sequence numbers
-//! ([`network`]). Each run takes the same seeds as ever, and one that nobody has tried yet ([`seeds`]).
+//! A seed determines the configuration ([`scenario::Scenario::swarm`], [`state_changes::Plan::swarm`]),
+//! the work and the network faults. The guarantees of the transport are checked outside of it:
+//! memory against patterns and models ([`flow`], `request_log`), packets against the rules for PSNs
+//! ([`network`]). Each run uses a fixed set of seeds and a fresh one ([`seeds`]).
 
 pub mod cross_channel;
 pub mod flow;
@@ -28,28 +28,30 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// A number from the variable of that name.
+/// Returns the number in the environment variable `name`.
 fn variable(name: &str) -> Option<u64> {
     let value = env::var(name).ok()?;
     Some(value.parse().expect("a seed or their count is a number"))
 }
 
-/// The seed of this run: `ROCADE_FRESH_SEED` (`cargo xtask test` sets and prints it), else from the time.
+/// Returns the fresh seed of this run: `ROCADE_FRESH_SEED` (which `cargo xtask test` sets and
+/// prints), otherwise a seed made from the time.
 fn fresh_seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
         variable("ROCADE_FRESH_SEED").unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            // Short enough to be typed, and apart from the fixed ones.
+            // Short enough to type, and above the fixed seeds.
             (1 << 32) + u64::from(now.map_or(0, |time| time.subsec_nanos()))
         })
     })
 }
 
-/// The seeds to run: `0..count` and a fresh one; `0..ROCADE_SEEDS` where that is set; or only `ROCADE_SEED`.
+/// Returns the seeds to run: `0..count` and a fresh one, or `0..ROCADE_SEEDS` if that is set, or
+/// only `ROCADE_SEED`.
 ///
 /// # Panics
-/// If one of the variables is no number.
+/// If one of the variables is not a number.
 #[must_use]
 pub fn seeds(count: u64) -> Vec<u64> {
     match (variable("ROCADE_SEED"), variable("ROCADE_SEEDS")) {
@@ -59,10 +61,11 @@ pub fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Runs a plan per seed and hands on what comes of it. A failure says which seed it was, and how to repeat it.
+/// Runs a plan per seed, and passes each result to `then`. If a run panics, prints the seed and the
+/// command that repeats it.
 ///
 /// # Panics
-/// Where `run` does.
+/// If `run` does.
 pub fn each_seed<P: Debug, R>(
     count: u64,
     plan: impl Fn(u64) -> P,

@@ -1,5 +1,4 @@
-//! A network that loses, repeats and reorders, and an observer that knows which sequence
-//! numbers are legal.
+//! A network that loses, duplicates and reorders packets, and an observer that checks PSNs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,19 +10,20 @@ use rocade_wire::{Headers, Operation, Psn};
 
 use super::rng::Rng;
 
-/// How B handles packets: one after the other, those that come in and those that it sends.
+/// The processing time of B, which handles received and sent packets one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessingDelay {
-    /// For a packet of the path MTU, in nanoseconds; shorter ones are quicker, but for a half.
+    /// The time for a packet of the path MTU in nanoseconds. A shorter packet takes less, down to
+    /// half of it.
     pub packet_ns: u64,
-    /// B does nothing for so long…
+    /// The duration in nanoseconds during which B does nothing.
     pub stall_ns: u64,
-    /// … from so long after the start on, and again so long after each end of it.
+    /// The time in nanoseconds that B works before each stall.
     pub busy_ns: u64,
 }
 
 impl ProcessingDelay {
-    /// When work of `cost_ns` that starts at `time` is done.
+    /// Returns the time at which work of `cost_ns` that starts at `time` is done.
     const fn done(&self, mut time: u64, mut cost_ns: u64) -> u64 {
         if self.stall_ns == 0 {
             return time + cost_ns;
@@ -41,22 +41,23 @@ impl ProcessingDelay {
     }
 }
 
-/// Faults per 1000 packets, of both directions.
+/// Network faults per 1000 packets, in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Packets lost.
+    /// Lost packets.
     pub loss: u64,
-    /// Packets that arrive twice.
+    /// Packets that are delivered twice.
     pub duplication: u64,
-    /// Packets that arrive late.
+    /// Packets that are delivered late.
     pub reorder: u64,
-    /// How late at most, in nanoseconds.
+    /// The maximum delay of late packets in nanoseconds.
     pub reorder_ns: u64,
-    /// Packets that arrive very late: longer than an ACK timeout, so that they find a world that has moved on.
+    /// Packets that are delayed beyond an ACK timeout, so that the state of the connection has
+    /// changed on arrival.
     pub late: u64,
-    /// How late those are at most, in nanoseconds.
+    /// The maximum delay of those packets in nanoseconds.
     pub late_ns: u64,
-    /// All packets are lost for so long, once, starting somewhere in the first 20 ms.
+    /// The duration of a single outage, which begins within the first 20 ms.
     pub blackout_ns: u64,
 }
 
@@ -73,7 +74,7 @@ impl Faults {
     };
 }
 
-/// The network between a pair: to be called for every packet.
+/// The network between a pair, called for every packet.
 #[derive(Debug)]
 pub struct SimNetwork {
     faults: Rc<RefCell<Faults>>,
@@ -82,13 +83,13 @@ pub struct SimNetwork {
     observers: [Observer; 2],
     blackout_at: u64,
     processing_delay: ProcessingDelay,
-    /// Until when B is busy with what comes in, and with what it sends.
+    /// The times until which B is busy with received packets, and with its own.
     busy_until: [u64; 2],
     rules: Rules,
 }
 
 impl SimNetwork {
-    /// A network with faults that the caller may change later.
+    /// Creates a network whose faults the caller may change later.
     #[must_use]
     pub fn new(seed: u64, faults: Rc<RefCell<Faults>>, pmtu: u32, first_psns: [Psn; 2]) -> Self {
         let mut rng = Rng::new(seed, 2);
@@ -108,7 +109,8 @@ impl SimNetwork {
         }
     }
 
-    /// This side has begun anew: its next new request has this number.
+    /// Records that this side was connected again, and that its next new request has the PSN
+    /// `next`.
     pub fn begin(&mut self, side: Side, next: Psn) {
         self.observers[side as usize] = Observer {
             next,
@@ -116,21 +118,21 @@ impl SimNetwork {
         };
     }
 
-    /// Faults by rule besides.
+    /// Adds fault rules.
     ///
     /// # Panics
-    /// If that are no rules.
+    /// If `rules` cannot be parsed.
     pub fn set_rules(&mut self, rules: &str) {
         let rules = Rule::parse_list(rules).unwrap_or_else(|error| panic!("{error}"));
         self.rules.add(&rules);
     }
 
-    /// B is slow.
+    /// Sets the processing time of B.
     pub const fn set_processing_delay(&mut self, processing_delay: ProcessingDelay) {
         self.processing_delay = processing_delay;
     }
 
-    /// How long B is late with this packet.
+    /// Returns the delay of this packet in nanoseconds that B's processing time causes.
     fn late_ns(&mut self, event: &PacketEvent<'_>) -> u64 {
         let len = event.packet.payload().len() as u64;
         let half = self.processing_delay.packet_ns / 2;
@@ -141,10 +143,10 @@ impl SimNetwork {
         *until - now
     }
 
-    /// What happens to a packet.
+    /// Decides what happens to a packet.
     ///
     /// # Panics
-    /// If its sequence number is not legal.
+    /// If its PSN is not valid.
     pub fn decide(&mut self, event: &PacketEvent<'_>) -> Delivery {
         self.observers[event.from as usize].check(
             event.packet.headers(),
@@ -160,7 +162,7 @@ impl SimNetwork {
             .rules
             .decide_packet(PacketDirection::Tx, event.path, &event.packet);
         if ruled.corrupt.is_some() {
-            // The ICRC would tell.
+            // The receiver drops the packet because of its ICRC.
             return Delivery::Drop;
         }
         let late_ns = self.late_ns(event) + ruled.wait_ns();
@@ -184,9 +186,9 @@ impl SimNetwork {
 /// Checks the requests of one side.
 #[derive(Debug)]
 struct Observer {
-    /// PSN of the next new request.
+    /// The PSN of the next new request.
     next: Psn,
-    /// What was sent, by PSN; READs and ends of the space are overwritten when it wraps.
+    /// The packets sent, by PSN. Entries are overwritten by READs, and when PSNs wrap.
     sent: BTreeMap<u32, (Headers, Summary)>,
 }
 
@@ -201,7 +203,7 @@ impl Observer {
         assert!(ahead <= 0, "{headers} leaves a gap after {}", self.next);
         let mut image = *headers;
         image.bth.ack_req = false;
-        // What was sent on one path may be repeated on the other.
+        // A retransmission may use the other path.
         image.bth.migreq = true;
         let fact = (image, summary(payload));
         if ahead == 0 {
@@ -227,7 +229,7 @@ impl Observer {
 
 type Summary = (usize, [u8; 8], [u8; 8]);
 
-/// Length, beginning and end: enough to tell the payloads of two messages apart.
+/// Returns length, beginning and end of a payload, which suffice to tell two messages apart.
 fn summary(payload: &[u8]) -> Summary {
     let (mut first, mut last) = ([0; 8], [0; 8]);
     let count = payload.len().min(8);

@@ -1,4 +1,4 @@
-//! Two paths between a pair, one of which dies now and then: what is sent goes on on the other.
+//! Automatic path migration: two paths between a pair, one of which fails now and then.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -14,33 +14,34 @@ const MIGRATED: u32 = 0;
 const REARM: u32 = 1;
 const ARMED: u32 = 2;
 
-/// A pair that changes its path, again and again.
+/// A pair whose path changes repeatedly.
 #[derive(Debug)]
 pub struct Paths {
     rng: Rng,
-    /// Everything is lost that has this address at an end.
+    /// The address whose packets are all lost.
     dead: Rc<Cell<Option<IpAddr>>>,
-    /// When so many messages are through, something happens to the path.
+    /// The number of completed messages at which the path changes next.
     due: u64,
-    /// Messages between two such times, at most.
+    /// The maximum number of messages between two path changes.
     distance: u64,
-    /// A migration is under way.
+    /// A migration is in progress.
     under_way: bool,
-    /// How late a packet may come.
+    /// The maximum time that a packet is in flight.
     lifetime_ns: u64,
-    /// After a migration: when both sides may take up the other path again.
+    /// The time after a migration at which both sides may rearm.
     rearm_at: Option<Time>,
-    /// How often a side has migrated.
+    /// The number of migrations, counted per side.
     pub migrations: u64,
 }
 
 impl Paths {
-    /// Both sides get a second port; to be called before the pair is made.
+    /// Gives both sides a second port. Must be called before the pair is created.
     pub fn prepare(setup: &mut Setup) {
         setup.config.limits.port_count = 2;
     }
 
-    /// The alternate path of both sides is ready. Packets come up to `lifetime_ns` late.
+    /// Loads and arms the alternate path of both sides. Packets are at most `lifetime_ns` in
+    /// flight.
     #[must_use]
     pub fn new(seed: u64, distance: u64, lifetime_ns: u64, pair: &mut Pair) -> Self {
         let mut rng = Rng::new(seed, 9);
@@ -57,16 +58,17 @@ impl Paths {
         }
     }
 
-    /// Which address is dead, for the network.
+    /// Returns the address whose packets the network must drop.
     #[must_use]
     pub fn dead(&self) -> Rc<Cell<Option<IpAddr>>> {
         Rc::clone(&self.dead)
     }
 
-    /// Looks at the pair after a step, when so many messages are through. Nothing happens any more after `last`.
+    /// Examines the pair after a step, when `completed` messages have completed. Nothing changes
+    /// after message `last`.
     ///
     /// # Panics
-    /// If a side reports something else than a migration.
+    /// If a side reports an event other than a migration.
     pub fn step(&mut self, pair: &mut Pair, completed: u64, last: u64) {
         for side in Side::BOTH {
             for event in pair.take_events(side) {
@@ -82,8 +84,9 @@ impl Paths {
             self.due = completed + self.rng.range(1, self.distance);
             self.rearm_at = Some(pair.now().plus_ns(self.lifetime_ns));
         }
-        // When nothing of the path before is on its way any more. It would ask whoever is ready first to come back, and
-        // the other one, which is not ready then, could not follow (RC-APM-04, RC-APM-05).
+        // Rearms after all packets of the previous path have left the network. A late packet would
+        // make the side that is armed first migrate back, while the other side, not yet armed,
+        // could not follow.
         if completed < last && self.rearm_at.take_if(|at| *at <= pair.now()).is_some() {
             Side::BOTH.iter().for_each(|side| rearm(pair, *side));
         }
@@ -101,17 +104,17 @@ impl Paths {
     }
 }
 
-/// A single change of paths, while something else happens to the connection.
+/// A single path change during another state change of the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct PathChange {
-    /// When, in virtual time; not before both sides are ready.
+    /// The earliest virtual time. The change waits until both sides are armed.
     pub at_ns: u64,
-    /// Who asks for it; else the path in use dies.
+    /// The side that requests the migration. With `None`, the path in use fails.
     pub asked_by: Option<Side>,
 }
 
 impl PathChange {
-    /// A random one, within this time.
+    /// Draws a random path change within `span_ns`.
     #[must_use]
     pub fn swarm(seed: u64, span_ns: u64) -> Self {
         let mut rng = Rng::new(seed, 13);
@@ -122,7 +125,7 @@ impl PathChange {
     }
 }
 
-/// A detour under way.
+/// A path change in progress.
 #[derive(Debug)]
 pub(super) struct PathChangeRun {
     path_change: PathChange,
@@ -131,7 +134,8 @@ pub(super) struct PathChangeRun {
 }
 
 impl PathChangeRun {
-    /// The alternate path of both sides is ready. Everything is lost that has the address at an end that `dead` says.
+    /// Loads and arms the alternate path of both sides. The network must drop all packets from and
+    /// to the address in `dead`.
     pub(super) fn new(
         path_change: PathChange,
         dead: &Rc<Cell<Option<IpAddr>>>,
@@ -146,14 +150,14 @@ impl PathChangeRun {
         path_change_run
     }
 
-    /// Both sides are on the first path; there is one more change of paths to come.
+    /// Prepares another path change, after both sides were connected again on the primary path.
     pub(super) fn begin_anew(&mut self, pair: &mut Pair) {
         Side::BOTH.iter().for_each(|side| rearm(pair, *side));
         self.dead.set(None);
         self.has_begun = false;
     }
 
-    /// Looks at the pair after a step.
+    /// Examines the pair after a step.
     pub(super) fn step(&mut self, pair: &mut Pair) {
         let is_due = !self.has_begun && pair.now().as_ns() >= self.path_change.at_ns;
         let is_armed = |side| pair.node(side).qp.query().path_mig_state == ARMED;
@@ -163,7 +167,7 @@ impl PathChangeRun {
         match self.path_change.asked_by {
             None => self.dead.set(Some(pair.node(Side::A).qp.local())),
             Some(side) if pair.node(side).qp.state() == QpState::Rts => ask(pair, side),
-            // In another state it is not the time to ask.
+            // A migration can only be requested in RTS.
             Some(_) => return,
         }
         self.has_begun = true;
@@ -178,7 +182,7 @@ fn ask(pair: &mut Pair, side: Side) {
     pair.modify(side, QpState::Rts, QpAttrMask::PATH_MIG_STATE, &attr);
 }
 
-/// Loads the path that is not in use.
+/// Loads and arms the path that is not in use.
 fn rearm(pair: &mut Pair, side: Side) {
     let is_first = pair.node(side).qp.local() == side.ip();
     let (local, remote) = if is_first {

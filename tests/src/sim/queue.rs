@@ -1,13 +1,13 @@
-//! Which requests of a send queue have ended.
+//! A model of a send queue, which knows which requests have completed.
 
 use rocade_transport::{Completion, WcStatus};
 
-/// A send queue: what was posted, and what has ended.
+/// A send queue: the posted requests and how many of them have completed.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Is it signaled?
+    /// For each posted request, whether it is signaled.
     pub(super) posted: Vec<bool>,
-    /// So many have.
+    /// The number of completed requests.
     pub(super) ended: usize,
     failed: bool,
     /// Requests that failed or were flushed.
@@ -15,13 +15,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Does all that nobody has reported need no report?
+    /// Returns true if no completion is missing: all requests without one are unsignaled, and none
+    /// has failed.
     pub(super) fn is_accounted_for(&self) -> bool {
         let left = &self.posted[self.ended..];
         left.is_empty() || !self.failed && left.iter().all(|signaled| !signaled)
     }
 
-    /// Each request ends once and in order; unsignaled ones with the next that is reported.
+    /// Checks that each request completes once and in order, and that unsignaled requests complete
+    /// with the next reported one.
     pub(super) fn end(&mut self, completion: &Completion) {
         let index = usize::try_from(completion.wr_id).expect("a small number");
         assert!(

@@ -1,4 +1,4 @@
-//! What one side has sent in a life of its QP, and the judgement of what came of it.
+//! The messages that one side sends during one connection, and the checks of their effects.
 
 use rocade_transport::testing::{Pair, Region, Side};
 use rocade_transport::{Completion, QpState, SendFlags, SendWr, WcStatus};
@@ -7,50 +7,51 @@ use rocade_wire::Rkey;
 use super::kinds::{FIELDS_START, IDLE, Kind, MAX_LEN, RIGHTS};
 use super::rng::{Rng, payload};
 
-/// A message has buffers of its own, so that everything can be looked at in the end.
+/// A message with its own buffers, so that all effects can be checked at the end.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     kind: Kind,
     len: u32,
     local: Region,
     remote: Region,
-    /// Where the sender says it is.
+    /// The address and the key in the request.
     target: (u64, Rkey),
 }
 
-/// How much of a message is in its buffer.
+/// The part of a message that is in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// A message without data, or with data that look like nothing, leaves no trace.
+    /// The message leaves no trace, because it has no data, or its data equals [`IDLE`].
     Unknown,
     Nothing,
     Beginning,
     All,
 }
 
-/// See the module.
+/// The messages of one side during one connection.
 #[derive(Debug)]
 pub(super) struct RequestLog {
     seed: u64,
     from: Side,
     messages: Vec<Message>,
-    /// Messages before and after the upheaval.
+    /// The numbers of messages to post in each further batch, such as before and after the state
+    /// change.
     batches: Vec<usize>,
-    /// That of [`Kind::Add`] and that of [`Kind::AddFields`].
+    /// The shared words of [`Kind::Add`] and [`Kind::AddFields`].
     words: [Region; 2],
     posted: usize,
-    /// Completions of sends, of all of them and of successful ones.
+    /// The number of send completions, and of the successful ones.
     sent: usize,
     succeeded: usize,
     error: Option<WcStatus>,
-    /// The same for receives.
+    /// The number of receive completions, and of the successful ones.
     received: usize,
     delivered: usize,
     receives_flushed: bool,
-    /// The QP was reset or destroyed: what has no completion gets none.
+    /// Set when the QP was reset or destroyed: outstanding requests then get no completion.
     requests_forgotten: bool,
     receives_forgotten: bool,
-    /// The memory of A and B when their lives ended.
+    /// The memory of A and B at the end of the connection.
     images: [Vec<Vec<u8>>; 2],
 }
 
@@ -125,10 +126,11 @@ impl RequestLog {
         self.messages.iter().filter(|m| m.kind.takes_receive())
     }
 
-    /// Posts a receive per message that takes one.
+    /// Posts a receive for each message that consumes one.
     pub(super) fn post_receives(&mut self, pair: &mut Pair) {
         for (wr_id, message) in self.receives().enumerate() {
-            // WRITE with immediate does not touch the receive's buffer; that of a SEND is its own.
+            // A WRITE with immediate data does not touch the receive's buffer. A SEND writes into
+            // the message's own buffer.
             let sges = [message.remote.sge()];
             let sges = if message.kind == Kind::Send {
                 &sges[..]
@@ -139,7 +141,7 @@ impl RequestLog {
         }
     }
 
-    /// Posts the next batch; nothing where all were posted, or the QP takes none.
+    /// Posts the next batch, if one is left.
     pub(super) fn post_batch(&mut self, pair: &mut Pair) {
         if self.batches.is_empty() {
             return;
@@ -168,7 +170,7 @@ impl RequestLog {
         }
     }
 
-    /// A completion of the sender.
+    /// Checks a completion of the sender.
     pub(super) fn sent(&mut self, pair: &Pair, completion: &Completion) {
         let index = self.sent;
         assert_eq!(
@@ -186,7 +188,7 @@ impl RequestLog {
             (WcStatus::WrFlushErr, _) => {
                 self.error.get_or_insert(WcStatus::WrFlushErr);
             }
-            // The only thing that can go wrong here is a peer that is gone.
+            // The only possible error is a peer that does not respond.
             (WcStatus::RetryExcErr, None) => self.error = Some(completion.status),
             (_, before) => panic!("{completion:?} after {before:?}"),
         }
@@ -195,7 +197,7 @@ impl RequestLog {
         }
     }
 
-    /// What the sender may rely on once a message is complete.
+    /// Checks what a success completion guarantees to the sender.
     fn check_success(&self, pair: &Pair, index: usize) {
         let message = &self.messages[index];
         let done = self.extent(pair, index);
@@ -210,18 +212,18 @@ impl RequestLog {
         }
     }
 
-    /// Messages of this kind among the first `end`.
+    /// Returns the number of messages of this kind among the first `end`.
     fn count_of(&self, kind: Kind, end: usize) -> u64 {
         let same = self.messages[..end].iter().filter(|m| m.kind == kind);
         same.count() as u64
     }
 
-    /// Completions so far, of the sender and of the receiver.
+    /// Returns the numbers of completions so far, of the sender and of the receiver.
     pub(super) const fn progress(&self) -> (usize, usize) {
         (self.sent, self.received)
     }
 
-    /// A completion of the receiver.
+    /// Checks a completion of the receiver.
     pub(super) fn received(&mut self, pair: &Pair, completion: &Completion) {
         assert_eq!(
             completion.wr_id, self.received as u64,
@@ -233,7 +235,10 @@ impl RequestLog {
             return;
         }
         assert_eq!(completion.status, WcStatus::Success);
-        assert!(!self.receives_flushed, "nothing is received after the end");
+        assert!(
+            !self.receives_flushed,
+            "a receive succeeds after a flushed one"
+        );
         let nth = self.delivered;
         let (index, message) = self
             .messages
@@ -251,7 +256,7 @@ impl RequestLog {
         self.delivered += 1;
     }
 
-    /// How much of a message has arrived where it belongs.
+    /// Returns how much of a message has arrived in its buffer.
     fn extent(&self, pair: &Pair, index: usize) -> Extent {
         let message = &self.messages[index];
         let (side, region) = match message.kind {
@@ -274,10 +279,11 @@ impl RequestLog {
             return Extent::All;
         }
         let same = bytes.iter().zip(&data).take_while(|(a, b)| a == b).count();
-        // Data may look like IDLE: the rest is what counts.
+        // The data may contain bytes equal to IDLE. Only the bytes after the common beginning
+        // count.
         assert!(
             idle(&bytes[same..]),
-            "message {index}: something else than its data"
+            "message {index}: bytes other than its data"
         );
         if idle(&bytes) {
             Extent::Nothing
@@ -287,7 +293,9 @@ impl RequestLog {
         }
     }
 
-    /// After the end: everything is accounted for; `left` receives have stayed in a shared queue. Gives the numbers of messages done and cut off.
+    /// Checks after the end that every request and receive is accounted for, while `left` receives
+    /// remain in a shared receive queue. Returns the numbers of completed and of incomplete
+    /// messages.
     pub(super) fn judge(&self, pair: &Pair, left: usize) -> (usize, usize) {
         if !self.requests_forgotten {
             assert_eq!(
@@ -317,7 +325,7 @@ impl RequestLog {
             if message.kind.is_read() {
                 continue;
             }
-            // Execution is in order: behind a message that is not complete there is nothing.
+            // Execution is in order: no message after an incomplete one may have an effect.
             let touched = matches!(extent, Extent::Beginning | Extent::All);
             assert!(
                 !(touched && open.is_some()),
@@ -344,7 +352,8 @@ impl RequestLog {
         (self.succeeded, self.posted - self.succeeded)
     }
 
-    /// What this side has of the messages: buffers, and the counter where it is here.
+    /// Returns a copy of the message buffers of `side`, and of the shared words if `side` is the
+    /// receiver.
     fn memory(&self, pair: &Pair, side: Side) -> Vec<Vec<u8>> {
         let mem = &pair.node(side).mem;
         let ours = side == self.from;
@@ -358,7 +367,8 @@ impl RequestLog {
         image
     }
 
-    /// The QP of this side is reset: from now on nothing of this life may have an effect there.
+    /// Records that `side` was reset or destroyed: from now on this connection may have no effect
+    /// there.
     pub(super) fn close(&mut self, pair: &Pair, side: Side) {
         if side == self.from {
             self.requests_forgotten = true;
@@ -368,11 +378,14 @@ impl RequestLog {
         self.images[side as usize] = self.memory(pair, side);
     }
 
-    /// Nothing of a life that is over has had any effect later.
+    /// Checks that the connection has had no effect since [`close`](Self::close).
     pub(super) fn check_closed(&self, pair: &Pair) {
         for side in Side::BOTH {
             let same = self.memory(pair, side) == self.images[side as usize];
-            assert!(same, "an effect at {side:?} after the end of its life");
+            assert!(
+                same,
+                "an effect at {side:?} after its connection was closed"
+            );
         }
     }
 }

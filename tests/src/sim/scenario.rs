@@ -1,4 +1,4 @@
-//! A whole run: configuration, work, faults, end.
+//! A complete run: configuration, traffic, faults and final checks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,93 +13,96 @@ use super::network::{Faults, ProcessingDelay, SimNetwork};
 use super::paths::Paths;
 use super::rng::Rng;
 
-/// No run lasts longer, in virtual time.
+/// The maximum virtual time of a run.
 const LIMIT: Time = Time::from_ns(3_600_000_000_000);
 
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// Path MTU code.
+    /// The path MTU code.
     pub pmtu: u32,
-    /// READs and atomics outstanding.
+    /// The maximum number of outstanding READs and atomics.
     pub max_rd_atomic: u8,
-    /// What the responder keeps; not less.
+    /// The responder resources, at least `max_rd_atomic`.
     pub max_dest_rd_atomic: u8,
-    /// ACK timeout code.
+    /// The ACK timeout code.
     pub timeout: u8,
-    /// RNR timer code.
+    /// The RNR timer code.
     pub min_rnr_timer: u8,
-    /// First PSNs of A and B.
+    /// The initial PSNs of A and B.
     pub first_psns: [u32; 2],
-    /// One-way latency.
+    /// The one-way latency.
     pub latency_ns: u64,
-    /// Time between packets of one sender.
+    /// The time between two packets of one sender.
     pub gap_ns: u64,
-    /// How long acknowledgements are held back; 0 for not at all.
+    /// The fixed delay of ACKs, or 0 for none.
     pub ack_delay_ns: u64,
-    /// Acknowledgements and posts wait as the queue pairs have learned, the former so long at most; 0 for not at all.
+    /// The maximum delay of ACKs if ACKs and posts are coalesced adaptively, or 0 for no
+    /// coalescing.
     pub hold_ns: u64,
-    /// ACK retries.
+    /// The retry count.
     pub retry_cnt: u8,
-    /// How fast B is.
+    /// The processing time of B.
     pub processing_delay: ProcessingDelay,
-    /// The network.
+    /// The network faults.
     pub faults: Faults,
-    /// Faults by rule besides, as users write them.
+    /// Additional fault rules in the users' syntax.
     pub rules: &'static str,
-    /// What A sends, and B, if it does.
+    /// The traffic of A, and of B if there is any.
     pub work: Vec<Work>,
-    /// All packets are handled the general way.
+    /// All packets take the slow path.
     pub long_way: bool,
-    /// There are two paths, and after so many messages at most the one in use dies, or is left; 0 for one path.
+    /// With two paths, the maximum number of messages until the path in use fails or is left. 0 for
+    /// a single path.
     pub path_changes: u64,
-    /// Where receives come from, and of which service the connection is.
+    /// The source of the receives, and the transport service of the connection.
     pub receives: Receives,
 }
 
-/// Where B takes its receives from, or both sides do.
+/// The source of the receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receives {
-    /// Queues of their own.
+    /// Receive queues of the QPs.
     #[default]
     Own,
-    /// Shared queues.
+    /// Shared receive queues on both sides.
     Shared,
-    /// That of an XRC domain: A is an initiator, B a target, and all work goes one way.
+    /// The shared receive queue of an XRC domain: A is an initiator, B a target, and only A sends
+    /// requests.
     Xrc,
 }
 
-/// What a run was like.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Messages sent.
     pub messages: u64,
     /// Packets sent by both sides.
     pub packets: u64,
-    /// Request packets sent again.
+    /// Retransmitted request packets.
     pub retransmitted: u64,
     /// ACK timeouts.
     pub timeouts: u64,
-    /// RNR NAKs.
+    /// RNR NAKs received.
     pub rnr_naks: u64,
-    /// Duplicate requests seen.
+    /// Duplicate requests received.
     pub duplicates: u64,
-    /// Packets that were taken the short way.
+    /// Packets that took the fast path.
     pub fast_path_packets: u64,
-    /// Acknowledgements that were held back for an answer.
+    /// ACKs that were delayed for a reply of the application.
     pub held_acks: u64,
-    /// Posts that waited for company.
+    /// Posts that were delayed for batching.
     pub waiting_posts: u64,
-    /// How often a side has changed its path.
+    /// The number of migrations, counted per side.
     pub migrations: u64,
-    /// Virtual time.
+    /// The virtual time.
     pub time_ns: u64,
 }
 
 impl Report {
-    /// Adds another run.
+    /// Adds the result of another run.
     pub const fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.packets += other.packets;
@@ -116,12 +119,12 @@ impl Report {
 }
 
 impl Scenario {
-    /// A random configuration for `messages` messages of these kinds.
+    /// Draws a random configuration for `messages` messages of these kinds.
     #[must_use]
     pub fn swarm(seed: u64, kinds: &[Kind], messages: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
         let max_rd_atomic = rng.range_u8(1, 16);
-        // In half of the cases, close to the wrap.
+        // Half of the PSNs are close to the wrap.
         let mut first_psn = || {
             if rng.chance(500) {
                 rng.range_u32(0xff_ff00, 0xff_ffff)
@@ -179,8 +182,8 @@ impl Scenario {
         }
     }
 
-    /// The same with 5 % loss, 5 % duplication and reordering, in one direction, with messages
-    /// of up to 70 000 bytes.
+    /// Like [`swarm`](Self::swarm), but in one direction, with messages of up to 70 000 bytes and 5
+    /// % loss, duplication and reordering.
     #[must_use]
     pub fn hostile(seed: u64, kinds: &[Kind], messages: u64) -> Self {
         let mut scenario = Self::swarm(seed, kinds, messages);
@@ -198,8 +201,9 @@ impl Scenario {
         scenario
     }
 
-    /// A message at a time in both directions, soon after the one from the other side: acknowledgements are held back,
-    /// and each side may wait for what the other holds.
+    /// Draws a configuration with one message at a time in both directions, each soon after the
+    /// peer's message. ACKs are delayed, and each side may wait for an ACK that the other side
+    /// delays.
     #[must_use]
     pub fn conversation(seed: u64, messages: u64) -> Self {
         let mut scenario = Self::swarm(seed, &[Kind::Send, Kind::Write], messages);
@@ -217,8 +221,8 @@ impl Scenario {
         scenario
     }
 
-    /// A perfect network, and work from A to B, which is slow: `load` per mille of the ACK timeout for each
-    /// full packet.
+    /// Draws a configuration with a perfect network and traffic from A to B. B is slow: a full
+    /// packet takes `load` per mille of the ACK timeout.
     #[must_use]
     pub fn slow(seed: u64, kinds: &[Kind], messages: u64, load: u64) -> Self {
         let mut scenario = Self::swarm(seed, kinds, messages);
@@ -237,8 +241,8 @@ impl Scenario {
         scenario
     }
 
-    /// The same, and B does nothing at all now and then, for `per_mille` of the time that the requester's
-    /// attributes grant.
+    /// Like [`slow`](Self::slow), but B also stalls now and then, for `per_mille` of the time until
+    /// the requester's retries are exhausted.
     #[must_use]
     pub fn stalling(seed: u64, kinds: &[Kind], messages: u64, load: u64, per_mille: u64) -> Self {
         let mut scenario = Self::slow(seed, kinds, messages, load);
@@ -255,12 +259,12 @@ impl Scenario {
         scenario
     }
 
-    /// The ACK timeout; below a millisecond it is one.
+    /// Returns the ACK timeout, at least a millisecond.
     fn timeout_ns(&self) -> u64 {
         (4096 << self.timeout).max(1_000_000)
     }
 
-    /// How long a packet is on its way at most.
+    /// Returns the maximum time that a packet is in flight.
     const fn lifetime_ns(&self) -> u64 {
         let late_ns = if self.faults.late > 0 {
             self.faults.late_ns
@@ -270,8 +274,8 @@ impl Scenario {
         self.latency_ns + self.faults.reorder_ns + late_ns
     }
 
-    /// Runs it. The network is healed when nine tenths of the messages are through: what is
-    /// left must then complete.
+    /// Runs it. The network faults end when nine tenths of the messages have completed, and the
+    /// rest must then complete.
     ///
     /// # Panics
     /// If any guarantee is violated.
@@ -393,7 +397,8 @@ impl Scenario {
             setup.attr.min_rnr_timer = self.min_rnr_timer;
             setup.config.sq_sig_all = false;
             Paths::prepare(setup);
-            // Queues that are just long enough: a slot that is not given back in time is missed.
+            // The queues are just long enough, so that an entry that is not freed in time makes a
+            // post fail.
             setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
             setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);
             self.share(side, setup);
@@ -413,7 +418,7 @@ impl Scenario {
     }
 }
 
-/// Hands completions to the flows, receives first.
+/// Passes completions to the flows, receives first.
 fn deliver(pair: &mut Pair, flows: &mut [Flow]) {
     let completions = Side::BOTH.map(|side| pair.take_completions(side));
     for side in Side::BOTH {

@@ -1,9 +1,9 @@
-//! State changes in mid-flow: a QP is drained, put into ERR, reset and connected again, or destroyed while both
-//! sides have messages on their way.
+//! State changes under traffic: a QP is drained, put into ERR, reset and connected again, or
+//! destroyed while both sides have packets in flight.
 //!
-//! What must hold then is judged from outside (`request_log.rs`): completions come once per request and in order, what is
-//! reported as done has happened, what has happened is a beginning of what was asked for, and a QP that has stopped
-//! changes no memory any more.
+//! The guarantees are checked outside of the transport (`request_log.rs`). Each request completes once
+//! and in order. A successful request has been executed, and executed requests are a prefix of the
+//! posted ones. A stopped QP changes no memory.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -23,79 +23,80 @@ use super::rng::Rng;
 use super::scenario::Receives;
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
-/// No run lasts longer, in virtual time.
+/// The maximum virtual time of a run.
 const LIMIT: Time = Time::from_ns(600_000_000_000);
 
-/// What is done to a QP.
+/// A state change of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// SQD, an attribute, RTS.
+    /// SQD, an attribute change, and back to RTS.
     Drain,
     /// ERR.
     Error,
-    /// RESET, and both sides are connected again, one after the other.
+    /// RESET, after which both sides are connected again, one after the other.
     Reset,
-    /// It is destroyed.
+    /// The QP is destroyed.
     Destroy,
 }
 
 impl StateChange {
-    /// All of them.
+    /// All state changes.
     pub const ALL: [Self; 4] = [Self::Drain, Self::Error, Self::Reset, Self::Destroy];
 }
 
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// What is done.
+    /// The state change.
     pub state_change: StateChange,
-    /// To whom.
+    /// The side whose QP changes state.
     pub victim: Side,
-    /// Where receives come from, and of which service the connection is.
+    /// The source of the receives, and the transport service of the connection.
     pub receives: Receives,
-    /// When, in virtual time.
+    /// The virtual time of the state change.
     pub at_ns: u64,
-    /// How much later the other side notices, where it has to ([`StateChange::Reset`]).
+    /// The delay until the other side is connected again ([`StateChange::Reset`]).
     pub lag_ns: u64,
-    /// Messages of each side, before and after.
+    /// The numbers of messages of each side, before and after the change.
     pub messages: [usize; 2],
-    /// Path MTU code.
+    /// The path MTU code.
     pub pmtu: u32,
-    /// ACK timeout code.
+    /// The ACK timeout code.
     pub timeout: u8,
-    /// First PSNs of A and B.
+    /// The initial PSNs of A and B.
     pub first_psns: [u32; 2],
-    /// One-way latency.
+    /// The one-way latency.
     pub latency_ns: u64,
-    /// Time between packets of one sender.
+    /// The time between two packets of one sender.
     pub gap_ns: u64,
-    /// How long acknowledgements are held back; 0 for not at all.
+    /// The fixed delay of ACKs, or 0 for none.
     pub ack_delay_ns: u64,
-    /// Acknowledgements and posts wait as the queue pairs have learned, the former so long at most; 0 for not at all.
+    /// The maximum delay of ACKs if ACKs and posts are coalesced adaptively, or 0 for no
+    /// coalescing.
     pub hold_ns: u64,
-    /// The network.
+    /// The network faults.
     pub faults: Faults,
-    /// There are two paths, and the connection goes from one to the other.
+    /// A path migration during the run, which then has two paths.
     pub path_change: Option<PathChange>,
 }
 
-/// What a run was like.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Messages that were complete.
+    /// Messages that completed.
     pub done: usize,
-    /// Messages that were cut off.
+    /// Messages that did not complete.
     pub cut_off: usize,
-    /// Packets that were taken the short way.
+    /// Packets that took the fast path.
     pub fast_path_packets: u64,
-    /// How often a side has changed its path.
+    /// The number of migrations, counted per side.
     pub migrations: usize,
 }
 
 impl Outcome {
-    /// Adds another run.
+    /// Adds the result of another run.
     pub const fn add(&mut self, other: &Self) {
         self.done += other.done;
         self.cut_off += other.cut_off;
@@ -105,7 +106,7 @@ impl Outcome {
 }
 
 impl Plan {
-    /// A random plan.
+    /// Draws a random plan.
     #[must_use]
     pub fn swarm(seed: u64, state_change: StateChange, receives: Receives) -> Self {
         let mut rng = Rng::new(seed, 11);
@@ -143,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// The same with two paths, of which the first one is left at some time: before, while or after the rest happens.
+    /// Adds a path migration at a random time: before, during or after the state change.
     #[must_use]
     pub fn with_path_change(self) -> Self {
         let path_change = PathChange::swarm(self.seed, 80 * self.latency_ns);
@@ -175,7 +176,8 @@ impl Plan {
     }
 
     fn setup(&self, side: Side, setup: &mut Setup, life: u32) {
-        // Far from those of an earlier life: what is late must not be mistaken for something new.
+        // PSNs far from those of an earlier connection, so that late packets are not mistaken for
+        // new ones.
         let [a, b] = self
             .first_psns
             .map(|psn| (psn + life * 0x40_0000) & 0xff_ffff);
@@ -191,17 +193,17 @@ impl Plan {
         }
     }
 
-    /// What this side may have to send.
+    /// Returns the numbers of messages that this side sends.
     fn messages_of(&self, side: Side) -> [usize; 2] {
         match (self.receives, side) {
-            // A target only answers.
+            // An XRC target sends responses only.
             (Receives::Xrc, Side::B) => [0; 2],
             _ => self.messages,
         }
     }
 }
 
-/// The shared queue of a side that has one.
+/// Returns the shared receive queue of a side, if it has one.
 pub(super) fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option<Arc<TestSrq>> {
     let srq = || Arc::new(TestSrq::new(TestMemory::PD, setup.config.cap.max_recv_wr));
     match (receives, side) {
@@ -225,36 +227,36 @@ pub(super) fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option
     }
 }
 
-/// What a side may send now.
+/// The packets that a side may send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum SendPermission {
     #[default]
     Everything,
-    /// It is drained.
+    /// The QP is drained.
     Responses,
-    /// It is in ERR: what it has done is acknowledged, once.
+    /// The QP is in ERR: it acknowledges the executed requests, in one ACK.
     LastAck,
-    /// It has stopped.
+    /// The QP has been destroyed, or has sent its last ACK.
     Nothing,
 }
 
-/// A plan under way.
+/// A plan in execution.
 struct Run<'a> {
     plan: &'a Plan,
     pair: Pair,
     setups: [Setup; 2],
     faults: Rc<RefCell<Faults>>,
     network: Rc<RefCell<SimNetwork>>,
-    /// Of A and B.
+    /// The packets that A and B may send.
     permissions: Rc<[Cell<SendPermission>; 2]>,
-    /// What A and B send, for each life of the connection.
+    /// The messages of A and B, for each connection.
     request_logs: Vec<[RequestLog; 2]>,
-    /// In which of them A and B are.
+    /// The indices of the connections in which A and B are.
     lives: [usize; 2],
     /// The shared receive queues of A and B.
     shared: [Option<Arc<TestSrq>>; 2],
     path_change_run: Option<PathChangeRun>,
-    /// Everything is lost that has this address at an end.
+    /// The address whose packets are all lost.
     dead: Rc<Cell<Option<IpAddr>>>,
     migrations: usize,
 }
@@ -330,7 +332,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What `side` sends in the life that it is in.
+    /// Returns the messages of `side` in its current connection.
     fn requests_of(&mut self, side: Side) -> &mut RequestLog {
         &mut self.request_logs[self.lives[side as usize]][side as usize]
     }
@@ -345,7 +347,7 @@ impl<'a> Run<'a> {
         self.request_logs[life][side as usize].post_batch(&mut self.pair);
     }
 
-    /// Hands completions to the ledgers that they concern.
+    /// Passes completions to the ledgers of the current connection.
     fn collect(&mut self) {
         self.pair.drain_both();
         for side in Side::BOTH {
@@ -363,7 +365,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a side has said, but for changes of its path.
+    /// Returns the asynchronous events of a side, without migrations, which are counted.
     fn events(&mut self, side: Side) -> Vec<QpEvent> {
         let mut events = self.pair.take_events(side);
         let all = events.len();
@@ -372,7 +374,7 @@ impl<'a> Run<'a> {
         events
     }
 
-    /// Steps until this time, or, where there is none, until nothing is pending.
+    /// Steps until `end`, or until no event is pending if there is no end.
     fn until(&mut self, end: Option<Time>) {
         self.collect();
         while let Some(next) = self.pair.next_event() {
@@ -388,13 +390,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets some time pass, perhaps several ACK timeouts.
+    /// Runs for `lag_ns`, which may span several ACK timeouts.
     fn linger(&mut self) {
         let end = self.pair.now().plus_ns(self.plan.lag_ns);
         self.until(Some(end));
     }
 
-    /// The victim finishes what it has begun, says so, is silent, and goes on with another timeout.
+    /// Drains the victim, checks its event and that it sends no requests, changes its ACK timeout,
+    /// and resumes it.
     fn drain(&mut self) {
         let victim = self.plan.victim;
         let attr = QpAttr {
@@ -410,7 +413,7 @@ impl<'a> Run<'a> {
             self.collect();
         }
         self.permissions[victim as usize].set(SendPermission::Responses);
-        // It may be given more to do; and what it is asked for it still answers.
+        // In SQD the QP accepts new work requests, and still responds to the peer.
         self.post_batch(victim);
         self.linger();
         self.pair
@@ -422,7 +425,8 @@ impl<'a> Run<'a> {
         self.heal();
     }
 
-    /// The victim stops, by the transition or by being destroyed. Lets everything else come to its end.
+    /// Stops the victim by the transition to ERR or by destroying it, and runs until no event is
+    /// pending.
     fn stop(&mut self, destroy: bool) {
         let victim = self.plan.victim;
         if destroy {
@@ -443,10 +447,10 @@ impl<'a> Run<'a> {
         let writes = self.pair.node(victim).mem.writes();
         self.until(None);
         let after = self.pair.node(victim).mem.writes();
-        assert_eq!(after, writes, "it has stopped");
+        assert_eq!(after, writes, "a write after the QP has stopped");
     }
 
-    /// The victim begins a new life at once, while its peer is still in the old one; then the peer does.
+    /// Connects the victim again while its peer is still in the old connection, and later the peer.
     fn reconnect(&mut self) {
         let victim = self.plan.victim;
         let plan = self.plan;
@@ -459,7 +463,7 @@ impl<'a> Run<'a> {
         assert_eq!(
             self.requests_of(victim).progress(),
             before,
-            "nobody answers"
+            "a completion while the peer is in the old connection"
         );
         self.begin_anew(victim.other());
         if let Some(path_change_run) = &mut self.path_change_run {
@@ -474,7 +478,7 @@ impl<'a> Run<'a> {
             request_log.close(&self.pair, side);
         }
         self.lives[side as usize] = 1;
-        // It begins on the path of its first life.
+        // The new connection starts on the primary path.
         self.dead.set(None);
         let setup = &mut self.setups[side as usize];
         self.plan.setup(side, setup, 1);
@@ -491,8 +495,8 @@ impl<'a> Run<'a> {
         self.post_batch(side);
     }
 
-    /// What is left of a shared queue; all else of it has been given back, but for what a message has that will
-    /// never end.
+    /// Returns the number of receives left in a shared receive queue. All other entries must be
+    /// free, except for that of an incomplete message.
     fn left(&self, side: Side) -> usize {
         let Some(srq) = &self.shared[side as usize] else {
             return 0;
@@ -510,7 +514,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Somebody else takes the receives that are left of a shared queue.
+    /// Removes the remaining receives of a shared receive queue, as another QP would.
     fn forget_shared(&mut self, side: Side) {
         if let Some(srq) = &self.shared[side as usize] {
             srq.with(|srq| {
@@ -521,7 +525,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a QP has to say at the end: that its receives are with others, where they are.
+    /// Returns the expected events at the end: LAST_WQE_REACHED for a QP in ERR with a shared
+    /// receive queue.
     fn last_words(&self, side: Side) -> Vec<QpEvent> {
         let is_over = self.pair.node(side).qp.state() == QpState::Err;
         let shares = self.shared[side as usize].is_some();
@@ -560,7 +565,7 @@ impl<'a> Run<'a> {
         }
         assert!(
             !lives || outcome.cut_off == 0,
-            "the connection lives: {outcome:?}"
+            "incomplete messages on a working connection: {outcome:?}"
         );
         for side in Side::BOTH {
             assert_eq!(last_events[side as usize], self.last_words(side));

@@ -1,7 +1,9 @@
-//! UC and UD over a bad network: what arrives is whole and true, and every work request ends once.
+//! UC and UD over a bad network: received messages are complete and unmodified, and every work
+//! request completes once.
 //!
-//! UC sends, writes with and without immediate data, and binds and invalidates a window of its own. Each message that is
-//! written has a place of its own in the memory of B, of which every packet's part is as it was or as it was sent.
+//! A UC QP sends, writes with and without immediate data, and binds and invalidates a window of its
+//! own. Each written message has its own place in B's memory, in which the part of each packet is
+//! either untouched or completely written.
 
 use std::collections::BTreeSet;
 
@@ -17,62 +19,62 @@ use super::rng::{Rng, payload};
 
 const QKEY: u32 = 0x1234;
 const GRH_LEN: u32 = 40;
-/// Room for a message; some are longer.
+/// The size of a receive buffer. Some UC messages are longer.
 const SLOT: u32 = 20_000;
 const SLOTS: u64 = 8;
-/// The longest message of UC.
+/// The longest UC message in bytes.
 const LONGEST: u32 = SLOT + 500;
-/// Messages that may be on their way at a time.
+/// The maximum number of messages in flight.
 const SOURCES: u64 = 16;
-/// The payload of a full packet of UC.
+/// The payload of a full UC packet.
 const PMTU: usize = 1024;
-/// Work requests that send nothing have ids from here on.
+/// The first id of work requests that send no packet.
 const LOCAL: u64 = 1 << 32;
 
-/// What a seed stands for.
+/// The configuration that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// UC or UD.
+    /// The transport service: UC or UD.
     pub qp_type: QpType,
-    /// Messages that A sends.
+    /// The number of messages that A sends.
     pub messages: u64,
-    /// Packets of 1000 that are lost, come twice, or come late.
+    /// Packets per 1000 that are lost, duplicated, or delayed.
     pub faults: [u64; 3],
-    /// Times in 1000 steps that a queue pair is drained, put into ERR or reset.
+    /// Steps per 1000 after which a QP is drained (SQD), put into ERR or reset.
     pub upheavals: u64,
 }
 
-/// What a run was like.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Messages sent.
     pub sent: u64,
-    /// Messages received, some of them twice.
+    /// Messages received, including duplicates.
     pub received: u64,
-    /// Those of them that were written, with immediate data.
+    /// Received WRITEs with immediate data.
     pub written: u64,
-    /// WRITEs that were refused after they had begun.
+    /// WRITEs to the region in which they fail midway.
     pub refused: u64,
-    /// Windows that were bound or invalidated.
+    /// Binds and invalidations of the window.
     pub windows: u64,
     /// Work requests that were flushed.
     pub flushed: u64,
 }
 
-/// How a message reaches B.
+/// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
     Write,
     WriteImm,
-    /// A WRITE with immediate data to memory of which all but the first packet's part is gone.
+    /// A WRITE with immediate data to memory that is unmapped behind the first packet.
     Refused,
 }
 
 impl Plan {
-    /// A random configuration.
+    /// Draws a random configuration.
     #[must_use]
     pub fn swarm(seed: u64, qp_type: QpType, messages: u64) -> Self {
         let mut rng = Rng::new(seed, 11);
@@ -92,7 +94,7 @@ impl Plan {
     /// Runs it.
     ///
     /// # Panics
-    /// Where anything is wrong.
+    /// If a guarantee is violated.
     #[must_use]
     pub fn run(&self) -> Report {
         Run::new(self).go()
@@ -106,14 +108,14 @@ struct Run<'p> {
     setups: [Setup; 2],
     source: Region,
     target: Region,
-    /// The place in B of each message.
+    /// B's memory, with a place for each written message.
     board: Region,
     /// The region in which WRITEs fail midway.
     trap: Region,
-    /// A's memory that the window is bound to, and the window's key.
+    /// A's memory behind the window, and the window's key.
     lent: Region,
     window: Rkey,
-    /// Work requests of A's send queue and B's receive queue that have not ended.
+    /// The outstanding work requests of A's send queue and B's receive queue.
     open: [BTreeSet<u64>; 2],
     next: [u64; 2],
     report: Report,
@@ -184,7 +186,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// The length of a message, which its number decides.
+    /// Returns the length of a message, which is determined by its number.
     fn len_of(&self, message: u64) -> u32 {
         let mut rng = Rng::new(self.plan.seed, message.wrapping_add(1 << 20));
         if self.plan.qp_type == QpType::Ud {
@@ -195,7 +197,8 @@ impl<'p> Run<'p> {
         if self.kind_of(message) == Kind::Refused {
             return packets;
         }
-        // Where packets are lost, those of the next message would often fit in their place.
+        // Messages of equal packet counts: after a loss, packets of the next message often have the
+        // expected opcode.
         let most = rng.pick(&[1, 900, LONGEST, packets, packets, packets]);
         if most == packets {
             packets
@@ -204,7 +207,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// The kind of a message, by its number.
+    /// Returns the kind of a message, which is determined by its number.
     fn kind_of(&self, message: u64) -> Kind {
         if self.plan.qp_type == QpType::Ud {
             return Kind::Send;
@@ -246,14 +249,14 @@ impl<'p> Run<'p> {
         self.settle();
         assert!(
             self.open[0].is_empty(),
-            "sends without end: {:?}",
+            "sends without a completion: {:?}",
             self.open[0]
         );
         self.break_down(Side::B);
         self.settle();
         assert!(
             self.open[1].is_empty(),
-            "receives without end: {:?}",
+            "receives without a completion: {:?}",
             self.open[1]
         );
         self.check_board();
@@ -285,7 +288,8 @@ impl<'p> Run<'p> {
         let message = self.next[0];
         self.next[0] += 1;
         let len = self.len_of(message);
-        // Its bytes are read when it leaves: what was there before has left.
+        // The bytes are read when the message is transmitted. The previous message of this buffer
+        // has been transmitted.
         let at = message % SOURCES * u64::from(LONGEST);
         let bytes = payload(self.plan.seed, message, len);
         let begin = usize::try_from(at).expect("small");
@@ -331,7 +335,7 @@ impl<'p> Run<'p> {
         self.open[0].insert(wr_id);
     }
 
-    /// Binds the window of A, or invalidates it, between two messages.
+    /// Posts a bind or an invalidation of A's window, between two messages.
     fn use_window(&mut self) {
         if self.open[0].last().is_some_and(|last| *last >= LOCAL) {
             return;
@@ -355,7 +359,7 @@ impl<'p> Run<'p> {
         self.pair.node(Side::A).mem.is_bound(self.window)
     }
 
-    /// The window is what the last work request that succeeded has made of it.
+    /// Checks that the state of the window matches the completed request.
     fn end_local(&mut self, completion: &Completion) {
         let was_bound = completion.wr_id > LOCAL;
         if completion.status != WcStatus::Success {
@@ -373,7 +377,7 @@ impl<'p> Run<'p> {
         self.report.windows += 1;
     }
 
-    /// Takes the completions of both sides.
+    /// Processes the completions of both sides.
     fn settle(&mut self) {
         self.pair.drain_both();
         for completion in self.pair.take_completions(Side::A) {
@@ -389,7 +393,10 @@ impl<'p> Run<'p> {
 
     fn end(&mut self, side: usize, completion: &Completion) {
         let wr_id = completion.wr_id;
-        assert!(self.open[side].remove(&wr_id), "{completion:?} ends twice");
+        assert!(
+            self.open[side].remove(&wr_id),
+            "{completion:?} completes twice"
+        );
         match completion.status {
             WcStatus::Success => {}
             WcStatus::WrFlushErr => self.report.flushed += 1,
@@ -400,7 +407,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A message is one that was sent, and all of it.
+    /// Checks that a received message is one that was sent, and complete.
     fn check(&mut self, completion: &Completion) {
         let ImmOrInv::Imm(imm) = completion.imm_or_inv else {
             panic!("no immediate data: {completion:?}");
@@ -437,7 +444,7 @@ impl<'p> Run<'p> {
         self.report.written += u64::from(opcode == WcOpcode::RecvRdmaWithImm);
     }
 
-    /// Whatever was lost: a part of what is written is all of a packet, and in its place.
+    /// Checks that each packet's part of a written message is either untouched or complete.
     fn check_board(&mut self) {
         for message in 0..self.next[0] {
             let kind = self.kind_of(message);
@@ -487,21 +494,24 @@ impl<'p> Run<'p> {
             1 => {
                 self.break_down(side);
                 self.settle();
-                assert!(self.open[side as usize].is_empty(), "all is flushed in ERR");
+                assert!(
+                    self.open[side as usize].is_empty(),
+                    "ERR flushes all requests"
+                );
                 self.connect_anew(side);
             }
             _ => self.connect_anew(side),
         }
     }
 
-    /// By way of RESET, which forgets what has not ended.
+    /// Connects a QP again through RESET, which drops outstanding work requests.
     fn connect_anew(&mut self, side: Side) {
         self.settle();
         let none = QpAttr::default();
         self.pair
             .modify(side, QpState::Reset, QpAttrMask::empty(), &none);
         self.open[side as usize].clear();
-        // What is on its way belongs to the former connection.
+        // The packets in flight belong to the previous connection.
         self.pair.run();
         self.settle();
         let attr = QpAttr {

@@ -1,12 +1,13 @@
 //! The conformance suite against Rocade: every case passes, except for those that
-//! `conformance/expectations/rocade.toml` excuses.
+//! `conformance/expectations/rocade.toml` lists.
 //!
-//! `ROCADE_CONFORMANCE=RC-RSP,RC-DUP-01` selects cases by the start of their names, `ROCADE_CONFORMANCE_LIST=1` prints
-//! those selected without running them, `ROCADE_CONFORMANCE_JSON=DIR` writes a report per area into that directory.
+//! `ROCADE_CONFORMANCE=RC-RSP,RC-DUP-01` selects cases by name prefix. `ROCADE_CONFORMANCE_LIST=1`
+//! prints the selected cases without running them. `ROCADE_CONFORMANCE_JSON=DIR` writes a report
+//! per area into that directory.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "in helpers of tests a panic is the report"
+    reason = "a test helper reports errors by panicking"
 )]
 
 mod peer;
@@ -40,14 +41,14 @@ fn rig(network: u8, host: u8) -> io::Result<Rig> {
     Rig::bind(address(1), address(2), Some(address(3)))
 }
 
-/// A rig on addresses that no other test uses, and Rocade as its peer.
+/// Returns a rig on addresses that no other test uses, and Rocade as its peer.
 fn rig_and_peer(area: &Area) -> (Rig, RocadePeer) {
     let index = suite::AREAS
         .iter()
         .position(|a| a.name == area.name)
         .unwrap();
     let host = u8::try_from(8 * index).unwrap();
-    // Another run of these tests may be under way.
+    // Another run of these tests may use the same addresses at the same time.
     let [first, ..] = std::process::id().to_le_bytes();
     let mut networks = (0..16).map(|attempt| first.wrapping_add(attempt));
     networks
@@ -62,7 +63,7 @@ fn rig_and_peer(area: &Area) -> (Rig, RocadePeer) {
         .expect("a free address")
 }
 
-/// Runs the cases of an area; there are `cases` of them.
+/// Runs the cases of an area, and checks that their number is `cases`.
 fn check(name: &str, cases: usize) {
     let area = suite::AREAS.iter().find(|area| area.name == name).unwrap();
     let selection = selection();
@@ -107,7 +108,7 @@ macro_rules! areas {
     };
 }
 
-// The numbers are here so that a case cannot get lost; a new one has to be counted.
+// The numbers make sure that no case gets lost. A new case must be added to them.
 areas! {
     packets 23
     sequence 12

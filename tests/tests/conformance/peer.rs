@@ -22,7 +22,7 @@ use rocade_emulator::{
 };
 use rocade_wire::{Feth, Placement, Selectivity, Service};
 
-/// An engine of its own, without a broker, in this process.
+/// An engine in this process, without a broker process.
 pub(crate) struct RocadePeer {
     engine: Engine,
     address: IpAddr,
@@ -61,7 +61,7 @@ impl Peer for RocadePeer {
     }
 }
 
-/// Listeners and connections.
+/// The connection manager, with listeners and the current connection.
 struct RocadeManager {
     channel: CmChannel,
     address: IpAddr,
@@ -72,7 +72,7 @@ struct RocadeManager {
 impl RocadeManager {
     fn new(engine: &Engine, address: IpAddr) -> Result<Self, VerbsError> {
         let channel = CmChannel::new(engine)?;
-        // SAFETY: flags of a descriptor that is open.
+        // SAFETY: The call takes no pointers, and the descriptor is open as long as the channel.
         unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         Ok(Self {
             channel,
@@ -127,7 +127,7 @@ impl PeerManager for RocadeManager {
             id.bind(SocketAddr::new(self.address, 0))?;
             id.resolve_addr(None, to)?;
             id.resolve_route()?;
-            // Both have come.
+            // Both events are available at once.
             for _ in 0..2 {
                 self.channel.take_event()?;
             }
@@ -171,7 +171,7 @@ impl PeerManager for RocadeManager {
     }
 }
 
-/// What a masked atomic has besides its operation.
+/// Returns the operands of a masked atomic.
 fn operands(op: &WorkOp) -> Option<Operands> {
     let WorkOp::Masked { op, .. } = *op else {
         return None;
@@ -220,8 +220,8 @@ fn access(rights: Rights) -> AccessFlags {
     flags
 }
 
-/// Registered memory. The fields are dropped in order: the registration ends before the memory
-/// does.
+/// Registered memory. Fields are dropped in order, so that the registration ends before the memory
+/// is freed.
 struct Memory {
     mr: Mr,
     words: Box<[AtomicU64]>,
@@ -236,7 +236,7 @@ impl Memory {
             .map(|_| AtomicU64::new(0))
             .collect();
         let addr = words.as_ptr() as u64;
-        // SAFETY: the memory outlives the registration (`Drop`), and is accessed by atomics only.
+        // SAFETY: The memory outlives the registration (`Drop`), and is accessed by atomics only.
         let mr = unsafe { pd.reg_mr(addr, spec.len, addr, access) }?;
         Ok(Self {
             mr,
@@ -259,7 +259,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // An error means that the case has deregistered it.
+        // An error means that the case has already deregistered it.
         let _ended = self.mr.destroy();
     }
 }
@@ -274,20 +274,20 @@ struct RocadeQp {
     windows: RefCell<Vec<Mw>>,
     keys: RefCell<Vec<Mr>>,
     regions: Vec<Memory>,
-    /// Where datagrams and requests of DC initiators go.
+    /// The destination of datagrams and of a DC initiator's requests.
     rig: Option<(Ah, Qpn)>,
 }
 
 impl Drop for RocadeQp {
     fn drop(&mut self) {
-        // An error means that the case has destroyed it.
+        // An error means that the case has already destroyed it.
         let _ended = self.qp.destroy();
     }
 }
 
 impl RocadeQp {
     fn open(engine: &Engine, spec: &QpSpec) -> Result<Self, VerbsError> {
-        // Its own context: asynchronous events are per context.
+        // Each QP has its own context, because asynchronous events are per context.
         let context = engine.open_device("dev")?;
         set_nonblocking(context.async_fd());
         let pd = context.alloc_pd()?;
@@ -392,7 +392,7 @@ impl RocadeQp {
         Ok(this)
     }
 
-    /// A DC target is ready in RTR, an initiator in RTS.
+    /// Moves a DC target to RTR, or an initiator to RTS.
     fn set_up_dynamic(&self, spec: &QpSpec) -> Result<(), VerbsError> {
         let states = [QpState::Init, QpState::Rtr, QpState::Rts];
         let count = if spec.initiates { 3 } else { 2 };
@@ -605,7 +605,7 @@ impl PeerQp for RocadeQp {
             flags,
             sges: &sges[usize::from(matches!(work.op, WorkOp::Flush { .. }))..],
         };
-        // While the queue is locked, nothing can be asked.
+        // Read before the send queue is locked, because the lock blocks queries.
         let qp_type = self.qp.qp_type();
         let mut queue = self.qp.send_queue();
         let posted = match (&self.rig, operands(&work.op)) {
@@ -682,7 +682,7 @@ impl PeerQp for RocadeQp {
 }
 
 fn set_nonblocking(fd: RawFd) {
-    // SAFETY: takes no pointers; the descriptor is that of an open context.
+    // SAFETY: The call takes no pointers, and the descriptor is that of an open context.
     let result = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
     assert_eq!(result, 0);
 }

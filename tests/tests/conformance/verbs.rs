@@ -1,5 +1,6 @@
-//! The suite as its users run it: the agent in C, which knows plain verbs only, drives the built library. It comes to the verdicts
-//! that the peer in Rust comes to; what plain verbs cannot be asked for is counted.
+//! The suite as its users run it: the C agent uses plain verbs to drive the built library. The
+//! verdicts must equal those with the Rust peer, except for skipped cases that plain verbs cannot
+//! express.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rocade_tests::{
     or_skip,
 };
 
-/// It takes some seconds.
+/// Takes some seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[test]
@@ -30,7 +31,7 @@ fn through_verbs_the_verdicts_are_the_same() {
     assert!(output.contains(summary), "{output}");
 }
 
-/// An order may come any number of times.
+/// Checks that the agent accepts any number of `hello` orders.
 #[test]
 fn an_agent_is_greeted_often() {
     const OFTEN: usize = 100;
@@ -52,7 +53,8 @@ fn an_agent_is_greeted_often() {
     );
 }
 
-/// Nobody but this machine gives orders, unless the agent was told an address.
+/// Checks that the agent accepts orders from this machine only, unless it was given an address to
+/// listen on.
 #[test]
 fn an_agent_listens_where_it_was_told() {
     let rig = or_skip!(Rig::loopback(&[("gcc", "gcc")]));
@@ -81,8 +83,8 @@ fn an_agent_listens_where_it_was_told() {
     }
 }
 
-/// Greets the agent at an address and port of the rig's network. Returns its answer, or why there
-/// is none.
+/// Sends `hello` to the agent at an address and port of the rig's network. Returns its answer or
+/// the error.
 fn greet(rig: &Rig, address: &str, port: &str) -> String {
     let script = "exec 3<>/dev/tcp/$0/$1 && echo hello 127.4.0.5 >&3 && head -n 1 <&3";
     let words = ["bash", "-c", script, address, port];

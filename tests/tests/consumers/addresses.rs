@@ -1,4 +1,4 @@
-//! Two processes on different addresses of one machine, and over IPv6.
+//! Two processes on different addresses of one machine, and IPv6.
 
 use rocade_tests::{
     harness::{Device, Perftest, Pingpong, Rig, devinfo_gids, free_port},
@@ -28,7 +28,7 @@ fn perftest_between_two_addresses() {
     pair.run(&rig, LIMIT);
 }
 
-/// `--ip` is the short form: one device on that address.
+/// Uses `--ip`, which creates a single device on that address.
 #[test]
 fn the_short_form_for_an_address() {
     let rig = or_skip!(Rig::loopback(UTILS));
@@ -58,7 +58,7 @@ fn the_short_form_for_an_address() {
     assert!(output.contains("GID ::ffff:127.0.0.3"), "{output}");
 }
 
-/// Index of the GID `::1` of a device on `lo`.
+/// Returns the index of the GID `::1` of a device on `lo`.
 fn ipv6_index(rig: &Rig) -> Option<u8> {
     let devinfo = rig.start("ibv_devinfo", &Device::on("lo"), &["ibv_devinfo", "-v"]);
     let gids = devinfo_gids(&devinfo.finish(LIMIT).expect_success());

@@ -1,4 +1,4 @@
-//! The broker dies or is asked about while programs talk.
+//! The broker exits, or answers `rocade broker status`, while programs communicate.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use rocade_tests::{
 
 use crate::{LIMIT, LINKS, PERFTEST};
 
-/// How many rows perftest has printed.
+/// Returns the number of rows that perftest has printed.
 fn rows(output: &str) -> usize {
     output
         .lines()
@@ -17,7 +17,7 @@ fn rows(output: &str) -> usize {
         .count()
 }
 
-/// Waits until the client has printed `more` rows beyond those it has now.
+/// Waits until the client has printed `more` further rows.
 fn wait_rows(client: &mut Process, more: usize) {
     let now = rows(&client.output());
     client.wait_until("further results", LIMIT, |client| {
@@ -25,7 +25,7 @@ fn wait_rows(client: &mut Process, more: usize) {
     });
 }
 
-/// Process id of the rig's broker, as `rocade broker status` prints it.
+/// Returns the process id of the rig's broker, as `rocade broker status` prints it.
 fn broker_pid(rig: &Rig) -> Option<u32> {
     let status = rig.rocade(&["broker", "status"]);
     let mut words = status.output.split(|c: char| !c.is_ascii_alphanumeric());
@@ -34,12 +34,13 @@ fn broker_pid(rig: &Rig) -> Option<u32> {
 }
 
 fn alive(pid: u32) -> bool {
-    // A zombie has no command line; whoever inherited the broker may not reap it at once.
+    // A zombie has no command line. The process that inherited the broker may not reap it at once.
     fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"))
         .is_ok_and(|command| !command.is_empty())
 }
 
-/// A transfer goes on without the broker; the next program gets a new broker, and a slot of its own.
+/// Checks that a transfer continues without the broker, and that the next programs get a new broker
+/// and their own process slots.
 #[test]
 fn a_transfer_survives_the_death_of_the_broker() {
     for link in LINKS {
@@ -59,7 +60,7 @@ fn transfer_without_broker(rig: &Rig) {
         has_result(&client.output()).then_some(())
     });
 
-    let first = broker_pid(rig).expect("no broker though two programs run");
+    let first = broker_pid(rig).expect("a broker runs");
     let killed = rig
         .start_plain("kill", &["kill", "-s", "KILL", &first.to_string()])
         .finish(LIMIT);
@@ -79,7 +80,7 @@ fn transfer_without_broker(rig: &Rig) {
     client.kill();
 }
 
-/// `rocade broker stop` ends the broker, not what runs.
+/// Checks that `rocade broker stop` ends the broker, while a running transfer continues.
 #[test]
 fn a_transfer_survives_broker_stop() {
     for link in LINKS {
@@ -95,7 +96,7 @@ fn transfer_and_broker_stop(rig: &Rig) {
     client.wait_until("address of the peer", LIMIT, |client| {
         client.output().contains("remote address:").then_some(())
     });
-    let first = broker_pid(rig).expect("no broker though two programs run");
+    let first = broker_pid(rig).expect("a broker runs");
     rig.rocade(&["broker", "stop"]).expect_success();
     client.wait_until("end of the broker", LIMIT, |_| {
         (!alive(first)).then_some(())
@@ -106,7 +107,7 @@ fn transfer_and_broker_stop(rig: &Rig) {
     server.finish(LIMIT).expect_success();
 }
 
-/// Programs that come and go leave no slot taken.
+/// Checks that programs that have ended occupy no process slot.
 #[test]
 fn slots_come_back() {
     let rig = or_skip!(Rig::loopback(PERFTEST));

@@ -1,4 +1,4 @@
-//! What Rocade puts on the wire, as tshark sees it, and its ICRCs.
+//! Rocade's packets on the wire, as dissected by tshark, and their ICRCs.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -44,7 +44,8 @@ fn tshark_finds_nothing_malformed() {
                 .unwrap_or_else(|_| panic!("opcode {opcode:?}"))
         })
         .collect();
-    // SEND first/middle/last/only, WRITE first/middle/last, READ request and its responses, ACK, atomics.
+    // SEND First/Middle/Last/Only, WRITE First/Middle/Last, READ request and responses, ACK,
+    // atomics.
     let expected = [
         0x00, 0x01, 0x02, 0x04, 0x06, 0x07, 0x08, 0x0c, 0x0d, 0x0e, 0x0f, 0x11, 0x12, 0x13, 0x14,
     ];
@@ -58,7 +59,7 @@ fn tshark_finds_nothing_malformed() {
     );
 }
 
-/// tshark takes every packet for InfiniBand, and none for malformed.
+/// Checks that tshark dissects every packet as InfiniBand, and none as malformed.
 fn assert_dissected(file: &Path) {
     let undissected = tshark(file, "!infiniband", &["frame.number", "_ws.col.Info"]);
     assert!(undissected.is_empty(), "{undissected:#?}");
@@ -70,8 +71,8 @@ fn assert_dissected(file: &Path) {
     assert!(malformed.is_empty(), "{malformed:#?}");
 }
 
-/// What `--capture` writes is what a capture on a wire would be, through shared memory too, and says what `--fault` has
-/// done. Both programs write into one file.
+/// Checks that `--capture` writes the packets that a capture on a wire would show, also through
+/// shared memory, and records what `--fault` did. Both programs write into one file.
 #[test]
 fn tshark_reads_our_own_captures() {
     let needs = [PERFTEST, &[("tshark", "tshark")]].concat();
@@ -111,7 +112,7 @@ fn tshark_reads_our_own_captures() {
             "rocade-shm"
         };
         assert_eq!(opcode, [format!("14\t{interface}")]);
-        // Who sends and who receives has each of them, but for the lost one.
+        // The file has each packet twice, from sender and receiver, except for the lost one.
         let way = |inbound| {
             tshark(
                 &file,
@@ -122,14 +123,15 @@ fn tshark_reads_our_own_captures() {
         };
         assert_eq!(way(1) + 1, way(2), "{link}");
 
-        // A new run begins anew.
+        // A new run truncates the file.
         let none = rig.start_with("ibv_devinfo", &[], &["ibv_devinfo"]);
         none.finish(LIMIT).expect_success();
         assert_eq!(own_datagrams_or_empty(&file), 0);
     }
 }
 
-/// A program that is killed in mid-flight leaves a capture that can be read, up to a moment before.
+/// Checks that a program killed under traffic leaves a readable capture, in which only the last
+/// packets may be missing.
 #[test]
 fn what_a_killed_program_has_captured_can_be_read() {
     let rig = or_skip!(Rig::loopback(PERFTEST));
@@ -152,7 +154,7 @@ fn what_a_killed_program_has_captured_can_be_read() {
     assert!(words.contains(" packets of 1 conversations"), "{words}");
 }
 
-/// How many packets are in a capture; none in an empty file.
+/// Returns the number of packets in a capture, which is 0 for an empty file.
 fn own_datagrams_or_empty(file: &Path) -> usize {
     let is_empty = std::fs::metadata(file).is_ok_and(|file| file.len() == 0);
     if is_empty {
@@ -162,7 +164,8 @@ fn own_datagrams_or_empty(file: &Path) -> usize {
     }
 }
 
-/// The ICRC covers fields of the IP header that the kernel fills in: with the header that was sent it must be right.
+/// Checks every ICRC against the IP header as sent, because the ICRC covers fields that the kernel
+/// fills in.
 fn assert_icrcs(datagrams: &[Vec<u8>]) {
     for (n, datagram) in datagrams.iter().enumerate() {
         let parsed = rocade_wire::ip::Datagram::parse(datagram)

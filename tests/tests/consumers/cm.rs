@@ -1,4 +1,4 @@
-//! Programs that connect by `librdmacm`: those of rdmacm-utils, perftest with `-R`, qperf.
+//! Programs that connect by `librdmacm`: rdmacm-utils, perftest with `-R`, qperf.
 
 use std::{thread, time::Duration};
 
@@ -9,11 +9,11 @@ use rocade_tests::{
 
 use crate::{LIMIT, LINKS, PERFTEST, RDMACM, groups::two_hosts};
 
-/// Port spaces, as in service IDs.
+/// The port spaces, as in service IDs.
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
-/// Time for a server to come up.
+/// The time that a server may take to come up.
 const START: Duration = Duration::from_secs(30);
 
 const PLACE: &str = "lo";
@@ -34,7 +34,8 @@ pub(super) fn serve(rig: &Rig, words: &str, port: u16) -> Process {
     server
 }
 
-/// Runs a pair to its end; both have to succeed, and neither complains. Gives their outputs.
+/// Runs server and client to their end. Both must succeed without diagnostics from Rocade. Returns
+/// their outputs.
 pub(super) fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
     let server = serve(rig, server, port);
     let client = start(rig, client).finish(LIMIT).expect_success();
@@ -46,7 +47,7 @@ pub(super) fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String;
     [server, client]
 }
 
-/// The same over both links.
+/// Like [`pair`], but over all links, and passes the outputs to `check`.
 fn on_all_links(server: &str, port: u16, client: &str, check: impl Fn(&[String; 2])) {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
@@ -54,7 +55,7 @@ fn on_all_links(server: &str, port: u16, client: &str, check: impl Fn(&[String; 
     }
 }
 
-/// `-v` shows the data, which go to the server by READ and come back by WRITE.
+/// With `-v` rping prints the data, which the server reads with READ and returns with WRITE.
 #[test]
 fn rping() {
     let (server, client) = (
@@ -69,7 +70,7 @@ fn rping() {
     });
 }
 
-/// The queue pairs are the program's own: `rdma_init_qp_attr`, `rdma_establish`.
+/// With `-q` the program creates its own QPs: `rdma_init_qp_attr`, `rdma_establish`.
 #[test]
 fn rping_with_its_own_queue_pairs() {
     let (server, client) = (
@@ -92,7 +93,7 @@ fn rping_over_ipv6() {
     );
 }
 
-/// One server, several clients, one after the other: the server confuses those that come at once.
+/// Connects several clients one after the other, because the server mixes up simultaneous ones.
 #[test]
 fn rping_to_a_persistent_server() {
     for link in LINKS {
@@ -107,7 +108,7 @@ fn rping_to_a_persistent_server() {
     }
 }
 
-/// Nobody listens: the client is told at once.
+/// Checks that the client gets a REJ at once if no server listens.
 #[test]
 fn rping_without_a_server() {
     let rig = or_skip!(Rig::loopback(RDMACM));
@@ -139,7 +140,7 @@ fn ucmatose() {
     }
 }
 
-/// `rdma_getaddrinfo`, `rdma_create_ep`, `rdma_get_request`: calls that wait.
+/// Tests `rdma_getaddrinfo`, `rdma_create_ep` and `rdma_get_request`, which are synchronous calls.
 #[test]
 fn endpoints() {
     on_all_links(
@@ -159,7 +160,7 @@ fn endpoints() {
     );
 }
 
-/// A target and an initiator of XRC; the number of the shared receive queue comes with the answer.
+/// Connects an XRC target and an initiator. The REP carries the number of the shared receive queue.
 //= XRC-15 type=test
 #[test]
 fn endpoints_of_xrc() {
@@ -176,7 +177,8 @@ fn endpoints_of_xrc() {
     }
 }
 
-/// Datagram services: SIDR_REQ and SIDR_REP tell the queue pair, `rdma_create_qp` makes it ready.
+/// Tests UD services: SIDR_REQ and SIDR_REP exchange the QP number, and `rdma_create_qp` moves the
+/// QP to RTS.
 #[test]
 fn udaddy() {
     for (link, ip) in [("", IP), ("udp", IP), ("", "::1")] {
@@ -191,7 +193,7 @@ fn udaddy() {
     }
 }
 
-/// A hundred connections at a time; the server goes on for ever.
+/// Opens a hundred connections at a time. The server never ends.
 #[test]
 fn cmtime() {
     let rig = or_skip!(Rig::loopback(RDMACM));
@@ -205,8 +207,9 @@ fn cmtime() {
     server.kill();
 }
 
-/// The first connection of `-R` tells about the second, for which the server listens anew. With `-z` the connection is only there to
-/// tell each other about queue pairs that are connected without it.
+/// With `-R` the first connection transmits the parameters of the second, for which the server
+/// listens again. With `-z` the connection only exchanges the parameters of QPs that are connected
+/// without the connection manager.
 #[test]
 fn perftest_by_the_connection_manager() {
     for link in LINKS {
@@ -234,7 +237,7 @@ fn perftest_by_the_connection_manager() {
     }
 }
 
-/// Who listens is killed, and the next one gets the port; a client of the dead one notices.
+/// Checks that the port of a killed listener becomes free.
 #[test]
 fn a_listener_that_is_killed_leaves_its_port() {
     let rig = or_skip!(Rig::loopback(RDMACM));
@@ -249,7 +252,7 @@ fn a_listener_that_is_killed_leaves_its_port() {
     pair(&rig, "ucmatose -b 127.0.0.1", 7471, "ucmatose -s 127.0.0.1");
 }
 
-/// The broker is replaced while a server listens and a connection is open.
+/// Replaces the broker while a server listens, and connects afterwards.
 #[test]
 fn a_broker_that_is_killed_is_no_loss() {
     let rig = or_skip!(Rig::loopback(RDMACM));
@@ -262,7 +265,7 @@ fn a_broker_that_is_killed_is_no_loss() {
     server.kill();
 }
 
-/// Kills the broker of a server that listens at port 7174, and waits for the next one.
+/// Kills the broker of a server that listens on port 7174, and waits for the next broker.
 fn replace_broker(rig: &Rig, server: &mut Process) {
     let status = rig.rocade(&["broker", "status"]).output;
     let pid = status
@@ -277,13 +280,13 @@ fn replace_broker(rig: &Rig, server: &mut Process) {
     assert!(!status.contains(&format!("pid {pid},")), "{status}");
 }
 
-/// A peer is told at once when a process is killed, by a broker that was not there when they connected, too. It would notice by
-/// its retries, but as a broken queue pair.
+/// Checks that the broker disconnects the peer of a killed process at once, even if this broker was
+/// started after the connection. Otherwise the peer would only see exhausted retries.
 #[test]
 fn the_next_broker_knows_the_connections() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
-        // It ends when its client has gone, and says how.
+        // The server ends when its client has disconnected, and prints the event.
         let mut server = serve(&rig, "rping -s -a 127.0.0.1", 7174);
         let mut client = start(&rig, "env ROCADE_LOG=info rping -c -a 127.0.0.1 -d");
         client.wait_until("a round", START, |client| {
@@ -300,7 +303,8 @@ fn the_next_broker_knows_the_connections() {
     }
 }
 
-/// A peer on another host is told of the end of a process that was killed as well, by datagrams of that host's broker; in either role.
+/// Checks that the broker of a killed process's host sends a DREQ to a peer on another host, for
+/// the server and for the client.
 #[test]
 fn a_killed_process_on_another_host_is_missed() {
     for victim in 0..2 {
@@ -323,7 +327,7 @@ fn a_killed_process_on_another_host_is_missed() {
     }
 }
 
-/// qperf's queue pairs know each other by address with `-cm1` only.
+/// qperf connects its QPs by address only with `-cm1`.
 #[test]
 fn qperf() {
     let needs = &[("qperf", "qperf"), ("ip", "iproute2")];

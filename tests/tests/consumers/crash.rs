@@ -1,4 +1,4 @@
-//! Many processes on one address; one of them dies.
+//! Many processes on one address, one of which is killed.
 
 use std::{
     collections::BTreeSet,
@@ -12,19 +12,20 @@ use rocade_tests::{
 
 use crate::{LIMIT, LINKS, PERFTEST};
 
-/// 4.096 us * 2^14: the local ACK timeout that perftest asks for by default.
+/// The local ACK timeout that perftest requests by default: 4.096 µs * 2^14.
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
-/// The retry count that perftest asks for.
+/// The retry count that perftest requests.
 const RETRIES: u32 = 7;
 
-/// perftest's words for a completion with `IBV_WC_RETRY_EXC_ERR`.
+/// perftest's message for a completion with `IBV_WC_RETRY_EXC_ERR`.
 const RETRY_EXCEEDED: &str = "Failed status 12";
 
-/// A timeout may take up to four times what was asked for (rule of the local ACK timeout).
+/// The longest time until all retries are exhausted: the requester may wait up to four times the
+/// requested local ACK timeout.
 const LATEST: Duration = ACK_TIMEOUT.saturating_mul(4 * (RETRIES + 1));
 
-/// A pair that never ends by itself; the client prints a row each second.
+/// A pair of perftest that never ends. The client prints a row each second.
 struct EndlessPair {
     server: Process,
     client: Process,
@@ -42,7 +43,8 @@ impl EndlessPair {
         Self { server, client }
     }
 
-    /// Kills the server in mid-transfer, and gives the client's output and how long it took to give up.
+    /// Kills the server under traffic. Returns the client's output, and the time until the client
+    /// ended.
     fn kill_server(mut self) -> (String, Duration) {
         self.client.wait_until("first result", LIMIT, |client| {
             has_result(&client.output()).then_some(())
@@ -64,8 +66,8 @@ fn the_peer_of_a_killed_process_gives_up_in_time() {
 fn gives_up_in_time(rig: &Rig) {
     let (output, took) = EndlessPair::start(rig).kill_server();
     assert!(output.contains(RETRY_EXCEEDED), "{output}");
-    // The first tries may have begun before the kill, where the server did not get to run; the end of the program
-    // takes a little too.
+    // The first timeouts may have begun before the kill, if the server was not scheduled. The
+    // program's exit takes some time too.
     assert!(
         took > ACK_TIMEOUT * RETRIES / 4,
         "gave up after {took:?}\n{output}"
@@ -76,7 +78,7 @@ fn gives_up_in_time(rig: &Rig) {
     );
 }
 
-/// The slot of the process that owns a QP: the upper 8 bits of its number.
+/// Returns the process slots of the QPs' owners: the upper 8 bits of the QP numbers.
 fn slots(output: &str) -> impl Iterator<Item = u32> {
     let numbers = [qp_numbers(output, false), qp_numbers(output, true)].concat();
     numbers.into_iter().map(|number| number >> 16)
@@ -90,7 +92,7 @@ fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
 }
 
 fn eight_pairs_and_a_death(rig: &Rig) {
-    // Half a second as timeout: each of them has to wait for many others to run.
+    // A timeout of half a second, because each process has to wait for many others to run.
     let seconds = ["-D", "6", "-u", "17", "-s", "65536"];
     let mut others: Vec<(Process, Process)> = Vec::new();
     for program in [
@@ -123,7 +125,7 @@ fn eight_pairs_and_a_death(rig: &Rig) {
         });
         told.push(slots(&output).collect::<Vec<_>>());
     }
-    // On a busy machine the first ones may be done before the last ones begin: their slots are free then.
+    // On a busy machine the first pairs may end before the last ones begin, and free their slots.
     let (mut in_use, mut alive) = (BTreeSet::new(), 1);
     for ((server, client), slots) in others.iter_mut().zip(&told) {
         if server.is_running() && client.is_running() {
@@ -133,7 +135,8 @@ fn eight_pairs_and_a_death(rig: &Rig) {
     }
     let (output, took) = victim.kill_server();
     assert!(output.contains(RETRY_EXCEEDED), "{output}");
-    // Sixteen spinning processes share the machine, so only the lower limit and the order of magnitude hold.
+    // Sixteen polling processes share the machine, so only the lower limit and the order of
+    // magnitude are certain.
     assert!(
         took > ACK_TIMEOUT * RETRIES / 4,
         "gave up after {took:?}\n{output}"
@@ -163,7 +166,7 @@ fn eight_pairs_and_a_death(rig: &Rig) {
     );
 }
 
-/// The slot of a process that was killed is free for the next one while its former peer is still there.
+/// Checks that the next process gets the slot of a killed process while the former peer still runs.
 #[test]
 fn the_slot_of_a_killed_process_is_used_again() {
     let rig = or_skip!(Rig::loopback(PERFTEST));

@@ -1,4 +1,4 @@
-//! What programs see: `ibv_devices`, `ibv_devinfo -v`, the library directory.
+//! The devices as programs see them: `ibv_devices`, `ibv_devinfo -v`, the library directory.
 
 use std::path::Path;
 
@@ -96,7 +96,8 @@ fn libdir_holds_the_drop_in_libraries() {
     assert!(listed.contains("rocade0"), "{listed}");
 }
 
-/// What `rocade install` puts below a prefix works from there, the broker included: the library finds the command.
+/// Checks that programs work with the files that `rocade install` copies below a prefix, including
+/// the broker.
 #[test]
 fn an_installation_serves_programs() {
     let rig = or_skip!(Rig::loopback(UTILS));
@@ -137,7 +138,7 @@ fn an_installation_serves_programs() {
     assert!(!prefix.exists());
 }
 
-/// Programs that resolve every symbol when they start find all of them, with their versions.
+/// Checks that programs with immediate binding find all symbols with their versions.
 #[test]
 fn all_symbols_are_there_at_once() {
     let needs = [UTILS, PERFTEST, &[("rping", "rdmacm-utils")]].concat();
@@ -161,7 +162,7 @@ fn all_symbols_are_there_at_once() {
         "udaddy",
         "cmtime",
     ] {
-        // An unknown option: each of them prints its usage and ends.
+        // With an unknown option each program prints its usage and exits.
         let words = ["env", "LD_BIND_NOW=1", program, "--no-such-option"];
         let output = rig
             .start(program, &Device::on("lo"), &words)

@@ -1,4 +1,4 @@
-//! `ibv_asyncwatch`, while the interface behind its device changes.
+//! `ibv_asyncwatch`, while the interface of its device changes.
 
 use std::{ffi::OsString, process::Stdio, thread, time::Instant};
 
@@ -9,7 +9,7 @@ use rocade_tests::{
 
 use crate::LIMIT;
 
-/// What `ip` says of an interface.
+/// Returns what `ip` prints about an interface.
 fn shown(rig: &Rig, interface: &str) -> String {
     let words = ["ip", "link", "show", interface].map(OsString::from);
     let output = rig.network().command(&words).output().expect("ip runs");
@@ -33,7 +33,7 @@ fn asyncwatch_sees_what_becomes_of_the_interface() {
     ip("ip addr add 192.0.2.1/24 dev x0");
     ip("ip link set x1 up");
     ip("ip link set x0 up");
-    // The carrier takes its time.
+    // The carrier takes some time to come up.
     let until = Instant::now() + LIMIT;
     while !shown(&rig, "x0").contains("LOWER_UP") {
         assert!(Instant::now() < until, "x0 is not up");

@@ -1,4 +1,5 @@
-//! Multicast groups, and datagrams between two network namespaces: mckey, udaddy, perftest's `-g`, `ibv_ud_pingpong`.
+//! Multicast groups, and UD between two network namespaces: mckey, udaddy, perftest's `-g`,
+//! `ibv_ud_pingpong`.
 
 use std::{thread, time::Instant};
 
@@ -13,12 +14,12 @@ use crate::{
     raw_ethernet::{ip, wait_for_carrier},
 };
 
-/// Port spaces, as in service IDs.
+/// The port space of UDP, as in service IDs.
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
-/// perftest's group is one of IPv6 unless it is told another, and it wants a GID of the same version: on the loopback
-/// interface that of ::1.
+/// By default perftest's multicast group is an IPv6 group, and requires a GID of the same IP
+/// version, which is ::1 on the loopback interface.
 #[test]
 fn perftest() {
     let v4 = "0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:9";
@@ -49,7 +50,7 @@ fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// A receiver that has joined.
+/// Starts a receiver and waits until it has joined.
 fn receiver(rig: &Rig, place: &str, arguments: &str) -> Process {
     let line = format!("mckey {arguments}");
     let mut receiver = rig.start("receiver", &Device::on(place), &words(&line));
@@ -65,7 +66,8 @@ fn check_mckey(sides: impl IntoIterator<Item = Process>) {
     }
 }
 
-/// The arguments of three pairs of mckey, each for a group of its own: the group is of IPv4 or IPv6.
+/// Returns the arguments of three pairs of mckey, each for a group of its own below the IPv4 or
+/// IPv6 prefix `group`.
 fn pairs_of_mckey(group: &str, address: &str) -> [(String, String); 3] {
     [(1, "-s"), (2, "-s -o"), (3, "-s -l")].map(|(n, sender)| {
         let both = format!("-m {group}{n} -b {address} -C 20");
@@ -74,8 +76,8 @@ fn pairs_of_mckey(group: &str, address: &str) -> [(String, String); 3] {
     })
 }
 
-/// Groups of both IP versions, joined as a member and to send only, and by a sender that wants no copies. All at once, because
-/// each mckey sleeps for three seconds.
+/// Joins groups of both IP versions: as full member, as send-only member, and with loopback of own
+/// packets disabled. All pairs run at once, because each mckey sleeps for three seconds.
 //= CMA-14 type=test
 //= CMA-15 type=test
 #[test]
@@ -96,7 +98,7 @@ fn mckey() {
     }
 }
 
-/// A member that is killed is none any more, and the others notice nothing.
+/// Checks that a killed process leaves its group, and that the other members are not affected.
 //= MC-06 type=test
 //= MC-08 type=test
 #[test]
@@ -121,7 +123,8 @@ fn a_member_that_is_killed() {
     }
 }
 
-/// Two hosts: x0 of the rig's network and x1 of another one, with an address of each IP version.
+/// Creates two hosts: x0 in the rig's network and x1 in another one, with an address of each IP
+/// version.
 pub(super) fn two_hosts(needs: &[(&str, &str)]) -> Result<(Rig, Network), Reason> {
     let rig = Rig::loopback(needs)?;
     let (here, other) = (rig.network(), Network::isolated());
@@ -164,7 +167,8 @@ fn mckey_between_hosts() {
     check_mckey(senders.into_iter().chain(receivers));
 }
 
-/// perftest's own group is of a scope that no network carries: it gets another one.
+/// perftest's default group has a scope that is not transmitted on a network, so the test sets
+/// another group.
 #[test]
 fn perftest_between_hosts() {
     let (rig, other) = or_skip!(two_hosts(PERFTEST));
@@ -204,7 +208,7 @@ fn pingpong_over_ipv6_between_hosts() {
     }
 }
 
-/// Connections and datagram services by IPv6 addresses, on loopback and between hosts.
+/// Runs connections and UD services on IPv6 addresses, on loopback and between hosts.
 #[test]
 fn connections_over_ipv6() {
     let programs = [
@@ -263,7 +267,7 @@ fn connections_over_ipv6() {
             }
         }
     }
-    // A server for many, which goes on for ever.
+    // A server for several clients, which never ends.
     let mut server = rig.start(
         "server",
         &Device::on("x0"),

@@ -1,4 +1,4 @@
-//! A process that waits uses no processor time.
+//! A waiting process uses no CPU time.
 
 use std::{
     thread,
@@ -12,15 +12,15 @@ use rocade_tests::{
 
 use crate::{LINKS, UTILS};
 
-/// Over how long the use is measured.
+/// The duration of the measurement.
 const INTERVAL: Duration = Duration::from_secs(4);
 
-/// What a few awakenings cost, which somebody else may cause.
+/// The CPU time of a few wake-ups, which other processes may cause.
 const ALLOWED: Duration = Duration::from_millis(2);
 
 fn assert_idle(process: &Process) {
     let time = || process.cpu_time().expect("the process lives");
-    // On a busy machine it may still have something to finish.
+    // On a busy machine the process may still have work to finish.
     let begin = Instant::now();
     let mut before = time();
     loop {
@@ -29,7 +29,10 @@ fn assert_idle(process: &Process) {
         if before == last {
             break;
         }
-        assert!(begin.elapsed() < crate::LIMIT, "it does not come to rest");
+        assert!(
+            begin.elapsed() < crate::LIMIT,
+            "the process keeps using CPU time"
+        );
     }
     thread::sleep(INTERVAL);
     let used = time() - before;
@@ -40,7 +43,7 @@ fn assert_idle(process: &Process) {
     );
 }
 
-/// The server has made its QP and posted receives when it waits for its client.
+/// Measures a server that has created its QP and posted receives, and waits for its client.
 #[test]
 fn a_waiting_server_with_an_open_qp() {
     let rig = or_skip!(Rig::loopback(UTILS));
@@ -48,7 +51,8 @@ fn a_waiting_server_with_an_open_qp() {
     assert_idle(&server);
 }
 
-/// The same after traffic on the machine, with a broker that has lost clients, over both links.
+/// Measures a waiting server over both links, after other processes have communicated and
+/// disconnected from the broker.
 #[test]
 fn a_waiting_server_after_others_have_come_and_gone() {
     for link in LINKS {

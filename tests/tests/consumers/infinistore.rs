@@ -1,4 +1,4 @@
-//! InfiniStore, a store for key-value caches, as it comes from PyPI.
+//! InfiniStore from PyPI, a store for key-value caches.
 
 use std::path::Path;
 

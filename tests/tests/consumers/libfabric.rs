@@ -1,5 +1,5 @@
-//! libfabric's own benchmark over its verbs provider: connections and datagrams. The provider passes
-//! over loopback interfaces, so these tests have another one.
+//! libfabric's own benchmark over its verbs provider: connections and datagrams. The provider
+//! ignores loopback interfaces, so these tests create another one.
 
 use rocade_tests::{
     harness::{Device, Rig},
@@ -11,12 +11,12 @@ use crate::{LIMIT, LINKS, RDMACM};
 
 const NEEDS: &[(&str, &str)] = &[("fi_pingpong", "libfabric-bin"), ("ip", "iproute2")];
 
-/// Where the server waits for its client to come by TCP.
+/// The TCP port on which the server waits for its client.
 const CONTROL_PORT: u16 = 47_592;
 
 const IP: &str = "192.0.2.1";
 
-/// A rig with an interface besides loopback.
+/// Creates a rig with an interface besides loopback.
 pub(crate) fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Reason> {
     let rig = Rig::loopback(needs)?.with_link(link);
     if !rig.network().is_isolated() {
@@ -24,7 +24,7 @@ pub(crate) fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Rea
             "cannot make a network namespace".to_owned(),
         ));
     }
-    // The carrier takes its time.
+    // The carrier takes some time to come up.
     let script = "ip link add vt0 type veth peer name vt1 && ip link set vt0 addrgenmode none && ip addr add 192.0.2.1/24 dev vt0 && \
         ip addr add fd92::1/64 dev vt0 nodad && ip link set vt0 up && ip link set vt1 up && \
         until ip -o link show vt0 | grep -q LOWER_UP; do sleep 0.01; done";
@@ -36,7 +36,8 @@ pub(crate) fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Rea
     Ok(rig)
 }
 
-/// Every byte is compared (`-c`), of sizes up to 1 MB, or as much as a datagram holds.
+/// Runs the benchmark, which verifies every byte (`-c`), with sizes up to 1 MB, or up to the size
+/// of a datagram.
 fn exchange(provider: &str, endpoint: &str, sizes: &[&str]) {
     for link in LINKS {
         let rig = or_skip!(rig(NEEDS, link));
@@ -82,8 +83,8 @@ fn fi_pingpong_over_datagrams() {
     exchange("verbs", "dgram", &["64", "256", "1k"]);
 }
 
-/// A loopback address that no device has stands for all of them, as with a kernel: to bind to (which libfabric does), and to
-/// connect to.
+/// A loopback address that belongs to no device stands for all devices, as with the kernel.
+/// Programs can bind to it (as libfabric does) and connect to it.
 //= CMA-16 type=test
 #[test]
 fn loopback_is_this_host_where_no_device_has_it() {

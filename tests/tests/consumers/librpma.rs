@@ -1,4 +1,4 @@
-//! librpma, for remote persistent memory: writes, flushes and reads by a connection of librdmacm.
+//! librpma, for remote persistent memory: writes, flushes and reads over a connection of librdmacm.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
-//! Unmodified programs of ibverbs-utils and perftest on Rocade, as separate processes over loopback.
+//! Unmodified verbs programs on Rocade, as separate processes over loopback.
 //!
-//! What moves data is run over both links: the default, which between processes of one host is shared memory, and UDP.
-//! Each test has a machine of its own (see `rocade_tests::harness`); where a program is not installed it is skipped.
+//! Tests that move data use both links: the default, which is shared memory between processes of
+//! one host, and UDP. Each test has its own rig (see `rocade_tests::harness`). It is skipped if its
+//! program is not installed.
 
 mod addresses;
 mod broker;
@@ -39,37 +40,37 @@ use std::{
 
 use rocade_tests::skip::Reason;
 
-/// Commands of ibverbs-utils, and the package that has them.
+/// Commands of ibverbs-utils, with their packages.
 const UTILS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong", "ibverbs-utils"),
     ("ibv_devinfo", "ibverbs-utils"),
     ("ip", "iproute2"),
 ];
 
-/// Commands of perftest and of ibverbs-utils.
+/// Commands of perftest and of ibverbs-utils, with their packages.
 const PERFTEST: &[(&str, &str)] = &[
     ("ib_write_bw", "perftest"),
     ("ibv_devinfo", "ibverbs-utils"),
     ("ip", "iproute2"),
 ];
 
-/// Commands of rdmacm-utils.
+/// Commands of rdmacm-utils, with their packages.
 const RDMACM: &[(&str, &str)] = &[
     ("rping", "rdmacm-utils"),
     ("ucmatose", "rdmacm-utils"),
     ("ip", "iproute2"),
 ];
 
-/// The distribution's Python, for which its packages are.
+/// The distribution's Python, which has the distribution's modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The links that processes of one host have: the default, which is shared memory there, and UDP.
+/// The values of `ROCADE_LINK` to test: the default, which is shared memory on one host, and UDP.
 const LINKS: [&str; 2] = ["", "udp"];
 
-/// Ample for a short transfer between two processes that share a processor with others.
+/// Ample time for a short transfer between two processes that share a processor with others.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where `cargo xtask install` has put a package of PyPI.
+/// Returns the directory into which `cargo xtask install` has installed a package from PyPI.
 fn pypi(name: &str) -> Result<PathBuf, Reason> {
     let test = env::current_exe().unwrap_or_default();
     // target/<profile>/deps/<test>

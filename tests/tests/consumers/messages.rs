@@ -1,4 +1,4 @@
-//! What programs and users are told when something does not work.
+//! Diagnostics that programs and users get when a call fails.
 
 use std::{
     fs::{self, Permissions},
@@ -12,7 +12,7 @@ use rocade_tests::{
 
 use crate::{LIMIT, UTILS};
 
-/// The lines that Rocade wrote, which begin with its name and the process.
+/// Returns Rocade's lines, which begin with its name and the process.
 fn ours(output: &str) -> Vec<&str> {
     output
         .lines()
@@ -20,8 +20,8 @@ fn ours(output: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What both sides of `ibv_rc_pingpong` with these options print. The one that has the trouble gives up, so the other
-/// one does too.
+/// Returns the output of both sides of `ibv_rc_pingpong` with these options. The side with the
+/// error ends, and so the other side ends too.
 fn failing_pingpong(rig: &Rig, device: &Device, options: &[&str]) -> String {
     let port = free_port();
     let number = port.to_string();
@@ -52,7 +52,7 @@ fn pingpong_without_a_gid_is_told_the_option() {
     assert_has(&output, &["RoCE needs a GID: -g 0"]);
 }
 
-/// A kernel driver or another program has the port.
+/// The UDP port is used by a kernel driver or another program.
 #[test]
 fn a_port_that_is_taken_is_said() {
     let rig = or_skip!(Rig::loopback(&[UTILS, &[("python3", "python3")]].concat()));
@@ -75,7 +75,7 @@ fn a_port_that_is_taken_is_said() {
     );
 }
 
-/// Programs with more rights than their caller ignore `LD_LIBRARY_PATH`.
+/// Programs with more privileges than their caller ignore `LD_LIBRARY_PATH`.
 #[test]
 fn privileged_programs_are_run_with_a_warning() {
     let needs = [
@@ -99,7 +99,7 @@ fn privileged_programs_are_run_with_a_warning() {
     if !marked.status.success() {
         skip!("no file capabilities here: {}", marked.output.trim());
     }
-    // `rocade run` leaves its own path in this variable.
+    // `rocade run` sets this variable to its own path.
     let as_unprivileged =
         "exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$ROCADE_BROKER\" run -- \"$0\"";
     let run = |script: &str, program: &str| {
@@ -120,7 +120,7 @@ fn privileged_programs_are_run_with_a_warning() {
             output.contains("warning: ") && output.contains(part),
             "{output}"
         );
-        // Root gains nothing by them.
+        // Root gains no privileges from such a file.
         let output = run("exec \"$ROCADE_BROKER\" run -- \"$0\"", program).expect_success();
         assert!(!output.contains("warning"), "{output}");
     }

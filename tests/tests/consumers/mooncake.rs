@@ -1,5 +1,5 @@
-//! Mooncake's transfer engine, as it comes from PyPI: it looks at the files before it tries the verbs, and goes
-//! back to TCP where it does not like them.
+//! Mooncake's transfer engine from PyPI. It examines sysfs before it uses verbs, and falls back to
+//! TCP if it finds no suitable device.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{LIMIT, PYTHON, pypi};
 const PACKAGE: &str = "mooncake-0.3.13.post1";
 const NEEDS: &[(&str, &str)] = &[("setpriv", "util-linux"), ("ip", "iproute2")];
 
-/// Runs the script with these variables before it, after `prefix`.
+/// Runs the script after `prefix`, with these environment variables.
 fn start(rig: &Rig, package: &Path, prefix: &[&str], variables: &[&str]) -> Process {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/mooncake/run");
     let paths =
@@ -55,7 +55,7 @@ fn moves_data_with_the_preload_library() {
     assert_moved(start(&rig, &package, &[], &["OPTIONS=--view preload"]));
 }
 
-/// As in a container: no capability, and no user namespaces.
+/// Runs without capabilities and user namespaces, as in a container.
 #[test]
 fn moves_data_without_namespaces() {
     let rig = or_skip!(Rig::loopback(NEEDS));

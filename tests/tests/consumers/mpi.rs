@@ -1,6 +1,6 @@
 //! MPI: Open MPI and MPICH over UCX, Intel MPI over libfabric.
 //!
-//! The ranks of a job run on one host, but may use nothing but verbs: what arrives came by RDMA.
+//! The ranks of a job run on one host, but may use only verbs, so that all data is sent by RDMA.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ const AS_ROOT: [&str; 2] = [
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
 ];
 
-/// UCX may use any of the transports that it is told of, and nothing else carries messages.
+/// UCX may use any of the transports in `UCX_TLS`, and no other component carries messages.
 const MPIRUN: &[&str] = &[
     "mpirun",
     "--oversubscribe",
@@ -68,11 +68,11 @@ fn a_ring_goes_round() {
 
 /// Runs `interop/mpi/exchange.py` on the ranks of an MPI from PyPI.
 ///
-/// Every rank compares what it gets: messages of many sizes, collective operations, and what is put, got and added up
-/// in windows.
+/// Every rank verifies the results of messages of many sizes, of collective operations, and of put,
+/// get and accumulate on windows.
 fn exchange(package: &str, library: &str, environment: &[&str], launch: &[&str]) {
     for link in LINKS {
-        // libfabric passes over loopback interfaces.
+        // libfabric ignores loopback interfaces.
         let rig = or_skip!(libfabric::rig(&[("env", "coreutils")], link));
         let place = or_skip!(pypi(package));
         let modules = or_skip!(pypi("mpi4py-4.1.2"));
@@ -116,10 +116,12 @@ fn exchange(package: &str, library: &str, environment: &[&str], launch: &[&str])
 
 const RC: &str = "UCX_TLS=rc_verbs,ud_verbs,self";
 
-/// Without shared memory of its own between the ranks of a host. Two ranks, because they poll without a pause.
+/// The environment of MPICH, without MPICH's own shared memory between the ranks of a host. There
+/// are only two ranks, because they poll continuously.
 ///
-/// A rank that has finished ends its queue pairs, and answers no more. UCX of the other rank may
-/// still send one flush, and waits for the retries of that: 30 s, as UCX has them.
+/// A rank that has finished destroys its QPs and no longer responds. UCX in the other rank may
+/// still post a flush, and waits until its retries are exhausted, which takes 30 s with UCX's
+/// default timeout.
 const MPICH: [&str; 4] = [
     "MPIR_CVAR_CH4_NETMOD=ucx",
     "MPIR_CVAR_NOLOCAL=1",
@@ -139,7 +141,7 @@ fn mpich_5_exchanges_everything() {
     exchange("mpich-5.0.2", "libmpi.so.12", &MPICH, &launch);
 }
 
-/// One-sided operations over UCX 1.20 need its fences by endpoint.
+/// One-sided operations over UCX 1.20 require its fences per endpoint.
 #[test]
 fn open_mpi_5_exchanges_everything() {
     let launch = [MPIRUN, &["--mca", "osc", "ucx"]].concat();
@@ -147,7 +149,7 @@ fn open_mpi_5_exchanges_everything() {
     exchange("openmpi-5.0.11", "libmpi.so.40", &environment, &launch);
 }
 
-/// Over the verbs provider of the libfabric that it brings along.
+/// Uses the verbs provider of the libfabric that Intel MPI includes.
 #[test]
 fn intel_mpi_exchanges_everything() {
     let environment = [

@@ -1,4 +1,5 @@
-//! NIXL, as it comes from PyPI: it brings its own UCX and its own libibverbs, before which Rocade's has to be loaded.
+//! NIXL from PyPI. It contains its own UCX and libibverbs, so Rocade's libibverbs has to be
+//! preloaded.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use rocade_tests::{
 use crate::{LIMIT, LINKS, PYTHON, UTILS, pypi};
 
 const PACKAGE: &str = "nixl-1.5.1";
-/// Linking it all, and looking for plug-ins, takes a while.
+/// Loading all libraries and searching for plug-ins takes some time.
 const PATIENCE: std::time::Duration = LIMIT.saturating_mul(2);
 
 fn start(rig: &Rig, package: &Path, role: &str, port: &str, transports: &str) -> Process {

@@ -1,4 +1,4 @@
-//! OpenSHMEM of Open MPI over UCX: puts, gets and atomics in symmetric memory.
+//! Open MPI's OpenSHMEM over UCX: puts, gets and atomics in symmetric memory.
 
 use std::path::Path;
 
@@ -32,7 +32,8 @@ fn symmetric_memory_is_put_got_and_counted_in() {
         );
         let words: Vec<&str> = words.split_whitespace().collect();
         let job = rig.start("oshrun", &Device::on("lo"), &words);
-        // Its status says nothing: this Open MPI crashes after `shmem_finalize`, over TCP without Rocade too.
+        // The exit status is meaningless: this Open MPI crashes after `shmem_finalize`, over TCP
+        // without Rocade too.
         let output = job.finish(2 * LIMIT).output;
         assert!(
             output.contains("3 elements have compared everything"),

@@ -1,7 +1,9 @@
-//! perftest's eight programs: every service and option that each takes, over UDP and through shared memory.
+//! perftest's eight programs with every service and option that each accepts, over UDP and shared
+//! memory.
 //!
-//! `perftest/rows.rs` knows what perftest takes. In a normal run a short table has every option of every program and
-//! service on both links (`ROCADE_TEST_TABLE=full`: all pairs of options, both ways to post; see docs/consumers.md).
+//! `perftest/rows.rs` models which options perftest accepts. A normal run uses a short table with
+//! every option of every program and service on both links. `ROCADE_TEST_TABLE=full` runs all pairs
+//! of options with both ways to post (see docs/consumers.md).
 
 mod document;
 mod rows;
@@ -22,15 +24,16 @@ use crate::{LIMIT, PERFTEST};
 
 const LINKS: [&str; 2] = ["udp", "shm"];
 
-/// perftest looks at vendor and part to find out what a device can do: inline data, `ibv_wr_*`, DC.
+/// The vendor id and part id from which perftest infers a device's features: inline data,
+/// `ibv_wr_*`, DC.
 const CONNECTX_5: &str = "0x02c9:0x1017";
 
-/// How a side complains that has failed in something: words that are no hexadecimal number.
+/// Words that occur in perftest's error messages. None of them is a hexadecimal number.
 const FAILURE_WORDS: &[&str] = &[
     "error", "fail", "couldn't", "unable", "did not", "mismatch", "bad wc", "invalid", "cannot",
 ];
 
-/// What perftest says where it has left its CQ ([`Row::leaves_cq`]).
+/// perftest's message when it did not destroy a CQ ([`Row::leaves_cq`]).
 const CHANNEL: &str = "Failed to close event channel";
 const AFTER_CHANNEL: &[&str] = &[
     CHANNEL,
@@ -42,7 +45,7 @@ fn is_full() -> bool {
     env::var("ROCADE_TEST_TABLE").is_ok_and(|value| value == "full")
 }
 
-/// Runs rows on one rig, and fails with all that went wrong.
+/// Runs rows on one rig. Panics with all failures together.
 fn run_all(rig: &Rig, rows: impl IntoIterator<Item = Row>) {
     let mut failures = Vec::new();
     let mut count = 0;
@@ -57,13 +60,13 @@ fn run_all(rig: &Rig, rows: impl IntoIterator<Item = Row>) {
     assert!(failures.is_empty(), "{} of {count}\n{text}", failures.len());
 }
 
-/// Runs both sides, which end as they should, and the client reports all messages.
+/// Runs both sides, and checks that both end as expected and that the client reports all messages.
 fn run(rig: &Rig, row: &Row) {
     let arguments = row.arguments();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut pair = Perftest::new(row.tool.program(), &words);
     if row.has(Choice::Multicast) {
-        // perftest's own group is one of IPv6, and so must be the GID: that of ::1.
+        // perftest's default group is an IPv6 group, which requires an IPv6 GID: that of ::1.
         pair.gid_index = [1, 1];
     }
     let port = free_port();
@@ -79,7 +82,7 @@ fn run(rig: &Rig, row: &Row) {
     let server = if found == row.expected() {
         server.finish(LIMIT)
     } else {
-        // It may wait for a client that never came.
+        // The server may wait for a client that never connected.
         server.finish_or_kill(Duration::from_secs(2))
     };
     let outputs = format!("client:\n{}\nserver:\n{}", client.output, server.output);
@@ -105,7 +108,7 @@ fn assert_ends_well(row: &Row, side: Side, finished: &Finished, outputs: &str) {
     }
 }
 
-/// The rows of a service over a link: those of the short table, or all.
+/// Runs the rows of a service over a link: those of the short table, or all.
 fn table(service: Service, link: usize) {
     let rig = or_skip!(Rig::loopback(PERFTEST));
     let rig = rig.with_link(LINKS[link]).with_identity(CONNECTX_5);
@@ -149,7 +152,7 @@ fn what_perftest_refuses() {
     run_all(&rig, rows::refusals());
 }
 
-/// A thousand messages of each kind, without options, over one link or the other.
+/// Runs a thousand messages of each kind without options, alternating between the links.
 #[test]
 fn a_thousand_messages() {
     for (n, link) in LINKS.into_iter().enumerate() {
@@ -169,7 +172,7 @@ fn a_thousand_messages() {
     }
 }
 
-/// On a device that perftest does not know it posts the old way and sends nothing inline.
+/// On an unknown device perftest uses `ibv_post_send`, and sends no inline data.
 #[test]
 fn on_a_device_that_perftest_does_not_know() {
     for link in LINKS {

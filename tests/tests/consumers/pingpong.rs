@@ -1,4 +1,4 @@
-//! `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_xsrq_pingpong` in their variants.
+//! `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_xsrq_pingpong` with their options.
 
 use rocade_tests::{
     harness::{Device, Pingpong, Rig, free_port},
@@ -8,7 +8,7 @@ use rocade_wire::crc::Backend;
 
 use crate::{LIMIT, LINKS, UTILS};
 
-/// Runs a pair, checks that both sides report all iterations, and gives their outputs.
+/// Runs a pair, checks that both sides report all iterations, and returns their outputs.
 fn exchange(rig: &Rig, arguments: &[&str]) -> [String; 2] {
     report(&Pingpong::new(arguments), rig)
 }
@@ -23,7 +23,8 @@ fn report(pair: &Pingpong, rig: &Rig) -> [String; 2] {
     let report = format!("{} iters in ", count.map_or("1000", String::as_str));
     for output in &outputs {
         assert!(output.contains(&report), "no {report:?} in\n{output}");
-        // With -c the server checks the buffer, but its exit status does not tell; nor that of -P.
+        // With -c the server verifies the buffer, but a mismatch does not change its exit status,
+        // nor does a failure of -P.
         assert!(!output.contains("invalid data"), "{output}");
         assert!(!output.contains("Couldn't"), "{output}");
     }
@@ -40,7 +41,7 @@ macro_rules! variants {
         }
     )*
 
-    /// The same over UDP.
+    /// All variants over UDP.
     mod udp {
         use super::*;
 
@@ -64,7 +65,7 @@ variants! {
     large_messages_with_events: ["-s", "1048576", "-n", "200", "-e"];
     mtu_4096: ["-m", "4096"];
     mtu_256: ["-m", "256", "-c"];
-    /// One receive is posted at a time: the peer may come too early and get RNR NAKs.
+    /// One receive is posted at a time, so that the peer may send too early and get RNR NAKs.
     one_receive_at_a_time: ["-r", "1"];
     one_receive_at_a_time_with_events: ["-r", "1", "-e", "-n", "200"];
     new_post_send: ["-N"];
@@ -77,7 +78,7 @@ variants! {
     odd_size: ["-s", "4097", "-c"];
 }
 
-/// Many queue pairs that take their receives from one queue.
+/// Many QPs that take their receives from a shared receive queue.
 #[test]
 fn shared_receive_queue() {
     for link in LINKS {
@@ -95,7 +96,7 @@ fn shared_receive_queue() {
     }
 }
 
-/// XRC, both ways, with one client: several of them on one host share an XRC domain.
+/// XRC in both directions with one client, which shares an XRC domain with the server on this host.
 #[test]
 fn xrc() {
     for link in LINKS {
@@ -106,7 +107,8 @@ fn xrc() {
     }
 }
 
-/// XRC with several clients, which share an XRC domain with the server and each other: all of them name the same file.
+/// XRC with several clients, which share one XRC domain with the server, because all of them open
+/// the same file.
 #[test]
 fn xrc_with_four_clients() {
     for link in LINKS {
@@ -126,7 +128,7 @@ fn xrc_with_four_clients() {
     }
 }
 
-/// UC and UD, which lose nothing where there is room.
+/// UC and UD, which lose no packets while the receive buffers have room.
 #[test]
 fn unreliable_services() {
     for link in LINKS {
@@ -157,8 +159,8 @@ fn completion_timestamps() {
     }
 }
 
-/// A client that computes the ICRC in any way that the processor has gets on with a server that takes the best one, and
-/// one that is to use another processor's says so.
+/// Checks that a client with any ICRC backend that the CPU supports works with a server that uses
+/// the best one. A backend for another CPU must be reported as an error.
 #[test]
 fn every_way_to_compute_the_icrc() {
     let rig = or_skip!(Rig::loopback(UTILS)).with_link("udp");
@@ -190,7 +192,7 @@ fn every_way_to_compute_the_icrc() {
     }
 }
 
-/// The same pair several times on one machine: the broker and its slots are used again.
+/// Runs the same pair several times, so that the broker and its process slots are reused.
 #[test]
 fn again_and_again_on_one_broker() {
     let rig = or_skip!(Rig::loopback(UTILS));
@@ -199,8 +201,8 @@ fn again_and_again_on_one_broker() {
     }
 }
 
-/// A program that has its last message and ends at once has acknowledged it all the same; else its peer gets
-/// `IBV_WC_RETRY_EXC_ERR`. A matter of microseconds, so many times over.
+/// Checks that a program that ends at once after its last message has acknowledged it. Otherwise
+/// its peer gets `IBV_WC_RETRY_EXC_ERR`. The race takes microseconds, hence many repetitions.
 #[test]
 fn the_last_acknowledgement_is_sent_before_the_program_ends() {
     for link in LINKS {

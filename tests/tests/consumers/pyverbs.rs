@@ -1,4 +1,4 @@
-//! rdma-core's own tests in Python, as far as they get with RC alone.
+//! rdma-core's own tests in Python.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -10,13 +10,13 @@ use rocade_tests::{
 
 use crate::{LIMIT, PYTHON};
 
-/// Where the distribution has them, most of them compressed.
+/// The directory of the distribution's copy, whose files are mostly compressed.
 const SHIPPED: &str = "/usr/share/doc/rdma-core/tests";
 
-/// The tests that pass on a device as it is, without privileges.
+/// The tests that pass on the default device without privileges.
 const PLAIN: &str = include_str!("pyverbs.txt");
 
-/// Tests that fail for want of what is not there yet.
+/// Tests that fail because of missing features.
 const MISSING: [&str; 1] = ["test_query_gid_table_bad_flow"];
 
 fn unpack(target: &Path) -> Result<(), Reason> {
@@ -27,7 +27,7 @@ fn unpack(target: &Path) -> Result<(), Reason> {
         fs::read_dir(SHIPPED).map_err(|error| Reason::Machine(format!("{SHIPPED}: {error}")))?;
     for entry in shipped.flatten() {
         let name = entry.file_name();
-        fs::copy(entry.path(), target.join(name)).expect("room for a copy");
+        fs::copy(entry.path(), target.join(name)).expect("the file can be copied");
     }
     let script = "cd \"$0\" && gunzip -q ./*.gz";
     let unpacked = Command::new("sh").args(["-c", script]).arg(target).status();
@@ -39,7 +39,7 @@ fn unpack(target: &Path) -> Result<(), Reason> {
 fn rdma_cores_own_tests_find_the_interface() {
     let rig = or_skip!(Rig::loopback(&[("ip", "iproute2")]));
     let tests = rig.dir().join("tests");
-    fs::create_dir(&tests).expect("it is ours");
+    fs::create_dir(&tests).expect("the directory can be created");
     or_skip!(unpack(&tests));
     let script = tests.join("run_tests.py").to_string_lossy().into_owned();
     let words = [
@@ -60,14 +60,14 @@ fn rdma_cores_own_tests_find_the_interface() {
         .collect();
     assert!(unexpected.is_empty(), "{unexpected:?}\n{output}");
     assert_all_passed(&output, PLAIN);
-    // They fork after the library was used.
+    // These tests fork after they have used the library.
     let by_cm = output
         .lines()
         .filter(|line| line.starts_with("test_rdmacm_") && line.contains("test_rdmacm.CMTestCase"));
     assert_eq!(by_cm.count(), 10, "{output}");
 }
 
-/// Checks that each test of `expected`, a list of one name in a line, has passed.
+/// Checks that each test in `expected`, which has one name per line, has passed.
 fn assert_all_passed(output: &str, expected: &str) {
     let passed = passed(output);
     let missing: Vec<_> = expected
@@ -82,8 +82,8 @@ fn assert_all_passed(output: &str, expected: &str) {
     println!("passed, but not on the list: {unlisted:#?}");
 }
 
-/// The names of the tests that have passed, as `test_module.Class.test_name`. The messages of verbs
-/// that fail as the test wants it stand between a name and its result.
+/// Returns the names of the passed tests as `test_module.Class.test_name`. Diagnostics of verbs
+/// that fail as a test intends may stand between a name and its result.
 fn passed(output: &str) -> BTreeSet<String> {
     let mut passed = BTreeSet::new();
     let mut running = None;
@@ -92,7 +92,7 @@ fn passed(output: &str) -> BTreeSet<String> {
             && name.starts_with("test_")
             && let Some((class, _)) = rest.split_once(')')
         {
-            // Since Python 3.11 the name is there twice.
+            // Since Python 3.11 the name occurs twice.
             let class = class.strip_suffix(name).unwrap_or(class);
             running = Some(format!("{}.{name}", class.trim_end_matches('.')));
         }
@@ -103,7 +103,7 @@ fn passed(output: &str) -> BTreeSet<String> {
     passed
 }
 
-/// Those that look for devices of mlx5, and of them those about dynamic connections: on a device that passes for one.
+/// Runs the mlx5 tests of dynamic connections, on a device with an mlx5 vendor id and part id.
 //= DC-40 DCU-01..03 DCU-08 type=test
 //= XDEC-03 type=test
 #[test]
@@ -113,7 +113,7 @@ fn rdma_cores_own_tests_of_dynamic_connections() {
     assert!(output.ends_with("\nOK\n"), "{output}");
 }
 
-/// Likewise those about indirect memory keys; those about signatures skip.
+/// Runs the mlx5 tests of indirect memory keys. The tests of signatures are skipped.
 //= UMU-01..04 UMU-07 type=test
 #[test]
 fn rdma_cores_own_tests_of_memory_keys() {
@@ -133,8 +133,8 @@ fn rdma_cores_own_tests_of_memory_keys() {
     assert!(output.contains("Ran 11 tests"), "{output}");
 }
 
-/// Likewise those of connections whose queue pairs are a DC target and initiators, which all but the first of one side know by a
-/// number that is nobody's.
+/// Runs the mlx5 tests of rdmacm connections between a DC target and DC initiators. All initiators
+/// of one side but the first use a reserved QP number.
 //= DCU-03 type=test
 #[test]
 fn rdma_cores_own_tests_of_connections_by_dc() {
@@ -143,11 +143,11 @@ fn rdma_cores_own_tests_of_connections_by_dc() {
     assert!(output.ends_with("\nOK\n"), "{output}");
 }
 
-/// The output of those whose names contain this.
+/// Runs the tests whose names match `pattern`, on an mlx5 device, and returns the output.
 fn tests_of_mlx5(pattern: &str) -> Result<String, Reason> {
     let rig = Rig::loopback(&[("ip", "iproute2")])?.with_identity("0x02c9:0x1017");
     let tests = rig.dir().join("tests");
-    fs::create_dir(&tests).expect("it is ours");
+    fs::create_dir(&tests).expect("the directory can be created");
     unpack(&tests)?;
     let script = tests.join("run_tests.py").to_string_lossy().into_owned();
     let words = [

@@ -1,4 +1,4 @@
-//! QEMU: a guest moves to another process by RDMA.
+//! QEMU: migrates a guest to another process by RDMA.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! perftest's raw Ethernet programs: between two network namespaces, and on one interface.
+//! perftest's raw Ethernet programs, between two network namespaces and on one interface.
 
 use std::{ffi::OsString, process::Stdio, thread, time::Instant};
 
@@ -13,7 +13,7 @@ use crate::{LIMIT, PERFTEST};
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 const CLIENT_MAC: &str = "02:00:00:00:00:01";
 
-/// Runs `ip`, and whether it worked.
+/// Runs `ip`, and returns true if it succeeded.
 pub(super) fn ip(network: &Network, words: &str) -> bool {
     let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
     let mut command = network.command(&words);
@@ -21,7 +21,7 @@ pub(super) fn ip(network: &Network, words: &str) -> bool {
     done.is_ok_and(|status| status.success())
 }
 
-/// Connects the network of a rig to another one: x0 here, x1 there.
+/// Connects the network of a rig to another one by a veth pair: x0 here, x1 there.
 fn connect(rig: &Rig, other: &Network) -> Result<(), Reason> {
     let refused = || Reason::Machine("cannot make a veth pair".to_owned());
     let here = rig.network();
@@ -40,7 +40,7 @@ fn connect(rig: &Rig, other: &Network) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Waits until both ends are up: it takes its time.
+/// Waits until both ends have a carrier, which takes some time.
 pub(super) fn wait_for_carrier(ends: [(&Network, &str); 2]) {
     let until = Instant::now() + LIMIT;
     for (network, interface) in ends {
@@ -51,14 +51,14 @@ pub(super) fn wait_for_carrier(ends: [(&Network, &str); 2]) {
     }
 }
 
-/// What `ip` says of an interface.
+/// Returns what `ip` prints about an interface.
 fn shown(network: &Network, interface: &str) -> String {
     let words = ["ip", "link", "show", interface].map(OsString::from);
     let output = network.command(&words).output().expect("ip runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The words of one side.
+/// Returns the command line of one side.
 fn words<'a>(program: &'a str, server: bool, arguments: &[&'a str]) -> Vec<&'a str> {
     let (side, own, peer) = if server {
         ("--server", SERVER_MAC, CLIENT_MAC)
@@ -71,7 +71,7 @@ fn words<'a>(program: &'a str, server: bool, arguments: &[&'a str]) -> Vec<&'a s
     words
 }
 
-/// Waits until the server has posted its receives: it prints the head of its table then.
+/// Waits until the server has posted its receives and printed the head of its table.
 fn wait_ready(server: &mut Process) {
     server.wait_until("the table", LIMIT, |server| {
         server.output().contains("#bytes").then_some(())
@@ -96,7 +96,7 @@ fn between_namespaces(program: &str, arguments: &[&str]) -> Result<[String; 2], 
     Ok([server.output, client.output])
 }
 
-/// The last line of figures, of which the second is how many there were.
+/// Returns the second number of the last line of numbers, which is the iteration count.
 fn iterations(output: &str) -> Option<u64> {
     let mut figures = output.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -119,7 +119,7 @@ macro_rules! programs {
 }
 
 programs! {
-    // As many receives as frames: none is lost for want of one.
+    // As many receives as frames, so that no frame is lost.
     bw: "raw_ethernet_bw" ["-s", "1024", "-n", "1000", "-r", "1024"];
     bw_udp: "raw_ethernet_bw" ["-s", "512", "-n", "1000", "-r", "1024", "-j", "192.0.2.1", "-J", "192.0.2.2",
         "-k", "7000", "-K", "7001"];
@@ -133,10 +133,10 @@ programs! {
     lat_inline: "raw_ethernet_lat" ["-s", "64", "-n", "1000", "-I", "64"];
 }
 
-// `raw_ethernet_burst_lat` of perftest 4.5 refuses each way to limit its rate that it knows, and cannot do without;
-// with `-e` the raw programs wait for a first event that they have not asked for.
+// `raw_ethernet_burst_lat` of perftest 4.5 requires a rate limit, but refuses each kind of rate
+// limit. With `-e` the raw Ethernet programs wait for an event before they have requested one.
 
-/// Flows are made and ended, no frames are sent.
+/// Creates and destroys flows, and sends no frames.
 #[test]
 fn fs_rate() {
     let rig = or_skip!(Rig::loopback(PERFTEST));
@@ -151,7 +151,7 @@ fn fs_rate() {
     assert!(done.output.contains("#flows"), "{}", done.output);
 }
 
-/// Both sides on one interface of one host.
+/// Runs both sides on one interface of one host.
 #[test]
 fn in_one_host() {
     let rig = or_skip!(Rig::loopback(PERFTEST));
@@ -171,7 +171,7 @@ fn in_one_host() {
     }
 }
 
-/// Who may not open a packet socket is told so.
+/// Checks the diagnostic for a user without the privilege to open a packet socket.
 #[test]
 fn without_the_right_to() {
     let needs = [("setpriv", "util-linux"), ("raw_ethernet_bw", "perftest")];

@@ -1,4 +1,4 @@
-//! iproute2's `rdma`, which asks the kernel by netlink, in every view.
+//! iproute2's `rdma`, which queries the kernel by netlink, in every sysfs view.
 
 use rocade_tests::{
     harness::{Finished, Installation, Process, Rig, User, qp_numbers},
@@ -21,7 +21,7 @@ fn sh(rig: &Rig, place: &Installation, options: &[&str], script: &str) -> Finish
     place.start(rig, "sh", options, &words).finish(LIMIT)
 }
 
-/// What `rdma -j` with these arguments says as JSON.
+/// Returns the parsed output of `rdma -j` with these arguments.
 fn json(rig: &Rig, place: &Installation, options: &[&str], arguments: &[&str]) -> Vec<Value> {
     let words = [&["rdma", "-j"], arguments].concat();
     let output = place.start(rig, "rdma", options, &words).finish(LIMIT);
@@ -32,7 +32,7 @@ fn json(rig: &Rig, place: &Installation, options: &[&str], arguments: &[&str]) -
     }
 }
 
-/// The value behind `name:` in the output of `ibv_devinfo`.
+/// Returns the value after `name:` in the output of `ibv_devinfo`.
 fn devinfo(output: &str, name: &str) -> String {
     let mut lines = output.lines().map(str::trim);
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -137,7 +137,7 @@ fn statistics_are_the_counters_of_the_files() {
     }
 }
 
-/// The kinds of resources, by their names in lists and in the sum.
+/// The kinds of resources, by their names in lists and in the summary.
 const KINDS: [&str; 7] = ["pd", "cq", "qp", "cm_id", "mr", "ctx", "srq"];
 
 fn number(value: &Value) -> u64 {
@@ -146,7 +146,8 @@ fn number(value: &Value) -> u64 {
         .unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// Each list is as long as the sum says, and all of it belongs to these processes.
+/// Checks that each list has the length given in the summary, and that its entries belong to
+/// `pids`.
 fn sums_are_those_of_lists(rig: &Rig, place: &Installation, pids: &[u64]) {
     let sum = json(rig, place, &DEVICE, &["resource"]);
     assert_eq!(sum.len(), 1, "{sum:?}");
@@ -158,7 +159,7 @@ fn sums_are_those_of_lists(rig: &Rig, place: &Installation, pids: &[u64]) {
     }
 }
 
-/// Everything of two programs that talk, and nothing when they have ended.
+/// Checks all resources of two communicating programs, and that none are left when they have ended.
 #[test]
 fn resources_are_those_of_running_programs() {
     for user in USERS {
@@ -181,7 +182,7 @@ fn resources_are_those_of_running_programs() {
         let show = || json(&rig, &place, &DEVICE, &["resource", "show", "qp"]);
         let qps = client.wait_until("queue pairs that send", LIMIT, |_| {
             let qps = show();
-            // One sends, the other only receives.
+            // The client sends, and the server only receives.
             let states: Vec<_> = qps.iter().filter_map(|qp| qp["state"].as_str()).collect();
             matches!(states[..], ["RTS", "RTR"] | ["RTR", "RTS"]).then_some(qps)
         });
@@ -213,7 +214,7 @@ fn resources_are_those_of_running_programs() {
         assert_eq!(one[0]["pid"], qps[0]["pid"], "{user:?}");
         let regions = json(&rig, &place, &DEVICE, &["resource", "show", "mr"]);
         assert!(regions.len() >= 2, "{user:?}: {regions:?}");
-        // Two buffers of 64 KiB, one to send from and one to receive into.
+        // Two buffers of 64 KiB: one to send from, and one to receive into.
         let long = |one: &&Value| number(&one["mrlen"]) >= 2 * 65536;
         assert_eq!(
             regions.iter().filter(long).count(),
@@ -242,7 +243,8 @@ fn listeners_are_shown() {
     server.kill();
 }
 
-/// Only `rdma` has the library where the files are mounted, and outside everything is as it was.
+/// Checks that only `rdma` gets the preload library where sysfs files are mounted, and that nothing
+/// changes outside the view.
 #[test]
 fn other_programs_are_left_alone() {
     let rig = or_skip!(Rig::loopback(NEEDS));

@@ -1,4 +1,4 @@
-//! Programs on sockets over RDMA: those of rdmacm-utils, and programs that know TCP only, under librspreload.
+//! Programs on rsockets: rdmacm-utils, and TCP programs under librspreload.
 
 use std::{
     fs,
@@ -16,15 +16,15 @@ use rocade_tests::{
 
 use crate::{LIMIT, LINKS, RDMACM, cm};
 
-/// Port space of streams, as in service IDs.
+/// The port space of stream sockets, as in service IDs.
 const TCP: u16 = 0x0106;
 const IP: &str = "127.0.0.1";
-/// Debian's library that brings programs here.
+/// Debian's library that redirects socket calls to rsockets.
 const PRELOAD: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
-/// Ample for all sizes of a benchmark.
+/// Ample time for all sizes of a benchmark.
 const ALL_SIZES: Duration = Duration::from_secs(300);
 
-/// Runs a server and a client, which both have to succeed.
+/// Runs a server and a client, which both have to succeed, and returns their outputs.
 fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
     let server = cm::serve(rig, server, port);
     let client = cm::start(rig, client).finish(ALL_SIZES).expect_success();
@@ -37,7 +37,7 @@ fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
     [server, client]
 }
 
-/// `name` as server and client, over both links, at an address.
+/// Runs `name` as server and client at an address, over both links.
 fn on_all_links(name: &str, port: u16, arguments: &str, address: &str, expected: &[&str]) {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
@@ -45,7 +45,7 @@ fn on_all_links(name: &str, port: u16, arguments: &str, address: &str, expected:
     }
 }
 
-/// Likewise, in a rig.
+/// Runs `name` as server and client in a rig. Both outputs must contain each word of `expected`.
 fn exchange(rig: &Rig, name: &str, port: u16, arguments: &str, address: &str, expected: &[&str]) {
     let server = format!("{name} -b {address} {arguments}");
     let client = format!("{name} -s {address} {arguments}");
@@ -60,7 +60,8 @@ fn exchange(rig: &Rig, name: &str, port: u16, arguments: &str, address: &str, ex
     }
 }
 
-/// Every byte is looked at; sizes from 64 bytes to 6 MB, and over UDP, which takes longer, some of them.
+/// The program verifies every byte, for sizes from 64 bytes to 6 MB. UDP takes longer, so it runs
+/// fewer sizes.
 #[test]
 fn rstream_of_all_sizes() {
     let ways = [("auto", "-T v -S all", "6m_bw"), ("udp", "-T v", "1m_bw")];
@@ -70,7 +71,8 @@ fn rstream_of_all_sizes() {
     }
 }
 
-/// Calls that wait, poll, or do neither; addresses found by the connection manager.
+/// Tests blocking calls, polling and non-blocking calls, and address resolution by the connection
+/// manager.
 #[test]
 fn rstream_in_all_ways() {
     for way in ["-T b", "-T a", "-T n", "-T r", "-f ip", "-k 30"] {
@@ -85,7 +87,7 @@ fn rstream_over_ipv6() {
     on_all_links("rstream", 7471, arguments, "::1", &["custom"]);
 }
 
-/// Addresses of InfiniBand's own: the GID of a device, which is an IP address.
+/// Uses GIDs, InfiniBand's own addresses, each of which is an IP address of the device.
 #[test]
 fn rstream_by_gid() {
     let arguments = "-T v -f gid -S 5000 -I 50";
@@ -93,8 +95,9 @@ fn rstream_by_gid() {
     on_all_links("rstream", 7471, arguments, "::1", &["custom"]);
 }
 
-/// Memory that the other side writes directly. Who waits looks at it without a call, for as long as the system lets it: a
-/// round costs a time slice where there are fewer processors than programs, so the rounds are few.
+/// Uses memory that the peer writes directly. The waiting process polls this memory without a
+/// system call until its time slice ends. With fewer CPUs than programs a round trip therefore
+/// costs a time slice, so there are few of them.
 #[test]
 fn riostream_of_many_sizes() {
     for size in [64, 1000, 4096, 100_000, 1_000_000] {
@@ -111,14 +114,14 @@ fn riostream_in_all_ways() {
     }
 }
 
-/// 100 MB, no two pages alike.
+/// Copies 100 MB in which no two pages are equal.
 #[test]
 fn rcopy_of_a_large_file() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
         let (from, to) = (rig.dir().join("from"), rig.dir().join("to"));
         let words = (0_u32..25_000_000).flat_map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes());
-        fs::write(&from, words.collect::<Vec<u8>>()).expect("room for a file");
+        fs::write(&from, words.collect::<Vec<u8>>()).expect("the file can be written");
         let mut server = cm::serve(&rig, "rcopy", 7427);
         let (from_name, to_name) = (from.display(), to.display());
         let client = cm::start(&rig, &format!("rcopy {from_name} 127.0.0.1:{to_name}"));
@@ -139,7 +142,7 @@ fn same(one: &Path, other: &Path) -> bool {
     read(one) == read(other)
 }
 
-/// Starts a server whose UDP port nobody else tells of.
+/// Starts a server on a UDP port, which is known to no broker, and waits until the socket exists.
 fn serve_datagrams(rig: &Rig, words: &str, port: u16) -> Process {
     let mut server = cm::start(rig, words);
     let line = format!(":{port} ");
@@ -150,7 +153,7 @@ fn serve_datagrams(rig: &Rig, words: &str, port: u16) -> Process {
     server
 }
 
-/// Datagrams, which the server counts or sends back; it never ends by itself.
+/// Runs datagrams, which the server counts or returns. The server never ends.
 #[test]
 fn udpong() {
     for link in LINKS {
@@ -167,7 +170,7 @@ fn udpong() {
     }
 }
 
-/// Who waits for a peer that is killed is told soon; in either role.
+/// Checks that a process waiting for a killed peer ends soon, in both roles.
 #[test]
 fn a_killed_peer_is_noticed() {
     for link in LINKS {
@@ -177,7 +180,7 @@ fn a_killed_peer_is_noticed() {
             let server = cm::serve(&rig, &format!("rstream -b 127.0.0.1 {arguments}"), 7471);
             let client = cm::start(&rig, &format!("rstream -s 127.0.0.1 {arguments}"));
             let mut both = [server, client];
-            // Until they are at it.
+            // Waits until both processes transfer data.
             let busy = Instant::now() + LIMIT;
             for process in &both {
                 let at_it = Duration::from_millis(100);
@@ -193,7 +196,7 @@ fn a_killed_peer_is_noticed() {
     }
 }
 
-/// Programs under the library, and what of theirs is found.
+/// Creates a rig for `program` under librspreload, or returns the missing package.
 fn preload(program: &'static str, package: &'static str) -> Result<Rig, Reason> {
     if !Path::new(PRELOAD).is_file() {
         return Err(Reason::Package("librdmacm1".to_owned()));
@@ -211,8 +214,8 @@ fn start_preloaded(rig: &Rig, environment: &str, words: &str) -> Process {
     rig.start(words[2], &Device::on("lo"), &words)
 }
 
-/// A program that sends and receives by the calls of TCP, waiting in each way that there is, and one that serves by forking. Every byte
-/// is looked at; that they went over RDMA is seen in the capture.
+/// Runs a program with TCP's calls, which waits in each possible way, and a server that forks.
+/// rstream verifies every byte. The capture shows that the bytes went over RDMA.
 #[test]
 fn servers_of_all_kinds_under_librspreload() {
     let ways = [
@@ -234,7 +237,7 @@ fn servers_of_all_kinds_under_librspreload() {
             let mut server =
                 start_preloaded(&rig, environment, &format!("stdbuf -oL rstream -b {both}"));
             if forks {
-                // It begins with a socket of the kernel's.
+                // A forking server begins with a kernel socket.
                 server.wait_listening(7471, LIMIT);
             } else {
                 rig.wait_service(&mut server, TCP, 7471, LIMIT);
@@ -246,14 +249,14 @@ fn servers_of_all_kinds_under_librspreload() {
                 assert!(output.contains("custom"), "{output}");
                 assert!(!output.contains("data verification failed"), "{output}");
             }
-            // Either direction is twice that.
+            // Each direction transfers twice as much.
             let captured = fs::metadata(&file).map_or(0, |file| file.len());
             assert!(captured > 5000 * 20 * 10 / 2, "{way}: {captured} bytes");
         }
     }
 }
 
-/// A program that knows TCP only. That it went over RDMA is seen by who listens.
+/// Runs a TCP program. The listener in the broker shows that it uses RDMA.
 #[test]
 fn sockperf_under_librspreload() {
     for link in LINKS {

@@ -1,4 +1,4 @@
-//! Programs that read and write storage: fio's engine for RDMA, and a disk by iSER (tgt and libiscsi).
+//! Programs that access storage: fio's RDMA engine, and a disk over iSER (tgt and libiscsi).
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use crate::{LIMIT, LINKS, cm};
 
 const FIO: &[(&str, &str)] = &[("fio", "fio"), ("ip", "iproute2")];
 
-/// The client moves 4 MB in blocks of 64 KB, several at a time; its memory or the server's is written or read directly. The server has
-/// room for all of them: to messages for which there is none fio gives no second chance (`rnr_retry_count` 0), it rather waits for
-/// half a second before it sends the first.
+/// Moves 4 MB in blocks of 64 KB, several at a time, by SENDs or by direct access to the memory of
+/// client or server. The server posts receives for all blocks, because fio does not retry after an
+/// RNR NAK (`rnr_retry_count` 0). It only waits half a second before the first message.
 fn fio(verb: &str) {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(FIO)).with_link(link);
@@ -54,16 +54,16 @@ const TGT: &[(&str, &str)] = &[
 const INITIATOR: &str = "iqn.2026-01.rocade:initiator";
 const TARGET: &str = "iqn.2026-01.rocade:target";
 
-/// A disk by iSER: libiscsi's tests write to it, read it, and have it compare what they have written. What they report as wrong makes
-/// them fail.
+/// Runs libiscsi's tests on a disk over iSER, which write, read and compare. A mismatch makes them
+/// fail.
 #[test]
 fn a_disk_over_iser() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(TGT)).with_link(link);
         let disk = rig.dir().join("disk");
-        let file = fs::File::create(&disk).expect("room for a file");
-        file.set_len(16 << 20).expect("room for a file");
-        // Where tgtadm finds tgtd.
+        let file = fs::File::create(&disk).expect("the file can be created");
+        file.set_len(16 << 20).expect("the length can be set");
+        // The socket by which tgtadm finds tgtd.
         let socket = format!("TGT_IPC_SOCKET={}", rig.dir().join("tgtd").display());
         let words = format!("env {socket} /usr/sbin/tgtd -f --iser pool_sz_mb=64");
         let mut server = cm::serve(&rig, &words, 3260);
@@ -72,7 +72,7 @@ fn a_disk_over_iser() {
             "--op new --mode logicalunit --tid 1 --lun 1 -b {}",
             disk.display()
         );
-        // This version of tgt wants both: an address and a name.
+        // This version of tgt requires both: an address and a name.
         let from = "--op bind --mode target --tid 1 -I ALL".to_owned();
         let whom = format!("--op bind --mode target --tid 1 -Q {INITIATOR}");
         for step in [target, unit, from, whom] {
@@ -86,7 +86,8 @@ fn a_disk_over_iser() {
         let output = inquiry.finish(LIMIT).expect_success();
         assert!(output.contains("Product:VIRTUAL-DISK"), "{output}");
         for tests in ["Write16", "Read16", "Verify10", "OrWrite"] {
-            // libiscsi 1.19 reads memory of a connection before it has written it; so zeroed memory is what it gets.
+            // libiscsi 1.19 reads uninitialized memory of a connection, so this setting makes
+            // allocations return zeroed memory.
             let words = format!(
                 "env MALLOC_PERTURB_=255 iscsi-test-cu -n -d -i {INITIATOR} -t SCSI.{tests} {disk}"
             );
@@ -99,7 +100,7 @@ fn a_disk_over_iser() {
                 .split_whitespace()
                 .filter_map(|word| word.parse().ok())
                 .collect();
-            // In all, run, passed, failed.
+            // The counts: total, run, passed, failed.
             let [all, run, passed, failed] = counts[..] else {
                 panic!("{tests}: {output}");
             };

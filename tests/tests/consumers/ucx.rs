@@ -1,5 +1,5 @@
-//! UCX's own benchmark: tagged messages, one-sided and atomic operations, over RC (which it connects with
-//! datagrams) and over UD alone.
+//! UCX's own benchmark: tagged messages, one-sided and atomic operations, over RC (connected by UD)
+//! and over UD alone.
 
 use rocade_tests::{
     harness::{Device, Rig, free_port},
@@ -10,7 +10,8 @@ use crate::{LIMIT, LINKS};
 
 const NEEDS: &[(&str, &str)] = &[("ucx_perftest", "ucx-utils"), ("env", "coreutils")];
 
-/// A pair of programs; what to do is said by the client, after the settings of both in `environment`.
+/// Runs server and client with the settings in `environment`. The client's arguments select the
+/// test.
 fn exchange(rig: &Rig, environment: &[&str], test: &[&str]) {
     let port = free_port().to_string();
     let words = [&["env"], environment, &["ucx_perftest", "-p", &port]].concat();
@@ -29,7 +30,7 @@ fn exchange(rig: &Rig, environment: &[&str], test: &[&str]) {
     drop(server.finish_or_kill(LIMIT));
 }
 
-/// As applications use it (UCP).
+/// Uses the API of applications (UCP).
 #[test]
 fn ucx_uses_rc_and_ud() {
     for link in LINKS {
@@ -51,8 +52,9 @@ fn ucx_uses_rc_and_ud() {
     }
 }
 
-/// The transports by themselves (UCT). UCX has active messages over `ud_verbs` and nothing else; over `rc_verbs` this version
-/// has atomics on devices that are atomic among themselves (`IBV_ATOMIC_HCA`), not on those that are so with the processor, too.
+/// Uses the transports directly (UCT). Over `ud_verbs` UCX only has active messages. Over
+/// `rc_verbs` this version uses atomics only on devices with `IBV_ATOMIC_HCA`, but not on those
+/// with `IBV_ATOMIC_GLOB`.
 #[test]
 fn the_transports_of_ucx_by_themselves() {
     for link in LINKS {

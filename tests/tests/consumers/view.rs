@@ -1,4 +1,4 @@
-//! What programs see in `/dev` and `/sys`: as root, as an ordinary user, and where there are no namespaces.
+//! The `/dev` and `/sys` that programs see: as root, as an ordinary user, and without namespaces.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ const DIAGS: &[(&str, &str)] = &[
 ];
 const UCX: &[(&str, &str)] = &[("ucx_info", "ucx-utils")];
 
-/// The file `name` of `tests/interop/view`.
+/// The path of the file `name` in `tests/interop/view`.
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("interop/view")
@@ -36,7 +36,7 @@ fn run(rig: &Rig, place: &Installation, options: &[&str], words: &[&str]) -> Fin
     place.start(rig, words[0], options, words).finish(LIMIT)
 }
 
-/// The files agree with the library, in all details, for these devices.
+/// Checks that the files of these devices agree with the library in all details.
 fn agrees(user: User, options: &[&str], devices: &[&str]) {
     let rig = or_skip!(Rig::loopback(NEEDS));
     let place = or_skip!(Installation::new(&rig, user, &[&script("check.py")]));
@@ -84,7 +84,7 @@ fn the_preload_library_serves_root_too() {
     );
 }
 
-/// Both ways take the way that they should: a test of one must not test the other.
+/// Checks which view each user gets, so that a test of one view does not test the other.
 #[test]
 fn the_way_is_chosen_by_what_is_allowed() {
     for (user, preload) in [
@@ -150,7 +150,8 @@ fn no_other_process_sees_it() {
     assert!(!mounts.contains("rocade /sys"), "{mounts}");
 }
 
-/// A process that forks, unshares or executes keeps the view; what it is stays as it was.
+/// Checks that a process that forks, unshares or executes keeps the view, and that its credentials
+/// and limits are unchanged.
 #[test]
 fn children_keep_it_and_the_rest_stays() {
     for user in [User::Root, User::Ordinary, User::Confined] {
@@ -202,7 +203,7 @@ fn exit_status_and_signals_are_the_programs() {
     }
 }
 
-/// A view around this one stands for a host with devices of its own.
+/// An outer view stands for a host with devices of its own.
 #[test]
 fn devices_of_the_host_are_hidden_or_shown() {
     let rig = or_skip!(Rig::loopback(NEEDS));
@@ -231,7 +232,8 @@ fn devices_of_the_host_are_hidden_or_shown() {
     }
 }
 
-/// What one side has sent the other has received, and somebody else can read it while they run.
+/// Checks that both sides count the same packets, and that another process can read the counters
+/// meanwhile.
 fn counts(user: User, link: &'static str) {
     let rig = or_skip!(Rig::loopback(&[PERFTEST, NEEDS].concat())).with_link(link);
     let place = or_skip!(Installation::new(&rig, user, &[]));
@@ -262,10 +264,10 @@ fn counts(user: User, link: &'static str) {
     else {
         panic!("not six numbers: {output}")
     };
-    // 128 MiB in units of four bytes, and headers.
+    // 128 MiB in units of four bytes, plus headers.
     assert!(words > (2000 * 65536) / 4, "{output}");
     assert_eq!((sent, received), (sent_too, received_too), "{output}");
-    // Over UDP a packet may be lost, and is sent again.
+    // Over UDP a packet may be lost and retransmitted.
     assert!(received <= sent && received_words <= words, "{output}");
     if link == "shm" {
         assert_eq!((sent, words), (received, received_words), "{output}");

@@ -7,15 +7,15 @@ use rocade_tests::{
 
 use super::{SHORT, Watch, rig, strs, words};
 
-/// Port spaces, as in service IDs.
+/// The port spaces, as in service IDs.
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
-/// The guest's and our addresses on the bridge.
+/// The addresses of the guest and of Rocade on the bridge.
 const IPV4: [&str; 2] = ["192.168.77.2", "192.168.77.1"];
 const IPV6: [&str; 2] = ["fd77::2", "fd77::1"];
 
-/// Waits until the guest's `rdma_cm` listens at a port.
+/// Waits until the guest's `rdma_cm` listens on a port.
 fn wait_for_listener(guest: &RxeGuest, port: u16) {
     guest.wait_until("a listener", "rdma resource show cm_id", |ids| {
         ids.lines()
@@ -23,7 +23,7 @@ fn wait_for_listener(guest: &RxeGuest, port: u16) {
     });
 }
 
-/// The guest listens, Rocade connects. The commands get the guest's address at their end.
+/// Runs the server in the guest and the client on Rocade. Returns the outputs of server and client.
 fn to_guest(rig: &Rig, guest: &RxeGuest, port: u16, server: &str, client: &str) -> [String; 2] {
     guest.spawn("cm-server", None, &strs(&words(server)));
     wait_for_listener(guest, port);
@@ -37,7 +37,7 @@ fn to_guest(rig: &Rig, guest: &RxeGuest, port: u16, server: &str, client: &str) 
     [server, client]
 }
 
-/// Rocade listens, the guest connects.
+/// Runs the server on Rocade and the client in the guest. Returns the outputs of server and client.
 fn from_guest(
     rig: &Rig,
     guest: &RxeGuest,
@@ -88,7 +88,7 @@ fn ucmatose_in_both_roles() {
     watch.check();
 }
 
-/// Datagram services, by both IP versions.
+/// Runs UD services over both IP versions.
 #[test]
 fn udaddy_in_both_roles() {
     let (rig, guest) = or_skip!(rig());
@@ -112,7 +112,8 @@ fn check_mckey(outputs: &[String; 2]) {
     }
 }
 
-/// A group with a member in the guest, then one with a member on Rocade. On RoCE the kernel joins groups of IPv4 only.
+/// Runs a multicast receiver in the guest, then one on Rocade. On RoCE the kernel joins IPv4 groups
+/// only.
 //= MC-05 type=test
 //= MC-06 type=test
 //= CMA-14 type=test
@@ -125,7 +126,7 @@ fn mckey_in_both_roles() {
     let device = Device::on(RxeGuest::BRIDGE);
 
     guest.spawn("mckey", None, &strs(&words(&of(theirs))));
-    // The address of the link that the kernel listens to for a queue pair that is attached.
+    // The Ethernet multicast address that the kernel receives for an attached QP.
     guest.wait_until("a member", "cat /proc/net/dev_mcast", |addresses| {
         addresses.contains("3333ef070707")
     });
@@ -148,9 +149,10 @@ fn mckey_in_both_roles() {
     watch.check();
 }
 
-/// Sockets over RDMA: both sides follow one protocol, and look at every byte. Sizes up to several buffers, and the ways to
-/// wait that there are. Asynchronous is Rocade's side only: rstream takes it for a failure when its peer's farewell comes together
-/// with the last bytes, which is so in the slow guest.
+/// Runs rsockets between both implementations, with sizes up to several buffers and all ways to
+/// wait. rstream verifies every byte. Asynchronous mode runs on Rocade's side only. In that mode
+/// rstream fails if the disconnect message arrives together with the last bytes, which happens with
+/// the slow guest.
 #[test]
 fn rstream_in_both_roles() {
     let (rig, guest) = or_skip!(rig());
@@ -181,7 +183,8 @@ fn rstream_in_both_roles() {
     watch.check();
 }
 
-/// Nobody listens in the guest, or on Rocade: the kernel's rejection is understood, and ours.
+/// Connects to a port without a listener in the guest, and on Rocade. Each side must understand the
+/// other's REJ.
 #[test]
 fn rejections_in_both_directions() {
     let (rig, guest) = or_skip!(rig());

@@ -1,7 +1,8 @@
-//! The conformance suite against the kernel: its known deviations are those of `conformance/expectations/rxe.toml`, and no others.
+//! The conformance suite against the kernel, whose known deviations must be exactly those of
+//! `conformance/expectations/rxe.toml`.
 //!
-//! `ROCADE_CONFORMANCE_RXE=all` runs all areas, which takes a minute, most of it in waiting for what does not come; otherwise
-//! those that are quick.
+//! `ROCADE_CONFORMANCE_RXE=all` runs all areas. This takes a minute, mostly spent waiting for
+//! packets that must not arrive. Otherwise only the quick areas run.
 
 use std::{env, ffi::OsString};
 
@@ -18,7 +19,7 @@ use super::{LONG, newer_rig, rig};
 
 const QUICK: &str = "packets,sequence,acknowledge,duplicates,resources,requester,migration";
 
-/// An address of the bridge, as long as it lives.
+/// An additional address of the bridge, removed on drop.
 struct ThirdHost<'a>(&'a Network);
 
 impl ThirdHost<'_> {
@@ -40,10 +41,10 @@ impl Drop for ThirdHost<'_> {
     }
 }
 
-/// The agent's job in the guest.
+/// The name of the agent's job in the guest.
 const AGENT: &str = "conformance-agent";
 
-/// Runs the suite against a guest to its end. `agent` is options of the agent.
+/// Runs the suite against a guest to its end. `agent` contains further options of the agent.
 fn suite(
     rig: &Rig,
     guest: &RxeGuest,
@@ -80,7 +81,7 @@ fn suite(
     Ok(finished)
 }
 
-/// Whether all areas are asked for.
+/// Returns true if all areas are requested.
 fn is_whole() -> bool {
     env::var_os("ROCADE_CONFORMANCE_RXE").is_some_and(|which| which == "all")
 }
@@ -104,7 +105,8 @@ fn the_kernel_keeps_the_rules_but_for_known_deviations() {
     assert!(output.contains(summary), "{output}");
 }
 
-/// FLUSH and ATOMIC WRITE. A FLUSH gets the ICRC that this kernel expects; nothing else about it is special.
+/// Runs FLUSH and ATOMIC WRITE. The suite's FLUSH packets carry the ICRC that this kernel expects,
+/// and are otherwise as specified.
 #[test]
 fn the_newer_kernel_flushes_and_stores() {
     let (rig, guest) = or_skip!(newer_rig());
@@ -114,7 +116,7 @@ fn the_newer_kernel_flushes_and_stores() {
             "rxe0: 336 cases, 162 passed, 51 known to fail, 123 skipped, 0 unexpected",
         )
     } else {
-        // Plain verbs cannot be asked for the two cases of a requester.
+        // Plain verbs cannot post the two requester cases.
         (
             &["--area", "flush"],
             "rxe0: 15 cases, 8 passed, 5 known to fail, 2 skipped, 0 unexpected",
@@ -132,7 +134,8 @@ fn the_newer_kernel_flushes_and_stores() {
     assert!(output.contains(summary), "{output}");
 }
 
-/// A FLUSH as the standard has it does not reach the responder of this kernel. Where this fails, the kernel is mended.
+/// Checks that this kernel drops a FLUSH with a correct ICRC. If this test fails, the kernel has
+/// been fixed.
 #[test]
 fn the_newer_kernel_drops_a_flush_with_a_right_icrc() {
     let (rig, guest) = or_skip!(newer_rig());

@@ -1,5 +1,5 @@
-//! What WRITE, READ and atomics move, also through memory windows, between Rocade and the guest is looked at byte by byte, by a program of our own on
-//! both sides (`tests/interop/data`): perftest does not look.
+//! WRITE, READ and atomics between Rocade and the guest, also through memory windows. A test
+//! program on both sides (`tests/interop/data`) verifies every byte, which perftest does not.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use super::{LONG, Watch, finish, gid_index, newer_rig, rig, strs};
 
 const NAME: &str = "rdma-data";
 
-/// Compiles the program into a directory.
+/// Compiles the test program into a directory.
 fn program(dir: &Path) -> Result<PathBuf, Reason> {
     if let Some(reason) = missing_command(&[("gcc", "gcc")]) {
         return Err(reason);
@@ -33,7 +33,7 @@ fn program(dir: &Path) -> Result<PathBuf, Reason> {
     Ok(program)
 }
 
-/// Compiles the program that knows of indirect keys, which only our library has.
+/// Compiles the program with indirect keys, which only Rocade's libibverbs supports.
 fn matrix_program(rig: &Rig) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = rig.dir().join("rdma-matrix");
@@ -47,7 +47,7 @@ fn matrix_program(rig: &Rig) -> PathBuf {
     program
 }
 
-/// The program on both sides, ready to be started.
+/// The parameters of the test program on both sides.
 struct Pair<'a> {
     rig: &'a Rig,
     guest: &'a RxeGuest,
@@ -73,7 +73,7 @@ impl Pair<'_> {
         self.guest.spawn(NAME, listen, &strs(&words));
     }
 
-    /// Both have verified so many operations.
+    /// Checks that both sides have verified these numbers of operations.
     fn check_counts(&self, process: Process, counts: [u32; 2]) {
         let outputs = finish(process, self.guest, NAME, LONG);
         for (output, count) in outputs.iter().zip(counts) {
@@ -84,8 +84,9 @@ impl Pair<'_> {
 
     fn check(&self, process: Process) {
         let [ours, theirs] = finish(process, self.guest, NAME, LONG);
-        // 9 lengths at 2 places, a WRITE and a READ each, 76 atomics, and through 4 windows a WRITE and a READ each, 2
-        // of which are given back by a SEND; the responder sees the WRITEs.
+        // 9 lengths at 2 places with a WRITE and a READ each, 76 atomics, and a WRITE and a READ
+        // through each of 4 windows. A SEND invalidates 2 of these windows. The responder verifies
+        // the WRITEs.
         let counts = [&ours, &theirs].map(|output| {
             ["verified 122 operations", "verified 22 operations"].map(|line| output.contains(line))
         });
@@ -109,18 +110,18 @@ fn every_byte_is_where_it_belongs() {
         ours,
         gid,
     };
-    // Rocade requests, the kernel responds.
+    // Rocade is the requester, and the kernel the responder.
     let port = free_port();
     pair.in_guest("responds", port, None);
     pair.check(pair.on_rocade("requests", port, Some(RxeGuest::ADDRESS)));
-    // And the other way round.
+    // The kernel is the requester, and Rocade the responder.
     let port = free_port();
     pair.in_guest("requests", port, None);
     pair.check(pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS)));
     watch.check();
 }
 
-/// ATOMIC WRITE in both directions, among other requests.
+/// Runs ATOMIC WRITE among other requests, in both directions.
 //= ORD-07 type=test
 #[test]
 fn an_atomic_write_stores_its_bytes_both_ways() {
@@ -146,9 +147,10 @@ fn an_atomic_write_stores_its_bytes_both_ways() {
     watch.check();
 }
 
-/// Columns of a matrix of ours are one memory key (UMR): gathered into the kernel's memory and scattered out of it by our requests, and
-/// likewise by those of the kernel, which knows a key and an address. And the kernel gets no packet that it does not know: a masked
-/// atomic fails before.
+/// Moves columns of a matrix, which form one memory key (UMR). Rocade's requests gather them into
+/// the kernel's memory and scatter them from it. Then the kernel does so with a plain key and
+/// address. A masked atomic fails on Rocade's side, so that the kernel gets no packet with an
+/// unknown opcode.
 //= UMR-35 XAW-08 type=test
 #[test]
 fn a_matrix_goes_to_the_kernel_and_back() {
@@ -168,7 +170,7 @@ fn a_matrix_goes_to_the_kernel_and_back() {
     pair.in_guest("responds", port, None);
     let process = pair.on_rocade("requests", port, Some(RxeGuest::ADDRESS));
     pair.check_counts(process, [12, 6]);
-    // 6 lengths at 2 places, a WRITE and a READ each, and 76 atomics.
+    // 6 lengths at 2 places with a WRITE and a READ each, and 76 atomics.
     let port = free_port();
     pair.in_guest("requests-part", port, None);
     let process = pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS));

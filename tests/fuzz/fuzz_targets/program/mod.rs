@@ -1,4 +1,5 @@
-//! The parts that the targets of UC, UD, XRC and DC share: operands of an input that is a program, and packets made of them.
+//! Shared parts of the UC, UD, XRC and DC targets: operands from an input that is a program, and
+//! packets made of them.
 
 use rocade_transport::testing::{Region, TestMemory};
 use rocade_transport::{AccessFlags, PdTag, SendFlags, SendOp, SendWr, Sge};
@@ -7,14 +8,14 @@ use rocade_wire::{
     Pkey, Psn, Qpn, Reth, Rkey, Service, Syndrome,
 };
 
-/// Bytes of each region.
+/// The bytes of each region.
 pub const REGION_LEN: u32 = 6000;
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC);
 
-/// The rest of the input; zeros after its end.
+/// The rest of the input, followed by zeros.
 pub struct Source<'a>(pub &'a [u8]);
 
 impl Source<'_> {
@@ -34,7 +35,7 @@ impl Source<'_> {
         array
     }
 
-    /// Small numbers, and around the limits of 24 and 32 bits.
+    /// Returns a small number, or one around the limits of 24 and 32 bits.
     pub fn number(&mut self) -> u32 {
         match self.byte() {
             small @ 0..=0xdf => u32::from(small % 8),
@@ -44,7 +45,7 @@ impl Source<'_> {
     }
 }
 
-/// Regions of one side: one that peers may use, and three that they may not write.
+/// The regions of one side: one that peers may use, and three that they may not write.
 #[derive(Clone, Copy)]
 pub struct Regions {
     pub good: Region,
@@ -54,7 +55,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Registers them; the good one is in this domain.
+    /// Registers the regions. The good one is in this protection domain.
     pub fn new(mem: &TestMemory, domain: PdTag) -> Self {
         let is_own = domain == TestMemory::PD;
         let (own, other) = (
@@ -100,16 +101,19 @@ impl Regions {
     }
 
     /// # Panics
-    /// If anybody has written where he had no right to.
+    /// If a peer has written without access rights.
     pub fn assert_untouched(&self, mem: &TestMemory) {
         for region in [self.read_only, self.foreign, self.gone] {
             let bytes = mem.all(&region);
-            assert!(bytes.iter().all(|byte| *byte == 0), "written without right");
+            assert!(
+                bytes.iter().all(|byte| *byte == 0),
+                "a write without access rights"
+            );
         }
     }
 }
 
-/// A send work request to a peer with these regions.
+/// Returns a send work request to a peer with these regions.
 pub fn send_wr<'a>(
     source: &mut Source<'_>,
     wr_id: u64,
@@ -142,7 +146,8 @@ fn va(source: &mut Source<'_>, region: &Region) -> u64 {
     }
 }
 
-/// A packet of this service, mostly well formed; `edit` fills in what is of the service alone.
+/// Returns a packet of this service, mostly well formed. `edit` fills in the headers of the
+/// service.
 pub fn packet(
     source: &mut Source<'_>,
     service: Service,

@@ -1,4 +1,4 @@
-//! Connections made and ended, one after the other: by the connection manager, and by TCP.
+//! Connections opened and closed one after the other: by the connection manager, and by TCP.
 
 use std::{
     io::Read,
@@ -20,19 +20,19 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// 10^3 connections per second by TCP: connect, accept, close on both sides.
+/// Returns 10^3 connections per second by TCP: connect, accept, and close on both sides.
 pub(crate) fn by_tcp(count: u32) -> Result<f64, Failure> {
     let acceptor = Peer::part(&["accept-tcp"])?;
     let port: u16 = acceptor.value(LIMIT)?;
     let connect = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        // The other side has accepted and closed.
+        // The other side has accepted and closed the connection.
         stream.read_exact(&mut [0]).or(Ok(()))
     };
     rate(count, || connect().map_err(text))
 }
 
-/// The other process: says its port, and accepts until it is killed.
+/// Runs the accepting process: prints its port, and accepts until it is killed.
 pub(crate) fn accept_tcp() -> Result<(), Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
     println!("{}", listener.local_addr().map_err(text)?.port());
@@ -41,7 +41,7 @@ pub(crate) fn accept_tcp() -> Result<(), Failure> {
     }
 }
 
-/// The same by the connection manager, with a new queue pair on each side.
+/// Returns 10^3 connections per second by the connection manager, with a new QP on each side.
 pub(crate) fn by_manager(rig: &Rig, count: u32) -> Result<f64, Failure> {
     let start = |words: &[&str]| {
         let mut command: Command = child::part_command()?;
@@ -57,7 +57,7 @@ pub(crate) fn by_manager(rig: &Rig, count: u32) -> Result<f64, Failure> {
     Ok(rate)
 }
 
-/// The process that accepts until it is killed.
+/// Runs the accepting process: prints its address, and accepts until it is killed.
 pub(crate) fn accept_rdma() -> Result<(), Failure> {
     let (list, end) = open()?;
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
@@ -72,7 +72,7 @@ pub(crate) fn accept_rdma() -> Result<(), Failure> {
     }
 }
 
-/// The process that asks, and says how often it could in a second.
+/// Runs the connecting process, which prints the rate.
 pub(crate) fn ask_rdma(to: SocketAddr, count: u32) -> Result<(), Failure> {
     let (list, end) = open()?;
     let rate = rate(count, || {
@@ -85,7 +85,7 @@ pub(crate) fn ask_rdma(to: SocketAddr, count: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What all connections of a process have in common.
+/// The objects that all connections of a process use.
 struct End {
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -113,7 +113,7 @@ fn open() -> Result<(DeviceList, End), Failure> {
     Ok((list, End { pd, cq, address }))
 }
 
-/// 10^3 per second, after a tenth of them to warm up.
+/// Returns the rate in 10^3 per second, after a tenth of the count as warm-up.
 fn rate(count: u32, mut once: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     for _ in 0..count / 10 {
         once()?;

@@ -1,8 +1,9 @@
 //! Floor: memcpy into memory that two processes share.
 //!
-//! With one copy, a message goes from private memory of the producer straight to where the consumer wants it, as an RDMA
-//! WRITE between two processes could at best: always the same place, as perftest does, and a counter per message tells
-//! the consumer. With two copies it goes through a ring, and the consumer copies it on.
+//! With one copy, a message goes from private memory of the producer directly to its destination,
+//! like the best possible RDMA WRITE between two processes. The destination is always the same, as
+//! with perftest, and a counter announces each message to the consumer. With two copies the message
+//! goes through a ring, from which the consumer copies it.
 
 use std::{
     fs::OpenOptions,
@@ -22,16 +23,17 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(20);
 const PRODUCED: usize = 0;
 const CONSUMED: usize = 1;
-/// Messages in flight with one copy: perftest's default depth of the send queue.
+/// The messages in flight with one copy: perftest's default depth of the send queue.
 const IN_FLIGHT: u64 = 128;
-/// Places in the ring with two copies.
+/// The entries of the ring with two copies.
 const RING_PLACES: usize = 4;
 
-/// Bytes per second that the consumer has got when a producer copies `count` messages of `len` bytes; `copies` is 1 or 2.
+/// Returns the bytes per second that the consumer receives when a producer copies `count` messages
+/// of `len` bytes. `copies` is 1 or 2.
 pub(crate) fn bytes_per_second(len: usize, count: u32, copies: usize) -> Result<f64, Failure> {
     let file = tempfile::tempfile_in("/dev/shm").map_err(|error| format!("/dev/shm: {error}"))?;
     let memory = SharedMemory::map(&file, len * RING_PLACES).map_err(|error| error.to_string())?;
-    // The consumer opens what it inherits no descriptor of.
+    // The consumer opens this path, because it inherits no descriptor.
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let (len_word, count_word) = (len.to_string(), count.to_string());
     let consumer = Peer::part(&[
@@ -67,7 +69,8 @@ pub(crate) fn bytes_per_second(len: usize, count: u32, copies: usize) -> Result<
     Ok(rate)
 }
 
-/// The other process: waits for each message, copies it on where asked, and says how far it is.
+/// Runs the consumer: waits for each message, copies it if `copies` is 2, and publishes its
+/// progress.
 pub(crate) fn consume(path: &Path, len: usize, count: u32, copies: usize) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .read(true)
@@ -82,7 +85,7 @@ pub(crate) fn consume(path: &Path, len: usize, count: u32, copies: usize) -> Res
         await_count(&memory, PRODUCED, number + 1, began)?;
         if copies == 2 {
             memory.copy_out(place(number, len, copies), &mut message);
-            // Somebody would look at it.
+            // Prevents the compiler from removing the copy.
             black_box(&mut message);
         }
         memory
@@ -99,7 +102,7 @@ fn place(number: u64, len: usize, copies: usize) -> usize {
     usize::try_from(number % RING_PLACES as u64).map_or(0, |place| place * len)
 }
 
-/// Spins until a counter has come to `value`.
+/// Spins until a counter has reached `value`.
 fn await_count(
     memory: &SharedMemory,
     counter: usize,

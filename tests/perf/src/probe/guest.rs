@@ -1,6 +1,7 @@
-//! The kernel's rxe and Rocade with the same programs inside one QEMU guest (`tests/interop/rxe-vm`).
+//! The kernel's rxe and Rocade with the same programs inside one QEMU guest
+//! (`tests/interop/rxe-vm`).
 //!
-//! rxe holds UDP port 4791, so its module is unloaded while Rocade runs.
+//! rxe uses UDP port 4791, so its module is unloaded while Rocade runs.
 
 use std::{
     fs,
@@ -14,9 +15,9 @@ use tempfile::TempDir;
 use super::perftest::{self, Perftest};
 use crate::{child::Failure, rig};
 
-/// The guest's address; both processes use it, so packets take the guest's loopback interface.
+/// The guest's address. Both processes use it, so that packets take the guest's loopback interface.
 const ADDRESS: &str = "192.168.77.2";
-/// What is copied from beside the `rocade` command.
+/// The files that are copied from the directory of the `rocade` command.
 const LIBRARIES: &[&str] = &[
     "libibverbs.so",
     "librdmacm.so",
@@ -24,33 +25,33 @@ const LIBRARIES: &[&str] = &[
     "libefa.so",
     "libmana.so",
 ];
-/// What Rust's programs need and the guest does not have.
+/// A library that Rust programs need and the guest lacks.
 const GCC_RUNTIME: &str = "libgcc_s.so.1";
 const ROCADE: &str = "/tmp/rocade/rocade run --dev rocade0=eth0 --";
-/// Rocade's broker keeps the port for a while; without it, the module can be loaded.
+/// Loads the module. Rocade's broker would keep the port for a while, so it is stopped before.
 const RXE_ON: &str = "ROCADE_RUNTIME_DIR=/tmp/rocade-run /tmp/rocade/rocade broker stop >/dev/null 2>&1; \
                       for i in 1 2 3 4 5 6 7 8 9 10; do \
                       grep -q '^rdma_rxe ' /proc/modules || insmod /lib/modules/rdma_rxe.ko; \
                       rdma link show rxe0/1 >/dev/null 2>&1 && exit 0; \
                       rdma link add rxe0 type rxe netdev eth0 && exit 0; \
                       rmmod rdma_rxe; sleep 0.2; done; exit 1";
-/// The module keeps the port for as long as it is loaded.
+/// Unloads the module, which would keep the port.
 const RXE_OFF: &str = "! grep -q '^rdma_rxe ' /proc/modules || rmmod rdma_rxe";
-/// The guest counts the ICRCs that rxe checks, with a probe in the kernel that costs rxe time.
+/// Removes the kernel probe by which the guest counts ICRC checks, because it slows rxe down.
 const NO_PROBE: &str = "cd /sys/kernel/debug/tracing || exit 0; \
                         echo 0 > events/kprobes/icrc/enable; \
                         echo '!hist:keys=ret' > events/kprobes/icrc/trigger; echo > kprobe_events";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Whose verbs the programs use.
+/// The verbs provider of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     Rxe,
-    /// With the value of `ROCADE_LINK`.
+    /// Rocade with this value of `ROCADE_LINK`.
     Rocade(&'static str),
 }
 
-/// A running guest. It ends with this process.
+/// A running guest, which ends with this process.
 #[derive(Debug)]
 pub(crate) struct Guest {
     script: PathBuf,
@@ -59,7 +60,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Boots the guest and puts Rocade into it.
+    /// Boots the guest and copies Rocade into it.
     pub(crate) fn boot(rocade: &Path) -> Result<Self, Failure> {
         let state = tempfile::tempdir().map_err(|error| error.to_string())?;
         let guest = Self {
@@ -89,7 +90,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Runs both sides of a perftest program in the guest.
+    /// Runs both sides of a perftest program in the guest, and returns the client's figure.
     pub(crate) fn measure(
         &self,
         program: &Perftest,
@@ -151,7 +152,7 @@ impl Drop for Guest {
     }
 }
 
-/// Copies a program without its debugging information, which is most of it.
+/// Copies a program without its debugging information, which is the largest part of it.
 fn strip_into(from: &Path, to: &Path) -> Result<(), Failure> {
     let stripped = Command::new("strip")
         .arg("-g")
@@ -167,7 +168,8 @@ fn strip_into(from: &Path, to: &Path) -> Result<(), Failure> {
         .map_err(|error| format!("{}: {error}", from.display()))
 }
 
-/// Where the dynamic linker finds [`GCC_RUNTIME`] for a program of this machine.
+/// Returns the path at which the dynamic linker finds [`GCC_RUNTIME`] for a program on this
+/// machine.
 fn gcc_runtime(program: &Path) -> Result<PathBuf, Failure> {
     let ldd = Command::new("ldd").arg(program).output();
     let ldd = ldd.map_err(|error| format!("cannot run ldd: {error}"))?;

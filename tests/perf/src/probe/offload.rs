@@ -1,5 +1,5 @@
-//! What a queue pair does that a socket cannot, beside the plain way to the same end. Both ends are in one process, over UDP,
-//! and one thread drives them.
+//! Operations of QPs that sockets lack, compared with plain operations with the same result. Both
+//! ends are in one process, over UDP, and a single thread polls them.
 
 use std::{
     process::{Command, Stdio},
@@ -19,10 +19,10 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a message that is gathered, and of each of its pieces.
+/// The bytes of a gathered message, and of each of its pieces.
 const GATHERED: usize = 64 << 10;
 const PIECE: usize = 1 << 10;
-/// Messages in flight.
+/// The number of messages in flight.
 const WINDOW: u32 = 16;
 const KEY: u64 = 0x7065_7266;
 const MASTER: CrossChannel = CrossChannel {
@@ -33,28 +33,29 @@ const MASTER: CrossChannel = CrossChannel {
     receives_untaken: false,
 };
 
-/// What is done over and over.
+/// The repeated operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum What {
-    /// A window of 4 KiB is bound, and its key made invalid: 10^3 per second.
+    /// A memory window of 4 KiB is bound and invalidated: 10^3 per second.
     Bind,
-    /// A region of 4 KiB is registered, and deregistered: 10^3 per second.
+    /// A memory region of 4 KiB is registered and deregistered: 10^3 per second.
     Register,
-    /// WRITEs of 64 KiB out of 64 pieces behind one indirect key: Gbit/s.
+    /// WRITEs of 64 KiB from 64 pieces behind one indirect key: Gbit/s.
     Gather,
-    /// The same out of one piece.
+    /// WRITEs of 64 KiB from one piece: Gbit/s.
     Contiguous,
-    /// WRITEs of 64 B by DC, each to the next one of 16 targets: 10^6 per second.
+    /// WRITEs of 64 B over DC, each to the next of 16 targets: 10^6 per second.
     Switch,
-    /// The same to one target.
+    /// WRITEs of 64 B over DC to one target: 10^6 per second.
     Stay,
-    /// A message and its answer, which a WAIT and an ENABLE that were posted before set free: microseconds.
+    /// A message and its reply, which was posted before and is released by a WAIT and an ENABLE:
+    /// microseconds.
     Chain,
-    /// The same, where the answer is posted when the completion has been polled.
+    /// A message and its reply, which is posted when the completion has been polled: microseconds.
     Cpu,
 }
 
-/// Measures in a process of its own.
+/// Measures in a separate process.
 pub(crate) fn measure(rig: &Rig, what: What, count: u32) -> Result<f64, Failure> {
     let mut command: Command = child::part_command()?;
     rig.engine_environment(&mut command, Link::Udp);
@@ -66,7 +67,7 @@ pub(crate) fn measure(rig: &Rig, what: What, count: u32) -> Result<f64, Failure>
     Ok(figure)
 }
 
-/// That process.
+/// Runs the separate process.
 pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
     let specs = ["here=127.0.81.1", "there=127.0.81.2"];
     let config = Config::from_specs(&specs).map_err(text)?;
@@ -85,7 +86,7 @@ pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Two queue pairs, connected; the second may take part in cross-channel operations.
+/// Returns two connected QPs. The second one has cross-channel support if `cross` is given.
 fn pair(
     (here, cq): (&ProtectionDomain, &CompletionQueue),
     (there, sends, receives): (&ProtectionDomain, &CompletionQueue, &CompletionQueue),
@@ -105,7 +106,7 @@ fn pair(
     Ok((a, b))
 }
 
-/// So many per second, in `unit`s, of what `each` does.
+/// Returns how often per second `each` runs, divided by `unit`.
 fn rate(
     count: u32,
     unit: f64,
@@ -160,7 +161,7 @@ fn write(
     let pieces = GATHERED / PIECE;
     let key = here.indirect_key(64, access).map_err(text)?;
     let data = if gathers {
-        // Every other piece of the memory, the last one first.
+        // Every other piece of the memory, in reverse order.
         let of = |index: usize| memory.sge(2 * index * PIECE..(2 * index + 1) * PIECE);
         let list: Result<Vec<_>, _> = (0..pieces).rev().map(of).collect();
         let change = key.list(&list.map_err(text)?).map_err(text)?;
@@ -177,7 +178,7 @@ fn write(
     Ok(per_second * float(GATHERED as u64) * 8.0 / 1e9)
 }
 
-/// Requests per second with [`WINDOW`] of them in flight.
+/// Returns the requests per second with [`WINDOW`] of them in flight.
 fn windowed(
     cq: &CompletionQueue,
     count: u32,
@@ -231,7 +232,7 @@ fn dynamic(
     Ok(per_second / 1e6)
 }
 
-/// Microseconds from a message to the end of its answer.
+/// Returns the microseconds from a message to the completion of its reply.
 fn answers(
     here: &ProtectionDomain,
     there: &ProtectionDomain,
@@ -282,7 +283,7 @@ fn answers(
         }
         let began = Instant::now();
         for number in 0..BATCH {
-            // The last one is signaled: its completion frees the places of all.
+            // The last message is signaled, and its completion frees the entries of all messages.
             let last = number + 1 == BATCH;
             let signaled = SendRequest::send_inline(&text8).wr_id(2);
             a.post_send(if last { &signaled } else { &ask })
@@ -293,7 +294,7 @@ fn answers(
             }
             while cq.wait(PATIENCE).map_err(text)?.wr_id != 0 {}
         }
-        // The first batch is for practice.
+        // The first batch is a warm-up.
         spent += began.elapsed() * u32::from(batch > 0);
         for _ in 0..BATCH {
             departures.wait(PATIENCE).map_err(text)?;

@@ -1,4 +1,4 @@
-//! Ours: an unmodified program of perftest in two processes under `rocade run`.
+//! Rocade: an unmodified perftest program in two processes under `rocade run`.
 
 use std::{
     process::Stdio,
@@ -15,7 +15,7 @@ use crate::{
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Which column of the output.
+/// The column of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     /// `BW average`, as Gbit/s.
@@ -33,12 +33,12 @@ pub(crate) struct Perftest {
     pub(crate) arguments: &'static str,
     pub(crate) iterations: u32,
     pub(crate) column: Column,
-    /// `ROCADE_ICRC`, where it is not the default or what `--icrc` says.
+    /// The value of `ROCADE_ICRC`, if it differs from the default and from `--icrc`.
     pub(crate) icrc: Option<&'static str>,
 }
 
 impl Perftest {
-    /// The same with this `ROCADE_ICRC`.
+    /// Returns a copy with this `ROCADE_ICRC`.
     pub(crate) const fn with_icrc(self, way: &'static str) -> Self {
         Self {
             icrc: Some(way),
@@ -46,7 +46,7 @@ impl Perftest {
         }
     }
 
-    /// The words of the command line; `size` replaces the message size.
+    /// Returns the words of the command line, without the device.
     pub(crate) fn words(&self, iterations: u32, port: u16) -> Vec<String> {
         let own = [
             self.program,
@@ -61,7 +61,7 @@ impl Perftest {
             .collect()
     }
 
-    /// Runs both sides to their end and gives the client's figure.
+    /// Runs both sides to their end, and returns the client's figure.
     pub(crate) fn measure(&self, rig: &Rig, link: Link) -> Result<f64, Failure> {
         rig.link(link)?;
         if let Some(name) = self.icrc {
@@ -72,7 +72,7 @@ impl Perftest {
     }
 }
 
-/// Runs server and client with these words; the fourth is the TCP port.
+/// Runs server and client with these words, of which the fourth is the TCP port.
 pub(crate) fn run_pair(
     rig: &Rig,
     link: Link,
@@ -87,7 +87,7 @@ pub(crate) fn run_pair(
     let start = |host: Option<&str>| {
         let mut command = rig.run(link);
         command.envs(icrc.map(|way| ("ROCADE_ICRC", way)));
-        // perftest has dynamic connections on devices that pass for one that has them.
+        // perftest enables DC only on known devices.
         if words.iter().any(|word| word == "DC") {
             command.env("ROCADE_IDENTITY", "0x02c9:0x1017");
         }
@@ -102,13 +102,13 @@ pub(crate) fn run_pair(
     parse(&output, column)
 }
 
-/// A TCP port that no earlier pair of this run has used.
+/// Returns a TCP port that no earlier pair of this run has used.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000
 }
 
-/// Finds the line below the heading that starts with `#bytes`.
+/// Parses the line below the heading that starts with `#bytes`.
 pub(crate) fn parse(output: &str, column: Column) -> Result<f64, Failure> {
     /// perftest's "MB" has 2^20 bytes.
     const GBIT_PER_MIB: f64 = 1_048_576.0 * 8.0 / 1e9;
@@ -121,7 +121,8 @@ pub(crate) fn parse(output: &str, column: Column) -> Result<f64, Failure> {
         .split_whitespace()
         .map_while(|word| word.parse().ok())
         .collect();
-    // Bandwidth: bytes, iterations, peak, average, rate. Latency: bytes, iterations, least, most, typical, ...
+    // Bandwidth: bytes, iterations, peak, average, rate. Latency: bytes, iterations, minimum,
+    // maximum, typical, ...
     let (index, factor) = match column {
         Column::Bandwidth => (3, GBIT_PER_MIB),
         Column::MessageRate | Column::Typical => (4, 1.0),

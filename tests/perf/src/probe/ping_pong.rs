@@ -24,12 +24,12 @@ const LOST: Duration = Duration::from_secs(2);
 /// The length of RoCEv2's UDP payload for a SEND of 8 bytes: BTH 12, data 8, ICRC 4.
 pub(crate) const SMALL_LEN: usize = 24;
 
-/// How an end waits for the datagram.
+/// The way in which an end waits for the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wait {
     /// Spins on a non-blocking receive.
     Spin,
-    /// Spins on memory that another thread writes, which is blocked in receive.
+    /// Spins on memory that is written by another thread, which blocks in receive.
     Memory,
     /// Blocks in receive.
     Block,
@@ -45,7 +45,7 @@ impl Wait {
     }
 }
 
-/// The median half round trip in microseconds over `count` round trips.
+/// Returns the median half round trip in microseconds over `count` round trips.
 pub(crate) fn half_round_trip(wait: Wait, len: usize, count: u32) -> Result<f64, Failure> {
     let echo = Peer::part(&["echo", wait.word(), &len.to_string()])?;
     let port: u16 = echo.value(LIMIT)?;
@@ -70,7 +70,8 @@ fn trips(wait: Wait, len: usize, count: u32, port: u16) -> io::Result<Vec<f64>> 
     Ok(halves)
 }
 
-/// The other process: says its port and sends every datagram back, until it is killed or nothing comes for a while.
+/// Runs the other process: prints its port and returns every datagram, until it is killed or
+/// receives none for a while.
 pub(crate) fn echo(wait: Wait, len: usize) -> Result<(), Failure> {
     let serve = || -> io::Result<()> {
         let mut end = End::new(wait, len, LIMIT)?;
@@ -86,13 +87,14 @@ pub(crate) fn echo(wait: Wait, len: usize) -> Result<(), Failure> {
     }
 }
 
-/// One end of the ping-pong. Sockets are not connected, like those that speak RoCEv2.
+/// One end of the ping-pong. The sockets are not connected, like those of RoCEv2.
 #[derive(Debug)]
 struct End {
     wait: Wait,
     socket: UdpSocket,
     buffer: Vec<u8>,
-    /// For [`Wait::Memory`]: port of the sender in the low 16 bits, above it how many datagrams came.
+    /// For [`Wait::Memory`]: the port of the sender in the low 16 bits, and the number of received
+    /// datagrams above.
     arrived: Arc<AtomicU64>,
     seen: u64,
     limit: Duration,
@@ -108,7 +110,7 @@ impl End {
             Wait::Memory => {
                 let (socket, arrived) = (socket.try_clone()?, Arc::clone(&arrived));
                 let mut buffer = vec![0; len];
-                // Ends with the process.
+                // The thread ends with the process.
                 thread::spawn(move || {
                     for count in 1u64.. {
                         let Ok((_, from)) = socket.recv_from(&mut buffer) else {
@@ -133,7 +135,7 @@ impl End {
         self.socket.send_to(&self.buffer, to).map(drop)
     }
 
-    /// Waits for a datagram and tells where it came from.
+    /// Waits for a datagram and returns its source.
     fn receive(&mut self) -> io::Result<SocketAddr> {
         if self.wait == Wait::Block {
             let (_, from) = self
@@ -153,7 +155,7 @@ impl End {
             }
             std::hint::spin_loop();
             spins = spins.wrapping_add(1);
-            // The clock is looked at rarely: it must not cost what is measured.
+            // The clock is read rarely, so that it does not affect the measurement.
             if spins.is_multiple_of(1 << 12) {
                 let now = Instant::now();
                 if now > *deadline.get_or_insert(now + self.limit) {

@@ -1,4 +1,4 @@
-//! Many queue pairs: the rate over all of them in turn, and the memory that an idle one takes.
+//! Many QPs: the rate over all of them in turn, and the memory of an idle one.
 
 use std::{
     fs,
@@ -20,12 +20,14 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MESSAGE_LEN: usize = 64 << 10;
-/// Messages in flight over all queue pairs together: the default depth of perftest's send queue.
+/// The number of messages in flight over all QPs together: the default depth of perftest's send
+/// queue.
 const IN_FLIGHT: usize = 128;
-/// Entries in each queue of an idle queue pair.
+/// The entries in each queue of an idle QP.
 const IDLE_DEPTH: u32 = 16;
 
-/// Bytes per second of 64 KiB WRITEs to another process, over `queue_pairs` queue pairs in turn.
+/// Returns the bytes per second of 64 KiB WRITEs to another process, over `queue_pairs` QPs in
+/// turn.
 pub(crate) fn round_robin(rig: &Rig, queue_pairs: u32) -> Result<f64, Failure> {
     let start = |words: &[&str]| {
         let mut command: Command = child::part_command()?;
@@ -41,7 +43,7 @@ pub(crate) fn round_robin(rig: &Rig, queue_pairs: u32) -> Result<f64, Failure> {
     let source_says = source.line(LIMIT)?;
     target.say(&source_says)?;
     source.say(&target_says)?;
-    // Both are connected before anything is sent.
+    // Both sides are connected before the transfer begins.
     target.line(LIMIT)?;
     source.line(LIMIT)?;
     source.say("go")?;
@@ -51,7 +53,7 @@ pub(crate) fn round_robin(rig: &Rig, queue_pairs: u32) -> Result<f64, Failure> {
     Ok(rate)
 }
 
-/// KiB of resident memory per idle connected queue pair with 16 entries in each queue.
+/// Returns the KiB of resident memory per idle connected QP with 16 entries in each queue.
 pub(crate) fn idle_kib(rig: &Rig) -> Result<f64, Failure> {
     let mut command = child::part_command()?;
     rig.engine_environment(&mut command, Link::Udp);
@@ -62,7 +64,7 @@ pub(crate) fn idle_kib(rig: &Rig) -> Result<f64, Failure> {
     Ok(kib)
 }
 
-/// The process whose memory is written: it sleeps until its input ends.
+/// Runs the process whose memory is written. It sleeps until its input ends.
 pub(crate) fn target(queue_pairs: u32) -> Result<(), Failure> {
     let pd = open()?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -75,7 +77,7 @@ pub(crate) fn target(queue_pairs: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The process that writes.
+/// Runs the process that writes.
 pub(crate) fn source(queue_pairs: u32, messages: usize) -> Result<(), Failure> {
     let pd = open()?;
     let memory = pd
@@ -111,7 +113,7 @@ pub(crate) fn source(queue_pairs: u32, messages: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The process that only has queue pairs, connected among each other in twos.
+/// Runs the process that only has idle QPs, which are connected in pairs.
 pub(crate) fn idle(queue_pairs: u32) -> Result<(), Failure> {
     let pd = open()?;
     let cq = pd.context().completion_queue(16).map_err(text)?;
@@ -126,7 +128,7 @@ pub(crate) fn idle(queue_pairs: u32) -> Result<(), Failure> {
         }
         Ok(made)
     };
-    // Sockets, threads and tables come with the first ones.
+    // The first QPs allocate sockets, threads and tables.
     let first = pairs(2)?;
     let before = resident_kib()?;
     let rest = pairs(queue_pairs)?;
@@ -167,7 +169,8 @@ fn make(
     (0..count).map(|_| single(pd, cq, depth)).collect()
 }
 
-/// Tells what the peer has to know, reads the peer's, connects all in order, and says so.
+/// Prints the connection data for the peer, reads the peer's, connects all QPs in order, and prints
+/// "connected".
 fn connect(
     qps: Vec<UnconnectedQueuePair>,
     memory: &[u8; RemoteMemory::ENCODED_LEN],
@@ -208,7 +211,7 @@ fn from_hex(line: &str) -> Result<Vec<u8>, Failure> {
     pairs.iter().map(byte).collect()
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process in KiB.
 fn resident_kib() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status").map_err(text)?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

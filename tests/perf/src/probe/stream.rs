@@ -1,8 +1,11 @@
-//! Floor: a stream of equal datagrams between two processes, cut (GSO) and merged (GRO) by the kernel.
+//! Floor: a stream of equal datagrams between two processes, which the kernel splits (GSO) and
+//! merges (GRO).
 
-//! A free stream is sent as fast as the sender can: what overruns the receiver's buffer is dropped, and the work on it
-//! lost. A bounded one has little in flight (the receiver tells in shared memory how far it is), so that nothing is lost.
-//! On a machine with two idle cores both give about the same; where they differ, losses or other programs disturb the free one.
+//! A free stream is sent as fast as possible. Datagrams that overrun the receiver's buffer are
+//! dropped, and the work on them is lost. A bounded stream has few bytes in flight (the receiver
+//! publishes its progress in shared memory), so that nothing is lost. On a machine with two idle
+//! cores both have about the same rate. If the rates differ, the free stream suffers from losses or
+//! other programs.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,28 +23,31 @@ use crate::{
     sys::{self, SharedMemory},
 };
 
-/// The stream runs for this long before anything is counted.
+/// The time that the stream runs before bytes are counted.
 const WARM_UP: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(20);
 const BUFFER_BYTES: i32 = 4 << 20;
-/// Bytes in flight of a bounded stream: they fit into the receive buffer that a user without rights gets.
+/// The bytes in flight of a bounded stream, which fit into the default receive buffer of an
+/// unprivileged user.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// What has not arrived after this long is lost.
+/// Datagrams that have not arrived after this time are lost.
 const LOST: Duration = Duration::from_millis(5);
-/// The counter with the number of bytes that have arrived.
+/// The counter with the number of received bytes.
 const ARRIVED: usize = 0;
 
-/// How much a stream may have in flight.
+/// The limit of bytes in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Anything.
+    /// No limit.
     Free,
     /// At most [`WINDOW_BYTES`].
     Bounded,
 }
 
-/// Bytes per second that arrive when one process sends batches of `segments` datagrams with `segment_len` bytes each,
-/// and another one receives with a spinning thread and looks at nothing.
+/// Returns the received bytes per second of a stream between two processes.
+///
+/// One process sends batches of `segments` datagrams with `segment_len` bytes each. Another one
+/// receives in a spinning thread without reading the data.
 pub(crate) fn bytes_per_second(
     segment_len: u16,
     segments: u16,
@@ -97,7 +103,7 @@ fn send(
         }
         match socket.send_to(batch, to) {
             Ok(len) => sent += len as u64,
-            // The sink has counted enough.
+            // The receiver has counted enough.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
             Err(error) => return Err(error),
         }
@@ -105,8 +111,8 @@ fn send(
     Ok(())
 }
 
-/// The receiving process: says its port, counts for `duration` from shortly after the first datagram on, and says how many
-/// bytes per second it got.
+/// Runs the receiving process: prints its port, counts for `duration` from shortly after the first
+/// datagram on, and prints the received bytes per second.
 pub(crate) fn sink(path: &Path, duration: Duration) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,4 +1,4 @@
-//! The ICRC and the copy that it is computed with, in one thread and in the cache, beside a bare copy.
+//! The copy with ICRC, in one thread and in the cache, compared with a bare copy.
 
 use std::{hint::black_box, time::Instant};
 
@@ -9,16 +9,16 @@ use crate::{child::Failure, figures::float, sys};
 /// The payload of a packet, and the BTH before it.
 const LEN: usize = 4096;
 const HEAD: [u8; 12] = [0x5a; 12];
-/// Packets between two looks at the clock, and looks; the fastest counts.
+/// The packets between two clock readings, and the number of readings, of which the fastest counts.
 const PACKETS: u32 = 1000;
 const LOOKS: u32 = 200;
 
-/// The way of this name.
+/// Returns the backend of this name.
 pub(crate) fn backend(name: &str) -> Result<Backend, Failure> {
     name.parse().map_err(|reason| format!("{name}: {reason}"))
 }
 
-/// Bytes per second of copying payloads and summing up head and payload.
+/// Returns the bytes per second of copying payloads with a checksum over header and payload.
 pub(crate) fn bytes_per_second(name: &str) -> Result<f64, Failure> {
     let backend = backend(name)?;
     Ok(fastest(|from, to| {
@@ -26,7 +26,7 @@ pub(crate) fn bytes_per_second(name: &str) -> Result<f64, Failure> {
     }))
 }
 
-/// Bytes per second of copying payloads.
+/// Returns the bytes per second of copying payloads.
 pub(crate) fn copied_per_second() -> f64 {
     fastest(|from, to| to.copy_from_slice(from))
 }

@@ -1,4 +1,4 @@
-//! Rocade beside the kernel's rxe, both in a guest.
+//! Rocade compared with the kernel's rxe, both in a guest.
 
 use super::{Row, perftest};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Emulation is slow: fewer rounds, and time for acknowledgements.
+/// Emulation is slow: the programs run fewer iterations with a longer ACK timeout.
 const GUEST_WRITE_BW: Perftest = perftest(
     "ib_write_bw",
     "-s 65536 -m 4096 -u 18",

@@ -1,4 +1,5 @@
-//! The other services and what goes beyond the standard, beside RC or the plain way: nothing is asked of the ratio.
+//! The other transport services and the vendor extensions, compared with RC or with the plain
+//! operation. The ratios have no bounds.
 
 use super::{Row, perftest};
 use crate::{
@@ -28,7 +29,7 @@ const fn offload(what: What, count: u32) -> Probe {
 
 const RC_RATE: Probe = rate("-s 64");
 
-/// One figure beside another.
+/// Returns a row that compares two figures without a bound.
 const fn beside(
     name: &'static str,
     (what, ours): (&'static str, Probe),

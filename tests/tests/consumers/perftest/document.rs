@@ -1,4 +1,4 @@
-//! The table of docs/consumers.md: made of what the tests beside it expect.
+//! The table in docs/consumers.md, generated from the expectations of the tests.
 
 use std::{env, fs};
 
@@ -8,7 +8,8 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/consumers.md");
 const BEGIN: &str = "<!-- begin perftest -->\n";
 const END: &str = "<!-- end perftest -->\n";
 
-/// What a row of perftest's table comes to: it runs, it runs and leaves its CQ, or why perftest refuses it.
+/// Returns the cell for a row: it runs, it runs and leaves a CQ, or a reference to perftest's
+/// reason for refusing it.
 fn cell(row: &Row, reasons: &mut Vec<&'static str>) -> String {
     if let Some(refusal) = row.refusal() {
         let known = reasons.iter().position(|&reason| reason == refusal);
@@ -50,7 +51,8 @@ fn table() -> String {
     text
 }
 
-/// After a deliberate change: `ROCADE_BLESS=1 cargo test -p rocade-tests --test consumers document`.
+/// To update the document after a deliberate change: `ROCADE_BLESS=1 cargo test -p rocade-tests
+/// --test consumers document`.
 #[test]
 fn the_documented_table_is_the_one_that_is_tested() {
     let text = fs::read_to_string(PATH).expect("docs/consumers.md");

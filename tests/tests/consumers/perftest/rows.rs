@@ -1,8 +1,9 @@
-//! What perftest's programs can be asked for, and what they make of it: their own rules, in the order in which they look.
+//! The options of perftest's programs, and a model of perftest's own checks, in the order in which
+//! perftest makes them.
 
 use std::fmt;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verb {
     Send,
@@ -39,7 +40,7 @@ impl Tool {
     }
 }
 
-/// A transport service, as `-c` names it.
+/// A transport service, which perftest selects by `-c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Service {
     Rc,
@@ -63,7 +64,7 @@ impl Service {
     }
 }
 
-/// An option, in the order in which they stand on a command line.
+/// An option, in the order in which the options stand on a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Choice {
     AllSizes,
@@ -102,7 +103,7 @@ impl Choice {
     }
 }
 
-/// How work requests are posted.
+/// The API for posting work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Posts {
     /// `ibv_post_send`.
@@ -115,19 +116,19 @@ impl Posts {
     pub(super) const ALL: [Self; 2] = [Self::Old, Self::New];
 }
 
-/// Which of the two.
+/// The server or the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Server,
     Client,
 }
 
-/// A command line, for both sides.
+/// A command line for both sides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Row {
     pub(super) tool: Tool,
     pub(super) service: Service,
-    /// Ascending.
+    /// The options in ascending order.
     pub(super) choices: Vec<Choice>,
     pub(super) posts: Posts,
     pub(super) iterations: u64,
@@ -143,7 +144,7 @@ impl Row {
     pub(super) fn new(tool: Tool, service: Service, choices: &[Choice], posts: Posts) -> Self {
         let mut choices = choices.to_vec();
         choices.sort();
-        // Whole post lists.
+        // Multiples of the length of a post list.
         let is_long = choices.contains(&Choice::AllSizes);
         Self {
             tool,
@@ -167,7 +168,7 @@ impl Row {
             line = format!("{line} -s {}", self.size());
         }
         if self.tool.is_latency {
-            // In cycles: perftest takes 0.2 s per line to find out how long one is.
+            // Print cycles: to convert them, perftest would calibrate the clock for 0.2 s per line.
             line.push_str(" -C");
         }
         if self.posts == Posts::Old {
@@ -176,7 +177,7 @@ impl Row {
         line.split(' ').map(str::to_owned).collect()
     }
 
-    /// Whatever it is told, perftest sends to groups by UD.
+    /// Returns the service that perftest uses: always UD for multicast.
     fn effective_service(&self) -> Service {
         if self.has(Choice::Multicast) {
             Service::Ud
@@ -185,7 +186,7 @@ impl Row {
         }
     }
 
-    /// Bytes per message, where it is not all sizes.
+    /// Returns the message size in bytes, unless all sizes are tested.
     fn size(&self) -> u64 {
         if self.tool.verb == Verb::Atomic {
             8
@@ -196,27 +197,28 @@ impl Row {
         } else if self.tool.is_latency {
             4096
         } else if self.service == Service::Uc {
-            // Whoever waits for all of them must not lose one: less than what a socket holds.
+            // The receiver waits for all messages, so none may be lost: the messages must fit into
+            // a socket's buffer.
             16384
         } else {
             65536
         }
     }
 
-    /// What it prints about a transfer: size and number of messages, a line each.
+    /// Returns the rows that perftest prints: size and number of messages.
     pub(super) fn expected(&self) -> Vec<(u64, u64)> {
         let qps = if self.has(Choice::FourQps) { 4 } else { 1 };
         let messages = self.iterations * qps;
         if !self.has(Choice::AllSizes) {
             return vec![(self.size(), messages)];
         }
-        // 8 MiB, or the path MTU.
+        // Up to 8 MiB, or the path MTU.
         let is_ud = self.effective_service() == Service::Ud;
         let powers = 1..=if is_ud { 12 } else { 23 };
         powers.map(|power| (1 << power, messages)).collect()
     }
 
-    /// Why perftest does not take this command line, in its own words.
+    /// Returns perftest's error message if it refuses this command line.
     pub(super) fn refusal(&self) -> Option<&'static str> {
         let as_they_stand = self.choices.iter().find_map(|&choice| self.refused(choice));
         self.refused_service()
@@ -224,7 +226,7 @@ impl Row {
             .or_else(|| self.refused_together())
     }
 
-    /// What it finds while it reads `-c`.
+    /// Returns the error that perftest reports while it parses `-c`.
     fn refused_service(&self) -> Option<&'static str> {
         match (self.service, self.tool.verb) {
             (Service::Uc, Verb::Read | Verb::Atomic) => {
@@ -237,7 +239,7 @@ impl Row {
         }
     }
 
-    /// What it finds while it reads the options, one after the other.
+    /// Returns the error that perftest reports while it parses the options, one after the other.
     fn refused(&self, choice: Choice) -> Option<&'static str> {
         let (verb, is_latency) = (self.tool.verb, self.tool.is_latency);
         match choice {
@@ -256,7 +258,7 @@ impl Row {
         }
     }
 
-    /// What it finds when it has read everything.
+    /// Returns the error that perftest reports after it has parsed all options.
     fn refused_together(&self) -> Option<&'static str> {
         let verb = self.tool.verb;
         let (is_multicast, is_dc) = (
@@ -280,23 +282,27 @@ impl Row {
         }
     }
 
-    /// Whether perftest sends more than it has posted receives for, to a queue pair that loses what it has no receive for: as many
-    /// receives in the shared queue as one of four queue pairs is sent.
+    /// Returns true if perftest sends more messages than it has posted receives for, over a service
+    /// that drops them. Its shared receive queue has only as many receives as one of the four QPs
+    /// gets messages.
     pub(super) fn loses(&self) -> bool {
         matches!(self.effective_service(), Service::Uc | Service::Ud)
             && self.has(Choice::Srq)
             && self.has(Choice::FourQps)
     }
 
-    /// Whether a side makes a receive CQ that it never destroys. With `-e` that CQ has a channel, which then cannot be
-    /// destroyed (`EBUSY`), and perftest ends with status 1 after all has gone well.
+    /// Returns true if a side creates a receive CQ that it never destroys. With `-e` that CQ has a
+    /// completion channel, which then cannot be destroyed (`EBUSY`), and perftest ends with status
+    /// 1 after a successful run.
     ///
-    /// Over DC perftest destroys the receive CQ only in its SEND programs, and there not in a server.
+    /// Over DC perftest destroys the receive CQ only in its SEND programs, and there only in the
+    /// client.
     pub(super) fn leaves_cq(&self, side: Side) -> bool {
         if self.effective_service() != Service::Dc || !self.has(Choice::Events) {
             return false;
         }
-        // A server that only receives has targets and no initiator; that of ib_atomic_lat destroys nothing at all.
+        // A server that only receives has targets and no initiator. The server of ib_atomic_lat
+        // destroys nothing at all.
         let both_ways = self.has(Choice::BothWays) || self.tool.is_latency;
         let is_atomic_lat = self.tool.verb == Verb::Atomic && self.tool.is_latency;
         match self.tool.verb {
@@ -306,7 +312,8 @@ impl Row {
     }
 }
 
-/// Sets of choices that get along, so that few runs have each choice that a tool takes.
+/// Returns compatible sets of options that together contain each option of a program, so that few
+/// runs are necessary.
 fn sets(tool: Tool) -> &'static [&'static [Choice]] {
     use Choice::{AllSizes, BothWays, Events, FourQps, Inline, PostList, Srq};
     match (tool.verb, tool.is_latency) {
@@ -325,12 +332,12 @@ fn sets(tool: Tool) -> &'static [&'static [Choice]] {
     }
 }
 
-/// Which program of a service goes through all sizes on a link, by its place among the links. It takes perftest 5 s, because it
-/// measures the clock of the processor for each size.
+/// Returns the program that runs all sizes for a service and a link, given by its index. This takes
+/// perftest 5 s, because it measures the CPU clock for each size.
 fn goes_through_all_sizes(service: Service, link: usize) -> &'static str {
     let of_links = match service {
         Service::Rc => ["ib_send_bw", "ib_write_lat"],
-        // WRITE, for who over UDP loses a packet loses nothing else.
+        // WRITE, because a lost packet over UDP then costs no receive.
         Service::Uc => ["ib_write_bw", "ib_send_lat"],
         Service::Ud => ["ib_send_lat", "ib_send_bw"],
         Service::Xrc => ["ib_read_lat", "ib_read_bw"],
@@ -339,8 +346,9 @@ fn goes_through_all_sizes(service: Service, link: usize) -> &'static str {
     of_links[link]
 }
 
-/// The rows of a service over a link, by its place among the links. Each choice of each tool occurs on both links and with both ways
-/// to post, all sizes with each service on both links and with each tool on one.
+/// Returns the rows of a service over a link, given by its index. Each option of each program
+/// occurs on both links and with both ways to post. All sizes occur with each service on both
+/// links, and with each program on one link.
 pub(super) fn short(service: Service, link: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     for (n, tool) in Tool::all().enumerate() {
@@ -367,16 +375,17 @@ pub(super) fn short(service: Service, link: usize) -> Vec<Row> {
     rows
 }
 
-/// One row for each way to be refused.
+/// Returns one row for each reason to refuse.
 pub(super) fn refusals() -> Vec<Row> {
     let mut rows: Vec<Row> = full().filter(|row| row.refusal().is_some()).collect();
-    // Those with fewer choices come first.
+    // Rows with fewer options come first.
     rows.sort_by_key(|row| (row.refusal(), row.tool.program(), row.choices.len()));
     rows.dedup_by_key(|row| (row.refusal(), row.tool));
     rows
 }
 
-/// Every tool with every service, both ways to post, and every choice, alone and in pairs.
+/// Returns every program with every service, both ways to post, and every option, alone and in
+/// pairs.
 pub(super) fn full() -> impl Iterator<Item = Row> {
     let none = std::iter::once(Vec::new());
     let alone = Choice::ALL.map(|choice| vec![choice]);
@@ -403,11 +412,12 @@ mod tests {
 
     use super::*;
 
-    /// Whatever perftest takes, some row of the short table has, on each link; all sizes, which take long, on one.
+    /// Checks that the short table has every option that perftest accepts, on each link, and all
+    /// sizes, which take long, on one link.
     #[test]
     fn the_short_table_has_every_choice_of_every_tool() {
         let alone = full().filter(|row| row.choices.len() == 1 && row.refusal().is_none());
-        // Over other services `-g` is UD all the same.
+        // With other services `-g` uses UD all the same.
         let wanted: BTreeSet<_> = alone
             .filter(|row| row.service == Service::Ud || !row.has(Choice::Multicast))
             .map(|row| (row.tool, row.service, row.choices[0]))
