@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, CompletionQueue, Config, ConnectOptions, Context, DeviceList, Gid, MemoryRegion,
-    PathState, QueuePair, Result, SendRequest,
+    MigrationState, QueuePair, Result, SendRequest,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,16 +60,16 @@ fn main() -> Result<()> {
     let (from, to) = ((&a_qp, &a_cq), (&b_qp, &b_cq));
     say(from, to, "one path", &memory)?;
 
-    a_qp.set_other_path(2, address(b.context(), 2)?)?;
-    b_qp.set_other_path(2, address(a.context(), 2)?)?;
+    a_qp.set_alternate_path(2, address(b.context(), 2)?)?;
+    b_qp.set_alternate_path(2, address(a.context(), 2)?)?;
     // Each end learns the other's migration state from its packets.
     say(from, to, "two paths", &memory)?;
-    assert_eq!(a_qp.path_state(), PathState::Armed);
-    assert_eq!(b_qp.path_state(), PathState::Armed);
+    assert_eq!(a_qp.migration_state(), MigrationState::Armed);
+    assert_eq!(b_qp.migration_state(), MigrationState::Armed);
 
-    a_qp.take_other_path()?;
+    a_qp.migrate()?;
     say(from, to, "the other path", &memory)?;
     assert_eq!((a_qp.path_port(), b_qp.path_port()), (2, 2));
-    assert_eq!(a_qp.path_state(), PathState::Migrated);
+    assert_eq!(a_qp.migration_state(), MigrationState::Migrated);
     Ok(())
 }

@@ -150,7 +150,7 @@ impl QueuePair {
     /// None in practice: every state can change to ERR.
     #[doc(alias = "IBV_QPS_ERR")]
     //= QPS-02
-    pub fn stop(&self) -> Result<()> {
+    pub fn set_error(&self) -> Result<()> {
         let attr = QpAttr {
             qp_state: QpState::Err.code(),
             ..QpAttr::default()

@@ -638,7 +638,7 @@ impl Connection {
     /// Moves the queue pair to ERR, and sends a disconnect request or reply to the peer.
     //= EVT-03
     fn end(&self) -> Result<()> {
-        self.qp.stop()?;
+        self.qp.set_error()?;
         Ok(self.id.id.disconnect()?)
     }
 }

@@ -111,7 +111,7 @@ pub use self::events::{Event, EventSource, ObjectId};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::{Advice, MemoryRegion};
-pub use self::path::PathState;
+pub use self::path::MigrationState;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::raw::RawQueuePair;
 pub use self::request::SendRequest;

@@ -9,7 +9,7 @@ use crate::units::Rate;
 /// The path migration state of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_mig_state")]
-pub enum PathState {
+pub enum MigrationState {
     /// The queue pair has no alternate path, or has just migrated to it.
     Migrated,
     /// The alternate path is loaded on this side, but the peer has not signaled its own yet.
@@ -40,13 +40,13 @@ impl QueuePair {
     /// `port` to `peer`, an address of the peer's device.
     ///
     /// The peer loads its own alternate path in the same way. Both queue pairs become
-    /// [`Armed`](PathState::Armed) with the next messages that they exchange.
+    /// [`Armed`](MigrationState::Armed) with the next messages that they exchange.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) if there is no such port, or no route from it to
     /// `peer`.
     //= RC-APM-01
-    pub fn set_other_path(&self, port: u8, peer: Gid) -> Result<()> {
+    pub fn set_alternate_path(&self, port: u8, peer: Gid) -> Result<()> {
         let now = self.raw().query().0;
         let attr = QpAttr {
             alt_ah_attr: AddressVector {
@@ -68,8 +68,8 @@ impl QueuePair {
     /// Migrates to the alternate path now. The peer follows with the next message.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless the state is [`Armed`](PathState::Armed).
-    pub fn take_other_path(&self) -> Result<()> {
+    /// [`Error::Verbs`](crate::Error::Verbs) unless the state is [`Armed`](MigrationState::Armed).
+    pub fn migrate(&self) -> Result<()> {
         let attr = QpAttr {
             path_mig_state: MIGRATED,
             ..self.raw().query().0
@@ -79,11 +79,11 @@ impl QueuePair {
 
     /// Returns the path migration state.
     #[must_use]
-    pub fn path_state(&self) -> PathState {
+    pub fn migration_state(&self) -> MigrationState {
         match self.raw().query().0.path_mig_state {
-            REARM => PathState::Rearm,
-            ARMED => PathState::Armed,
-            _ => PathState::Migrated,
+            REARM => MigrationState::Rearm,
+            ARMED => MigrationState::Armed,
+            _ => MigrationState::Migrated,
         }
     }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use rocade_verbs::{
     AccessFlags, CompletionQueue, Config, ConnectOptions, DatagramEnd, DeviceList, Error,
-    MemoryRegion, PathState, ProtectionDomain, QueuePair, Rate, SendRequest, WcOpcode, WcStatus,
+    MemoryRegion, MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, WcOpcode,
+    WcStatus,
 };
 
 /// A time limit that is long enough for any machine.
@@ -158,8 +159,11 @@ fn a_rate_takes_its_time() {
     assert!(begin.elapsed() >= Duration::from_millis(100));
     // A device with one port has no alternate path.
     let qp = &requester.qp;
-    assert_eq!((qp.path_state(), qp.path_port()), (PathState::Migrated, 1));
-    assert!(qp.set_other_path(2, qp.peer().gid).is_err());
+    assert_eq!(
+        (qp.migration_state(), qp.path_port()),
+        (MigrationState::Migrated, 1)
+    );
+    assert!(qp.set_alternate_path(2, qp.peer().gid).is_err());
     assert!(a.context().gids_of(2).is_err() && a.context().port_at(2).is_err());
 }
 
