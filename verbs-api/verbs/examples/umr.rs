@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     let key = here.indirect_key(4, all)?;
     let third = key.repeated(&[(matrix.sge(24..32)?, ROW as u64)], ROWS as u64)?;
     a.post_sends(&[
-        SendRequest::change_key(&third).unsignaled(),
+        SendRequest::map_key(&third).unsignaled(),
         SendRequest::write(&[key.sge(0, 64)], column.remote()),
     ])?;
     here_cq.wait(PATIENCE)?;
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
 
     // The diagonal: a stride of one row and one number. The reader sees one range.
     let diagonal = key.repeated(&[(matrix.sge(..8)?, ROW as u64 + 8)], ROWS as u64)?;
-    a.post_send(&SendRequest::change_key(&diagonal))?;
+    a.post_send(&SendRequest::map_key(&diagonal))?;
     here_cq.wait(PATIENCE)?;
     let range = key.remote(0, ROW as u64);
     b.post_send(&SendRequest::read(&[column.sge(..ROW)?], range))?;

@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         there.post_recv(0, &[desk.sge(..RemoteMemory::ENCODED_LEN)?])?;
         here.post_recv(1, &[])?;
         // The bind precedes the message with the key, so the key is valid when the message arrives.
-        let (bind, lent) = window.lend(&memory, begin..end, AccessFlags::REMOTE_WRITE)?;
+        let (bind, lent) = window.bind_request(&memory, begin..end, AccessFlags::REMOTE_WRITE)?;
         let order = lent.to_bytes();
         here.post_sends(&[
             bind.unsignaled(),
@@ -79,7 +79,7 @@ fn main() -> Result<()> {
     }
 
     // A new key has no effect before the window is bound with it.
-    let (_, closed) = window.lend(&memory, .., AccessFlags::REMOTE_WRITE)?;
+    let (_, closed) = window.bind_request(&memory, .., AccessFlags::REMOTE_WRITE)?;
     there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
     match worker_cq.wait(PATIENCE) {
         Err(Error::Completion {

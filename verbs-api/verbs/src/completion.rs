@@ -267,7 +267,7 @@ pub struct Completion {
     /// True if a network header of [`GRH_LEN`](crate::GRH_LEN) bytes precedes the data.
     pub has_grh: bool,
     /// True for a raw packet with correct IP and TCP or UDP checksums.
-    pub checksums_are_right: bool,
+    pub checksums_valid: bool,
     /// True if the peer set the solicited event flag of the message.
     pub is_solicited: bool,
     /// True for a send request, false for a receive.
@@ -296,7 +296,7 @@ impl From<RawCompletion> for Completion {
             invalidated,
             flow_tag,
             has_grh: raw.wc_flags.contains(WcFlags::GRH),
-            checksums_are_right: raw.wc_flags.contains(WcFlags::IP_CSUM_OK),
+            checksums_valid: raw.wc_flags.contains(WcFlags::IP_CSUM_OK),
             is_solicited: raw.solicited,
             is_send: raw.to == CompleteTo::SendCq,
             timestamp_ns: raw.timestamp_ns,

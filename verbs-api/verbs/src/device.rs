@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
-use crate::window::{MemoryWindow, SharedWindow};
+use crate::window::{MemoryWindow, Type1Window};
 use crate::xrc::XrcDomain;
 
 /// The number of a device's first port.
@@ -231,7 +231,7 @@ impl Context {
     /// # Errors
     /// As [`completion_queue`](Self::completion_queue).
     #[doc(alias = "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN")]
-    pub fn overwriting_completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+    pub fn completion_queue_ignoring_overrun(&self, entries: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.raw, entries, true)
     }
 
@@ -335,8 +335,8 @@ impl ProtectionDomain {
     /// [`Error::Verbs`] if no key is free.
     #[doc(alias = "ibv_alloc_mw")]
     #[doc(alias = "IBV_MW_TYPE_1")]
-    pub fn shared_window(&self) -> Result<SharedWindow> {
-        SharedWindow::new(self)
+    pub fn type1_window(&self) -> Result<Type1Window> {
+        Type1Window::new(self)
     }
 
     /// Creates a key for up to `entries` pieces of other keys. The key is empty at first, and

@@ -53,7 +53,7 @@ pub enum EventSource {
 /// let receives = b.shared_receive_queue(16, 1)?;
 /// receives.post_recv(1, &[])?;
 /// receives.post_recv(2, &[])?;
-/// receives.warn_below(2)?;
+/// receives.arm_limit(2)?;
 /// # let (from, to) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).shared_receives(&receives).build()?);
 /// # let (from_end, to_end) = (from.endpoint(), to.endpoint());
 /// # let from = from.connect(to_end, &ConnectOptions::default())?;

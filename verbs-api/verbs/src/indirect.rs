@@ -34,7 +34,7 @@ use crate::request::SendRequest;
 /// // Column 2, counted from 0, of a matrix of 8 rows with 8 bytes each.
 /// let key = a.indirect_key(1, all)?;
 /// let third = key.repeated(&[(matrix.sge(2..3)?, 8)], 8)?;
-/// a_qp.post_send(&SendRequest::change_key(&third).unsignaled())?;
+/// a_qp.post_send(&SendRequest::map_key(&third).unsignaled())?;
 /// a_qp.post_send(&SendRequest::write(&[key.sge(0, 8)], column.remote()))?;
 /// a_cq.wait(Duration::from_secs(1))?;
 /// assert_eq!(column.to_vec(0, 8)?, [2, 10, 18, 26, 34, 42, 50, 58]);
@@ -46,9 +46,9 @@ pub struct IndirectKey {
     rights: AccessFlags,
 }
 
-/// A new mapping of an [`IndirectKey`], for [`SendRequest::change_key`].
+/// A new mapping of an [`IndirectKey`], for [`SendRequest::map_key`].
 #[derive(Debug, Clone)]
-pub struct KeyChange(pub(crate) Operands);
+pub struct KeyMapping(pub(crate) Operands);
 
 impl IndirectKey {
     pub(crate) fn new(pd: &ProtectionDomain, entries: u32, rights: AccessFlags) -> Result<Self> {
@@ -60,7 +60,7 @@ impl IndirectKey {
     ///
     /// # Errors
     /// [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
-    pub fn list(&self, pieces: &[Sge]) -> Result<KeyChange> {
+    pub fn list(&self, pieces: &[Sge]) -> Result<KeyMapping> {
         let strided: Vec<_> = pieces.iter().map(|piece| (*piece, 0)).collect();
         self.repeated(&strided, 1)
     }
@@ -71,7 +71,7 @@ impl IndirectKey {
     /// # Errors
     /// - [`Error::OutOfRange`] if an address or the total length exceeds 64 bits.
     /// - [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
-    pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyChange> {
+    pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyMapping> {
         let blocks = pieces.iter().map(|(piece, stride)| Block {
             lkey: piece.lkey,
             addr: piece.addr,
@@ -84,7 +84,7 @@ impl IndirectKey {
             region_len: 0,
         })?;
         let remap = Remap::To { base: 0, layout };
-        Ok(KeyChange(self.mr.change(
+        Ok(KeyMapping(self.mr.change(
             Some(self.rights),
             remap,
             false,
@@ -95,8 +95,8 @@ impl IndirectKey {
     ///
     /// # Errors
     /// None at present.
-    pub fn free(&self) -> Result<KeyChange> {
-        Ok(KeyChange(self.mr.change(None, Remap::Free, false)?))
+    pub fn free(&self) -> Result<KeyMapping> {
+        Ok(KeyMapping(self.mr.change(None, Remap::Free, false)?))
     }
 
     /// Returns a part of the range as a scatter/gather entry. The key's mapping at the time of
@@ -131,7 +131,7 @@ impl Drop for IndirectKey {
 impl<'a> SendRequest<'a> {
     /// A request that changes the mapping of a local [`IndirectKey`], before any later request
     /// starts.
-    pub const fn change_key(change: &'a KeyChange) -> Self {
-        Self::with_operands(rocade_emulator::SendOp::Fill, &[], &change.0)
+    pub const fn map_key(mapping: &'a KeyMapping) -> Self {
+        Self::with_operands(rocade_emulator::SendOp::Fill, &[], &mapping.0)
     }
 }

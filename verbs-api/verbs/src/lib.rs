@@ -108,7 +108,7 @@ pub use self::dynamic::{
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
 pub use self::events::{Event, EventSource, ObjectId};
-pub use self::indirect::{IndirectKey, KeyChange};
+pub use self::indirect::{IndirectKey, KeyMapping};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::{Advice, MemoryRegion};
 pub use self::path::MigrationState;
@@ -118,5 +118,5 @@ pub use self::request::SendRequest;
 pub use self::rss::{RssHash, RssQueuePair, WorkQueue, WqState};
 pub use self::shared_receives::SharedReceiveQueue;
 pub use self::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
-pub use self::window::{MemoryWindow, SharedWindow};
+pub use self::window::{MemoryWindow, Type1Window};
 pub use self::xrc::{XrcDomain, XrcTarget};

@@ -114,7 +114,7 @@ impl SharedReceiveQueue {
         Ok(self.srq.modify(Some(depth), None)?)
     }
 
-    /// Arms the SRQ limit. [`runs_low`](Self::runs_low) turns true when a message leaves fewer than
+    /// Arms the SRQ limit. [`limit_reached`](Self::limit_reached) turns true when a message leaves fewer than
     /// `receives` receives in the queue. The context then also reports the event
     /// [`SrqLimitReached`](crate::AsyncEventKind::SrqLimitReached). 0 disarms the limit.
     ///
@@ -122,7 +122,7 @@ impl SharedReceiveQueue {
     /// [`Error::Verbs`](crate::Error::Verbs) if `receives` is above the capacity.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
-    pub fn warn_below(&self, receives: u32) -> Result<()> {
+    pub fn arm_limit(&self, receives: u32) -> Result<()> {
         Ok(self.srq.modify(None, Some(receives))?)
     }
 
@@ -134,11 +134,11 @@ impl SharedReceiveQueue {
         self.srq.query().srq_limit
     }
 
-    /// Returns true if the limit of [`warn_below`](Self::warn_below) was reached, or if no limit is
+    /// Returns true if the limit of [`arm_limit`](Self::arm_limit) was reached, or if no limit is
     /// armed.
     #[must_use]
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
-    pub fn runs_low(&self) -> bool {
+    pub fn limit_reached(&self) -> bool {
         self.srq.query().srq_limit == 0
     }
 }

@@ -30,7 +30,7 @@ use crate::request::SendRequest;
 /// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
 /// let memory = a.register(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
 /// let window = a.memory_window()?;
-/// let (bind, lent) = window.lend(&memory, 1024..2048, AccessFlags::REMOTE_WRITE)?;
+/// let (bind, lent) = window.bind_request(&memory, 1024..2048, AccessFlags::REMOTE_WRITE)?;
 /// a_qp.post_send(&bind)?;
 /// a_cq.wait(Duration::from_secs(1))?;
 ///
@@ -65,7 +65,7 @@ impl MemoryWindow {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
     #[doc(alias = "IBV_WR_BIND_MW")]
-    pub fn lend(
+    pub fn bind_request(
         &self,
         region: &MemoryRegion,
         range: impl RangeBounds<usize>,
@@ -118,7 +118,7 @@ impl Drop for MemoryWindow {
 /// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
 /// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
 /// let memory = a.register(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
-/// let window = a.shared_window()?;
+/// let window = a.type1_window()?;
 /// let lent = a_qp.bind(1, &window, (&memory, ..1024), AccessFlags::REMOTE_WRITE)?;
 /// a_cq.wait(Duration::from_secs(1))?;
 ///
@@ -130,11 +130,11 @@ impl Drop for MemoryWindow {
 #[derive(Debug)]
 #[doc(alias = "ibv_mw")]
 #[doc(alias = "IBV_MW_TYPE_1")]
-pub struct SharedWindow {
+pub struct Type1Window {
     mw: Mw,
 }
 
-impl SharedWindow {
+impl Type1Window {
     pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self> {
         let mw = pd.raw().alloc_mw(WindowKind::Type1)?;
         Ok(Self { mw })
@@ -160,7 +160,7 @@ impl QueuePair {
     pub fn bind(
         &self,
         wr_id: u64,
-        window: &SharedWindow,
+        window: &Type1Window,
         (region, range): (&MemoryRegion, impl RangeBounds<usize>),
         access: AccessFlags,
     ) -> Result<RemoteMemory> {
@@ -199,7 +199,7 @@ impl QueuePair {
     /// [`Error::Verbs`](crate::Error::Verbs) if the send queue is full.
     #[doc(alias = "ibv_bind_mw")]
     //= MW-01
-    pub fn unbind(&self, wr_id: u64, window: &SharedWindow) -> Result<()> {
+    pub fn unbind(&self, wr_id: u64, window: &Type1Window) -> Result<()> {
         let nothing = Bind {
             rkey: Rkey::new(0),
             lkey: Lkey::new(0),
@@ -213,7 +213,7 @@ impl QueuePair {
     }
 }
 
-impl Drop for SharedWindow {
+impl Drop for Type1Window {
     fn drop(&mut self) {
         // If the window is bound, peers lose access.
         let _ = self.mw.destroy();

@@ -332,7 +332,7 @@ fn a_queue_changes_its_size_and_its_events() {
 #[test]
 fn a_queue_may_overwrite_its_completions() {
     let (a, b) = nodes("127.0.21.1", "127.0.21.2");
-    let cq = b.pd.context().overwriting_completion_queue(2).unwrap();
+    let cq = b.pd.context().completion_queue_ignoring_overrun(2).unwrap();
     let b_qp = b.pd.queue_pair(&cq).build().unwrap();
     let (a_qp, b_qp) = connect(a.queue_pair(), b_qp, &ConnectOptions::default());
     let before = SystemTime::now();
@@ -368,7 +368,7 @@ fn queue_pairs_share_their_receives() {
     let other = b.pd.context().protection_domain().unwrap();
     let memory = other.register(64, everything()).unwrap();
     let receives = other.shared_receive_queue(4, 1).unwrap();
-    assert!(receives.runs_low(), "no limit is armed");
+    assert!(receives.limit_reached(), "no limit is armed");
     let connected = || {
         let there = b.pd.queue_pair(&b.cq).shared_receives(&receives);
         let there = there.build().unwrap();
@@ -381,9 +381,9 @@ fn queue_pairs_share_their_receives() {
         receives.post_recv(wr_id, &[sge]).unwrap();
     }
     assert!(receives.post_recv(4, &[]).is_err());
-    receives.warn_below(3).unwrap();
+    receives.arm_limit(3).unwrap();
     for (n, qp) in [(0, 0), (1, 1), (2, 1), (3, 0)] {
-        assert_eq!(receives.runs_low(), n > 1, "{n}");
+        assert_eq!(receives.limit_reached(), n > 1, "{n}");
         let text = [b'0' + n; 8];
         pairs[qp]
             .0
@@ -395,7 +395,7 @@ fn queue_pairs_share_their_receives() {
         assert_eq!(memory.to_vec(usize::from(n) * 16, 8).unwrap(), text);
         a.cq.wait(LONG).unwrap();
     }
-    assert!(receives.warn_below(5).is_err());
+    assert!(receives.arm_limit(5).is_err());
     receives.resize(8).unwrap();
     assert_eq!(receives.depth(), 8);
     for wr_id in 0..8 {
@@ -451,7 +451,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
     for by_peer in [true, false] {
         let part = 4096..4096 + (1 << 15);
         let (bind, lent) = window
-            .lend(&region, part, AccessFlags::REMOTE_WRITE)
+            .bind_request(&region, part, AccessFlags::REMOTE_WRITE)
             .unwrap();
         keys.push(lent.rkey);
         here.post_send(&bind.wr_id(1)).unwrap();
@@ -473,10 +473,12 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
         }
     }
     assert_ne!(keys[0], keys[1]);
-    let beyond = window.lend(&region, ..=1 << 16, AccessFlags::REMOTE_WRITE);
+    let beyond = window.bind_request(&region, ..=1 << 16, AccessFlags::REMOTE_WRITE);
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
     // Dropping a region invalidates a window that is bound to it.
-    let (bind, lent) = window.lend(&region, .., AccessFlags::REMOTE_WRITE).unwrap();
+    let (bind, lent) = window
+        .bind_request(&region, .., AccessFlags::REMOTE_WRITE)
+        .unwrap();
     here.post_send(&bind).unwrap();
     a.cq.wait(LONG).unwrap();
     drop(region);
@@ -534,7 +536,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     ];
     let change = key.list(&pieces).unwrap();
     a_qp.post_sends(&[
-        SendRequest::change_key(&change).unsignaled(),
+        SendRequest::map_key(&change).unsignaled(),
         SendRequest::write(&[key.sge(0, 1093)], b.memory.remote()),
     ])
     .unwrap();
@@ -545,8 +547,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     let every_other = key
         .repeated(&[(a.memory.sge(..1).unwrap(), 2)], 50)
         .unwrap();
-    a_qp.post_send(&SendRequest::change_key(&every_other))
-        .unwrap();
+    a_qp.post_send(&SendRequest::map_key(&every_other)).unwrap();
     let done = a.cq.wait(LONG).unwrap();
     assert_eq!(done.opcode, WcOpcode::Umr);
     let into = [b.memory.sge(..50).unwrap()];
@@ -616,7 +617,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
         words(b.memory.to_vec(offset, 32).unwrap()),
         [7, 8, 3, u64::MAX]
     );
-    a_qp.post_send(&SendRequest::change_key(&key.free().unwrap()))
+    a_qp.post_send(&SendRequest::map_key(&key.free().unwrap()))
         .unwrap();
     a.cq.wait(LONG).unwrap();
     b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))

@@ -250,7 +250,7 @@ fn events_name_their_objects() {
         receives.post_recv(n as u64, &sges).unwrap();
     }
     assert_eq!((receives.max_sges(), receives.limit()), (1, 0));
-    receives.warn_below(4).unwrap();
+    receives.arm_limit(4).unwrap();
     assert_eq!(receives.limit(), 4);
     a_qp.post_send(&SendRequest::send_inline(b"one")).unwrap();
     assert_eq!(a.status(), WcStatus::Success);

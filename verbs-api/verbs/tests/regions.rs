@@ -191,7 +191,7 @@ fn window_region(pd: &ProtectionDomain) -> MemoryRegion {
 fn a_shared_window_is_for_all_peers_and_moves() {
     let (a, b) = domains();
     let wires: Vec<Wire> = (0..6).map(|_| Wire::new(&a, &b)).collect();
-    let (region, window) = (window_region(&b), b.shared_window().unwrap());
+    let (region, window) = (window_region(&b), b.type1_window().unwrap());
     let binder = &wires[0];
     let write = AccessFlags::REMOTE_WRITE;
     let bound = || {
@@ -228,7 +228,7 @@ fn a_shared_window_is_for_all_peers_and_moves() {
     drop(window);
     assert_eq!(wires[4].put(third), WcStatus::RemAccessErr);
     // Deregistering a region invalidates the windows that are bound to it.
-    let window = b.shared_window().unwrap();
+    let window = b.type1_window().unwrap();
     let last = binder.there.bind(12, &window, (&region, ..), write);
     let last = last.unwrap();
     bound();
@@ -242,7 +242,7 @@ fn what_a_shared_window_cannot_be_bound_to() {
     let (a, b) = domains();
     let other = b.context().protection_domain().unwrap();
     let wire = Wire::new(&a, &b);
-    let (region, window) = (window_region(&b), b.shared_window().unwrap());
+    let (region, window) = (window_region(&b), b.type1_window().unwrap());
     let bind =
         |region: &MemoryRegion, access| errno(wire.there.bind(1, &window, (region, ..), access));
     let write = AccessFlags::REMOTE_WRITE;

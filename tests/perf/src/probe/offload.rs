@@ -131,7 +131,7 @@ fn bind(here: &ProtectionDomain, there: &ProtectionDomain, count: u32) -> Result
     let window = here.memory_window().map_err(text)?;
     rate(count, 1e3, || {
         let (bind, lent) = window
-            .lend(&memory, .., AccessFlags::REMOTE_WRITE)
+            .bind_request(&memory, .., AccessFlags::REMOTE_WRITE)
             .map_err(text)?;
         let requests = [bind.unsignaled(), SendRequest::invalidate(lent.rkey)];
         qp.post_sends(&requests).map_err(text)?;
@@ -165,8 +165,7 @@ fn write(
         let of = |index: usize| memory.sge(2 * index * PIECE..(2 * index + 1) * PIECE);
         let list: Result<Vec<_>, _> = (0..pieces).rev().map(of).collect();
         let change = key.list(&list.map_err(text)?).map_err(text)?;
-        qp.post_send(&SendRequest::change_key(&change))
-            .map_err(text)?;
+        qp.post_send(&SendRequest::map_key(&change)).map_err(text)?;
         cq.wait(PATIENCE).map_err(text)?;
         key.sge(0, u32::try_from(GATHERED).map_err(text)?)
     } else {
