@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Config, DeviceList, DynamicEnd, MaskedAtomic, RemoteMemory, Result, SendRequest,
+    AccessFlags, Config, DctAddress, DeviceList, MaskedAtomic, RemoteMemory, Result, SendRequest,
     WcStatus,
 };
 
@@ -44,39 +44,39 @@ fn main() -> Result<()> {
         stores.push((target, memory));
     }
     // The data about each store that a real program would send to the workers.
-    let ends: Vec<(DynamicEnd, RemoteMemory)> = stores
+    let targets: Vec<(DctAddress, RemoteMemory)> = stores
         .iter()
-        .map(|(target, memory)| (target.end(), memory.remote()))
+        .map(|(target, memory)| (target.address(), memory.remote()))
         .collect();
 
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..WORKERS)
             .map(|n| {
-                let (list, ends, name) = (&list, &ends, &name);
+                let (list, targets, name) = (&list, &targets, &name);
                 scope.spawn(move || -> Result<()> {
                     let domain = list.open(&name("worker", n))?.protection_domain()?;
                     let cq = domain.context().completion_queue(64)?;
                     let initiator = domain.dynamic_initiator(&cq)?;
                     let memory = domain.register(64, AccessFlags::LOCAL_WRITE)?;
-                    let ways = ends.iter().map(|(end, _)| domain.address(end.gid));
+                    let ways = targets.iter().map(|(to, _)| domain.address(to.gid));
                     let ways = ways.collect::<Result<Vec<_>>>()?;
                     for round in 0..ROUNDS {
-                        for ((end, remote), way) in ends.iter().zip(&ways) {
+                        for ((to, remote), way) in targets.iter().zip(&ways) {
                             // Consecutive requests name three stores, and the initiator connects to
                             // one after the other.
                             let place = 64 + 8 * u64::from(n);
                             let text = round.to_be_bytes();
                             let write = SendRequest::write_inline(&text, remote.at(place));
-                            initiator.post_send(&write.unsignaled(), way, end)?;
+                            initiator.post_send(&write.unsignaled(), way, to)?;
                             let result = [memory.sge(0..8)?];
                             // Two counters in one word, updated by one atomic: requests above,
                             // bytes below. The boundary bit stops the carry out of the lower
                             // counter.
                             let both = MaskedAtomic::fetch_add(1 << 32 | 8, 1 << 31);
                             let add = SendRequest::masked(&result, remote.at(0), &both);
-                            initiator.post_send(&add, way, end)?;
+                            initiator.post_send(&add, way, to)?;
                         }
-                        for _ in ends {
+                        for _ in targets {
                             assert_eq!(cq.wait(PATIENCE)?.status, WcStatus::Success);
                         }
                     }

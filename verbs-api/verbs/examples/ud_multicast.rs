@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, DatagramEnd, DatagramQueuePair, DeviceList, GRH_LEN, Gid,
-    MemoryRegion, ProtectionDomain, Result, SendRequest,
+    AccessFlags, CompletionQueue, Config, DatagramQueuePair, DeviceList, GRH_LEN, Gid,
+    MemoryRegion, ProtectionDomain, Result, SendRequest, UdAddress,
 };
 
 const QKEY: u32 = 0x5eed;
@@ -59,15 +59,19 @@ fn main() -> Result<()> {
 
     let speaker = a.pd.datagram_queue_pair(&a.cq, QKEY)?;
     let address = a.pd.address(group)?;
-    let group_end = DatagramEnd::group(group, QKEY);
+    let group_address = UdAddress::group(group, QKEY);
     speaker.post_send(
         &SendRequest::send_inline(b"hello, all"),
         &address,
-        &group_end,
+        &group_address,
     )?;
 
     for member in [&a, &b, &c] {
-        println!("{:?} received {}", member.qp.end().gid, member.listen()?);
+        println!(
+            "{:?} received {}",
+            member.qp.address().gid,
+            member.listen()?
+        );
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use rocade_emulator::{Qp, SendFlags, Sge};
 
 use crate::completion::CompletionQueue;
 use crate::datagram::AddressHandle;
-use crate::dynamic::{DynamicEnd, DynamicInitiator, towards};
+use crate::dynamic::{DctAddress, DynamicInitiator, dct_destination};
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::request::SendRequest;
@@ -120,7 +120,7 @@ pub enum Task<'a> {
         /// The route to the target.
         address: &'a AddressHandle,
         /// The target.
-        to: &'a DynamicEnd,
+        to: &'a DctAddress,
     },
     /// Posts like [`DynamicInitiator::post_calc`].
     CalcTo {
@@ -133,7 +133,7 @@ pub enum Task<'a> {
         /// The route to the target.
         address: &'a AddressHandle,
         /// The target.
-        to: &'a DynamicEnd,
+        to: &'a DctAddress,
     },
     /// Posts like [`QueuePair::post_recv`].
     Recv(&'a QueuePair, u64, &'a [Sge]),
@@ -272,9 +272,9 @@ fn push_calc_to(
     qp: &Qp,
     request: &SendRequest<'_>,
     calc: Calc,
-    (address, to): (&AddressHandle, &DynamicEnd),
+    (address, to): (&AddressHandle, &DctAddress),
 ) -> Result<()> {
-    let to = towards(address, to, 0)?;
+    let to = dct_destination(address, to, 0)?;
     let (wr, data) = request.parts();
     Ok(qp.send_queue().push_calc(&wr, Some(to), calc, data)?)
 }
@@ -387,7 +387,7 @@ impl DynamicInitiator {
         request: &SendRequest<'_>,
         calc: Calc,
         address: &AddressHandle,
-        to: &DynamicEnd,
+        to: &DctAddress,
     ) -> Result<()> {
         let _tasks = lock_tasks();
         push_calc_to(self.raw(), request, calc, (address, to))

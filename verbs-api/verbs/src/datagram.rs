@@ -29,7 +29,7 @@ const PORT: u8 = 1;
 /// use std::time::Duration;
 ///
 /// use rocade_verbs::{
-///     AccessFlags, DatagramEnd, DeviceList, Config, GRH_LEN, SendRequest,
+///     AccessFlags, Config, DeviceList, GRH_LEN, SendRequest, UdAddress,
 /// };
 ///
 /// let list = DeviceList::new(Config::simulated(1))?;
@@ -40,12 +40,12 @@ const PORT: u8 = 1;
 /// // The receiver accepts messages that carry its Q_Key.
 /// let (sender, receiver) = (a.datagram_queue_pair(&a_cq, 7)?, b.datagram_queue_pair(&b_cq, 7)?);
 /// receiver.post_recv(1, &[memory.sge(..)?])?;
-/// let end: DatagramEnd = receiver.end();
-/// let address = a.address(end.gid)?;
-/// sender.post_send(&SendRequest::send_inline(b"hello"), &address, &end)?;
+/// let to: UdAddress = receiver.address();
+/// let address = a.address(to.gid)?;
+/// sender.post_send(&SendRequest::send_inline(b"hello"), &address, &to)?;
 ///
 /// let received = b_cq.wait(Duration::from_secs(5))?;
-/// assert_eq!(received.src_qp, sender.end().qp_num);
+/// assert_eq!(received.src_qp, sender.address().qp_num);
 /// let message = memory.to_vec(GRH_LEN, received.byte_len as usize - GRH_LEN)?;
 /// assert_eq!(message, b"hello");
 /// # Ok::<(), rocade_verbs::Error>(())
@@ -55,12 +55,12 @@ const PORT: u8 = 1;
 pub struct DatagramQueuePair {
     qp: Qp,
     id: ObjectId,
-    end: DatagramEnd,
+    address: UdAddress,
 }
 
 /// The address of a UD queue pair or multicast group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DatagramEnd {
+pub struct UdAddress {
     /// The GID of the port, or of the multicast group. On RoCE it is an IP address.
     pub gid: Gid,
     /// The queue pair number, or [`Qpn::MULTICAST`] for a multicast group.
@@ -69,7 +69,7 @@ pub struct DatagramEnd {
     pub qkey: u32,
 }
 
-impl DatagramEnd {
+impl UdAddress {
     /// Returns the address of all queue pairs that are attached to a multicast group and have this
     /// Q_Key.
     #[must_use]
@@ -181,12 +181,12 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     //= GRH-05
-    pub fn sender_of(
+    pub fn address_of_sender(
         &self,
         received: &Completion,
         (memory, offset): (&MemoryRegion, usize),
         qkey: u32,
-    ) -> Result<(AddressHandle, DatagramEnd)> {
+    ) -> Result<(AddressHandle, UdAddress)> {
         if !received.has_grh {
             return Err(VerbsError::InvalidArgument(
                 "the completion is not one of a received datagram",
@@ -201,13 +201,13 @@ impl ProtectionDomain {
         let back = back.ok_or(VerbsError::InvalidArgument(
             "the message was not sent to an address of this device",
         ))?;
-        let end = DatagramEnd {
+        let address = UdAddress {
             gid: back.dgid,
             qp_num: received.src_qp,
             qkey,
         };
         let raw = self.raw().create_ah(&back)?;
-        Ok((AddressHandle { raw }, end))
+        Ok((AddressHandle { raw }, address))
     }
 }
 
@@ -305,12 +305,12 @@ impl<'a> DatagramQueuePairBuilder<'a> {
         modify(QpState::Init, init)?;
         modify(QpState::Rtr, QpAttrMask::empty())?;
         modify(QpState::Rts, QpAttrMask::SQ_PSN)?;
-        let end = DatagramEnd {
+        let address = UdAddress {
             gid,
             qp_num: qp.qp_num(),
             qkey: self.qkey,
         };
-        Ok(DatagramQueuePair { qp, id, end })
+        Ok(DatagramQueuePair { qp, id, address })
     }
 }
 
@@ -323,8 +323,8 @@ impl DatagramQueuePair {
 
     /// Returns the address that peers need to send to this queue pair.
     #[must_use]
-    pub const fn end(&self) -> DatagramEnd {
-        self.end
+    pub const fn address(&self) -> UdAddress {
+        self.address
     }
 
     /// Returns the state: RTS, SQE after a send request has failed, or ERR.
@@ -353,7 +353,7 @@ impl DatagramQueuePair {
             ..QpAttr::default()
         };
         self.qp.modify(&attr, QpAttrMask::QKEY)?;
-        self.end.qkey = qkey;
+        self.address.qkey = qkey;
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl DatagramQueuePair {
         &self,
         request: &SendRequest<'_>,
         address: &AddressHandle,
-        to: &DatagramEnd,
+        to: &UdAddress,
     ) -> Result<()> {
         if address.gid() != to.gid {
             return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
@@ -441,6 +441,6 @@ impl DatagramQueuePair {
     /// completion queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {
-        completion.qp_num == self.end.qp_num
+        completion.qp_num == self.address.qp_num
     }
 }

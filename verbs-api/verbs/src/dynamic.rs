@@ -20,7 +20,7 @@ const PORT: u8 = 1;
 
 /// The address of a DC target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DynamicEnd {
+pub struct DctAddress {
     /// The GID of the port. On RoCE it is an IP address.
     pub gid: Gid,
     /// The number of the target.
@@ -39,7 +39,7 @@ pub struct DynamicEnd {
 pub struct DynamicTarget {
     qp: Qp,
     id: ObjectId,
-    end: DynamicEnd,
+    address: DctAddress,
 }
 
 /// A DC initiator (DCI). It sends reliably, and each request names its target.
@@ -63,8 +63,8 @@ pub struct DynamicTarget {
 /// let target = b.dynamic_target(&b_cq, &receives, AccessFlags::empty(), 0x1234)?;
 ///
 /// let initiator = a.dynamic_initiator(&a_cq)?;
-/// let address = a.address(target.end().gid)?;
-/// initiator.post_send(&SendRequest::send_inline(b"hello"), &address, &target.end())?;
+/// let address = a.address(target.address().gid)?;
+/// initiator.post_send(&SendRequest::send_inline(b"hello"), &address, &target.address())?;
 ///
 /// let received = b_cq.wait(Duration::from_secs(5))?;
 /// assert_eq!(received.src_qp, initiator.number());
@@ -137,12 +137,12 @@ impl DynamicTarget {
         })?;
         let attr = attr(entry.index, access, mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr])?;
-        let end = DynamicEnd {
+        let address = DctAddress {
             gid: entry.gid,
             number: qp.qp_num(),
             key,
         };
-        Ok(Self { qp, id, end })
+        Ok(Self { qp, id, address })
     }
 
     /// Returns its identifier in [events](crate::Context::poll_event).
@@ -153,8 +153,8 @@ impl DynamicTarget {
 
     /// Returns the address that initiators need.
     #[must_use]
-    pub const fn end(&self) -> DynamicEnd {
-        self.end
+    pub const fn address(&self) -> DctAddress {
+        self.address
     }
 
     /// Returns the number of packets with a wrong key since the target was created.
@@ -200,13 +200,13 @@ impl DynamicTarget {
 /// # let memory = b.register(64, AccessFlags::LOCAL_WRITE)?;
 /// # receives.post_recv(1, &[memory.sge(..)?])?;
 /// # let target = b.dynamic_target(&b_cq, &receives, AccessFlags::empty(), 0x1234)?;
-/// # let address = a.address(target.end().gid)?;
+/// # let address = a.address(target.address().gid)?;
 /// // An initiator whose requests wait, and one that releases them.
 /// let (held, master) = (CrossChannel { managed_send: true, ..Default::default() },
 ///     CrossChannel { is_master: true, ..Default::default() });
 /// let held = a.dynamic_initiator_builder(&a_cq).cross_channel(held).build()?;
 /// let master = a.dynamic_initiator_builder(&a_cq).cross_channel(master).build()?;
-/// held.post_send(&SendRequest::send_inline(b"now"), &address, &target.end())?;
+/// held.post_send(&SendRequest::send_inline(b"now"), &address, &target.address())?;
 /// assert!(a_cq.poll().is_none());
 /// master.post_enable(&held, ManagedQueue::Send, 1, TaskGroup::Last)?;
 /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 3);
@@ -296,9 +296,9 @@ impl<'a> DynamicInitiatorBuilder<'a> {
 
 /// Converts an address handle and a target to the emulator's form, and checks that their GIDs
 /// agree.
-pub(crate) fn towards<'a>(
+pub(crate) fn dct_destination<'a>(
     address: &'a AddressHandle,
-    to: &DynamicEnd,
+    to: &DctAddress,
     stream: u16,
 ) -> Result<ToDct<'a>> {
     if address.gid() != to.gid {
@@ -348,7 +348,7 @@ impl DynamicInitiator {
         &self,
         request: &SendRequest<'_>,
         address: &AddressHandle,
-        to: &DynamicEnd,
+        to: &DctAddress,
     ) -> Result<()> {
         self.post_send_on(0, request, address, to)
     }
@@ -364,9 +364,9 @@ impl DynamicInitiator {
         stream: u16,
         request: &SendRequest<'_>,
         address: &AddressHandle,
-        to: &DynamicEnd,
+        to: &DctAddress,
     ) -> Result<()> {
-        let to = towards(address, to, stream)?;
+        let to = dct_destination(address, to, stream)?;
         let mut queue = self.qp.send_queue();
         match (request.parts(), request.operands()) {
             ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone())?,

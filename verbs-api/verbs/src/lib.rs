@@ -96,14 +96,13 @@ pub use self::cross_channel::{
     Calc, CalcOp, CrossChannel, CrossQueuePair, ManagedQueue, Task, TaskGroup, post_tasks,
 };
 pub use self::datagram::{
-    AddressHandle, AddressOptions, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder,
-    GRH_LEN,
+    AddressHandle, AddressOptions, DatagramQueuePair, DatagramQueuePairBuilder, GRH_LEN, UdAddress,
 };
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::device_memory::{DeviceMemory, DeviceRegion, NullRegion};
 pub use self::domain::ThreadDomain;
 pub use self::dynamic::{
-    DciStreams, DynamicEnd, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
+    DciStreams, DctAddress, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};

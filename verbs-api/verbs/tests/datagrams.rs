@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, AddressOptions, CompletionQueue, Config, DatagramEnd, DatagramQueuePair,
-    DeviceList, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
+    AccessFlags, AddressOptions, CompletionQueue, Config, DatagramQueuePair, DeviceList, Error,
+    GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest, UdAddress,
 };
 
 use common::errno;
@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    fn send(&self, text: &[u8], to: &DatagramEnd) {
+    fn send(&self, text: &[u8], to: &UdAddress) {
         let address = self.pd.address(to.gid).unwrap();
         let request = SendRequest::send_inline(text);
         self.qp.post_send(&request, &address, to).unwrap();
@@ -63,20 +63,22 @@ fn a_message_is_answered() {
     let (a, b) = nodes();
     a.post_recv();
     b.post_recv();
-    a.send(b"who is there?", &b.qp.end());
+    a.send(b"who is there?", &b.qp.address());
     let received = b.receives.wait(MINUTE).unwrap();
-    let (address, end) = b.pd.sender_of(&received, (&b.memory, 1000), 7).unwrap();
-    assert_eq!((address.gid(), end), (a.qp.end().gid, a.qp.end()));
+    let (address, to) =
+        b.pd.address_of_sender(&received, (&b.memory, 1000), 7)
+            .unwrap();
+    assert_eq!((address.gid(), to), (a.qp.address().gid, a.qp.address()));
     let answer = SendRequest::send_inline(b"me");
-    b.qp.post_send(&answer, &address, &end).unwrap();
+    b.qp.post_send(&answer, &address, &to).unwrap();
     let sent = b.sends.wait(MINUTE).unwrap();
     let heard = a.receives.wait(MINUTE).unwrap();
-    assert_eq!(heard.src_qp, b.qp.end().qp_num);
+    assert_eq!(heard.src_qp, b.qp.address().qp_num);
     assert_eq!(a.memory.to_vec(1000 + GRH_LEN, 2).unwrap(), b"me");
 
     // Rejects a send completion, an offset without a header, another device's message and a range
     // beyond the end.
-    let find = |by: &Node, of, at| by.pd.sender_of(of, (&b.memory, at), 7);
+    let find = |by: &Node, of, at| by.pd.address_of_sender(of, (&b.memory, at), 7);
     assert_eq!(errno(find(&b, &sent, 1000)), libc::EINVAL);
     assert_eq!(errno(find(&b, &received, 0)), libc::EPROTONOSUPPORT);
     assert_eq!(errno(find(&a, &received, 1000)), libc::EINVAL);
@@ -95,14 +97,16 @@ fn messages_travel_as_they_are_told() {
         hop_limit: 9,
         flow_label: 0,
     };
-    let to = b.qp.end();
+    let to = b.qp.address();
     let address = a.pd.address_with(to.gid, &told).unwrap();
     assert_eq!(address.options(), told);
     b.post_recv();
     let request = SendRequest::send_inline(b"?");
     a.qp.post_send(&request, &address, &to).unwrap();
     let received = b.receives.wait(MINUTE).unwrap();
-    let (back, _) = b.pd.sender_of(&received, (&b.memory, 1000), 7).unwrap();
+    let (back, _) =
+        b.pd.address_of_sender(&received, (&b.memory, 1000), 7)
+            .unwrap();
     assert_eq!(back.options().traffic_class, 0x48);
     let nowhere = AddressOptions {
         gid_index: Some(200),
@@ -115,12 +119,12 @@ fn messages_travel_as_they_are_told() {
 #[test]
 fn a_queue_pair_changes_its_key() {
     let (a, mut b) = nodes();
-    let before = b.qp.end();
+    let before = b.qp.address();
     b.qp.set_qkey(8).unwrap();
-    assert_eq!(b.qp.end(), DatagramEnd { qkey: 8, ..before });
+    assert_eq!(b.qp.address(), UdAddress { qkey: 8, ..before });
     b.post_recv();
     a.send(b"the old key", &before);
-    a.send(b"new", &b.qp.end());
+    a.send(b"new", &b.qp.address());
     let received = b.receives.wait(MINUTE).unwrap();
     assert_eq!(received.byte_len as usize, GRH_LEN + 3);
     assert_eq!(b.pd.context().port().unwrap().qkey_viol_cntr, 1);
@@ -142,7 +146,7 @@ fn datagrams_take_shared_receives() {
     assert_eq!(errno(both[0].post_recv(1, &sges)), libc::EINVAL);
     for (n, qp) in (5..).zip(&both) {
         receives.post_recv(n, &sges).unwrap();
-        a.send(b"for one of them", &qp.end());
+        a.send(b"for one of them", &qp.address());
         let received = b.receives.wait(MINUTE).unwrap();
         assert_eq!((received.wr_id, qp.owns(&received)), (n, true));
     }

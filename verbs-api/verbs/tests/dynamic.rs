@@ -64,7 +64,7 @@ impl Pair {
         let sends = a.context().completion_queue(16).unwrap();
         sends.allow_waits();
         Self {
-            way: a.address(target.end().gid).unwrap(),
+            way: a.address(target.address().gid).unwrap(),
             memory: a.register(4096, AccessFlags::LOCAL_WRITE).unwrap(),
             a,
             b,
@@ -83,7 +83,7 @@ impl Pair {
 
     fn send(&self, from: &DynamicInitiator, text: &[u8]) {
         let request = SendRequest::send_inline(text);
-        from.post_send(&request, &self.way, &self.target.end())
+        from.post_send(&request, &self.way, &self.target.address())
             .unwrap();
     }
 
@@ -158,7 +158,7 @@ fn initiators_in_lists_of_tasks() {
         [pair.memory.sge(0..24).unwrap()],
         [pair.memory.sge(64..128).unwrap()],
     );
-    let (address, to) = (&pair.way, &pair.target.end());
+    let (address, to) = (&pair.way, &pair.target.address());
     let release = |of, which| Task::Enable {
         master: &master,
         of,
@@ -210,7 +210,7 @@ fn initiators_in_lists_of_tasks() {
 fn an_initiator_computes() {
     let pair = Pair::new();
     let master = pair.initiator(&pair.sends, MASTER);
-    let (address, to) = (&pair.way, &pair.target.end());
+    let (address, to) = (&pair.way, &pair.target.address());
     for (at, number) in [(1024, 6_u64), (1032, 3), (1040, 8)] {
         pair.there.write(at, &number.to_be_bytes()).unwrap();
     }
@@ -300,7 +300,7 @@ fn a_stream_fails_alone_and_comes_back() {
     };
     let builder = pair.a.dynamic_initiator_builder(&pair.sends);
     let initiator = builder.streams(streams).build().unwrap();
-    let (address, to) = (&pair.way, &pair.target.end());
+    let (address, to) = (&pair.way, &pair.target.address());
     let closed = RemoteMemory {
         rkey: Rkey::new(1),
         ..pair.there.remote()
@@ -344,8 +344,8 @@ fn parts_end_in_any_order() {
     let master = master.build().unwrap();
     let held = a.dynamic_initiator_builder(&sends).cross_channel(MANAGED);
     let held = held.build().unwrap();
-    let (end, text) = (target.end(), SendRequest::send_inline(b"never"));
-    held.post_send(&text, &way, &end).unwrap();
+    let (to, text) = (target.address(), SendRequest::send_inline(b"never"));
+    held.post_send(&text, &way, &to).unwrap();
     master.post_wait(1, &sends, 1, TaskGroup::Last).unwrap();
     master
         .post_enable(&held, ManagedQueue::Send, 0, TaskGroup::Last)

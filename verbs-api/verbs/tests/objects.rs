@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, ConnectOptions, DatagramEnd, DeviceList, Error,
-    MemoryRegion, MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, WcOpcode,
-    WcStatus,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, DeviceList, Error, MemoryRegion,
+    MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, UdAddress, WcOpcode, WcStatus,
 };
 
 /// A time limit that is long enough for any machine.
@@ -177,10 +176,10 @@ fn a_port_counts_wrong_keys() {
     );
     let from = a.datagram_queue_pair(&a_cq, 7).unwrap();
     let to = b.datagram_queue_pair(&b_cq, 7).unwrap();
-    let address = a.address(to.end().gid).unwrap();
-    let wrong = DatagramEnd {
+    let address = a.address(to.address().gid).unwrap();
+    let wrong = UdAddress {
         qkey: 8,
-        ..to.end()
+        ..to.address()
     };
     let port = || b.context().port().unwrap();
     assert_eq!((port().qkey_viol_cntr, port().bad_pkey_cntr), (0, 0));

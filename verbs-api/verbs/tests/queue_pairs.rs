@@ -158,7 +158,7 @@ fn a_stopped_queue_pair_flushes() {
     let (a_qp, _b_qp) = connect(a.queue_pair(), b.queue_pair());
     let room = [a.memory.sge(..64).unwrap()];
     a_qp.post_recv(1, &room).unwrap();
-    a_qp.stop().unwrap();
+    a_qp.set_error().unwrap();
     assert_eq!(a_qp.state(), QpState::Err);
     assert_eq!(a.status(), WcStatus::WrFlushErr);
     a_qp.post_recv(2, &room).unwrap();
@@ -169,7 +169,7 @@ fn a_stopped_queue_pair_flushes() {
     for refused in [a_qp.pause(), a_qp.resume(), a_qp.set_access(RIGHTS)] {
         assert_eq!(errno(refused), libc::EINVAL);
     }
-    a_qp.stop().unwrap();
+    a_qp.set_error().unwrap();
 }
 
 //= ERN-02 type=test

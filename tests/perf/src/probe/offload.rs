@@ -217,16 +217,16 @@ fn dynamic(
     let make = |_| there.dynamic_target(&other, &receives, AccessFlags::REMOTE_WRITE, KEY);
     let targets: Result<Vec<_>, _> = (0..targets).map(make).collect();
     let targets = targets.map_err(text)?;
-    let ends: Vec<_> = targets.iter().map(|target| target.end()).collect();
+    let addresses: Vec<_> = targets.iter().map(|target| target.address()).collect();
     let initiator = here.dynamic_initiator(&cq).map_err(text)?;
-    let way = ends.first().ok_or("no target")?.gid;
+    let way = addresses.first().ok_or("no target")?.gid;
     let way = here.address(way).map_err(text)?;
     let payload = [0x5a; 64];
     let request = SendRequest::write_inline(&payload, memory.remote());
-    let mut next = ends.iter().cycle();
+    let mut next = addresses.iter().cycle();
     let per_second = windowed(&cq, count, |_| {
-        let end = next.next().ok_or("no target")?;
-        initiator.post_send(&request, &way, end).map_err(text)
+        let to = next.next().ok_or("no target")?;
+        initiator.post_send(&request, &way, to).map_err(text)
     })?;
     Ok(per_second / 1e6)
 }
