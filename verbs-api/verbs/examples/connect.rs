@@ -37,7 +37,7 @@ fn serve(list: &DeviceList) -> Result<()> {
     let connection = request.accept(qp, &PeerOptions::default(), PATIENCE)?;
     let len = cq.wait(PATIENCE)?.byte_len as usize;
     connection.post_send(&SendRequest::send(&[memory.sge(..len)?]))?;
-    connection.wait_end(PATIENCE)
+    connection.wait_disconnect(PATIENCE)
 }
 
 fn ask(list: &DeviceList, server: IpAddr, text: &str) -> Result<()> {

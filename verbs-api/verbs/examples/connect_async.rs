@@ -22,8 +22,8 @@ async fn serve(listener: Listener) -> Result<()> {
         let pd = request.context()?.protection_domain()?;
         let cq = pd.context().completion_queue(8)?;
         let qp = pd.queue_pair(&cq).build()?;
-        let connection = request.accepted(qp, &PeerOptions::default()).await?;
-        connection.ended().await?;
+        let connection = request.accept_async(qp, &PeerOptions::default()).await?;
+        connection.disconnect_event().await?;
     }
     Ok(())
 }
@@ -34,10 +34,10 @@ async fn ask(list: DeviceList, listener: std::net::SocketAddr, number: u8) -> Re
     let cq = pd.context().completion_queue(8)?;
     let qp = pd.queue_pair(&cq).build()?;
     let connection = route
-        .connected(qp, &PeerOptions::with_data([number]))
+        .connect_async(qp, &PeerOptions::with_data([number]))
         .await?;
     println!("client {number}: connected to {}", connection.peer_addr()?);
-    connection.disconnected().await
+    connection.disconnect_async().await
 }
 
 /// A waker that unparks a thread, which is all that this executor needs.

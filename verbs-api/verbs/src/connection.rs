@@ -216,7 +216,7 @@ impl PeerOptions {
 ///     qp.post_recv(1, &[memory.sge(..)?])?;
 ///     let connection = request.accept(qp, &PeerOptions::default(), LONG)?;
 ///     assert_eq!(cq.wait(LONG)?.byte_len, 5);
-///     connection.wait_end(LONG)
+///     connection.wait_disconnect(LONG)
 /// });
 ///
 /// let route = Route::to(&list, address)?;
@@ -290,9 +290,9 @@ impl Route {
         options: &PeerOptions,
         timeout: Duration,
     ) -> Result<Connection> {
-        let asked = self.ask(qp, options)?;
-        let answer = asked.id.wait(timeout, answer_of)?;
-        asked.finish(answer)
+        let pending = self.send_request(qp, options)?;
+        let answer = pending.id.wait(timeout, answer_of)?;
+        pending.finish(answer)
     }
 
     /// Connects like [`connect`](Self::connect), as a future. Dropping the future cancels the
@@ -300,20 +300,24 @@ impl Route {
     ///
     /// # Errors
     /// As [`connect`](Self::connect), except [`Error::TimedOut`].
-    pub async fn connected(
+    pub async fn connect_async(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
     ) -> Result<Connection> {
-        let asked = self.ask(qp, options)?;
-        let answer = poll_fn(|cx| asked.id.poll(cx, answer_of)).await?;
-        asked.finish(answer)
+        let pending = self.send_request(qp, options)?;
+        let answer = poll_fn(|cx| pending.id.poll(cx, answer_of)).await?;
+        pending.finish(answer)
     }
 
-    fn ask(self, qp: UnconnectedQueuePair, options: &PeerOptions) -> Result<Asked> {
+    fn send_request(
+        self,
+        qp: UnconnectedQueuePair,
+        options: &PeerOptions,
+    ) -> Result<PendingConnect> {
         check_device(&self.id, &qp)?;
         self.id.id.connect(&options.param(&qp))?;
-        Ok(Asked {
+        Ok(PendingConnect {
             id: self.id,
             qp,
             depths: (options.responder_resources, options.initiator_depth),
@@ -330,13 +334,13 @@ fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
 }
 
 /// A connection request that was sent.
-struct Asked {
+struct PendingConnect {
     id: Id,
     qp: UnconnectedQueuePair,
     depths: (u8, u8),
 }
 
-impl Asked {
+impl PendingConnect {
     //= EVT-06
     fn finish(self, private_data: Vec<u8>) -> Result<Connection> {
         let qp = self.id.prepare(self.qp, self.depths)?;
@@ -509,7 +513,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`accept`](Self::accept), except [`Error::TimedOut`].
-    pub async fn accepted(
+    pub async fn accept_async(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
@@ -600,17 +604,17 @@ impl Connection {
     /// # Errors
     /// [`Error::TimedOut`] if the connection still exists after `timeout`.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
-    pub fn wait_end(&self, timeout: Duration) -> Result<()> {
-        self.id.wait(timeout, is_end)?;
+    pub fn wait_disconnect(&self, timeout: Duration) -> Result<()> {
+        self.id.wait(timeout, is_disconnect)?;
         self.end()
     }
 
-    /// Waits like [`wait_end`](Self::wait_end), as a future.
+    /// Waits like [`wait_disconnect`](Self::wait_disconnect), as a future.
     ///
     /// # Errors
     /// None in practice.
-    pub async fn ended(&self) -> Result<()> {
-        poll_fn(|cx| self.id.poll(cx, is_end)).await?;
+    pub async fn disconnect_event(&self) -> Result<()> {
+        poll_fn(|cx| self.id.poll(cx, is_disconnect)).await?;
         self.end()
     }
 
@@ -622,7 +626,7 @@ impl Connection {
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(self, timeout: Duration) -> Result<()> {
         self.end()?;
-        self.id.wait(timeout, is_end)
+        self.id.wait(timeout, is_disconnect)
     }
 
     /// Disconnects like [`disconnect`](Self::disconnect), as a future. The only time limit is that
@@ -630,9 +634,9 @@ impl Connection {
     ///
     /// # Errors
     /// None in practice.
-    pub async fn disconnected(self) -> Result<()> {
+    pub async fn disconnect_async(self) -> Result<()> {
         self.end()?;
-        poll_fn(|cx| self.id.poll(cx, is_end)).await
+        poll_fn(|cx| self.id.poll(cx, is_disconnect)).await
     }
 
     /// Moves the queue pair to ERR, and sends a disconnect request or reply to the peer.
@@ -647,7 +651,7 @@ impl Connection {
     clippy::unnecessary_wraps,
     reason = "same signature as the other event handlers"
 )]
-fn is_end(event: CmEvent) -> Result<Option<()>> {
+fn is_disconnect(event: CmEvent) -> Result<Option<()>> {
     let ends = [
         CmEventKind::Disconnected,
         CmEventKind::Rejected,
@@ -656,7 +660,7 @@ fn is_end(event: CmEvent) -> Result<Option<()>> {
     Ok(ends.contains(&event.kind).then_some(()))
 }
 
-/// The descriptor is readable while an event is pending. [`wait_end`](Connection::wait_end) then
+/// The descriptor is readable while an event is pending. [`wait_disconnect`](Connection::wait_disconnect) then
 /// finds out whether the connection has ended.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {

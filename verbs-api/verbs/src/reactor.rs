@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 
-use crate::sys::{self, Bell};
+use crate::sys::{self, WakeFd};
 
 /// The tasks that wait for descriptors, and the thread's wake-up.
 #[derive(Debug)]
 struct Reactor {
     waiting: Mutex<Vec<(RawFd, Waker)>>,
     /// Wakes the thread when a task was added.
-    bell: Bell,
+    wake_fd: WakeFd,
 }
 
 /// The reactor of this process, with the process ID. A forked child has to start its own, because
@@ -36,7 +36,7 @@ pub(crate) fn wake_when_readable(fd: BorrowedFd<'_>, waker: &Waker) -> io::Resul
     if !waiting.iter().any(is_known) {
         waiting.push((fd, waker.clone()));
         drop(waiting);
-        reactor.bell.ring();
+        reactor.wake_fd.wake();
     }
     Ok(())
 }
@@ -51,7 +51,7 @@ fn get() -> io::Result<Arc<Reactor>> {
     }
     let reactor = Arc::new(Reactor {
         waiting: Mutex::default(),
-        bell: Bell::new()?,
+        wake_fd: WakeFd::new()?,
     });
     let own = Arc::clone(&reactor);
     thread::Builder::new()
@@ -65,8 +65,8 @@ impl Reactor {
     fn run(&self) {
         loop {
             let fds: Vec<RawFd> = lock(&self.waiting).iter().map(|(fd, _)| *fd).collect();
-            let ready = sys::wait_any(self.bell.as_fd(), &fds);
-            self.bell.silence();
+            let ready = sys::wait_any(self.wake_fd.as_fd(), &fds);
+            self.wake_fd.clear();
             let woken: Vec<_> = lock(&self.waiting)
                 .extract_if(.., |(fd, _)| ready.contains(fd))
                 .collect();

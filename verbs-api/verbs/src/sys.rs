@@ -44,9 +44,9 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
 
 /// An eventfd that wakes a thread from [`wait_any`].
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct WakeFd(OwnedFd);
 
-impl Bell {
+impl WakeFd {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -57,30 +57,30 @@ impl Bell {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // The call fails only if the counter is at its maximum, and then the descriptor is readable
         // anyway.
         // SAFETY: the call takes no pointer.
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 
-    pub(crate) fn silence(&self) {
+    pub(crate) fn clear(&self) {
         let mut count = 0;
         // SAFETY: `count` has room for the counter.
         unsafe { libc::eventfd_read(self.0.as_raw_fd(), &raw mut count) };
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Waits until `bell` is readable or one of `fds` is readable or invalid. Returns those of `fds`
+/// Waits until `wake_fd` is readable or one of `fds` is readable or invalid. Returns those of `fds`
 /// that are. They need not be open.
-pub(crate) fn wait_any(bell: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
-    let all = [bell.as_raw_fd()].into_iter().chain(fds.iter().copied());
+pub(crate) fn wait_any(wake_fd: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
+    let all = [wake_fd.as_raw_fd()].into_iter().chain(fds.iter().copied());
     let mut polls: Vec<_> = all
         .map(|fd| libc::pollfd {
             fd,

@@ -93,9 +93,12 @@ fn a_connection_is_made_used_and_ended() {
     talk((&passive, &b), &a, b"and back");
     // A receive without a message is flushed.
     passive.post_recv(10, &[b.memory.sge(..).unwrap()]).unwrap();
-    assert!(matches!(passive.wait_end(SHORT), Err(Error::TimedOut)));
+    assert!(matches!(
+        passive.wait_disconnect(SHORT),
+        Err(Error::TimedOut)
+    ));
     let ends = thread::spawn(move || active.disconnect(LONG));
-    passive.wait_end(LONG).unwrap();
+    passive.wait_disconnect(LONG).unwrap();
     ends.join().unwrap().unwrap();
     assert_eq!(passive.state(), QpState::Err);
     let flushed = b.cq.poll().unwrap();
@@ -138,7 +141,7 @@ fn who_is_dropped_says_so() {
     let (_b, qp) = side(&request.context().unwrap());
     let passive = request.accept(qp, &PeerOptions::default(), LONG).unwrap();
     drop(asks.join().unwrap().unwrap());
-    passive.wait_end(LONG).unwrap();
+    passive.wait_disconnect(LONG).unwrap();
     // Dropping a listener closes its port.
     drop(listener);
     let (_side, asks) = ask();
@@ -236,7 +239,7 @@ fn futures_need_no_runtime() {
             let request = listener.request().await.unwrap();
             assert_eq!(request.private_data()[0], round);
             let (side, qp) = side(&request.context().unwrap());
-            let connection = request.accepted(qp, &PeerOptions::default()).await;
+            let connection = request.accept_async(qp, &PeerOptions::default()).await;
             connections.push((connection.unwrap(), side));
         }
         connections
@@ -247,7 +250,7 @@ fn futures_need_no_runtime() {
             let route = Route::to(&list, address).unwrap();
             let (side, qp) = side(&route.context().unwrap());
             let options = PeerOptions::with_data([round]);
-            connections.push((route.connected(qp, &options).await.unwrap(), side));
+            connections.push((route.connect_async(qp, &options).await.unwrap(), side));
         }
         connections
     };
@@ -259,7 +262,7 @@ fn futures_need_no_runtime() {
     // All connections end. The side that disconnects first alternates.
     for (round, ((a, _), (b, _))) in active.into_iter().zip(passive).enumerate() {
         let (ends, waits) = if round % 2 == 0 { (a, b) } else { (b, a) };
-        let (ended, waited) = block_on(both(ends.disconnected(), waits.ended()));
+        let (ended, waited) = block_on(both(ends.disconnect_async(), waits.disconnect_event()));
         ended.unwrap();
         waited.unwrap();
         assert_eq!(waits.state(), QpState::Err);
@@ -269,7 +272,7 @@ fn futures_need_no_runtime() {
     let asks = async {
         let route = Route::to(&list, address).unwrap();
         let (_side, qp) = side(&route.context().unwrap());
-        route.connected(qp, &PeerOptions::default()).await
+        route.connect_async(qp, &PeerOptions::default()).await
     };
     let ((), outcome) = block_on(both(refuses, asks));
     assert!(matches!(outcome, Err(Error::Rejected { .. })));
@@ -285,7 +288,7 @@ fn a_future_may_be_dropped() {
     let (_side, qp) = side(&route.context().unwrap());
     {
         let options = PeerOptions::default();
-        let mut asks = pin!(route.connected(qp, &options));
+        let mut asks = pin!(route.connect_async(qp, &options));
         let mut cx = TaskContext::from_waker(Waker::noop());
         assert!(asks.as_mut().poll(&mut cx).is_pending());
     }

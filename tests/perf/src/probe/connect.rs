@@ -68,7 +68,9 @@ pub(crate) fn accept_rdma() -> Result<(), Failure> {
         let request = listener.wait(LIMIT).map_err(text)?;
         let options = PeerOptions::default();
         let connection = request.accept(end.queue_pair()?, &options, LIMIT);
-        connection.and_then(|it| it.wait_end(LIMIT)).map_err(text)?;
+        connection
+            .and_then(|it| it.wait_disconnect(LIMIT))
+            .map_err(text)?;
     }
 }
 
