@@ -114,8 +114,8 @@ impl SharedReceiveQueue {
         Ok(self.srq.modify(Some(depth), None)?)
     }
 
-    /// Arms the SRQ limit. [`limit_reached`](Self::limit_reached) turns true when a message leaves fewer than
-    /// `receives` receives in the queue. The context then also reports the event
+    /// Arms the SRQ limit. [`limit_reached`](Self::limit_reached) turns true when a message leaves
+    /// fewer than `receives` receives in the queue. The context then also reports the event
     /// [`SrqLimitReached`](crate::AsyncEventKind::SrqLimitReached). 0 disarms the limit.
     ///
     /// # Errors

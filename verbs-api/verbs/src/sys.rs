@@ -77,8 +77,8 @@ impl AsFd for WakeFd {
     }
 }
 
-/// Waits until `wake_fd` is readable or one of `fds` is readable or invalid. Returns those of `fds`
-/// that are. They need not be open.
+/// Waits until `wake_fd` is readable or one of `fds` is readable or invalid. Returns those of
+/// `fds` that are. They need not be open.
 pub(crate) fn wait_any(wake_fd: BorrowedFd<'_>, fds: &[RawFd]) -> Vec<RawFd> {
     let all = [wake_fd.as_raw_fd()].into_iter().chain(fds.iter().copied());
     let mut polls: Vec<_> = all
