@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    dependencies, layers, rules,
+    dependencies, layers, prose, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -39,6 +39,7 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())
         + layers_are_kept(workspace.root())
+        + prose_is_plain(workspace.root())
         + rules::run(workspace.root(), false, false)
 }
 
@@ -69,6 +70,11 @@ fn dependencies_are_used(root: &Path) -> Tally {
 fn layers_are_kept(root: &Path) -> Tally {
     let circles = layers::circles(root);
     all_clear(circles, "(docs/ARCHITECTURE.md)")
+}
+
+/// Comments and documents keep the rules of CONTRIBUTING.md for words.
+fn prose_is_plain(root: &Path) -> Tally {
+    all_clear(prose::violations(root), "(CONTRIBUTING.md)")
 }
 
 fn all_clear(found: io::Result<Vec<String>>, what: &str) -> Tally {

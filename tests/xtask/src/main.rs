@@ -16,6 +16,7 @@ mod loom;
 mod mutants;
 mod packages;
 mod programs;
+mod prose;
 mod pypi;
 mod rules;
 mod sanitize;
