@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    dependencies, layers, prose, rules,
+    book, dependencies, layers, prose, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -40,6 +40,7 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
         + dependencies_are_used(workspace.root())
         + layers_are_kept(workspace.root())
         + prose_is_plain(workspace.root())
+        + links_lead_somewhere(workspace.root())
         + rules::run(workspace.root(), false, false)
 }
 
@@ -75,6 +76,11 @@ fn layers_are_kept(root: &Path) -> Tally {
 /// Comments and documents keep the rules of CONTRIBUTING.md for words.
 fn prose_is_plain(root: &Path) -> Tally {
     all_clear(prose::violations(root), "(CONTRIBUTING.md)")
+}
+
+/// Every link of a document has a target, and every page is in the book.
+fn links_lead_somewhere(root: &Path) -> Tally {
+    all_clear(book::dead_links(root), "is a dead link")
 }
 
 fn all_clear(found: io::Result<Vec<String>>, what: &str) -> Tally {

@@ -2,12 +2,14 @@
 //!
 //! * `test` installs what the tests need where it may, lints, builds the workspace and runs every test;
 //! * `lint`, `fuzz`, `loom` and `install` are parts of `test` that can be run by themselves;
+//! * `book` builds the documents;
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`; the exit status is 0 where nothing failed.
 //! With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
 
 mod bench;
+mod book;
 mod dependencies;
 mod fuzz;
 mod layers;
@@ -52,6 +54,8 @@ enum Task {
         #[arg(long)]
         prune: bool,
     },
+    /// Build the documents as a book, into `target/book`, with mdBook.
+    Book,
     /// Run fuzz targets (all, or those named), each for a while.
     Fuzz {
         /// Seconds per target.
@@ -127,6 +131,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         } => mutants::run(workspace, seed, count, &packages),
         Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
+        Task::Book => book::build(workspace),
         Task::Install => packages::install(true) + pypi::install(workspace, true),
     }
 }

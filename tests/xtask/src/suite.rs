@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    fuzz, lint, loom, packages, programs, pypi,
+    book, fuzz, lint, loom, packages, programs, pypi,
     skips::parse_skip_log,
     step::{self, Priority},
     tally::Tally,
@@ -118,6 +118,7 @@ fn checks(workspace: &Workspace) -> Tally {
         workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
     step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
         + lint::run_formatted(workspace)
+        + book::build(workspace)
 }
 
 fn models_and_fuzzing(workspace: &Workspace) -> Tally {
