@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{step, tally::Tally, workspace::Workspace};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// A table takes minutes; a sweep with many runs takes longer.
+/// The limit of a run. A table takes minutes, a sweep with many runs takes longer.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
 
 /// Passes `arguments` on. Fails where the build fails, or a row falls short.

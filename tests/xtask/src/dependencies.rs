@@ -13,7 +13,7 @@ struct Package {
     sources: String,
 }
 
-/// What is unused, each with the manifest that names it.
+/// Returns the unused dependencies, each with the manifest that names it.
 ///
 /// # Errors
 /// Those of reading the tree.
@@ -87,7 +87,7 @@ fn dependencies_of(manifest: &str) -> Vec<String> {
     names
 }
 
-/// Is there a path or a macro that begins with this crate?
+/// Returns true if a path or a macro begins with this crate.
 fn names(sources: &str, krate: &str) -> bool {
     sources.match_indices(krate).any(|(at, _)| {
         let before = sources[..at].chars().next_back();

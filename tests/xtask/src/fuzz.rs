@@ -1,8 +1,6 @@
 //! Fuzzing with libFuzzer on a stable compiler.
 //!
-//! `tests/fuzz` is a workspace of its own: one program per file of `fuzz_targets`. Its `.cargo/config.toml` asks for the
-//! compiler's coverage pass by stable flags, so neither a nightly toolchain nor cargo-fuzz is needed.
-//! Inputs that are kept: `tests/fuzz/corpus/<target>`; inputs that crash: `tests/fuzz/artifacts/<target>`.
+//! `tests/fuzz` is a workspace of its own: one program per file of `fuzz_targets`. Its `.cargo/config.toml` asks for the compiler's coverage pass by stable flags, so neither a nightly toolchain nor cargo-fuzz is needed. `tests/fuzz/corpus/<target>` holds inputs that are kept, `tests/fuzz/artifacts/<target>` inputs that crash.
 
 use std::{
     fs, io,

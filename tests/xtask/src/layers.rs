@@ -1,4 +1,4 @@
-//! Which parts of the emulator and of the transport know which others: dependencies point one way only.
+//! The layers of the emulator and of the transport: dependencies point one way only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ struct Layer {
     above: &'static [&'static str],
 }
 
-/// What the rest of the crate sees is above everything in this list.
+/// The layers, each with the modules above it. The public items of the crate are above all of them.
 const LAYERS: [Layer; 9] = [
     layer("engine", &["objects"]),
     layer("xrc_shared", &["objects", "engine", "cm"]),
@@ -29,7 +29,7 @@ const LAYERS: [Layer; 9] = [
 ];
 
 const ABOVE_LINKS: &[&str] = &["objects", "engine", "xrc_shared", "state", "cm", "broker"];
-/// What has neither threads nor other processes in view.
+/// The modules above those that have neither threads nor other processes in view.
 const ABOVE_ALL: &[&str] = &[
     "objects",
     "engine",
@@ -40,7 +40,7 @@ const ABOVE_ALL: &[&str] = &[
     "raw",
 ];
 
-/// What is above all the same by its folder only: tables and codecs of the connection manager that call nobody.
+/// Modules that stand in a high folder but depend on nothing above: tables and codecs of the connection manager.
 const LEAVES: [&str; 3] = ["cm::services", "cm::gsi", "cm::port_range"];
 
 const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {
@@ -87,7 +87,7 @@ fn search(folder: &Path, layer: &Layer, found: &mut Vec<String>) -> io::Result<(
     Ok(())
 }
 
-/// The modules of a crate, and those that each names outside of tests; the crate itself stands for all that it shows.
+/// Returns the modules of a crate, and those that each names outside of tests. The crate's root counts as all modules that it re-exports.
 fn uses(src: &Path) -> io::Result<BTreeMap<String, BTreeSet<String>>> {
     let mut uses = BTreeMap::new();
     for entry in fs::read_dir(src)? {
@@ -120,7 +120,7 @@ fn named(path: &Path, found: &mut BTreeSet<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// Those from which a way leads back to them. What is no module is the crate's own name for something: it leads to all.
+/// Returns the modules from which a path leads back to them. A name that is no module is a re-export of the crate and leads to all modules.
 fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let leads_back = |from: &String| {
         let mut seen = BTreeSet::new();
@@ -143,7 +143,7 @@ fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
         .collect()
 }
 
-/// What a line of code names that it may not: a module, or what the crate shows to others.
+/// Returns what a line of code names that it may not: a module, or an item that the crate re-exports.
 fn names_above<'l>(line: &'l str, above: &[&'static str]) -> Option<&'l str> {
     if line.trim_start().starts_with("//") {
         return None;
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(of(&[("d", "Qp")]), "d");
     }
 
-    /// And it is one: the documentation says no more than there is.
+    /// Every module listed as part of the circle is in one, so the documentation lists no more than there is.
     #[test]
     fn the_circle_of_the_transport_is_the_one_that_is_explained() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

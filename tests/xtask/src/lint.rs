@@ -1,4 +1,4 @@
-//! Format, clippy, documentation, and rules of our own.
+//! Format, clippy, documentation, and the project's own rules.
 
 use std::{fs, io, path::Path, process::Command, time::Duration};
 

@@ -1,12 +1,10 @@
 //! `cargo xtask`: everything that is done to the project besides building it.
 //!
-//! * `test` installs what the tests need where it may, lints, builds the workspace and runs every test;
-//! * `lint`, `fuzz`, `loom` and `install` are parts of `test` that can be run by themselves;
-//! * `book` builds the documents;
+//! * `test` installs what the tests need where it may, lints, builds the workspace and runs every test.
+//! * `lint`, `fuzz`, `loom`, `book` and `install` are parts of `test` that can be run by themselves.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
-//! The last line of the output is `N passed, N failed, N skipped`; the exit status is 0 where nothing failed.
-//! With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
+//! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing failed. With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
 
 mod bench;
 mod book;
@@ -85,7 +83,7 @@ enum Task {
     Sanitize,
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
-    /// Install what the tests need; without root, only say what is missing.
+    /// Install what the tests need, or without root only say what is missing.
     Install,
 }
 
@@ -94,7 +92,7 @@ struct TestArgs {
     /// Never install a package.
     #[arg(long)]
     no_install: bool,
-    /// Only the tests of `cargo test` whose name contains one of these; no lint, no fuzzing, no loom.
+    /// Only the tests of `cargo test` whose name contains one of these: no lint, no fuzzing, no loom.
     filters: Vec<String>,
 }
 

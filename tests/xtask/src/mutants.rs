@@ -1,7 +1,6 @@
 //! `cargo xtask mutants`: changes the code in one small place at a time and sees whether a test notices.
 //!
-//! All mutants would take a day, so a seed chooses a sample: mutants number `seed`, `seed + n`, `seed + 2 n`, … of those
-//! that cargo-mutants knows of, where `n` is such that about `count` are left. Seeds 0 to `n - 1` together try them all.
+//! All mutants would take a day, so a seed chooses a sample. The sample is mutants number `seed`, `seed + n`, `seed + 2 n`, … of those that cargo-mutants lists, where `n` leaves about `count`. Seeds 0 to `n - 1` together try them all.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -14,17 +13,16 @@ use crate::{
 /// A mutant takes seconds to a minute, mostly for building.
 const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
-/// Whose tests judge the mutants of a package.
+/// The packages whose tests judge the mutants of a package.
 struct Judged {
     package: &'static str,
     /// Packages whose tests run besides its own.
     guards: &'static [&'static str],
-    /// Which tests of all these packages run, as arguments of `cargo test`; all of them where there are none.
+    /// Names of the tests to run in all these packages, as arguments of `cargo test`. All tests run if there are none.
     tests: &'static [&'static str],
 }
 
-/// The packages that are changed unless others are named. What a package promises to those above it is often tested there:
-/// the simulations hold whole conversations of two transports, the C programs use the emulator as programs do.
+/// The packages that are changed unless others are named. Packages above often test what a package promises. The simulations hold whole conversations of two transports, and the C programs use the emulator as programs do.
 const PACKAGES: [Judged; 3] = [
     Judged {
         package: "rocade-wire",
@@ -45,8 +43,7 @@ const PACKAGES: [Judged; 3] = [
 
 /// Tries about `count` mutants of `packages` (or of the default ones).
 ///
-/// A mutant that a test notices, or that never ends, has passed; one that nobody notices has failed; one that does
-/// not compile is skipped.
+/// A mutant that a test notices, or that never ends, has passed. One that no test notices has failed. One that does not compile is skipped.
 pub(crate) fn run(workspace: &Workspace, seed: u64, count: u64, packages: &[String]) -> Tally {
     if !succeeds(Command::new("cargo").args(["mutants", "--version"])) {
         eprintln!("SKIP: mutants: cargo-mutants is missing: cargo install --locked cargo-mutants");
@@ -69,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace, seed: u64, count: u64, packages: &[Stri
     each.fold(Tally::default(), |sum, tally| sum + tally)
 }
 
-/// How many mutants these packages have.
+/// Returns the number of mutants of these packages.
 fn list(workspace: &Workspace, packages: &[&str]) -> Option<u64> {
     let mut command = workspace.cargo(&["mutants", "--list"]);
     command.args(packages.iter().flat_map(|name| ["--package", name]));
@@ -109,14 +106,14 @@ fn judge(workspace: &Workspace, package: &str, shard: &str) -> Tally {
         failed: lines("missed.txt"),
         skipped: lines("unviable.txt"),
     };
-    // It fails for mutants that were missed; anything else is a failure of its own.
+    // It fails for mutants that were missed. Anything else is a failure of its own.
     if !outcome.success && tally.failed == 0 && lines("timeout.txt") == 0 {
         return tally + Tally::FAIL;
     }
     tally
 }
 
-/// Which package is changed, and which tests judge it: those that are known to guard it, else its own.
+/// The package that is changed, and the tests that judge it: those that are known to guard it, else its own.
 fn arguments(package: &str) -> Vec<&str> {
     let mut arguments = vec!["--package", package, "--test-package", package];
     if let Some(judged) = PACKAGES.iter().find(|judged| judged.package == package) {

@@ -86,7 +86,7 @@ const PACKAGES: &[Package] = &[
     ),
 ];
 
-/// Installs what is missing, as root on a system with apt; anywhere else it says what will be skipped.
+/// Installs what is missing, as root on a system with apt. Elsewhere it prints what will be skipped.
 ///
 /// With `must` the answer counts as a step: failed where something is still missing.
 pub(crate) fn install(must: bool) -> Tally {
@@ -134,7 +134,7 @@ fn missing() -> Vec<&'static Package> {
         .collect()
 }
 
-/// Whether a command is in the search path (or where only root's has it), or a file exists.
+/// Returns true if a command is in the search path (or where only root's has it), or a file exists.
 fn present(proof: &str) -> bool {
     if proof.starts_with('/') {
         return fs::exists(proof).unwrap_or(false);

@@ -1,7 +1,6 @@
 //! Test programs, run side by side.
 //!
-//! `cargo test` runs one test program after the other, and most of them wait most of the time. Here a few run at a
-//! time, each in a network namespace of its own, where nobody else has an address or a port.
+//! `cargo test` runs one test program after the other, and most of them wait most of the time. Here a few run at a time, each in a network namespace of its own, so that they share no address and no port.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +20,7 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// How many run at a time. The test harness runs as many tests of each as there are processors.
+/// Number of programs that run at a time. The test harness runs as many tests of each as there are processors.
 const LANES: usize = 2;
 
 /// Programs that run the release build, of the package `rocade-tests`.
@@ -57,7 +56,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Reads a line of cargo's messages in JSON; `None` where it tells of nothing that has tests.
+    /// Reads a line of cargo's messages in JSON. Returns `None` if it names no program with tests.
     fn from_message(line: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(line).ok()?;
         let is_test = message["profile"]["test"].as_bool() == Some(true);
@@ -100,7 +99,7 @@ pub(crate) fn from_messages(messages: &[u8]) -> Vec<Program> {
     text.lines().filter_map(Program::from_message).collect()
 }
 
-/// Whether the release build is there.
+/// The outcome of the release build, once it is known.
 #[derive(Debug, Default)]
 pub(crate) struct Release {
     built: Mutex<Option<bool>>,
@@ -114,7 +113,7 @@ impl Release {
         self.changed.notify_all();
     }
 
-    /// Waits until it is known; true if the build succeeded.
+    /// Waits until the outcome is known. Returns true if the build succeeded.
     fn wait(&self) -> bool {
         let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.changed.wait_while(built, |built| built.is_none());
@@ -129,7 +128,7 @@ impl Release {
     }
 }
 
-/// Runs all programs; those that need the release build begin when it is there.
+/// Runs all programs. Those that need the release build begin when it is there.
 pub(crate) fn run(
     programs: Vec<Program>,
     environment: &[(String, String)],
@@ -173,7 +172,7 @@ pub(crate) fn run(
 #[derive(Debug)]
 struct Queue {
     plain: VecDeque<Program>,
-    /// Those that need the release build: they take longest, and begin as soon as it is there.
+    /// Programs that need the release build. They take longest, and begin as soon as it is there.
     on_release: VecDeque<Program>,
 }
 
@@ -185,7 +184,7 @@ impl Queue {
         Self { plain, on_release }
     }
 
-    /// The next program to run; one for which the release build is not there yet only where no other one is left.
+    /// Returns the next program to run. One that waits for the release build comes last.
     fn next(&mut self, release_is_known: bool) -> Option<Program> {
         if release_is_known {
             self.on_release

@@ -6,18 +6,18 @@ use crate::{step, tally::Tally, workspace::Workspace};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// The Python of the distribution; others may have no wheels yet.
+/// The Python of the distribution, because others may have no wheels yet.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What goes into one directory of `target/pypi`, by the name under which the tests look for it.
+/// The content of one directory of `target/pypi`, by the name under which the tests look for it.
 #[derive(Debug)]
 struct Package {
     name: &'static str,
     /// With their versions.
     requirements: &'static [&'static str],
-    /// For pip; without dependencies where one of them is large and not needed here.
+    /// Options of pip, such as the one that leaves out large dependencies.
     options: &'static [&'static str],
-    /// Whether programs and libraries (`bin`, `lib`) come with it, of which modules are only a part.
+    /// Set if the package has programs and libraries (`bin`, `lib`) besides its modules.
     has_programs: bool,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn install(workspace: &Workspace, must: bool) -> Tally {
 /// Into a directory beside `place` first: what is at `place` is complete.
 fn fetch(package: &Package, place: &Path) -> bool {
     let part = place.with_file_name(format!("{}.part", package.name));
-    // Left by a run that was interrupted; absent is right.
+    // An interrupted run may have left it. It is normally absent.
     let _ = fs::remove_dir_all(&part);
     let mut command = Command::new(PYTHON);
     command.args(["-m", "pip", "install", "--quiet", "--only-binary", ":all:"]);

@@ -1,9 +1,6 @@
 //! `cargo xtask rules`: which rules of the standard the code enforces, and which of them a test looks at.
 //!
-//! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or a test,
-//! with the reason. A line of code cites a rule as `//= BTH-04`, a test as `//= BTH-04 type=test` (in C
-//! also as `/*= BTH-04 type=test */`); up to three are separated by commas or spaces, and `QPT-01..34`, which counts
-//! as one of the three, is all of them. Cases of the conformance suite name theirs.
+//! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or a test, with the reason. A line of code cites a rule as `//= BTH-04`, a test as `//= BTH-04 type=test`, in C also as `/*= BTH-04 type=test */`. A line cites up to three, separated by commas or spaces. `QPT-01..34` counts as one of the three and stands for all of them. Cases of the conformance suite name theirs.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +14,7 @@ const RULES: &str = "tests/rules/rules.tsv";
 const OPEN: &str = "tests/rules/open.tsv";
 /// So many entries a line may cite: who cites more does not say which line enforces which.
 const MAX_ENTRIES: usize = 3;
-/// Where rules are named by string literals too.
+/// Folders whose string literals name rules too.
 const SUITE: &str = "conformance/src/suite";
 
 /// A rule, and how often it is cited.
@@ -41,7 +38,7 @@ struct Open {
     used: bool,
 }
 
-/// What `rules` and `open` say, and who cites what.
+/// The content of `rules` and `open`, and the citations.
 #[derive(Debug, Default)]
 struct Book {
     rules: BTreeMap<String, Rule>,
@@ -49,8 +46,7 @@ struct Book {
     problems: Vec<String>,
 }
 
-/// Joins rules and citations; with `table` prints what is open by area, with `prune` takes lines that are
-/// no longer needed off the list.
+/// Joins rules and citations. With `table` it prints what is open by area. With `prune` it removes lines that are no longer needed from the list.
 pub(crate) fn run(root: &Path, table: bool, prune: bool) -> Tally {
     let mut book = match Book::read(root) {
         Ok(book) => book,
@@ -268,14 +264,14 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     numbered_rows(text).map(|(_, fields)| fields)
 }
 
-/// Likewise, with the numbers of their lines, from 0.
+/// Returns the rows with the numbers of their lines, from 0.
 fn numbered_rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let lines = (0..).zip(text.lines());
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines.map(|(number, line)| (number, line.split('\t').collect()))
 }
 
-/// What is wrong with the form of a citation, if the line has one.
+/// Returns what is wrong with the form of a citation, if the line has one.
 fn fault_of(line: &str) -> Option<String> {
     if let Some((entries, _)) = entries(line) {
         let count = entries.len();
@@ -295,7 +291,7 @@ fn citation(line: &str) -> Option<(Vec<String>, bool)> {
     Some((entries.into_iter().flat_map(range).collect(), is_test))
 }
 
-/// The same, with ranges as they are written.
+/// Returns the citations with ranges as they are written.
 fn entries(line: &str) -> Option<(Vec<&str>, bool)> {
     let line = line.trim_start();
     let text = line
@@ -429,7 +425,7 @@ mod tests {
         let line = "AB-*\tboth\tnot yet: x\n";
         let twice = format!("# a list\n{line}\n{line}");
         assert_eq!(pruned(&twice, whole), format!("# a list\n{line}\n"));
-        // A line of its own says why; the one of all rules is spare then, wherever it stands, and stays where it is not.
+        // A line for one rule makes the line for all of them unnecessary, wherever it stands. Otherwise that line stays.
         let own = "AB-02\tboth\tnever: y\n";
         for list in [[own, line], [line, own]] {
             assert_eq!(pruned(&list.concat(), whole), own);

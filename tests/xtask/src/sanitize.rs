@@ -1,7 +1,6 @@
 //! `cargo xtask sanitize`: the tests once more under AddressSanitizer, and what Miri can run under Miri.
 //!
-//! Neither needs another toolchain if this one has the pieces; where one is missing, the check is skipped and says
-//! which. The standard library itself is not instrumented, but its allocator and its memory functions are watched.
+//! Neither needs another toolchain if this one has the pieces. A check whose pieces are missing is skipped and names them. The standard library itself is not instrumented, but its allocator and its memory functions are watched.
 
 use std::{
     fs,
@@ -23,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
     address(workspace) + miri(workspace)
 }
 
-/// Everything with `unsafe` on the data path, and the pure packages below it.
+/// The packages with `unsafe` on the data path, and the pure packages below them.
 fn address(workspace: &Workspace) -> Tally {
     let Some(triple) = host_triple() else {
         eprintln!("xtask: rustc does not say what its host is");
@@ -45,7 +44,7 @@ fn address(workspace: &Workspace) -> Tally {
     // With a target, build scripts and macros stay as they are.
     command.args(["--target", &triple]);
     command.env("CARGO_TARGET_DIR", workspace.target().join("asan"));
-    // The flag is not stable; the code that it makes is that of this compiler all the same.
+    // The flag is not stable, but the compiler that makes the code is.
     command.env("RUSTC_BOOTSTRAP", "1");
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     command.env("RUSTFLAGS", format!("{flags} -Zsanitizer=address"));
@@ -67,7 +66,7 @@ fn has_asan_runtime(dir: &Path) -> bool {
         .any(|file| file.file_name().to_string_lossy().ends_with("_rt.asan.a"))
 }
 
-/// What has neither sockets nor assembler in it: codec, transport, the broker's protocol.
+/// The packages without sockets and assembler: codec, transport, the broker's protocol.
 fn miri(workspace: &Workspace) -> Tally {
     let toolchains: [&[&str]; 2] = [&["miri"], &["+nightly", "miri"]];
     let Some(miri) = toolchains.into_iter().find(|words| {

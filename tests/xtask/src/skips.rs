@@ -5,12 +5,11 @@
 pub(crate) struct Skip {
     /// Name of the test: that of its program, then its own.
     pub(crate) name: String,
-    /// Why it did not run.
+    /// The reason why it did not run.
     pub(crate) reason: String,
 }
 
-/// What a CI machine may lack: the beginning of the test's name, and that of the reason. A package can be installed,
-/// so none is here; nor is anything that a bug of ours could be the cause of.
+/// Properties that a CI machine may lack: the beginning of the test's name, and that of the reason. A missing package is not one, because CI can install it. Neither is a reason that a defect of Rocade could cause.
 const EXPECTED_IN_CI: &[(&str, &str)] = &[
     // QEMU with a tap needs root, /dev/net/tun and a network namespace.
     (
@@ -44,7 +43,7 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
 ];
 
 impl Skip {
-    /// Whether CI may go on without this test.
+    /// Returns true if CI may go on without this test.
     pub(crate) fn is_expected_in_ci(&self) -> bool {
         EXPECTED_IN_CI
             .iter()
@@ -52,7 +51,7 @@ impl Skip {
     }
 }
 
-/// Reads the skip log; a test that logs twice counts once.
+/// Reads the skip log. A test that logs twice counts once.
 pub(crate) fn parse_skip_log(log: &str) -> Vec<Skip> {
     let mut skips: Vec<Skip> = Vec::new();
     for line in log.lines() {

@@ -19,7 +19,7 @@ use std::{
 
 use crate::tally::Tally;
 
-/// How the steps of a thread share the machine and the screen with those of other threads.
+/// The share of the machine and of the screen that the steps of a thread get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
     /// The step competes with others for the processors.
@@ -41,10 +41,10 @@ pub(crate) fn aside<T>(priority: Priority, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Whether its exit status was 0.
+    /// Set if its exit status was 0.
     pub(crate) success: bool,
     /// Sum of the `test result:` lines it printed.
     pub(crate) results: Tally,
@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// Runs `command` under a headline; it is ended after `limit`.
+/// Runs `command` under a headline, and ends it after `limit`.
 ///
 /// Its output is passed on as it comes, or inside [`aside`] in one piece after its end.
 pub(crate) fn run(headline: &str, limit: Duration, command: Command) -> Outcome {
@@ -107,7 +107,7 @@ fn run_aside(headline: &str, limit: Duration, command: Command, priority: Priori
     let (outcome, text) = keep(limited(low(command, priority), limit));
     let _whole = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
     eprintln!("\n=== {headline}");
-    // The reader of this output may go away; the steps run all the same.
+    // The reader of this output may go away. The steps run nevertheless.
     let _ = io::stdout()
         .write_all(&text)
         .and_then(|()| io::stdout().flush());
@@ -155,7 +155,7 @@ fn nameless_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Wraps a command into coreutils' `nice` where it has low priority; without that tool it has the usual one.
+/// Wraps a command into coreutils' `nice` if it has low priority. Without that tool it keeps the usual priority.
 fn low(command: Command, priority: Priority) -> Command {
     if priority == Priority::Normal || !succeeds(Command::new("nice").arg("--version")) {
         return command;
@@ -165,7 +165,7 @@ fn low(command: Command, priority: Priority) -> Command {
     wrap(nice, &command)
 }
 
-/// Has `outer` run `command`, with the environment and in the directory of that.
+/// Returns `outer` with `command` as its arguments, and with the environment and directory of `command`.
 fn wrap(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program());
     outer.args(command.get_args().map(OsString::from));
@@ -181,7 +181,7 @@ fn wrap(mut outer: Command, command: &Command) -> Command {
     outer
 }
 
-/// Runs a command whose output nobody needs; true where it exists and its exit status is 0.
+/// Runs a command and discards its output. Returns true if the command exists and its exit status is 0.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -191,9 +191,9 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Wraps a command into coreutils' `timeout`, which ends its whole process group; without that tool there is no limit.
+/// Wraps a command into coreutils' `timeout`, which ends its whole process group. Without that tool there is no limit.
 ///
-/// At a terminal the command stays in the foreground group, so that Ctrl-C reaches it; then only it is ended in time.
+/// At a terminal the command stays in the foreground group, so that Ctrl-C reaches it. Then the limit ends the command alone.
 fn limited(command: Command, limit: Duration) -> Command {
     if !succeeds(Command::new("timeout").arg("--version")) {
         return command;
@@ -229,7 +229,7 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
             if let Some(tally) = Tally::from_result_line(&String::from_utf8_lossy(&line)) {
                 results = results + tally;
             }
-            // Whoever reads our output may go away; the tests are run all the same.
+            // The reader of this output may go away. The tests run nevertheless.
             let _ = output.write_all(&line);
             line.clear();
         }
@@ -250,7 +250,7 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Runs a script with a limit; its output is kept from ours, where a caller may count result lines.
+    /// Runs a script with a limit. Its output stays out of this test's, whose caller may count result lines.
     fn shell(script: &str, limit: Duration) -> Outcome {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

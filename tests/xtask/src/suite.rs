@@ -32,7 +32,7 @@ const TEST_LIMIT: Duration = Duration::from_secs(2400);
 /// The targets that have tests, or that tests run: everything but benchmarks.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--examples", "--tests"];
 
-/// Runs the whole suite; `filters` name tests of `cargo test` and leave the rest out.
+/// Runs the whole suite, or only the tests of `cargo test` that `filters` name.
 pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> Tally {
     if install {
         packages::install(false);
@@ -54,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
     })
 }
 
-/// The tests run the commands and the libraries that users get; no test runs the other programs.
+/// The build of the commands and the libraries that users get, which are all that the tests run.
 fn release_build(workspace: &Workspace) -> Command {
     let mut build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
     build.args(["--lib", "--bin", "rocade", "--bin", "rocade-conformance"]);
@@ -67,7 +67,7 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
     build.args(TARGETS);
     build.arg("--message-format=json-render-diagnostics");
     let (built, messages) = thread::scope(|scope| {
-        // Fetching waits for the network; what is missing afterwards is told, and skipped.
+        // Fetching waits for the network. Tests of what is missing afterwards print that and are skipped.
         if install {
             scope.spawn(|| step::aside(Priority::Normal, || pypi::install(workspace, false)));
         }
@@ -106,13 +106,13 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
             let built = [("ROCADE_TEST_BUILT".to_owned(), "1".to_owned())];
             programs::run(programs, &[environment, &built].concat(), release)
         });
-        // Where this thread panicked, nobody knows what it has found.
+        // A panic of this thread counts as a failure, because its results are lost.
         (tests, rest.join().unwrap_or(Tally::FAIL))
     });
     formatted + tests + rest
 }
 
-/// What computes more than it waits.
+/// Runs the checks that compute more than they wait.
 fn checks(workspace: &Workspace) -> Tally {
     let doc_tests =
         workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
@@ -140,7 +140,7 @@ fn counting_skips(
     tests: impl FnOnce(&[(String, String)]) -> Tally,
 ) -> Tally {
     let log = skip_log(workspace);
-    // Left by an earlier run; absent is right.
+    // An earlier run may have left it. It is normally absent.
     let _ = fs::remove_file(&log);
     let mut environment = vec![(
         "ROCADE_SKIP_LOG".to_owned(),

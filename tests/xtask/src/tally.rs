@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Add};
 
-/// How many tests passed, failed and were skipped.
+/// The numbers of tests that passed, failed and were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Tests that ran and found nothing wrong.
@@ -33,7 +33,7 @@ impl Tally {
         skipped: 0,
     };
 
-    /// Reads a `test result:` line of a test program; any other line gives `None`.
+    /// Reads a `test result:` line of a test program. Any other line gives `None`.
     pub(crate) fn from_result_line(line: &str) -> Option<Self> {
         let (_, counts) = line
             .trim()

@@ -1,4 +1,4 @@
-//! Where things are, and how cargo is called.
+//! The places of the checkout, and the way to call cargo.
 
 use std::{
     env,
@@ -77,7 +77,7 @@ impl Workspace {
     }
 }
 
-/// Whether this runs as a CI job.
+/// Returns true in a CI job.
 pub(crate) fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0")
 }

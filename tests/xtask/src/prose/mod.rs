@@ -1,7 +1,7 @@
 //! Checks of the prose: comments, doc comments and documents (CONTRIBUTING.md, "Words").
 //!
-//! * [`text`] finds paragraphs and their sentences;
-//! * [`rules`] judges a sentence;
+//! * [`text`] finds paragraphs and their sentences.
+//! * [`rules`] judges a sentence.
 //! * `tests/rules/old-terms.tsv` lists names that were replaced, and what replaced them.
 
 mod rules;

@@ -111,7 +111,7 @@ fn rust_blocks(text: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// Returns the comment behind code; a line with a string may only look as if it had one.
+/// Returns the comment behind code. A line with a string counts as code, because the marker may be part of the string.
 fn trailing_comment(line: &str) -> Option<&str> {
     let (code, comment) = line.split_once(" // ")?;
     (!code.contains('"') && !code.trim_start().starts_with("//")).then_some(comment)
@@ -219,8 +219,7 @@ fn is_definition(line: &str) -> bool {
     line.starts_with('[') && line.contains("]: ")
 }
 
-/// Splits a paragraph into sentences: at a full stop, an exclamation or a question mark that ends it or that stands before
-/// a space and something that begins a sentence.
+/// Splits a paragraph into sentences. A sentence ends at a full stop, an exclamation mark or a question mark, with a space and the beginning of another sentence behind it.
 pub(super) fn sentences(paragraph: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -285,7 +284,7 @@ pub(super) fn without_quotes(text: &str) -> String {
         .collect()
 }
 
-/// Returns the columns that a line takes; a tab goes to the next multiple of eight.
+/// Returns the columns that a line takes. A tab goes to the next multiple of eight.
 pub(super) fn columns(line: &str) -> usize {
     line.chars().fold(0, |at, c| match c {
         '\t' => at + 8 - at % 8,
