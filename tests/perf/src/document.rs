@@ -57,7 +57,8 @@ pub(crate) fn circumstances() -> String {
     let load = load.split(' ').next().unwrap_or_default();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!(
-        "{date}; {cpu}, {cores} cores; {kernel}; rmem_max {rmem}; load {load} at the start; perftest {perftest}; {distance}.\n\n\
+        "Date: {date}. Processor: {cpu}, {cores} cores. Kernel: {kernel}. `rmem_max`: {rmem}. \
+         Load at the start: {load}. Perftest: {perftest}. Distance: {distance}.\n\n\
          Command: `cargo run --release -p rocade-perf -- {arguments}`\n",
         date = said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         cpu = field("/proc/cpuinfo", "model name"),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    env, fs, io,
+    fs, io,
     path::{Component, Path, PathBuf},
     process::Command,
     time::Duration,

@@ -15,7 +15,7 @@ use std::{
 
 use self::{
     rules::{Kind, Term},
-    text::{Block, Source},
+    text::Source,
 };
 
 /// The list of replaced names, which may contain them.

@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     unsafe { post(qp, wr, bad_wr, false) }
 }
 
-/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of [`cross_channel::turn`].
+/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of `cross_channel`.
 ///
 /// # Safety
 /// As for [`ibv_exp_post_send`].
