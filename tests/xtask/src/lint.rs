@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    book, dependencies, layers, prose, rules,
+    book, dependencies, layers, licences, prose, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -38,6 +38,7 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())
+        + licences_are_allowed(workspace)
         + layers_are_kept(workspace.root())
         + prose_is_plain(workspace.root())
         + links_lead_somewhere(workspace.root())
@@ -65,6 +66,11 @@ fn skips_are_counted(root: &Path) -> Tally {
 fn dependencies_are_used(root: &Path) -> Tally {
     let unused = dependencies::unused(root);
     all_clear(unused, "is a dependency that nothing uses")
+}
+
+/// Every crate has a licence and a source that `deny.toml` allows.
+fn licences_are_allowed(workspace: &Workspace) -> Tally {
+    all_clear(licences::refused(workspace), "is not allowed by deny.toml")
 }
 
 /// No part of the emulator names one that is above it.

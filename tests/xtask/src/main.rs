@@ -11,6 +11,7 @@ mod book;
 mod dependencies;
 mod fuzz;
 mod layers;
+mod licences;
 mod lint;
 mod loom;
 mod mutants;
