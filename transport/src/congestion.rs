@@ -40,7 +40,7 @@ pub(crate) struct Window {
     bytes: u32,
     threshold: u32,
     /// Bytes that are expected to be acknowledged within `time_ns`.
-    in_time: u32,
+    rtt_limit: u32,
     /// Time in which an ACK has to arrive, in ns. `u64::MAX` without a limit.
     time_ns: u64,
     /// Round-trip time in ns: the longest measured, decaying slowly. 0 if unknown.
@@ -52,7 +52,7 @@ impl Window {
         Self {
             bytes: INITIAL_WINDOW_BYTES,
             threshold: MAX_WINDOW_BYTES,
-            in_time: MAX_WINDOW_BYTES,
+            rtt_limit: MAX_WINDOW_BYTES,
             time_ns: u64::MAX,
             rtt_ns: 0,
         }
@@ -61,13 +61,13 @@ impl Window {
     /// Sets the ACK timeout, `None` without one.
     pub(crate) fn set_timeout(&mut self, timeout_ns: Option<u64>) {
         self.time_ns = timeout_ns.map_or(u64::MAX, |ns| ns / TIMEOUT_PARTS);
-        self.in_time = to_window(u128::from(self.time_ns) * u128::from(BYTES_PER_US) / 1000);
+        self.rtt_limit = to_window(u128::from(self.time_ns) * u128::from(BYTES_PER_US) / 1000);
         self.rtt_ns = 0;
     }
 
     /// Returns the bytes that may be in flight.
     pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.bytes.min(self.in_time))
+        u64::from(self.bytes.min(self.rtt_limit))
     }
 
     /// Returns the bytes that may be in flight at the end of a run of at most `run` bytes that
@@ -102,7 +102,7 @@ impl Window {
             return chunk;
         }
         chunk
-            .min(self.in_time / READ_UNIT * READ_UNIT)
+            .min(self.rtt_limit / READ_UNIT * READ_UNIT)
             .max(READ_UNIT)
     }
 
@@ -114,7 +114,7 @@ impl Window {
         if self.rtt_ns == 0 && self.time_ns != u64::MAX {
             return 1;
         }
-        (self.in_time / ACKS_PER_WINDOW / packet_cost).clamp(1, MAX_ACK_REQ_INTERVAL)
+        (self.rtt_limit / ACKS_PER_WINDOW / packet_cost).clamp(1, MAX_ACK_REQ_INTERVAL)
     }
 
     /// Returns how long an ACK may take, in ns.
@@ -146,7 +146,7 @@ impl Window {
     /// Returns true if an ACK should have arrived after this time. Then [`Window::on_sample`] can
     /// be called before the ACK arrives.
     #[inline]
-    pub(crate) const fn is_late(&self, elapsed_ns: u64) -> bool {
+    pub(crate) const fn is_overdue(&self, elapsed_ns: u64) -> bool {
         elapsed_ns > self.time_ns
     }
 
@@ -161,11 +161,11 @@ impl Window {
         if self.time_ns == u64::MAX {
             return;
         }
-        let in_time =
+        let rtt_limit =
             to_window(u128::from(delivered) * u128::from(self.time_ns) / u128::from(rtt_ns));
         // A small amount that was acknowledged quickly does not show that more would be too slow.
-        if rtt_ns > self.time_ns || in_time > self.in_time {
-            self.in_time = in_time;
+        if rtt_ns > self.time_ns || rtt_limit > self.rtt_limit {
+            self.rtt_limit = rtt_limit;
         }
     }
 
@@ -180,7 +180,7 @@ impl Window {
         self.threshold = (self.bytes / 2).max(MIN_WINDOW_BYTES);
         self.bytes = MIN_PACKET_COST;
         let quarter = u128::from(in_flight / TIMEOUT_PARTS);
-        self.in_time = self.in_time.min(to_window(quarter));
+        self.rtt_limit = self.rtt_limit.min(to_window(quarter));
     }
 
     /// Restores the window after a spurious timeout: no packet was lost, the ACK was only late.

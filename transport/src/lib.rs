@@ -56,7 +56,6 @@ mod cx;
 mod dc;
 mod error;
 mod event;
-mod hello;
 mod indirect;
 mod masked;
 mod memory;
@@ -68,6 +67,7 @@ mod rate;
 mod raw;
 mod requester;
 mod responder;
+mod rocade_probe;
 mod segment;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;

@@ -72,7 +72,7 @@ impl Framing {
 
     /// Returns the opcode of an operation that is not in the standard.
     //= XAW-02
-    pub(crate) const fn own_opcode(self, operation: Operation) -> Option<Opcode> {
+    pub(crate) const fn extension_opcode(self, operation: Operation) -> Option<Opcode> {
         let is_dc = self.base == Service::Dc.base();
         let service = if is_dc {
             Service::Dc
@@ -91,7 +91,7 @@ impl Framing {
     /// Returns true if an opcode belongs to the service, reserved ones included.
     #[inline]
     pub(crate) const fn owns(self, opcode: Opcode) -> bool {
-        opcode.get() & OPCODE_BASE == self.base || self.owns_besides(opcode)
+        opcode.get() & OPCODE_BASE == self.base || self.owns_extension(opcode)
     }
 
     /// Returns true if an opcode is a Rocade extension of the service: masked atomics and their
@@ -99,7 +99,7 @@ impl Framing {
     //= XAW-02
     //= XAW-06
     #[cold]
-    const fn owns_besides(self, opcode: Opcode) -> bool {
+    const fn owns_extension(self, opcode: Opcode) -> bool {
         let is_rc = self.base == Service::Rc.base();
         match opcode.get() {
             0xf2 => is_rc || self.names_srq(),

@@ -85,7 +85,7 @@ pub(crate) struct FrameSender {
     /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
     /// Work requests completed without a completion since the last one.
-    silent: u32,
+    unsignaled_done: u32,
     /// SQD: start no work requests.
     draining: bool,
     /// The frames of the first request are being sent.
@@ -98,7 +98,7 @@ impl FrameSender {
             limits,
             sq: VecDeque::new(),
             used: 0,
-            silent: 0,
+            unsignaled_done: 0,
             draining: false,
             started: false,
         }
@@ -129,7 +129,7 @@ impl FrameSender {
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = freed_wqes - 1;
+        self.unsignaled_done = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
@@ -178,11 +178,11 @@ impl FrameSender {
     /// Assembles the next request in `frame`, and returns how to finish it. `None` if there is
     /// none.
     ///
-    /// A frame longer than `longest` does not fit the link and is an error.
+    /// A frame longer than `max_frame_len` does not fit the link and is an error.
     pub(crate) fn next<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        longest: usize,
+        max_frame_len: usize,
         frame: &mut Vec<u8>,
     ) -> Result<Option<FrameOrder>, Fatal> {
         if self.draining || self.started {
@@ -193,7 +193,7 @@ impl FrameSender {
         };
         let most = match &wqe.tso {
             Some(_) => MAX_TSO as usize,
-            None => longest,
+            None => max_frame_len,
         };
         let Some(len) = usize::try_from(wqe.len).ok().filter(|len| *len <= most) else {
             //= WCS-01
@@ -224,7 +224,7 @@ impl FrameSender {
     }
 
     /// Completes the request that [`Self::next`] has returned: its `count` frames were sent.
-    pub(crate) fn left<H>(&mut self, cx: &mut Cx<'_, H>, count: u64) {
+    pub(crate) fn frame_sent<H>(&mut self, cx: &mut Cx<'_, H>, count: u64) {
         if !core::mem::take(&mut self.started) {
             // It was flushed meanwhile.
             return;
@@ -235,7 +235,7 @@ impl FrameSender {
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
                 self.report(cx, &wqe, WcStatus::Success);
             } else {
-                self.silent += 1;
+                self.unsignaled_done += 1;
             }
         }
     }
@@ -250,7 +250,7 @@ impl FrameSender {
     }
 
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let freed_wqes = core::mem::take(&mut self.silent) + 1;
+        let freed_wqes = core::mem::take(&mut self.unsignaled_done) + 1;
         let completion = Completion {
             freed_wqes,
             ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())

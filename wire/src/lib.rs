@@ -65,8 +65,8 @@ pub mod psn;
 pub use codes::{AckTimeout, CreditCode, Mtu, RnrTimer};
 pub use fast_path::FastPathPacket;
 pub use headers::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_BODY_LEN, DcEth, DcHello, DcRespEth, Deth, Feth,
-    Headers, Ieth, ImmDt, MAX_HEADERS_LEN, MaskedEth, NakCode, Placement, Rdeth, Reth, Selectivity,
+    Aeth, AtomicAckEth, AtomicEth, Bth, CNP_BODY_LEN, DcEth, DcRespEth, Deth, Feth, Headers, Ieth,
+    ImmDt, MAX_HEADERS_LEN, MaskedEth, NakCode, Placement, Rdeth, Reth, RocadeProbe, Selectivity,
     Syndrome, Truncated, XrcEth,
 };
 pub use ids::{Gid, Guid, Lkey, Msn, Pkey, Qkey, Qpn, Rkey};

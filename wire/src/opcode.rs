@@ -158,7 +158,7 @@ const fn entry(opcode: u8) -> OpcodeRow {
     let low = opcode & 0x1f;
     let candidate = match service {
         Service::Cnp if low == Operation::Cnp.low_bits() => Some(Operation::Cnp),
-        Service::Manufacturer => Operation::own(opcode),
+        Service::Manufacturer => Operation::extension(opcode),
         Service::Dc if low == Operation::DC_WIDE => Some(Operation::WideAtomicAcknowledge),
         Service::Cnp => None,
         _ => Operation::from_low_bits(low),

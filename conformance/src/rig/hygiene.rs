@@ -1,6 +1,6 @@
 //! Checks that apply to every packet of a conforming device.
 
-use rocade_wire::{Bth, DcHello, Operation, Packet, Pkey, Service};
+use rocade_wire::{Bth, Operation, Packet, Pkey, RocadeProbe, Service};
 
 /// Checks the fields that do not depend on the state of the connection. The error names the rule.
 /// `service` is that of the connection.
@@ -9,7 +9,7 @@ pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String>
     let Some(operation) = bth.opcode.operation() else {
         return Err(format!("OPC-36: sent the reserved {}", bth.opcode));
     };
-    if bth.opcode.service() != service && !is_own(operation) && !is_hello(packet) {
+    if bth.opcode.service() != service && !is_own(operation) && !is_probe(packet) {
         let sent = bth.opcode;
         return Err(format!(
             "BTH-15: sent {sent} on a queue pair of {service:?}"
@@ -65,11 +65,11 @@ fn is_own(operation: Operation) -> bool {
 }
 
 /// Returns true for the datagram that Rocade sends to find out whether the other side is Rocade.
-fn is_hello(packet: &Packet<'_>) -> bool {
+fn is_probe(packet: &Packet<'_>) -> bool {
     let qkey = packet.headers().deth.map(|deth| deth.qkey.get());
     packet.bth().opcode.operation() == Some(Operation::SendOnly)
-        && qkey == Some(DcHello::QKEY)
-        && DcHello::from_payload(packet.payload()).is_some()
+        && qkey == Some(RocadeProbe::QKEY)
+        && RocadeProbe::from_payload(packet.payload()).is_some()
 }
 
 /// Returns true if some path MTU allows this length.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rocade_wire::{
-    Bth, DcEth, DcHello, DcRespEth, Deth, NakCode, Opcode, Operation, Pkey, Qkey, Service, Syndrome,
+    Bth, DcEth, DcRespEth, Deth, NakCode, Opcode, Operation, Pkey, Qkey, RocadeProbe, Service,
+    Syndrome,
 };
 
 use super::pattern;
@@ -81,7 +82,7 @@ fn ask(
     qkey: u32,
     payload: &[u8],
     patience: Instant,
-) -> CaseResult<Option<DcHello>> {
+) -> CaseResult<Option<RocadeProbe>> {
     let from = bench.rig().new_qpn();
     bench.rig().expect(from, Service::Ud);
     let opcode = Opcode::of(Service::Ud, Operation::SendOnly);
@@ -105,27 +106,27 @@ fn ask(
         .headers
         .deth
         .map(|deth| (deth.qkey.get(), deth.src_qp));
-    equal(deth, Some((DcHello::QKEY, conn.qp().qpn())), "DETH")?;
-    Ok(DcHello::from_payload(&answer.payload))
+    equal(deth, Some((RocadeProbe::QKEY, conn.qp().qpn())), "DETH")?;
+    Ok(RocadeProbe::from_payload(&answer.payload))
 }
 
 //= DCW-18 type=test
 fn hello(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
-    let question = DcHello::Ask.to_bytes();
-    let answer = ask(&conn, bench, DcHello::QKEY, &question, bench.patience())?;
-    equal(answer, Some(DcHello::Answer), "answer")
+    let question = RocadeProbe::Request.to_bytes();
+    let answer = ask(&conn, bench, RocadeProbe::QKEY, &question, bench.patience())?;
+    equal(answer, Some(RocadeProbe::Reply), "answer")
 }
 
 //= DCW-18 type=test
 fn no_hello(bench: &Bench<'_>) -> CaseResult {
-    let question = DcHello::Ask.to_bytes();
+    let question = RocadeProbe::Request.to_bytes();
     for (qkey, payload) in [
         (crate::peer::QKEY, &question[..]),
-        (DcHello::QKEY, &question[..7]),
-        (DcHello::QKEY, &DcHello::Answer.to_bytes()),
-        (DcHello::QKEY, &[0; 8]),
-        (DcHello::QKEY, &[]),
+        (RocadeProbe::QKEY, &question[..7]),
+        (RocadeProbe::QKEY, &RocadeProbe::Reply.to_bytes()),
+        (RocadeProbe::QKEY, &[0; 8]),
+        (RocadeProbe::QKEY, &[]),
     ] {
         let conn = bench.connect(spec(0))?;
         let now = Instant::now();

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use rocade_wire::{
-    DcEth, DcHello, DcRespEth, Deth, Msn, NakCode, Opcode, Operation, Psn, Qkey, Qpn, Reth, Rkey,
-    Service, Syndrome,
+    DcEth, DcRespEth, Deth, Msn, NakCode, Opcode, Operation, Psn, Qkey, Qpn, Reth, Rkey,
+    RocadeProbe, Service, Syndrome,
 };
 
 use super::pattern;
@@ -71,8 +71,8 @@ pub(super) fn is_question(conn: &Conn<'_>, packet: &Received) -> bool {
         .deth
         .map(|deth| (deth.qkey.get(), deth.src_qp));
     packet.headers.bth.opcode == Opcode::new(0x64)
-        && deth == Some((DcHello::QKEY, conn.qp().qpn()))
-        && DcHello::from_payload(&packet.payload) == Some(DcHello::Ask)
+        && deth == Some((RocadeProbe::QKEY, conn.qp().qpn()))
+        && RocadeProbe::from_payload(&packet.payload) == Some(RocadeProbe::Request)
 }
 
 fn datagram(conn: &Conn<'_>, qkey: u32, payload: &[u8]) -> PacketBuilder {
@@ -88,7 +88,11 @@ fn datagram(conn: &Conn<'_>, qkey: u32, payload: &[u8]) -> PacketBuilder {
 
 /// Answers that the rig is Rocade.
 pub(super) fn say_yes(conn: &Conn<'_>) -> CaseResult {
-    conn.send(&datagram(conn, DcHello::QKEY, &DcHello::Answer.to_bytes()))
+    conn.send(&datagram(
+        conn,
+        RocadeProbe::QKEY,
+        &RocadeProbe::Reply.to_bytes(),
+    ))
 }
 
 /// Returns the DCETH of a request, which must have a session of this initiator and the suite's key.
@@ -203,16 +207,16 @@ fn no_answer(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, spec())?;
     post(&conn, 0, SEND, 8)?;
     expect_question(&conn)?;
-    let yes = DcHello::Answer.to_bytes();
+    let yes = RocadeProbe::Reply.to_bytes();
     for (qkey, payload) in [
         (crate::peer::QKEY, &yes[..]),
-        (DcHello::QKEY, &yes[..7]),
-        (DcHello::QKEY, &DcHello::Ask.to_bytes()),
-        (DcHello::QKEY, &[0; 8]),
+        (RocadeProbe::QKEY, &yes[..7]),
+        (RocadeProbe::QKEY, &RocadeProbe::Request.to_bytes()),
+        (RocadeProbe::QKEY, &[0; 8]),
     ] {
         conn.send(&datagram(&conn, qkey, payload))?;
     }
-    conn.send(&datagram(&conn, DcHello::QKEY, &yes).via(Via::ThirdHost))?;
+    conn.send(&datagram(&conn, RocadeProbe::QKEY, &yes).via(Via::ThirdHost))?;
     conn.expect_silence()?;
     say_yes(&conn)?;
     expect(&conn, Operation::SendOnly, 0, true).map(drop)

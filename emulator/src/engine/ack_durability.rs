@@ -81,11 +81,11 @@ impl EngineInner {
                 let mem = self.regions().read(now);
                 let mut core = inner.lock();
                 //= DCW-12
-                core.qp.hang_up();
+                core.qp.end_idle_sessions();
                 let is_dynamic = core.qp.config().qp_type.is_dynamic();
                 let has_unsent = core.qp.pending_ack().is_some()
                     || core.qp.coalescer().has_batched_posts()
-                    || is_dynamic && core.qp.wants_to_transmit(AckPlacement::First);
+                    || is_dynamic && core.qp.has_work_to_send(AckPlacement::First);
                 if has_unsent {
                     self.transmit(
                         inner,

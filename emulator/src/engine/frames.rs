@@ -99,7 +99,7 @@ impl EngineInner {
                         self.now(),
                     );
                 }
-                Sent::All => core.qp.frames_left(self.now(), count),
+                Sent::All => core.qp.frames_sent(self.now(), count),
                 Sent::Refused => core.qp.frames_failed(self.now(), WcStatus::LocLenErr),
             }
             outgoing.clear();

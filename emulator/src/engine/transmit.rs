@@ -77,7 +77,7 @@ impl EngineInner {
         now: Time,
         caller: Caller,
     ) {
-        let wants = core.qp.wants_to_transmit(AckPlacement::First);
+        let wants = core.qp.has_work_to_send(AckPlacement::First);
         let reserved = if wants {
             self.reserve(inner, core)
         } else {
@@ -142,7 +142,7 @@ impl EngineInner {
         wants: bool,
     ) {
         core.qp.coalescer_mut().flush_batch();
-        if core.qp.take_moved() {
+        if core.qp.take_migrated() {
             core.tx.migrate();
         }
         // A DC initiator may have local work to do before it has a target.
@@ -160,7 +160,7 @@ impl EngineInner {
         }
         let mut acks = self.ack_placement(core, trigger);
         let acks_before = core.qp.acks_sent();
-        let wants = wants && (acks != AckPlacement::Defer || core.qp.wants_to_transmit(acks));
+        let wants = wants && (acks != AckPlacement::Defer || core.qp.has_work_to_send(acks));
         let is_unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
         if is_unpublished {
             acks = AckPlacement::First;
@@ -347,7 +347,7 @@ impl EngineInner {
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, now);
                 return;
             }
-            if !qp.wants_to_transmit(acks) {
+            if !qp.has_work_to_send(acks) {
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {

@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use program::{Regions, Source, packet, send_wr};
 use rocade_transport::testing::{Delivery, Fabric, NodeId, TestMemory};
 use rocade_transport::{DciStreams, SendOp};
-use rocade_wire::{DcHello, Packet, Qkey, Qpn, Service};
+use rocade_wire::{Packet, Qkey, Qpn, RocadeProbe, Service};
 
 const KEY: u64 = 0x1234;
 
@@ -118,8 +118,8 @@ impl Run {
             other.ip,
             self.fabric.node(self.dci).qp.qp_num(),
         );
-        let is_hello = source.byte() >= 0xe0;
-        let service = if is_hello { Service::Ud } else { Service::Dc };
+        let is_probe = source.byte() >= 0xe0;
+        let service = if is_probe { Service::Ud } else { Service::Dc };
         let destination = (number, &mut self.psns[to]);
         let regions = &self.regions[1];
         let bytes = packet(source, service, destination, regions, |source, headers| {
@@ -144,7 +144,7 @@ impl Run {
                 eth.session = (u32::MAX - 2).wrapping_add(source.number());
             }
             if let Some(deth) = &mut headers.deth {
-                deth.qkey = Qkey::new(DcHello::QKEY);
+                deth.qkey = Qkey::new(RocadeProbe::QKEY);
                 deth.src_qp = dci;
             }
         });

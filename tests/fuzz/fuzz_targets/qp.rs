@@ -464,7 +464,7 @@ impl Run {
                 &mut self.receives
             };
             queue.complete(completion.wr_id);
-            self.qp.free_wqes(completion.is_send(), completion.slots);
+            self.qp.free_wqes(completion.is_send(), completion.freed_wqes);
         }
         let mut events = 0;
         while self.qp.poll_event().is_some() {

@@ -3,8 +3,8 @@
 //!
 //! A connection is *half open* until the peer confirms its REP. It costs its program a queue pair
 //! and descriptors. A peer that never confirms, or a flood of requests, must not exhaust either. So
-//! a service has a backlog of [`PLACES`] entries, for requests that the program has not fetched and
-//! for half-open connections:
+//! a service has a backlog of [`BACKLOG`] entries, for requests that the program has not fetched
+//! and for half-open connections:
 //!
 //! ```text
 //! REQ ── Offered (an event) ── Taken by the program ── HalfOpen (REP sent) ── confirmed: no longer counted
@@ -22,17 +22,17 @@ use core::net::IpAddr;
 use rocade_wire::mad::{CommId, Req, ServiceId};
 
 use super::conn::{Conn, ConnState};
-use super::refused::Memory;
+use super::refused::RequestHistory;
 use super::{Cm, CmEvent, CmRoute};
 use crate::time::Time;
 
 /// Backlog of a service: the most requests that the program has not fetched, plus half-open
 /// connections.
-pub const PLACES: usize = 256;
+pub const BACKLOG: usize = 256;
 /// Backlog entries that first requests may use. The others are for repeated requests.
-const FIRST_PLACES: usize = 224;
+const FIRST_REQUEST_BACKLOG: usize = 224;
 /// Backlog entries that first requests from one address may use.
-const PLACES_OF_ONE: usize = 192;
+const PER_ADDRESS_BACKLOG: usize = 192;
 /// Most requests that are held.
 const MAX_HELD: usize = 1_024;
 /// Most requests that the program has fetched and not answered.
@@ -82,12 +82,12 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    fn is_free(&self, peer: IpAddr, asked_again: bool) -> bool {
+    fn is_free(&self, peer: IpAddr, is_repeated: bool) -> bool {
         let used = self.offered.len() + self.half_open.len();
         let of_peer = self.by_peer.get(&peer).copied().unwrap_or(0);
         self.taken.len() < MAX_TAKEN
-            && used < PLACES
-            && (asked_again || (used < FIRST_PLACES && of_peer < PLACES_OF_ONE))
+            && used < BACKLOG
+            && (is_repeated || (used < FIRST_REQUEST_BACKLOG && of_peer < PER_ADDRESS_BACKLOG))
     }
 
     fn held(&self) -> usize {
@@ -96,7 +96,7 @@ impl Admission {
 
     /// Returns the number of requests that wait because of half-open connections.
     fn waiting(&self) -> usize {
-        let is_full = self.offered.len() + self.half_open.len() >= PLACES_OF_ONE;
+        let is_full = self.offered.len() + self.half_open.len() >= PER_ADDRESS_BACKLOG;
         self.held() + if is_full { self.taken.len() } else { 0 }
     }
 
@@ -158,9 +158,9 @@ impl Cm {
         now: Time,
         service: ServiceId,
         peer: IpAddr,
-        memory: Memory,
+        history: RequestHistory,
     ) -> bool {
-        let again = memory == Memory::Repeated;
+        let again = history == RequestHistory::Repeated;
         let Some(admission) = self.admissions.get(&service) else {
             return false;
         };
@@ -170,17 +170,17 @@ impl Cm {
         // A peer that repeats its request has priority over one that may never do so.
         let victim = admission.held.keys().next().copied().filter(|_| again);
         if let Some(victim) = victim {
-            self.turn_away(now, victim);
+            self.drop_held(now, victim);
         }
         victim.is_some()
     }
 
     /// Offers a new request to its program, or holds it.
-    pub(super) fn take_in(&mut self, id: CommId, route: CmRoute, req: Box<Req>) {
+    pub(super) fn admit_or_hold(&mut self, id: CommId, route: CmRoute, req: Box<Req>) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        let (service, again) = (conn.service, conn.asked_again);
+        let (service, again) = (conn.service, conn.is_repeated);
         let Some(admission) = self.admissions.get_mut(&service) else {
             return;
         };
@@ -204,7 +204,7 @@ impl Cm {
 
     /// Offers the next held request that the backlog has room for. Returns false if there is none.
     pub(super) fn offer_held(&mut self) -> bool {
-        let next = self.pressed.iter().find_map(|service| {
+        let next = self.backlogged.iter().find_map(|service| {
             let peer = |id| Some(self.conns.get(&id)?.route.remote);
             Some((*service, self.admissions.get(service)?.next(peer)?))
         });
@@ -222,11 +222,11 @@ impl Cm {
     }
 
     /// Notes that the peer has repeated its request.
-    pub(super) fn asks_again(&mut self, id: CommId) {
+    pub(super) fn on_repeated_request(&mut self, id: CommId) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        conn.asked_again = true;
+        conn.is_repeated = true;
         if conn.stage == AdmissionStage::Held
             && let Some(admission) = self.admissions.get_mut(&conn.service)
             && let Some(held) = admission.held.remove(&id)
@@ -237,9 +237,9 @@ impl Cm {
 
     /// Drops a held request without an answer, before the program has seen it. Its peer will
     /// repeat it.
-    fn turn_away(&mut self, now: Time, id: CommId) {
+    fn drop_held(&mut self, now: Time, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
-            self.refused.note(now, conn.print, false);
+            self.refused.note(now, conn.fingerprint, false);
             self.counters.rx_dropped += 1;
             self.enter(now, id, ConnState::Idle);
         }
@@ -265,9 +265,9 @@ impl Cm {
         admission.remove(id, was, peer);
         admission.insert(id, stage, peer);
         if admission.waiting() > 0 || stage == AdmissionStage::Held {
-            self.pressed.insert(service);
+            self.backlogged.insert(service);
         } else {
-            self.pressed.remove(&service);
+            self.backlogged.remove(&service);
         }
     }
 
@@ -293,7 +293,7 @@ impl Cm {
     /// Returns true if requests are held. Some may be offered after [`Cm::taken`].
     #[must_use]
     pub fn holds_requests(&self) -> bool {
-        !self.pressed.is_empty()
+        !self.backlogged.is_empty()
     }
 
     /// Returns when the next half-open connection that keeps requests waiting may be evicted.
@@ -302,7 +302,7 @@ impl Cm {
             let (due, _) = self.admissions.get(service)?.half_open.first()?;
             Some(*due)
         };
-        self.pressed.iter().filter_map(of).min()
+        self.backlogged.iter().filter_map(of).min()
     }
 
     /// Evicts the oldest overdue half-open connections, as many as there are requests waiting.
@@ -314,12 +314,12 @@ impl Cm {
             let ids = overdue.take(admission.waiting()).map(|(_, id)| *id);
             ids.collect::<alloc::vec::Vec<_>>()
         };
-        let pressed = self.pressed.iter();
-        let admissions = pressed.filter_map(|service| self.admissions.get(service));
+        let backlogged = self.backlogged.iter();
+        let admissions = backlogged.filter_map(|service| self.admissions.get(service));
         let evicted: alloc::vec::Vec<CommId> = admissions.flat_map(overdue).collect();
         for id in evicted {
             if let Some(conn) = self.conns.get(&id) {
-                self.refused.note(now, conn.print, true);
+                self.refused.note(now, conn.fingerprint, true);
                 self.counters.evicted += 1;
                 if !conn.is_abandoned {
                     self.events.push_back(CmEvent::ReplyTimeout { id });
@@ -345,6 +345,6 @@ impl Cm {
             self.enter(Time::ZERO, id, ConnState::Idle);
         }
         self.admissions.remove(&service);
-        self.pressed.remove(&service);
+        self.backlogged.remove(&service);
     }
 }

@@ -52,7 +52,7 @@ impl Cm {
         let conn = |id| Conn {
             end: match req.transport {
                 TransportType::Xrc => End::XrcInitiator,
-                _ => End::Both,
+                _ => End::Regular,
             },
             local_qpn: req.qpn,
             //= CMA-06
@@ -268,9 +268,9 @@ impl Cm {
             ConnState::SidrReqRcvd,
         ];
         if let Ok(conn) = self.conn(id, &waits) {
-            let (state, print) = (conn.state, conn.print);
+            let (state, fingerprint) = (conn.state, conn.fingerprint);
             if state != ConnState::SidrReqRcvd {
-                self.refused.note(now, print, false);
+                self.refused.note(now, fingerprint, false);
             }
             self.counters.rx_dropped += 1;
             self.abandon(now, id, ConnState::Idle);

@@ -51,7 +51,7 @@ impl ConnState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// A queue pair that sends and receives.
-    Both,
+    Regular,
     /// An XRC initiator.
     XrcInitiator,
     /// An XRC target, which may outlive its connection.
@@ -62,7 +62,7 @@ impl End {
     /// Returns the QP number in a REP: its `qpn`, or its `eecn` for XRC.
     pub(super) const fn qpn_in(self, rep: &Rep) -> Qpn {
         match self {
-            Self::Both => rep.qpn,
+            Self::Regular => rep.qpn,
             //= CM-FLD-09
             Self::XrcInitiator | Self::XrcTarget => rep.eecn,
         }
@@ -94,9 +94,9 @@ pub(super) struct Conn {
     /// Progress of a peer's request, for admission control.
     pub(super) stage: AdmissionStage,
     /// The fingerprint of the request.
-    pub(super) print: u64,
+    pub(super) fingerprint: u64,
     /// The peer has repeated its request.
-    pub(super) asked_again: bool,
+    pub(super) is_repeated: bool,
     /// Its owner has destroyed it: no more events are reported.
     pub(super) is_abandoned: bool,
     /// The peer was sent a DREQ whose answer the owner does not wait for, and has not answered.
@@ -106,7 +106,7 @@ pub(super) struct Conn {
 impl Conn {
     pub(super) fn new(state: ConnState, route: CmRoute, tid: TransactionId) -> Self {
         Self {
-            end: End::Both,
+            end: End::Regular,
             state,
             route,
             remote_id: CommId::new(0),
@@ -122,8 +122,8 @@ impl Conn {
             timewait_ns: 0,
             deadline: None,
             stage: AdmissionStage::Settled,
-            print: 0,
-            asked_again: false,
+            fingerprint: 0,
+            is_repeated: false,
             is_abandoned: false,
             is_disconnecting: false,
         }

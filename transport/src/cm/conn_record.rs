@@ -58,7 +58,7 @@ impl Cm {
     /// Returns the next connection whose state has changed since the last call, with its record if
     /// it has one now.
     pub fn poll_conn_record(&mut self) -> Option<(CommId, Option<ConnRecord>)> {
-        let own_id = self.moved.pop_first()?;
+        let own_id = self.changed.pop_first()?;
         let conn_record = self.conns.get(&own_id).and_then(|conn| {
             Some(ConnRecord {
                 route: conn.route,

@@ -38,7 +38,7 @@ use rocade_wire::mad::{
 };
 use rocade_wire::{Guid, Qpn};
 
-pub use admission::PLACES;
+pub use admission::BACKLOG;
 use admission::{Admission, AdmissionStage};
 pub use commands::{private_data, refusal};
 pub use conn_record::{ConnRecord, ConnRecordKind};
@@ -227,13 +227,13 @@ pub struct Cm {
     /// Admission state by service, for services that have a listener.
     admissions: BTreeMap<ServiceId, Admission>,
     /// Services with requests that wait for room in the backlog.
-    pressed: BTreeSet<ServiceId>,
+    backlogged: BTreeSet<ServiceId>,
     refused: Refused,
     /// Answered requests for services, oldest first.
     replied: VecDeque<CommId>,
     timers: Timers,
     /// Connections whose state has changed since `poll_conn_record` returned them.
-    moved: BTreeSet<CommId>,
+    changed: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
     counters: CmCounters,
@@ -256,11 +256,11 @@ impl Cm {
             by_remote_qp: BTreeMap::new(),
             by_request: BTreeMap::new(),
             admissions: BTreeMap::new(),
-            pressed: BTreeSet::new(),
+            backlogged: BTreeSet::new(),
             refused: Refused::new(config.seed),
             replied: VecDeque::new(),
             timers: BTreeSet::new(),
-            moved: BTreeSet::new(),
+            changed: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters {
@@ -378,7 +378,7 @@ impl Cm {
             return;
         };
         conn.state = state;
-        self.moved.insert(id);
+        self.changed.insert(id);
         if let Some(at) = conn.deadline.take() {
             self.timers.remove(&(at, id));
         }
@@ -427,7 +427,7 @@ impl Cm {
                 break id;
             }
         };
-        self.moved.insert(id);
+        self.changed.insert(id);
         id
     }
 

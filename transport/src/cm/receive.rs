@@ -11,7 +11,7 @@ use rocade_wire::mad::{
 use super::commands::refusal;
 use super::conn::{Conn, ConnState, End};
 use super::limits::{resending, service_ns, timewait_ns};
-use super::refused::Memory;
+use super::refused::RequestHistory;
 use super::{AdmissionStage, Cm, CmCounters, CmEvent, CmRoute};
 use crate::time::Time;
 
@@ -28,7 +28,7 @@ impl Cm {
             return self.count(|counters| &mut counters.rx_malformed);
         };
         self.count(|counters| &mut counters.rx_messages);
-        self.refused.tidy(now);
+        self.refused.free_expired(now);
         match message {
             CmMessage::Req(req) => self.on_req(now, route, tid, req),
             CmMessage::Mra(mra) => self.on_mra(now, route, &mra),
@@ -83,17 +83,17 @@ impl Cm {
         if Mtu::from_code(req.mtu).is_none() {
             return self.refuse(route, tid, &req, RejReason::InvalidMtu);
         }
-        let print = self.refused.print(&req, route.remote);
-        let memory = self.refused.memory(now, print);
-        if !self.has_room(now, req.service_id, route.remote, memory) {
-            self.refused.note(now, print, false);
+        let fingerprint = self.refused.fingerprint(&req, route.remote);
+        let history = self.refused.history(now, fingerprint);
+        if !self.has_room(now, req.service_id, route.remote, history) {
+            self.refused.note(now, fingerprint, false);
             return self.count(|counters| &mut counters.rx_dropped);
         }
         let (interval_ns, max_retries) = resending(req.local_response_timeout, req.max_cm_retries);
         let id = self.add(|_| Conn {
             end: match service {
                 TransportType::Xrc => End::XrcTarget,
-                _ => End::Both,
+                _ => End::Regular,
             },
             remote_id: req.local_id,
             remote_guid: req.ca_guid,
@@ -102,20 +102,20 @@ impl Cm {
             interval_ns,
             max_retries,
             timewait_ns: timewait_ns(req.primary.ack_timeout),
-            print,
-            asked_again: memory == Memory::Repeated,
+            fingerprint,
+            is_repeated: history == RequestHistory::Repeated,
             ..Conn::new(ConnState::ReqRcvd, route, tid)
         });
         self.by_remote_id.insert(name, id);
         self.by_remote_qp.insert(qp, id);
-        self.take_in(id, route, Box::new(req));
+        self.admit_or_hold(id, route, Box::new(req));
     }
 
     fn on_duplicate_req(&mut self, id: CommId, route: CmRoute, tid: TransactionId, req: &Req) {
         self.count(|counters| &mut counters.rx_duplicates);
         match self.conns.get(&id).map(|conn| conn.state) {
             Some(ConnState::ReqRcvd | ConnState::MraReqSent) => {
-                self.asks_again(id);
+                self.on_repeated_request(id);
                 self.ask_for_time(id, Rejected::Req);
             }
             Some(ConnState::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
@@ -308,7 +308,7 @@ impl Cm {
                 self.raise(id, CmEvent::Disconnect { id });
             }
             ConnState::TimeWait => {
-                self.parted(id);
+                self.on_peer_disconnected(id);
                 self.count(|counters| &mut counters.rx_duplicates);
                 self.send_drep(route, tid, dreq);
             }
@@ -335,7 +335,7 @@ impl Cm {
                 self.raise(id, CmEvent::Disconnected { id });
             }
             Some(ConnState::TimeWait) => {
-                self.parted(id);
+                self.on_peer_disconnected(id);
                 self.count(|counters| &mut counters.rx_duplicates);
             }
             _ => self.count(unsolicited),
@@ -343,10 +343,10 @@ impl Cm {
     }
 
     /// Notes that the peer has ended the connection, too.
-    fn parted(&mut self, id: CommId) {
+    fn on_peer_disconnected(&mut self, id: CommId) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.is_disconnecting = false;
-            self.moved.insert(id);
+            self.changed.insert(id);
         }
     }
 

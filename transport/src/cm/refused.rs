@@ -23,18 +23,18 @@ const LATEST: u64 = 1_600;
 /// Bits of an entry that hold its time. The next bit says that the peer never confirmed a
 /// connection it was given.
 const TIME_BITS: u32 = 24;
-const WASTED: u64 = 1 << TIME_BITS;
-const TIME: u64 = WASTED - 1;
+const UNCONFIRMED: u64 = 1 << TIME_BITS;
+const TIME: u64 = UNCONFIRMED - 1;
 
 /// The record of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum RequestHistory {
     /// No record.
     None,
     /// The peer has sent the request before, and was refused for lack of room.
     Repeated,
     /// The peer was answered before, and did not confirm the connection.
-    Wasted,
+    Unconfirmed,
 }
 
 /// Fingerprints of requests, in a table of fixed size.
@@ -69,7 +69,7 @@ impl Refused {
     }
 
     /// Returns the fingerprint of a request.
-    pub(super) fn print(&self, req: &Req, from: IpAddr) -> u64 {
+    pub(super) fn fingerprint(&self, req: &Req, from: IpAddr) -> u64 {
         let address = match from {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
@@ -91,9 +91,9 @@ impl Refused {
     }
 
     /// Returns the range of a fingerprint's set.
-    fn set(print: u64) -> core::ops::Range<usize> {
+    fn set(fingerprint: u64) -> core::ops::Range<usize> {
         let sets = (LEN / WAYS) as u64;
-        let at = usize::try_from(print % sets).unwrap_or(0) * WAYS;
+        let at = usize::try_from(fingerprint % sets).unwrap_or(0) * WAYS;
         at..at + WAYS
     }
 
@@ -103,24 +103,26 @@ impl Refused {
     }
 
     /// Returns true if an entry is of this request, and still valid.
-    fn is_of(entry: u64, now: Time, print: u64) -> bool {
-        entry != 0 && Self::tag(entry) == Self::tag(print) && Self::age(now, entry) <= LATEST
+    fn is_of(entry: u64, now: Time, fingerprint: u64) -> bool {
+        entry != 0 && Self::tag(entry) == Self::tag(fingerprint) && Self::age(now, entry) <= LATEST
     }
 
-    const fn tag(print: u64) -> u64 {
-        print & !(WASTED | TIME)
+    const fn tag(fingerprint: u64) -> u64 {
+        fingerprint & !(UNCONFIRMED | TIME)
     }
 
-    /// Notes that a request was refused for lack of room, or (`is_wasted`) that its connection was
-    /// evicted unconfirmed.
-    pub(super) fn note(&mut self, now: Time, print: u64, is_wasted: bool) {
+    /// Notes that a request was refused for lack of room, or (`is_unconfirmed`) that its connection
+    /// was evicted unconfirmed.
+    pub(super) fn note(&mut self, now: Time, fingerprint: u64, is_unconfirmed: bool) {
         self.last = now;
         let entries = self
             .entries
             .get_or_insert_with(|| vec![0; LEN].into_boxed_slice());
-        let set = &mut entries[Self::set(print)];
-        let known = set.iter().position(|entry| Self::is_of(*entry, now, print));
-        if known.is_some() && !is_wasted {
+        let set = &mut entries[Self::set(fingerprint)];
+        let known = set
+            .iter()
+            .position(|entry| Self::is_of(*entry, now, fingerprint));
+        if known.is_some() && !is_unconfirmed {
             return;
         }
         let age = |at: &usize| match set[*at] {
@@ -129,28 +131,28 @@ impl Refused {
         };
         let oldest = (0..WAYS).max_by_key(age).unwrap_or(0);
         set[known.unwrap_or(oldest)] =
-            Self::tag(print) | u64::from(is_wasted) << TIME_BITS | tick(now);
+            Self::tag(fingerprint) | u64::from(is_unconfirmed) << TIME_BITS | tick(now);
     }
 
     /// Returns the age of a request's entry, and whether its connection was evicted unconfirmed.
-    fn remember(&self, now: Time, print: u64) -> Option<(u64, bool)> {
-        let set = self.entries.as_ref()?.get(Self::set(print))?;
+    fn remember(&self, now: Time, fingerprint: u64) -> Option<(u64, bool)> {
+        let set = self.entries.as_ref()?.get(Self::set(fingerprint))?;
         let mut entries = set.iter();
-        let entry = *entries.find(|entry| Self::is_of(**entry, now, print))?;
-        Some((Self::age(now, entry), entry & WASTED != 0))
+        let entry = *entries.find(|entry| Self::is_of(**entry, now, fingerprint))?;
+        Some((Self::age(now, entry), entry & UNCONFIRMED != 0))
     }
 
     /// Returns the record of a request.
-    pub(super) fn memory(&self, now: Time, print: u64) -> Memory {
-        match self.remember(now, print) {
-            Some((_, true)) => Memory::Wasted,
-            Some((age, false)) if age >= SOONEST => Memory::Repeated,
-            _ => Memory::None,
+    pub(super) fn history(&self, now: Time, fingerprint: u64) -> RequestHistory {
+        match self.remember(now, fingerprint) {
+            Some((_, true)) => RequestHistory::Unconfirmed,
+            Some((age, false)) if age >= SOONEST => RequestHistory::Repeated,
+            _ => RequestHistory::None,
         }
     }
 
     /// Frees the table once all its entries have expired.
-    pub(super) fn tidy(&mut self, now: Time) {
+    pub(super) fn free_expired(&mut self, now: Time) {
         if self.entries.is_some() && now.ns_since(self.last) >> 26 > LATEST {
             self.entries = None;
         }

@@ -6,23 +6,23 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use rocade_wire::{
-    DcHello, DcRespEth, Headers, NakCode, Operation, Packet, Psn, RnrTimer, Syndrome,
+    DcRespEth, Headers, NakCode, Operation, Packet, Psn, RnrTimer, RocadeProbe, Syndrome,
 };
 
 use super::DciStreams;
-use super::lane::{DcLane, PendingDisconnect, PendingHello, peer_at};
+use super::lane::{DcLane, PendingDisconnect, PendingProbe, peer_at};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cross_channel::{CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
-use crate::hello::{hello_of, push_hello};
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::{PacketMeta, SessionTag};
 use crate::queue::SendLimits;
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::push_without_payload;
+use crate::rocade_probe::{probe_of, push_probe};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
@@ -33,7 +33,7 @@ const NO_RESOURCES_CODE: u8 = 14;
 /// Most DISCONNECT packets that wait for room. Where there are more, the oldest are dropped.
 const MAX_PENDING_DISCONNECTS: usize = 64;
 /// Most addresses that are remembered as running Rocade.
-const MAX_KNOWN: usize = 4096;
+const MAX_ROCADE_PEERS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Initiator {
@@ -42,7 +42,7 @@ pub(crate) struct Initiator {
     /// WQEs in use: those of all lanes, and those whose completion the application has not polled.
     used: u32,
     /// Work requests completed without a completion since the last one.
-    silent: u32,
+    unsignaled_done: u32,
     lanes: Vec<DcLane>,
     /// The lane that is polled next.
     turn: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Initiator {
     recent: Vec<usize>,
     pending_disconnects: VecDeque<PendingDisconnect>,
     /// Addresses that have proved to run Rocade.
-    known: BTreeSet<IpAddr>,
+    rocade_peers: BTreeSet<IpAddr>,
     /// Streams in error, and how many of them move the initiator to ERR. Without streams the
     /// maximum is 0, and a single error does.
     errored: BTreeSet<u16>,
@@ -68,13 +68,13 @@ impl Initiator {
             limits,
             attr: RequesterAttr::NONE,
             used: 0,
-            silent: 0,
+            unsignaled_done: 0,
             lanes: Vec::from([DcLane::new(limits.unbounded())]),
             turn: 0,
             last: 0,
             recent: Vec::new(),
             pending_disconnects: VecDeque::new(),
-            known: BTreeSet::new(),
+            rocade_peers: BTreeSet::new(),
             errored: BTreeSet::new(),
             max_errored: 0,
             next_session: 0,
@@ -268,7 +268,7 @@ impl Initiator {
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = freed_wqes - 1;
+        self.unsignaled_done = freed_wqes - 1;
     }
 
     pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
@@ -307,10 +307,10 @@ impl Initiator {
             host: cx.host,
             out: &mut *cx.out,
         };
-        *lane.requester.silent_mut() = self.silent;
+        *lane.requester.unsignaled_done_mut() = self.unsignaled_done;
         let result = f(&mut lane.requester, &mut cx);
-        self.silent = *lane.requester.silent_mut();
-        *lane.requester.silent_mut() = 0;
+        self.unsignaled_done = *lane.requester.unsignaled_done_mut();
+        *lane.requester.unsignaled_done_mut() = 0;
         result
     }
 
@@ -329,11 +329,11 @@ impl Initiator {
     /// Without streams, the initiator moves to ERR. With streams, only the stream does, until too
     /// many streams are in error.
     //= DC-09 DC-40
-    fn concede<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
+    fn fail_lane<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
         let lane = &self.lanes[index];
         let session = lane.session.as_ref().map(|session| session.to);
-        let hello = lane.hello.as_ref().map(|hello| hello.to);
-        let Some(to) = session.or(hello).filter(|_| self.has_streams()) else {
+        let probe = lane.probe.as_ref().map(|probe| probe.to);
+        let Some(to) = session.or(probe).filter(|_| self.has_streams()) else {
             return Err(Fatal);
         };
         self.errored.insert(to.stream);
@@ -342,7 +342,7 @@ impl Initiator {
         }
         self.with_lane(cx, index, Requester::flush);
         self.end_session(index);
-        self.lanes[index].hello = None;
+        self.lanes[index].probe = None;
         Ok(())
     }
 
@@ -377,20 +377,20 @@ impl Initiator {
             }
             self.end_session(index);
             //= RXE-115
-            if !self.known.contains(&to.remote) {
+            if !self.rocade_peers.contains(&to.remote) {
                 self.ask(cx, index, to);
                 return;
             }
-            self.lanes[index].hello = None;
+            self.lanes[index].probe = None;
             self.open(cx, index, to);
         }
     }
 
     fn ask<H>(&mut self, cx: &Cx<'_, H>, index: usize, to: DcDestination) {
         let lane = &mut self.lanes[index];
-        let asks = lane.hello.as_ref().is_some_and(|hello| hello.to == to);
+        let asks = lane.probe.as_ref().is_some_and(|probe| probe.to == to);
         if !asks {
-            lane.hello = Some(PendingHello {
+            lane.probe = Some(PendingProbe {
                 to,
                 peer: peer_at(to, cx.peer),
                 is_due: true,
@@ -430,7 +430,7 @@ impl Initiator {
             let index = (self.turn + offset) % count;
             let sent = self.poll_lane(cx, index, tx);
             self.with_lane(cx, index, Requester::check_failed)
-                .or_else(|Fatal| self.concede(cx, index))?;
+                .or_else(|Fatal| self.fail_lane(cx, index))?;
             if sent {
                 self.turn = (index + 1) % count;
                 break;
@@ -449,16 +449,16 @@ impl Initiator {
         loop {
             self.advance(cx, index);
             let lane = &mut self.lanes[index];
-            if let Some(hello) = lane.hello.as_mut().filter(|hello| hello.is_due) {
-                if !tx.accepts_route(hello.to.route)
-                    || !push_hello(&hello.peer, cx.who.qpn, DcHello::Ask, tx)
+            if let Some(probe) = lane.probe.as_mut().filter(|probe| probe.is_due) {
+                if !tx.accepts_route(probe.to.route)
+                    || !push_probe(&probe.peer, cx.who.qpn, RocadeProbe::Request, tx)
                 {
                     return true;
                 }
-                tx.set_route(hello.to.route);
-                hello.is_due = false;
+                tx.set_route(probe.to.route);
+                probe.is_due = false;
                 let wait_ns = self.attr.ack_timeout_ns();
-                hello.again_at = wait_ns.map(|ns| cx.now.plus_ns(ns));
+                probe.again_at = wait_ns.map(|ns| cx.now.plus_ns(ns));
                 return true;
             }
             let route = lane.session.as_ref().map(|session| session.to.route);
@@ -533,7 +533,7 @@ impl Initiator {
             session.note_una(una);
         }
         lane.note_idle(cx.now);
-        result.or_else(|Fatal| self.concede(cx, index))
+        result.or_else(|Fatal| self.fail_lane(cx, index))
     }
 
     /// Handles a datagram to the initiator that shows that its sender runs Rocade.
@@ -545,23 +545,23 @@ impl Initiator {
         packet: &Packet<'_>,
     ) {
         let (who, local) = (meta.source, meta.destination);
-        let awaited = |hello: &mut PendingHello| hello.to.remote == who && hello.to.local == local;
-        let is_answer = matches!(hello_of(packet), Some((DcHello::Answer, _)));
+        let awaited = |probe: &mut PendingProbe| probe.to.remote == who && probe.to.local == local;
+        let is_answer = matches!(probe_of(packet), Some((RocadeProbe::Reply, _)));
         let is_ours = packet.bth().pkey.matches(cx.peer.pkey);
         let mut was_awaited = false;
         if is_answer && is_ours {
             for lane in &mut self.lanes {
-                was_awaited |= lane.hello.take_if(awaited).is_some();
+                was_awaited |= lane.probe.take_if(awaited).is_some();
             }
         }
         if !was_awaited {
             cx.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
-        if self.known.len() >= MAX_KNOWN {
-            self.known.clear();
+        if self.rocade_peers.len() >= MAX_ROCADE_PEERS {
+            self.rocade_peers.clear();
         }
-        self.known.insert(who);
+        self.rocade_peers.insert(who);
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Time> {
@@ -572,14 +572,14 @@ impl Initiator {
         for index in 0..self.lanes.len() {
             let result = self
                 .with_lane(cx, index, Requester::handle_timeout)
-                .and_then(|()| self.repeat_hello(cx, index));
+                .and_then(|()| self.repeat_probe(cx, index));
             if result.is_err() {
                 // Another implementation may have this address by now.
                 let session = self.lanes[index].session.as_ref();
                 if let Some(remote) = session.map(|session| session.to.remote) {
-                    self.known.remove(&remote);
+                    self.rocade_peers.remove(&remote);
                 }
-                self.concede(cx, index)?;
+                self.fail_lane(cx, index)?;
             }
             let lane = &mut self.lanes[index];
             if lane.idle_at.take_if(|at| *at <= cx.now).is_some() {
@@ -589,23 +589,23 @@ impl Initiator {
         Ok(())
     }
 
-    fn repeat_hello<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
+    fn repeat_probe<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
         let lane = &mut self.lanes[index];
-        let Some(hello) = &mut lane.hello else {
+        let Some(probe) = &mut lane.probe else {
             return Ok(());
         };
-        if hello.again_at.is_none_or(|at| at > cx.now) {
+        if probe.again_at.is_none_or(|at| at > cx.now) {
             return Ok(());
         }
         if lane.held.is_empty() {
-            lane.hello = None;
+            lane.probe = None;
             return Ok(());
         }
         cx.out.counters.rare().timeouts += 1;
-        hello.again_at = None;
-        if hello.tries_left > 0 {
-            hello.tries_left -= 1;
-            hello.is_due = true;
+        probe.again_at = None;
+        if probe.tries_left > 0 {
+            probe.tries_left -= 1;
+            probe.is_due = true;
             return Ok(());
         }
         //= DC-09
@@ -624,7 +624,7 @@ impl Initiator {
             requester.fail_request(cx.now, psn);
             requester.check_failed(cx)
         })
-        .or_else(|Fatal| self.concede(cx, index))
+        .or_else(|Fatal| self.fail_lane(cx, index))
     }
 
     /// Ends all sessions, including those with packets in flight.
@@ -632,7 +632,7 @@ impl Initiator {
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         for index in 0..self.lanes.len() {
             let lane = &mut self.lanes[index];
-            lane.hello = None;
+            lane.probe = None;
             for held in lane.held.drain(..) {
                 lane.requester.put(held.wqe);
             }
@@ -642,7 +642,7 @@ impl Initiator {
     }
 
     /// Ends the sessions without packets in flight, before the initiator is reset.
-    pub(crate) fn hang_up(&mut self) {
+    pub(crate) fn end_idle_sessions(&mut self) {
         for index in 0..self.lanes.len() {
             if self.lanes[index].is_idle() {
                 self.end_session(index);
@@ -659,7 +659,7 @@ impl Initiator {
             gate.reset();
         }
         self.used = 0;
-        self.silent = 0;
+        self.unsignaled_done = 0;
         self.recent.clear();
         self.pending_disconnects.clear();
         self.errored.clear();

@@ -48,7 +48,7 @@ impl Session {
 /// A probe whether an address runs Rocade, which has to be answered before any request is sent
 /// there.
 #[derive(Debug)]
-pub(super) struct PendingHello {
+pub(super) struct PendingProbe {
     pub(super) to: DcDestination,
     pub(super) peer: Peer,
     /// The probe has to be sent now.
@@ -75,7 +75,7 @@ pub(super) struct DcLane {
     /// Work requests whose target differs from that of the requests before them.
     pub(super) held: VecDeque<HeldRequest>,
     pub(super) session: Option<Session>,
-    pub(super) hello: Option<PendingHello>,
+    pub(super) probe: Option<PendingProbe>,
     /// Time at which the session ends if no more work is posted.
     pub(super) idle_at: Option<Time>,
 }
@@ -89,7 +89,7 @@ impl DcLane {
             requester,
             held: VecDeque::new(),
             session: None,
-            hello: None,
+            probe: None,
             idle_at: None,
         }
     }
@@ -124,18 +124,18 @@ impl DcLane {
         let Some(next) = self.held.front().filter(|_| is_released) else {
             return false;
         };
-        self.hello.is_none() && (self.is_idle() || self.goes_on(next.to))
+        self.probe.is_none() && (self.is_idle() || self.goes_on(next.to))
     }
 
     pub(super) fn has_work(&self, is_released: bool) -> bool {
         self.requester.has_work()
             || self.may_switch(is_released)
-            || self.hello.as_ref().is_some_and(|hello| hello.is_due)
+            || self.probe.as_ref().is_some_and(|probe| probe.is_due)
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let hello = self.hello.as_ref().and_then(|hello| hello.again_at);
-        let all = [self.requester.next_timeout(), hello, self.idle_at];
+        let probe = self.probe.as_ref().and_then(|probe| probe.again_at);
+        let all = [self.requester.next_timeout(), probe, self.idle_at];
         all.into_iter().flatten().min()
     }
 
@@ -143,8 +143,8 @@ impl DcLane {
     pub(super) fn routes(&self) -> impl Iterator<Item = RouteTag> {
         let held = self.held.iter().filter_map(|held| held.to);
         let session = self.session.iter().map(|session| session.to);
-        let hello = self.hello.iter().map(|hello| hello.to);
-        held.chain(session).chain(hello).map(|to| to.route)
+        let probe = self.probe.iter().map(|probe| probe.to);
+        held.chain(session).chain(probe).map(|to| to.route)
     }
 
     /// Ends the session, if there is one. All its requests are complete.

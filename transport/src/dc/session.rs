@@ -18,7 +18,7 @@ use crate::time::Time;
 /// The identity of an initiator's lane: its sessions follow each other.
 //= DCW-09
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Who {
+pub(super) struct LaneId {
     pub(super) source: IpAddr,
     pub(super) dci: Qpn,
     pub(super) lane: u8,
@@ -44,7 +44,7 @@ pub(super) enum SessionOutcome {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) who: Who,
+    pub(super) lane_id: LaneId,
     pub(super) id: u32,
     pub(super) peer: Peer,
     pub(super) responder: Responder,
@@ -69,7 +69,7 @@ impl Session {
 
     /// Creates a session that begins with a packet of this peer.
     pub(super) fn new(
-        who: Who,
+        lane_id: LaneId,
         peer: Peer,
         receives: (&Arc<dyn SharedReceives>, PdTag),
         attr: ResponderAttr,
@@ -84,16 +84,16 @@ impl Session {
         let tag = SessionTag {
             id,
             key: 0,
-            dci: who.dci,
-            lane: who.lane,
+            dci: lane_id.dci,
+            lane: lane_id.lane,
             start: None,
         };
         Self {
-            who,
+            lane_id,
             id,
             peer: Peer {
-                qpn: who.dci,
-                remote: who.source,
+                qpn: lane_id.dci,
+                remote: lane_id.source,
                 session: Some(Box::new(tag)),
                 ..peer
             },
@@ -126,7 +126,7 @@ impl Session {
         let result = f(&mut self.responder, &mut cx);
         for completion in cx.out.completions.iter_mut().skip(before) {
             //= DC-11
-            completion.src_qp = self.who.dci;
+            completion.src_qp = self.lane_id.dci;
         }
         result
     }

@@ -7,21 +7,21 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use rocade_wire::{
-    CreditCode, DcEth, DcHello, DcRespEth, Headers, Msn, Mtu, NakCode, Operation, Packet, Psn, Qpn,
-    Service, Syndrome,
+    CreditCode, DcEth, DcRespEth, Headers, Msn, Mtu, NakCode, Operation, Packet, Psn, Qpn,
+    RocadeProbe, Service, Syndrome,
 };
 
-use super::session::{Session, SessionOutcome, Who};
+use super::session::{LaneId, Session, SessionOutcome};
 use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS};
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
-use crate::hello::{hello_of, push_hello};
 use crate::memory::{Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{PacketMeta, Peer, SessionTag};
 use crate::queue::SharedReceives;
 use crate::responder::{Responder, ResponderAttr, push_ack};
+use crate::rocade_probe::{probe_of, push_probe};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::RouteTag;
@@ -40,7 +40,7 @@ const INDEX_BITS: u32 = 20;
 /// An answer outside of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyKind {
-    Hello,
+    Probe,
     Ack { psn: Psn, msn: Msn },
     Nak { psn: Psn, code: NakCode },
 }
@@ -73,7 +73,7 @@ pub(crate) struct Target {
     is_draining: bool,
     /// Sessions by index. The index of a session never changes.
     sessions: Vec<Option<Box<Session>>>,
-    by_who: BTreeMap<Who, usize>,
+    by_lane: BTreeMap<LaneId, usize>,
     free: Vec<usize>,
     /// Sessions with packets to send.
     ready: VecDeque<usize>,
@@ -103,7 +103,7 @@ impl Target {
             violation_event: ViolationEvent::Off,
             is_draining: false,
             sessions: Vec::new(),
-            by_who: BTreeMap::new(),
+            by_lane: BTreeMap::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
             unreported: VecDeque::new(),
@@ -186,7 +186,7 @@ impl Target {
             return;
         }
         if headers.bth.opcode.service() == Service::Ud {
-            self.handle_hello(cx, meta, packet);
+            self.handle_probe(cx, meta, packet);
             return;
         }
         let (Some(eth), Some(operation)) = (headers.dceth, headers.bth.opcode.operation()) else {
@@ -198,12 +198,12 @@ impl Target {
             self.note_violation(cx.out);
             return;
         }
-        let who = Who {
+        let lane_id = LaneId {
             source: meta.source,
             dci: eth.dci,
             lane: eth.lane,
         };
-        let found = self.by_who.get(&who).copied();
+        let found = self.by_lane.get(&lane_id).copied();
         let known = found.and_then(|index| self.sessions[index].as_ref());
         let index = match (found, known) {
             (Some(index), Some(session)) if session.id == eth.session => index,
@@ -212,7 +212,7 @@ impl Target {
                 cx.out.counters.drop_packet(DropReason::NoSession);
                 return;
             }
-            _ => match self.begin(cx, who, eth, headers, operation) {
+            _ => match self.begin(cx, lane_id, eth, headers, operation) {
                 Some(index) => index,
                 None => return,
             },
@@ -227,9 +227,9 @@ impl Target {
         headers: &Headers,
     ) -> Option<DropReason> {
         let bth = &headers.bth;
-        let is_hello = bth.opcode.service() == Service::Ud;
+        let is_probe = bth.opcode.service() == Service::Ud;
         //= BTH-15 BTH-06
-        if !is_hello && !cx.peer.framing.owns(bth.opcode) {
+        if !is_probe && !cx.peer.framing.owns(bth.opcode) {
             Some(DropReason::WrongService)
         } else if !bth.pkey.matches(cx.peer.pkey) {
             Some(DropReason::BadPkey)
@@ -255,11 +255,11 @@ impl Target {
     }
 
     //= DCW-18
-    fn handle_hello<H>(&mut self, cx: &mut Cx<'_, H>, meta: &PacketMeta, packet: &Packet<'_>) {
-        if let Some((DcHello::Ask, from)) = hello_of(packet) {
+    fn handle_probe<H>(&mut self, cx: &mut Cx<'_, H>, meta: &PacketMeta, packet: &Packet<'_>) {
+        if let Some((RocadeProbe::Request, from)) = probe_of(packet) {
             self.queue_stateless_reply(
                 Self::peer_without_session(cx, meta.source, from, None),
-                ReplyKind::Hello,
+                ReplyKind::Probe,
             );
         } else {
             cx.out.counters.drop_packet(DropReason::WrongService);
@@ -307,14 +307,15 @@ impl Target {
     fn begin<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        who: Who,
+        lane_id: LaneId,
         eth: DcEth,
         headers: &Headers,
         operation: Operation,
     ) -> Option<usize> {
         let psn = headers.bth.psn;
         let refuse = |target: &mut Self, cx: &mut Cx<'_, H>, code| {
-            let peer = Self::peer_without_session(cx, who.source, who.dci, Some(eth.session));
+            let peer =
+                Self::peer_without_session(cx, lane_id.source, lane_id.dci, Some(eth.session));
             target.queue_stateless_reply(peer, ReplyKind::Nak { psn, code });
         };
         if operation == Operation::Disconnect {
@@ -339,7 +340,7 @@ impl Target {
             refuse(self, cx, NakCode::InvalidRequest);
             return None;
         };
-        let Some(index) = self.place_for(cx, who) else {
+        let Some(index) = self.place_for(cx, lane_id) else {
             //= DCW-11
             refuse(self, cx, NakCode::Reserved(DcRespEth::NAK_NO_RESOURCES));
             return None;
@@ -348,27 +349,28 @@ impl Target {
             pmtu,
             ..cx.peer.clone()
         };
-        let mut session = Session::new(who, peer, (&self.receives, self.pd), self.attr, headers);
+        let mut session =
+            Session::new(lane_id, peer, (&self.receives, self.pd), self.attr, headers);
         self.serial += 1;
         session.serial = self.serial;
         session.is_listed = self.ready.contains(&index);
         self.sessions[index] = Some(Box::new(session));
-        self.by_who.insert(who, index);
+        self.by_lane.insert(lane_id, index);
         Some(index)
     }
 
     /// Returns the index for the next session of an initiator: that of its previous session, or a
     /// free one.
-    fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, who: Who) -> Option<usize> {
-        if let Some(&index) = self.by_who.get(&who) {
+    fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, lane_id: LaneId) -> Option<usize> {
+        if let Some(&index) = self.by_lane.get(&lane_id) {
             self.forget(cx, index);
             return Some(index);
         }
-        let is_full = self.by_who.len() >= MAX_SESSIONS;
+        let is_full = self.by_lane.len() >= MAX_SESSIONS;
         if is_full || cx.now.ns_since(self.swept) >= SWEEP_NS {
             self.sweep(cx);
         }
-        if self.by_who.len() >= MAX_SESSIONS {
+        if self.by_lane.len() >= MAX_SESSIONS {
             return None;
         }
         if let Some(index) = self.free.pop() {
@@ -398,7 +400,7 @@ impl Target {
     fn forget<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         if let Some(mut session) = self.sessions[index].take() {
             session.with(cx, Responder::flush);
-            self.by_who.remove(&session.who);
+            self.by_lane.remove(&session.lane_id);
         }
         // The order of completions stays the same. Only the session they belong to is forgotten.
         if self.unreported.contains(&index) {
@@ -552,7 +554,7 @@ impl Target {
             session.responder.reset();
         }
         self.sessions.clear();
-        self.by_who.clear();
+        self.by_lane.clear();
         self.free.clear();
         self.ready.clear();
         self.unreported.clear();
@@ -575,7 +577,7 @@ impl StatelessReply {
 
     fn push(&self, from: Qpn, tx: &mut TxBuffer) -> bool {
         match self.kind {
-            ReplyKind::Hello => push_hello(&self.peer, from, DcHello::Answer, tx),
+            ReplyKind::Probe => push_probe(&self.peer, from, RocadeProbe::Reply, tx),
             ReplyKind::Ack { psn, msn } => {
                 let syndrome = Syndrome::Ack(CreditCode::INVALID);
                 push_ack(&self.peer, psn, msn, syndrome, tx)

@@ -82,9 +82,9 @@ impl Qp {
     ///
     /// The DISCONNECT packets come out of [`Qp::poll_transmit`].
     //= DCW-12
-    pub fn hang_up(&mut self) {
+    pub fn end_idle_sessions(&mut self) {
         if let SendSide::Dynamic(initiator) = &mut self.send {
-            initiator.hang_up();
+            initiator.end_idle_sessions();
         }
     }
 

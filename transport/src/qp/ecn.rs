@@ -2,14 +2,14 @@
 
 use alloc::boxed::Box;
 
-use rocade_wire::{DcHello, Packet};
+use rocade_wire::{Packet, RocadeProbe};
 
 use super::Qp;
 use super::side::{RecvSide, SendSide};
 use crate::counters::DropReason;
-use crate::hello::{hello_of, push_hello};
 use crate::peer::PacketMeta;
 use crate::responder::push_without_payload;
+use crate::rocade_probe::{probe_of, push_probe};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 
@@ -17,14 +17,14 @@ use crate::transmit::TxBuffer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingNotices {
     /// The peer has probed whether this is Rocade.
-    hello: bool,
+    probe: bool,
     /// Packets of the peer were marked, and there are no responses that could carry BECN.
     cnp: bool,
 }
 
 impl PendingNotices {
     pub(super) const NONE: Self = Self {
-        hello: false,
+        probe: false,
         cnp: false,
     };
 
@@ -70,8 +70,8 @@ impl Qp {
     /// A probe from any other sender is not answered.
     //= XAW-08
     #[cold]
-    pub(super) fn handle_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
-        let Some((hello, from)) = hello_of(packet) else {
+    pub(super) fn handle_probe(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
+        let Some((probe, from)) = probe_of(packet) else {
             return false;
         };
         let peer = &self.peer;
@@ -82,23 +82,23 @@ impl Qp {
         if !is_peer || !self.state.receives() {
             return false;
         }
-        match (hello, &mut self.send, &self.recv) {
-            (DcHello::Ask, _, RecvSide::Reliable(_)) => {
-                self.pending_notices.hello = true;
+        match (probe, &mut self.send, &self.recv) {
+            (RocadeProbe::Request, _, RecvSide::Reliable(_)) => {
+                self.pending_notices.probe = true;
                 true
             }
-            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.on_hello_reply(),
+            (RocadeProbe::Reply, SendSide::Reliable(requester), _) => requester.on_probe_reply(),
             _ => false,
         }
     }
 
     #[cold]
     pub(super) fn send_pending_notices(&mut self, tx: &mut TxBuffer) {
-        if self.pending_notices.hello
-            && push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx)
+        if self.pending_notices.probe
+            && push_probe(&self.peer, self.config.qp_num, RocadeProbe::Reply, tx)
         {
             self.out.counters.tx_packets += 1;
-            self.pending_notices.hello = false;
+            self.pending_notices.probe = false;
         }
         //= CNP-01
         if self.pending_notices.cnp && push_without_payload(&self.peer.cnp(), tx) {

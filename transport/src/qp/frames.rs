@@ -35,13 +35,13 @@ impl Qp {
     /// Assembles the next frame in `frame`, and returns how to finish it. `None` if there is no
     /// frame to send.
     ///
-    /// A frame longer than `longest` fails the send queue. Then call [`Qp::frames_left`] or
+    /// A frame longer than `max_frame_len` fails the send queue. Then call [`Qp::frames_sent`] or
     /// [`Qp::frames_failed`].
     pub fn next_frame(
         &mut self,
         now: Time,
         mem: &impl Memory,
-        longest: usize,
+        max_frame_len: usize,
         frame: &mut Vec<u8>,
     ) -> Option<FrameOrder> {
         if self.state != QpState::Rts {
@@ -50,7 +50,7 @@ impl Qp {
         let (SendSide::Frames(sender), _, mut cx) = self.sides(now, mem) else {
             return None;
         };
-        let next = sender.next(&mut cx, longest, frame);
+        let next = sender.next(&mut cx, max_frame_len, frame);
         let result = next.map(|_| ());
         self.conclude_send(now, result);
         next.ok().flatten()
@@ -58,9 +58,9 @@ impl Qp {
 
     /// Notes that the frame of [`Qp::next_frame`] was sent, as `count` frames, or was lost on the
     /// way.
-    pub fn frames_left(&mut self, now: Time, count: u64) {
+    pub fn frames_sent(&mut self, now: Time, count: u64) {
         if let (SendSide::Frames(sender), _, mut cx) = self.sides(now, &()) {
-            sender.left(&mut cx, count);
+            sender.frame_sent(&mut cx, count);
         }
         self.note_drained();
     }

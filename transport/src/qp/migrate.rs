@@ -13,8 +13,8 @@ impl Qp {
     ///
     /// [`Qp::local`], [`Qp::remote`] and the attributes of the primary path are then those of the
     /// former alternate path.
-    pub const fn take_moved(&mut self) -> bool {
-        core::mem::replace(&mut self.has_moved, false)
+    pub const fn take_migrated(&mut self) -> bool {
+        core::mem::replace(&mut self.has_migrated, false)
     }
 
     /// Returns true if the QP has an alternate path.
@@ -76,7 +76,7 @@ impl Qp {
         self.set_migration(Migration::Migrated);
         modify::apply_attrs(self, QpAttrMask::TIMEOUT);
         self.send.change_path(failed);
-        self.has_moved = true;
+        self.has_migrated = true;
         //= AEV-06
         self.out.events.push(QpEvent::PathMig);
     }

@@ -54,8 +54,8 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
-    /// The QP has migrated, and [`Qp::take_moved`] was not called yet.
-    has_moved: bool,
+    /// The QP has migrated, and [`Qp::take_migrated`] was not called yet.
+    has_migrated: bool,
     pending_notices: PendingNotices,
     /// Set while congestion control is on: marks are answered, and notifications reduce the rate.
     control: Option<Box<CongestionControl>>,
@@ -102,7 +102,7 @@ impl Qp {
                 },
             )?,
             comm_est_raised: false,
-            has_moved: false,
+            has_migrated: false,
             pending_notices: PendingNotices::NONE,
             control: None,
             out: Outputs::new(config.qp_num),
@@ -516,7 +516,7 @@ impl Qp {
                 self.handle_cnp(now, meta, packet);
                 return;
             }
-            Service::Ud if self.handle_hello(meta, packet) => return,
+            Service::Ud if self.handle_probe(meta, packet) => return,
             _ => {}
         }
         if let Some(reason) = self.reject_reason(meta, packet) {

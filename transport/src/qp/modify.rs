@@ -387,7 +387,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.out.events.clear();
     qp.coalescer.reset();
     qp.comm_est_raised = false;
-    qp.has_moved = false;
+    qp.has_migrated = false;
     qp.peer.alternate = None;
     qp.peer.set_migration(Migration::Migrated);
     qp.attr = Attributes::default();

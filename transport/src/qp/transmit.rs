@@ -61,7 +61,7 @@ impl Qp {
     /// called.
     #[must_use]
     #[inline]
-    pub fn wants_to_transmit(&self, acks: AckPlacement) -> bool {
+    pub fn has_work_to_send(&self, acks: AckPlacement) -> bool {
         let holds = || {
             acks == AckPlacement::Defer
                 && self.timing(acks) == AckPlacement::Defer

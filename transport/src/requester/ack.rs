@@ -396,7 +396,7 @@ impl Requester {
             let (wr_id, opcode, len) = (wqe.wr_id, wqe.wc_opcode(), wqe.len);
             self.report(cx, (wr_id, opcode), WcStatus::Success, len);
         } else {
-            self.silent += 1;
+            self.unsignaled_done += 1;
         }
         drop(self.sq.pop_front());
         self.set_una(end);

@@ -17,11 +17,11 @@ use crate::wr::SendOp;
 /// Credits without a limit. No queue has enough entries to use them up before the next ACK.
 const UNLIMITED: i32 = i32::MAX;
 /// Credits before the peer has announced any: also unlimited in practice.
-const UNTOLD: i32 = i32::MAX / 2;
+const UNKNOWN: i32 = i32::MAX / 2;
 /// Any greater value is [`UNLIMITED`], less what was sent since.
-const LEAST_UNLIMITED: i32 = UNTOLD + UNTOLD / 2;
-/// Any greater value is at least [`UNTOLD`]. No credit code encodes so many.
-const LEAST_UNTOLD: i32 = UNTOLD / 2;
+const LEAST_UNLIMITED: i32 = UNKNOWN + UNKNOWN / 2;
+/// Any greater value is at least [`UNKNOWN`]. No credit code encodes so many.
+const LEAST_UNKNOWN: i32 = UNKNOWN / 2;
 
 /// The longest wait for new credits. The ACK timeout applies if it is shorter.
 const LONGEST_WAIT_NS: u64 = 50_000_000;
@@ -30,15 +30,15 @@ const LONGEST_WAIT_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UncreditedSend {
     /// Send: it is unknown whether the peer announces new credits.
-    First,
+    Unknown,
     /// Send: the peer had receives and had not announced them.
-    Try,
+    Send,
     /// Wait until the peer announces credits.
     Wait,
     /// The wait is in progress.
     Waiting,
     /// The wait has timed out.
-    Waited,
+    TimedOut,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Credits {
 impl Credits {
     pub(super) const fn new() -> Self {
         Self {
-            room: UNTOLD,
+            room: UNKNOWN,
             ssn: Msn::new(0),
         }
     }
@@ -82,7 +82,7 @@ impl Credits {
 
     /// Updates the credits: the peer has completed `msn` messages and has announced `code`.
     #[inline]
-    fn told(&mut self, code: CreditCode, msn: Msn) {
+    fn update(&mut self, code: CreditCode, msn: Msn) {
         //= RC-CRD-05
         if self.room > LEAST_UNLIMITED {
             self.room = UNLIMITED;
@@ -100,7 +100,7 @@ impl Credits {
         // The MSN of a faulty peer may exceed what it was sent.
         let incomplete = self.ssn.diff(msn).max(0);
         let room = i32::try_from(credits).unwrap_or(0) - incomplete;
-        self.room = if self.room > LEAST_UNTOLD {
+        self.room = if self.room > LEAST_UNKNOWN {
             room
         } else {
             self.room.max(room)
@@ -144,7 +144,7 @@ impl Requester {
     /// Handles the credits of an ACK that is not older than the last.
     #[inline]
     pub(super) fn note_credits(&mut self, code: CreditCode, msn: Msn) {
-        self.credits.told(code, msn);
+        self.credits.update(code, msn);
     }
 
     /// Handles the credits of an ACK that acknowledges no new packet. Returns true if there are
@@ -152,10 +152,10 @@ impl Requester {
     //= RC-ACK-06 RC-REQ-02
     pub(super) fn note_update(&mut self, code: CreditCode, msn: Msn) -> bool {
         let before = self.credits.room;
-        if before > LEAST_UNTOLD {
+        if before > LEAST_UNKNOWN {
             return false;
         }
-        self.credits.told(code, msn);
+        self.credits.update(code, msn);
         let is_news = self.credits.room > before;
         if is_news {
             if self.uncredited_send == UncreditedSend::Waiting {
@@ -170,16 +170,16 @@ impl Requester {
     #[inline]
     pub(super) fn note_taken(&mut self) {
         match self.uncredited_send {
-            UncreditedSend::First => self.uncredited_send = UncreditedSend::Wait,
+            UncreditedSend::Unknown => self.uncredited_send = UncreditedSend::Wait,
             // The peer had a receive, and had not announced it.
-            UncreditedSend::Waited => self.uncredited_send = UncreditedSend::Try,
-            UncreditedSend::Try | UncreditedSend::Wait | UncreditedSend::Waiting => {}
+            UncreditedSend::TimedOut => self.uncredited_send = UncreditedSend::Send,
+            UncreditedSend::Send | UncreditedSend::Wait | UncreditedSend::Waiting => {}
         }
     }
 
     /// Notes that the oldest message has found no receive.
     pub(super) fn note_not_taken(&mut self) {
-        if self.uncredited_send == UncreditedSend::Waited {
+        if self.uncredited_send == UncreditedSend::TimedOut {
             self.uncredited_send = UncreditedSend::Wait;
         }
     }
@@ -187,7 +187,7 @@ impl Requester {
     /// Notes that the RNR timer has expired, which also ends the wait for credits.
     pub(super) fn note_waited(&mut self) {
         if self.uncredited_send == UncreditedSend::Waiting {
-            self.uncredited_send = UncreditedSend::Waited;
+            self.uncredited_send = UncreditedSend::TimedOut;
         }
     }
 
@@ -200,7 +200,7 @@ impl Requester {
             return false;
         }
         match self.uncredited_send {
-            UncreditedSend::First | UncreditedSend::Try | UncreditedSend::Waited => {
+            UncreditedSend::Unknown | UncreditedSend::Send | UncreditedSend::TimedOut => {
                 self.credits.room = 0;
                 true
             }

@@ -193,7 +193,7 @@ pub(crate) struct Requester {
     /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
     /// Work requests completed without a completion since the last one.
-    silent: u32,
+    unsignaled_done: u32,
     started: usize,
     /// Index of the WQE that contains `cursor`. Equal to `started` if `cursor` is at the end.
     current: usize,
@@ -246,7 +246,7 @@ impl Requester {
             attr: RequesterAttr::NONE,
             sq: VecDeque::new(),
             used: 0,
-            silent: 0,
+            unsignaled_done: 0,
             started: 0,
             current: 0,
             una: Psn::new(0),
@@ -257,7 +257,7 @@ impl Requester {
             rd_wqes: 0,
             packets_since_ack_req: 0,
             credits: Credits::new(),
-            uncredited_send: UncreditedSend::First,
+            uncredited_send: UncreditedSend::Unknown,
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
@@ -402,7 +402,7 @@ impl Requester {
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = freed_wqes - 1;
+        self.unsignaled_done = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
@@ -499,8 +499,8 @@ impl Requester {
 
     /// Returns the count of work requests completed without a completion since the last one.
     /// Requesters that share a queue share this count.
-    pub(crate) const fn silent_mut(&mut self) -> &mut u32 {
-        &mut self.silent
+    pub(crate) const fn unsignaled_done_mut(&mut self) -> &mut u32 {
+        &mut self.unsignaled_done
     }
 
     /// Fails the oldest work request.
@@ -581,8 +581,8 @@ impl Requester {
         status: WcStatus,
         byte_len: u32,
     ) {
-        let freed_wqes = self.silent + 1;
-        self.silent = 0;
+        let freed_wqes = self.unsignaled_done + 1;
+        self.unsignaled_done = 0;
         let completion = Completion {
             byte_len,
             freed_wqes,

@@ -6,11 +6,11 @@
 //! drops. The probe is repeated like a request. Without an answer, the work request fails like one
 //! whose packets are lost.
 
-use rocade_wire::DcHello;
+use rocade_wire::RocadeProbe;
 
 use super::Requester;
 use crate::cx::Cx;
-use crate::hello::push_hello;
+use crate::rocade_probe::push_probe;
 use crate::transmit::TxBuffer;
 
 /// State of the probe.
@@ -45,7 +45,7 @@ impl Requester {
     //= XAW-08
     #[cold]
     pub(super) fn send_probe<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
-        if push_hello(cx.peer, cx.who.qpn, DcHello::Ask, tx) {
+        if push_probe(cx.peer, cx.who.qpn, RocadeProbe::Request, tx) {
             cx.out.counters.tx_packets += 1;
             self.probe = ProbeState::Sent;
             self.arm_ack_timer(cx.now);
@@ -53,7 +53,7 @@ impl Requester {
     }
 
     /// Notes that the peer has proved to be Rocade. Returns false if it was not probed.
-    pub(crate) fn on_hello_reply(&mut self) -> bool {
+    pub(crate) fn on_probe_reply(&mut self) -> bool {
         if self.probe == ProbeState::Idle {
             return false;
         }

@@ -76,7 +76,7 @@ impl Requester {
                 self.window.on_sample(delivered, elapsed_ns);
                 self.timed = None;
                 self.timeouts_in_a_row = 0;
-            } else if self.window.is_late(elapsed_ns) {
+            } else if self.window.is_overdue(elapsed_ns) {
                 self.window.on_sample(delivered, elapsed_ns);
             }
         }

@@ -504,7 +504,7 @@ impl Requester {
             (true, false) => Operation::XrcMaskedFetchAdd,
         };
         let mut head = request_head(peer, wqe, operation, self.cursor, 0);
-        head.bth.opcode = peer.framing.own_opcode(operation)?;
+        head.bth.opcode = peer.framing.extension_opcode(operation)?;
         head.bth.ack_req = true;
         let eth = MaskedEth {
             va,

@@ -134,7 +134,7 @@ impl Responder {
             Syndrome::RnrNak(_) => {
                 out.counters.rare().rnr_naks_sent += 1;
                 // A requester that received a NAK retries without an announcement of credits.
-                self.told_none = false;
+                self.announced_zero = false;
             }
             _ => out.counters.rare().fatal_naks_sent += 1,
         }
@@ -191,7 +191,7 @@ impl Responder {
     /// Notes the credits of an ACK that was sent.
     #[inline]
     const fn note_credits_sent(&mut self, credits: CreditCode) {
-        self.told_none = credits.code() == 0;
+        self.announced_zero = credits.code() == 0;
         self.has_unsent_credits = false;
     }
 
@@ -395,7 +395,7 @@ fn push_wide_ack(
     let operation = Operation::WideAtomicAcknowledge;
     let len = masked::wire_len(log_size);
     let mut head = aeth_head(peer, operation, psn, len, Some(aeth));
-    if let Some(opcode) = peer.framing.own_opcode(operation) {
+    if let Some(opcode) = peer.framing.extension_opcode(operation) {
         head.bth.opcode = opcode;
     }
     let put = |payload: &mut [u8]| {

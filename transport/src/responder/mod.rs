@@ -109,7 +109,7 @@ pub(crate) struct Responder {
     /// A NAK for `epsn` was sent. No other is sent until a request with that PSN arrives.
     nak_outstanding: bool,
     /// The last response announced zero credits.
-    told_none: bool,
+    announced_zero: bool,
     /// The next ACK announces that there are receives again.
     has_unsent_credits: bool,
     current: InProgress,
@@ -131,7 +131,7 @@ impl Responder {
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
-            told_none: false,
+            announced_zero: false,
             has_unsent_credits: false,
             current: InProgress::None,
             saved: VecDeque::new(),
@@ -165,8 +165,8 @@ impl Responder {
     //= RC-ACK-06
     #[inline]
     pub(crate) fn note_posted(&mut self) {
-        if self.told_none && self.receives.has_some() {
-            self.told_none = false;
+        if self.announced_zero && self.receives.has_some() {
+            self.announced_zero = false;
             self.has_unsent_credits = true;
             self.schedule_ack(self.epsn.sub(1));
         }
@@ -281,7 +281,7 @@ impl Responder {
         self.epsn = Psn::new(0);
         self.msn = Msn::new(0);
         self.nak_outstanding = false;
-        self.told_none = false;
+        self.announced_zero = false;
         self.has_unsent_credits = false;
         self.current = InProgress::None;
         self.saved = VecDeque::new();

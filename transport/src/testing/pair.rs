@@ -506,7 +506,7 @@ impl Pair {
         tx.defer_longer_than(LONGEST_COPY);
         loop {
             let node = &mut self.nodes[side as usize];
-            let wants = node.qp.wants_to_transmit(acks);
+            let wants = node.qp.has_work_to_send(acks);
             node.qp.poll_transmit(self.now, &node.mem, acks, &mut tx);
             assert!(wants || tx.is_empty(), "a transmission without work");
             while let Some(completion) = node.qp.poll_completion() {

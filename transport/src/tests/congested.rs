@@ -260,7 +260,7 @@ fn responses_that_wait_end_with_their_queue_pair() {
         &QpAttr::default(),
     );
     assert_eq!(pair.node(Side::B).qp.next_timeout(), None);
-    assert!(!pair.node(Side::B).qp.wants_to_transmit(AckPlacement::First));
+    assert!(!pair.node(Side::B).qp.has_work_to_send(AckPlacement::First));
 }
 
 fn unreliable() -> Pair {

@@ -11,8 +11,8 @@ use core::net::IpAddr;
 use std::vec;
 
 use rocade_wire::{
-    Aeth, AtomicEth, Bth, DcEth, DcHello, DcRespEth, Headers, Msn, NakCode, Opcode, Operation,
-    Pkey, Psn, Qpn, Reth, Service, Syndrome,
+    Aeth, AtomicEth, Bth, DcEth, DcRespEth, Headers, Msn, NakCode, Opcode, Operation, Pkey, Psn,
+    Qpn, Reth, RocadeProbe, Service, Syndrome,
 };
 
 use crate::attr::QpState;

@@ -4,7 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Bth, DcHello, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, Service};
+use rocade_wire::{
+    Bth, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, RocadeProbe, Service,
+};
 
 use super::{ALL, operations, register, register_filled, statuses, write};
 use crate::testing::{Delivery, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
@@ -256,9 +258,9 @@ fn a_peer_is_asked_before_the_first_one() {
         // The probe is lost, and then its answer.
         let mut lost = 0;
         pair.set_network(move |event| {
-            let is_hello = event.packet.headers().deth.is_some();
-            lost += u32::from(is_hello);
-            if is_hello && lost < 3 {
+            let is_probe = event.packet.headers().deth.is_some();
+            lost += u32::from(is_probe);
+            if is_probe && lost < 3 {
                 Delivery::Drop
             } else {
                 Delivery::Deliver
@@ -322,7 +324,7 @@ fn a_peer_that_is_not_rocade_gets_none() {
 #[test]
 fn only_the_peer_is_told() {
     let mut pair = connected(QpType::Rc);
-    let hello = |from: u32, qkey: u32, payload: &[u8]| {
+    let probe = |from: u32, qkey: u32, payload: &[u8]| {
         let mut headers = Headers::new(Bth::new(
             Opcode::of(Service::Ud, Operation::SendOnly).unwrap(),
             Qpn::new(0x22),
@@ -340,13 +342,13 @@ fn only_the_peer_is_told() {
         bytes.resize(bytes.len() + usize::from(headers.bth.pad_count) + 4, 0);
         bytes
     };
-    let ask = DcHello::Ask.to_bytes();
-    let answer = DcHello::Answer.to_bytes();
+    let ask = RocadeProbe::Request.to_bytes();
+    let answer = RocadeProbe::Reply.to_bytes();
     for packet in [
-        hello(0x12, DcHello::QKEY, &ask),
-        hello(0x11, DcHello::QKEY ^ 1, &ask),
-        hello(0x11, DcHello::QKEY, b"something"),
-        hello(0x11, DcHello::QKEY, &answer),
+        probe(0x12, RocadeProbe::QKEY, &ask),
+        probe(0x11, RocadeProbe::QKEY ^ 1, &ask),
+        probe(0x11, RocadeProbe::QKEY, b"something"),
+        probe(0x11, RocadeProbe::QKEY, &answer),
     ] {
         pair.inject(Side::B, &packet);
     }
@@ -354,7 +356,7 @@ fn only_the_peer_is_told() {
     assert_eq!(counters(&pair).dropped(crate::DropReason::WrongService), 4);
     assert_eq!(sent(&pair, Side::B), []);
     let third_host = "192.0.2.99".parse().unwrap();
-    let packet = hello(0x11, DcHello::QKEY, &ask);
+    let packet = probe(0x11, RocadeProbe::QKEY, &ask);
     pair.inject_from(Side::B, third_host, Side::B.ip(), &packet);
     pair.run();
     assert_eq!(sent(&pair, Side::B), []);

@@ -100,7 +100,7 @@ fn assert_moved(pair: &mut Pair, side: Side) {
     assert_eq!(attr.alt_ah_attr, AddressVector::default());
     assert_eq!((attr.alt_port_num, attr.alt_timeout), (0, 0));
     let qp = &mut pair.node_mut(side).qp;
-    assert!(qp.take_moved() && !qp.take_moved() && !qp.has_alternate());
+    assert!(qp.take_migrated() && !qp.take_migrated() && !qp.has_alternate());
     let ips = (side.alternate_ip(), side.other().alternate_ip());
     assert_eq!((qp.local(), qp.remote()), ips);
 }

@@ -101,14 +101,14 @@ fn a_frame_is_complete_when_it_has_left() {
     assert_eq!(frame, pattern(2000, 1)[..100]);
     assert!(rig.next().is_none(), "one at a time");
     assert!(rig.completions().is_empty());
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     assert_eq!(statuses(&rig.completions()), [(1, WcStatus::Success)]);
     assert_eq!(rig.next(), Some((PLAIN, vec![9; 14])));
-    rig.qp.frames_left(NOW, 1);
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     assert!(rig.completions().is_empty(), "not asked for");
     assert!(rig.next().is_some());
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     let done = rig.completions();
     assert_eq!((done[0].wr_id, done[0].opcode), (3, WcOpcode::Send));
     //= RC-WQE-03 type=test
@@ -195,19 +195,19 @@ fn what_is_to_be_cut_has_its_header_in_front() {
         (&frame[..54], &frame[54..]),
         (&header[..], &*pattern(2000, 1))
     );
-    rig.qp.frames_left(NOW, 3);
+    rig.qp.frames_sent(NOW, 3);
     assert_eq!(rig.completions()[0].opcode, WcOpcode::Tso);
     assert_eq!(rig.qp.counters().tx_packets, 3);
     // Only the header, and the largest allowed size.
     let none = wr(2, SendFlags::SIGNALED, &[]);
     rig.qp.post_tso(NOW, &none, tso, None).unwrap();
     assert_eq!(rig.next().unwrap().1, header);
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     let most = [rig.src.part(0, MAX_TSO)];
     let most = wr(3, SendFlags::SIGNALED, &most);
     rig.qp.post_tso(NOW, &most, tso, None).unwrap();
     assert_eq!(rig.next().unwrap().1.len(), 54 + MAX_TSO as usize);
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     rig.completions();
     rig.qp.free_wqes(true, 3);
     let more = [rig.src.part(0, MAX_TSO + 1)];
@@ -257,7 +257,7 @@ fn what_the_link_refuses_fails() {
     rig.qp.frames_failed(NOW, WcStatus::LocLenErr);
     assert_eq!(statuses(&rig.completions()), [(1, WcStatus::LocLenErr)]);
     assert_eq!(rig.qp.state(), QpState::Sqe);
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     assert!(rig.completions().is_empty(), "no frame was in flight");
 }
 
@@ -279,7 +279,7 @@ fn a_queue_that_drains_finishes_what_it_has_begun() {
     rig.next().unwrap();
     to(&mut rig.qp, QpState::Sqd);
     assert!(rig.qp.query().sq_draining && rig.next().is_none());
-    rig.qp.frames_left(NOW, 1);
+    rig.qp.frames_sent(NOW, 1);
     assert!(!rig.qp.query().sq_draining && rig.next().is_none());
     to(&mut rig.qp, QpState::Rts);
     assert!(rig.next().is_some(), "the second");
@@ -389,7 +389,7 @@ fn packets_of_other_services_are_not_for_it() {
     assert!(rig.completions().is_empty());
     let mut tx = TxBuffer::new(4096, 8);
     rig.post(1, 60).unwrap();
-    assert!(!rig.qp.wants_to_transmit(AckPlacement::First));
+    assert!(!rig.qp.has_work_to_send(AckPlacement::First));
     rig.qp
         .poll_transmit(NOW, &rig.mem, AckPlacement::First, &mut tx);
     assert!(tx.is_empty(), "next_frame returns frames");

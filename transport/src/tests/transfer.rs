@@ -551,7 +551,7 @@ fn a_lone_acknowledgement_can_be_taken() {
     assert_eq!(taken.counters(), polled.counters());
     assert_eq!(taken.take_lone_ack(), None);
     assert_eq!(taken.lone_ack(), None);
-    assert!(!taken.wants_to_transmit(AckPlacement::First));
+    assert!(!taken.has_work_to_send(AckPlacement::First));
 }
 
 //= RC-ACK-01 type=test

@@ -104,7 +104,7 @@ pub(crate) struct Sender {
     /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
     used: u32,
     /// Work requests completed without a completion since the last one.
-    silent: u32,
+    unsignaled_done: u32,
     /// Work requests whose packets are all in the caller's buffer.
     sent: usize,
     /// Packets of the next work request that are in the buffer, or were sent before.
@@ -127,7 +127,7 @@ impl Sender {
             datagrams: matches!(qp_type, QpType::Ud),
             sq: VecDeque::new(),
             used: 0,
-            silent: 0,
+            unsignaled_done: 0,
             sent: 0,
             packets: 0,
             psn: Psn::new(0),
@@ -229,7 +229,7 @@ impl Sender {
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
         self.used -= 1;
-        self.silent = freed_wqes - 1;
+        self.unsignaled_done = freed_wqes - 1;
     }
 
     /// Frees WQEs whose completions the application has polled.
@@ -458,14 +458,14 @@ impl Sender {
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
                 self.report(cx, &wqe, WcStatus::Success);
             } else {
-                self.silent += 1;
+                self.unsignaled_done += 1;
             }
         }
     }
 
     /// Reports the completion of a work request, which also frees the WQEs before it that had none.
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let freed_wqes = core::mem::take(&mut self.silent) + 1;
+        let freed_wqes = core::mem::take(&mut self.unsignaled_done) + 1;
         let completion = Completion {
             freed_wqes,
             ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
@@ -498,7 +498,7 @@ impl Sender {
             cross_channel,
             sq: VecDeque::new(),
             used: 0,
-            silent: 0,
+            unsignaled_done: 0,
             sent: 0,
             packets: 0,
             psn: Psn::new(0),

@@ -87,14 +87,14 @@ impl DcRespEth {
 /// device other than Rocade drops it, because no queue pair has the Q_Key.
 //= DCW-18
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum DcHello {
+pub enum RocadeProbe {
     /// Asks whether the receiver is Rocade.
-    Ask,
+    Request,
     /// Confirms that the sender is Rocade.
-    Answer,
+    Reply,
 }
 
-impl DcHello {
+impl RocadeProbe {
     /// Bytes of the payload.
     pub const LEN: usize = 8;
 
@@ -111,8 +111,8 @@ impl DcHello {
             return None;
         };
         match kind {
-            0 if *magic == Self::MAGIC => Some(Self::Ask),
-            1 if *magic == Self::MAGIC => Some(Self::Answer),
+            0 if *magic == Self::MAGIC => Some(Self::Request),
+            1 if *magic == Self::MAGIC => Some(Self::Reply),
             _ => None,
         }
     }
@@ -122,7 +122,7 @@ impl DcHello {
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[..6].copy_from_slice(&Self::MAGIC);
-        out[6] = u8::from(self == Self::Answer);
+        out[6] = u8::from(self == Self::Reply);
         out
     }
 }

@@ -12,7 +12,7 @@ use core::fmt;
 
 pub use aeth::{Aeth, AtomicAckEth, NakCode, Syndrome};
 pub use bth::Bth;
-pub use dc::{DcEth, DcHello, DcRespEth};
+pub use dc::{DcEth, DcRespEth, RocadeProbe};
 pub use eth::{
     AtomicEth, Deth, Feth, Ieth, ImmDt, MaskedEth, Placement, Rdeth, Reth, Selectivity, XrcEth,
 };

@@ -289,18 +289,18 @@ fn dc_naks_have_names() {
 #[test]
 //= DCW-18 type=test
 fn hello_is_nothing_else() {
-    for hello in [DcHello::Ask, DcHello::Answer] {
-        let bytes = hello.to_bytes();
-        assert_eq!(DcHello::from_payload(&bytes), Some(hello));
+    for probe in [RocadeProbe::Request, RocadeProbe::Reply] {
+        let bytes = probe.to_bytes();
+        assert_eq!(RocadeProbe::from_payload(&bytes), Some(probe));
         for at in 0..bytes.len() {
             let mut other = bytes;
             other[at] ^= 0x42;
-            assert_eq!(DcHello::from_payload(&other), None);
-            assert_eq!(DcHello::from_payload(&bytes[..at]), None);
+            assert_eq!(RocadeProbe::from_payload(&other), None);
+            assert_eq!(RocadeProbe::from_payload(&bytes[..at]), None);
         }
     }
-    assert_eq!(DcHello::from_payload(b"RocDC\x01\0\0\0"), None);
-    assert_ne!(DcHello::QKEY & 1 << 31, 0);
+    assert_eq!(RocadeProbe::from_payload(b"RocDC\x01\0\0\0"), None);
+    assert_ne!(RocadeProbe::QKEY & 1 << 31, 0);
 }
 
 #[test]

@@ -265,7 +265,7 @@ impl Operation {
     //= XAW-01
     //= XAW-02
     //= XAW-06
-    pub(super) const fn own(opcode: u8) -> Option<Self> {
+    pub(super) const fn extension(opcode: u8) -> Option<Self> {
         match opcode {
             0xf2 => Some(Self::WideAtomicAcknowledge),
             0xf8 => Some(Self::MaskedCmpSwap),

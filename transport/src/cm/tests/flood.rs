@@ -1,7 +1,7 @@
 //! Floods of requests from peers that never confirm a connection: their cost is bounded, and
 //! clients still get through.
 
-use super::super::admission::PLACES;
+use super::super::admission::BACKLOG;
 use super::*;
 
 /// Requests that are held, in addition to the backlog.
@@ -151,15 +151,15 @@ fn flooded(client_at: u8) -> u64 {
         if !server.ready.is_empty() && waited.is_none() {
             waited = Some(ms - 5_000);
         }
-        assert!(server.half_open() <= PLACES);
-        assert!(server.cm.len() <= PLACES + HELD + 2, "{}", server.cm.len());
+        assert!(server.half_open() <= BACKLOG);
+        assert!(server.cm.len() <= BACKLOG + HELD + 2, "{}", server.cm.len());
     }
     assert_eq!(server.ready.len(), 1);
     // All other connections end: no state of the flood stays for longer than a minute.
     while server.now.as_ns() < 100_000 * MS {
         server.pass(100 * MS);
     }
-    assert!(server.cm.len() <= 1 + PLACES, "{}", server.cm.len());
+    assert!(server.cm.len() <= 1 + BACKLOG, "{}", server.cm.len());
     server.pass(70_000 * MS);
     assert_eq!((server.cm.len(), server.half_open()), (1, 0));
     waited.expect("the client gets through")
@@ -198,7 +198,7 @@ fn a_flood_that_repeats_itself_does_not_go_first() {
             client.connect(server.now, back(route), LIFE, req(0x11));
         }
         server.answer_all(&mut client, route);
-        assert!(server.half_open() <= PLACES);
+        assert!(server.half_open() <= BACKLOG);
     }
     assert_eq!(server.ready.len(), 1);
 }
@@ -214,10 +214,10 @@ fn who_is_late_loses_its_place_to_others_only() {
     }
     server.pass(60_000 * MS);
     assert_eq!((server.half_open(), server.given_up.len()), (40, 0));
-    for _ in 0..PLACES {
+    for _ in 0..BACKLOG {
         server.flood(1);
     }
-    assert!(server.half_open() < PLACES);
+    assert!(server.half_open() < BACKLOG);
     assert_eq!(server.given_up.len(), 0, "one by one, at the next timeout");
     let due = server.cm.next_timeout().unwrap();
     assert!(due <= server.now);

@@ -296,7 +296,7 @@ fn an_initiator_may_be_managed() {
         !fabric
             .node(dci)
             .qp
-            .wants_to_transmit(crate::AckPlacement::First)
+            .has_work_to_send(crate::AckPlacement::First)
     );
     for (until, expected) in [(1, &[1][..]), (3, &[2, 3]), (3, &[]), (4, &[4])] {
         gate.release_to(until);

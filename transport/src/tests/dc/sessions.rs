@@ -28,10 +28,10 @@ fn a_peer_that_is_not_rocade_gets_no_vendor_packet() {
     recover(&mut fabric, dci);
     fabric.post(dci, to, 2, write(&b, 0), &[a.part(0, 8)]);
     let dci_num = fabric.node(dci).qp.qp_num();
-    let answer = hello_bytes(dci_num, Qpn::new(9), DcHello::Answer);
+    let answer = probe_bytes(dci_num, Qpn::new(9), RocadeProbe::Reply);
     let other = IpAddr::from([10, 0, 0, 77]);
     fabric.inject(other, dci, &answer);
-    let ask = hello_bytes(dci_num, Qpn::new(9), DcHello::Ask);
+    let ask = probe_bytes(dci_num, Qpn::new(9), RocadeProbe::Request);
     fabric.inject(to.remote, dci, &ask);
     fabric.run_for(MS);
     assert_eq!(count(&fabric, "DC "), 0);
@@ -47,15 +47,15 @@ fn a_peer_that_is_not_rocade_gets_no_vendor_packet() {
     assert_eq!(count(&fabric, "DC RDMA_WRITE_ONLY"), 1);
 }
 
-fn hello_bytes(to: Qpn, from: Qpn, hello: DcHello) -> Vec<u8> {
+fn probe_bytes(to: Qpn, from: Qpn, probe: RocadeProbe) -> Vec<u8> {
     let opcode = Opcode::of(Service::Ud, Operation::SendOnly).unwrap();
     let mut headers = Headers::new(Bth::new(opcode, to, Psn::new(0)));
     headers.deth = Some(rocade_wire::Deth {
-        qkey: rocade_wire::Qkey::new(DcHello::QKEY),
+        qkey: rocade_wire::Qkey::new(RocadeProbe::QKEY),
         resv: 0,
         src_qp: from,
     });
-    packet(&headers, &hello.to_bytes())
+    packet(&headers, &probe.to_bytes())
 }
 
 pub(super) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
@@ -78,7 +78,11 @@ fn only_the_answer_of_the_peer_that_was_asked_counts() {
     let to = fabric.to(dci, dcts[0], KEY);
     fabric.set_network(|_| Delivery::Drop);
     fabric.post(dci, to, 1, write(&b, 0), &[a.part(0, 8)]);
-    let answer = hello_bytes(fabric.node(dci).qp.qp_num(), Qpn::new(9), DcHello::Answer);
+    let answer = probe_bytes(
+        fabric.node(dci).qp.qp_num(),
+        Qpn::new(9),
+        RocadeProbe::Reply,
+    );
     let mut of_others = answer.clone();
     of_others[2..4].copy_from_slice(&[0x80, 0x01]);
     let elsewhere = IpAddr::from([10, 0, 0, 77]);
