@@ -31,11 +31,11 @@ pub struct rocade_cm_channel {
     /// The engine's channel, or NULL after its destruction.
     pub channel: AtomicPtr<c_void>,
     /// The number of calls that use the channel and do not sleep.
-    pub inside: AtomicU32,
+    pub active_calls: AtomicU32,
     /// The generation of the process that created it.
     pub generation: AtomicU32,
     /// True if late calls fail instead of sleeping, because the descriptor was non-blocking.
-    pub fails: AtomicBool,
+    pub nonblocking: AtomicBool,
 }
 
 /// A connection or listener of the engine.
@@ -161,7 +161,7 @@ pub struct rocade_cm_ops {
     /// Destroys a channel. Waits for the calls that use it.
     pub channel_free: unsafe extern "C" fn(*const rocade_cm_channel),
     /// Waits for the next event. Returns 0, or -1 and errno. A cancellation point, like read(2).
-    pub channel_next:
+    pub channel_get_event:
         unsafe extern "C-unwind" fn(*const rocade_cm_channel, *mut rocade_cm_event) -> c_int,
     /// Creates an ID from channel, port space, QP type and cookie.
     pub id_new: unsafe extern "C" fn(
@@ -172,7 +172,7 @@ pub struct rocade_cm_ops {
         *mut *mut rocade_cm_id,
     ) -> c_int,
     /// Destroys the ID without freeing it. Returns how many of its events were delivered.
-    pub id_end: unsafe extern "C" fn(*mut rocade_cm_id) -> u64,
+    pub id_destroy: unsafe extern "C" fn(*mut rocade_cm_id) -> u64,
     /// Frees a destroyed ID.
     pub id_free: unsafe extern "C" fn(*mut rocade_cm_id),
     pub id_bind: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr) -> c_int,

@@ -14,7 +14,7 @@ use crate::{
     explain,
     ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     qp::QpObject,
     qp_attr::{address_from_c, gid_from_c},
 };
@@ -26,7 +26,7 @@ pub(crate) type AhObject = CHandle<ibv_ah, AhState>;
 pub(crate) struct AhState {
     ah: Ah,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 impl AhState {
@@ -54,7 +54,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
         let state = AhState {
             ah,
             _context: Arc::clone(state.context()),
-            _pd: state.in_use(),
+            _pd: state.pd_ref(),
         };
         Ok((c, state))
     })
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
 /// `ibv_destroy_ah`.
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: by contract a live address handle that is not used afterwards.
-    int_verb(|| unsafe { AhObject::end(ah, |state| Ok(state.ah.destroy()?)) })
+    int_verb(|| unsafe { AhObject::destroy(ah, |state| Ok(state.ah.destroy()?)) })
 }
 
 /// `ibv_attach_mcast`. Ignores the LID, which Ethernet does not have.

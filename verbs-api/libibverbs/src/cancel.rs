@@ -43,18 +43,18 @@ pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
 
 /// The outcome of one attempt to take an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Poll {
     Event,
-    Nothing,
+    Empty,
     /// No event can follow, because the channel or the device was closed.
-    Never,
+    Closed,
 }
 
 /// Runs a waiting verb that returns 0, or -1 and errno. `prepare` returns the object to wait on.
 /// Then `take` is called, after each wake-up again, until it has taken an event.
 pub(crate) fn blocking(
     prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
-    take: impl FnMut() -> Result<Taken, Errno>,
+    take: impl FnMut() -> Result<Poll, Errno>,
 ) -> c_int {
     // This frame must hold nothing that needs a drop: a thread of asynchronous type is cancelled
     // anywhere in it.
@@ -73,16 +73,16 @@ pub(crate) fn blocking(
 #[inline(never)]
 fn wait(
     prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
-    mut take: impl FnMut() -> Result<Taken, Errno>,
+    mut take: impl FnMut() -> Result<Poll, Errno>,
 ) -> c_int {
     let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(prepare()?))) else {
         return -1;
     };
     let status = loop {
         match guarded(&mut take) {
-            Ok(Taken::Event) => break 0,
-            Ok(Taken::Nothing) => {}
-            Ok(Taken::Never) => break sleep_for_good(&take),
+            Ok(Poll::Event) => break 0,
+            Ok(Poll::Empty) => {}
+            Ok(Poll::Closed) => break sleep_until_signal(&take),
             Err(_) => break -1,
         }
         if !sleep(&waiter, &take) {
@@ -102,7 +102,7 @@ fn sleep<V>(waiter: &EventWaiter, _verb: &V) -> bool {
 }
 
 /// Sleeps until a signal arrives, like a read(2) from a descriptor that another thread closes.
-fn sleep_for_good<V>(verb: &V) -> c_int {
+fn sleep_until_signal<V>(verb: &V) -> c_int {
     let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(EventWaiter::never()?))) else {
         return -1;
     };

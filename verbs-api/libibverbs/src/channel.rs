@@ -10,7 +10,7 @@ use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 use rocade_emulator::{CompChannel, EventWaiter};
 
 use crate::{
-    cancel::{self, Taken},
+    cancel::{self, Poll},
     context::ContextObject,
     cq::CqObject,
     ffi::{self, Errno, int_verb, ptr_verb, void_verb},
@@ -64,13 +64,13 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     int_verb(|| {
         let close = |state: &Arc<ChannelState>| {
             state.channel.destroy()?;
-            let fails = late_calls::is_nonblocking(state.channel.fd());
-            process::channels().lock().end(channel.addr(), fails);
+            let nonblocking = late_calls::is_nonblocking(state.channel.fd());
+            process::channels().lock().end(channel.addr(), nonblocking);
             Ok(())
         };
         // SAFETY: by contract a live channel. Only late calls use it afterwards, and those check
         // `late_calls` first.
-        if let Some(memory) = unsafe { ChannelObject::end_keeping(channel, close) }? {
+        if let Some(memory) = unsafe { ChannelObject::destroy_keeping_memory(channel, close) }? {
             process::channels().lock().keep(channel.addr(), memory);
         }
         Ok(())
@@ -105,10 +105,10 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     };
     let take = || {
         let Some(state) = state()? else {
-            return Ok(Taken::Never);
+            return Ok(Poll::Closed);
         };
         let Some(cookie) = state.channel.take_event()? else {
-            return Ok(Taken::Nothing);
+            return Ok(Poll::Empty);
         };
         let address = usize::try_from(cookie).unwrap_or(0);
         let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         unsafe { ffi::write(cq, source.cast()) }?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(cq_context, context) }?;
-        Ok(Taken::Event)
+        Ok(Poll::Event)
     };
     cancel::blocking(prepare, take)
 }

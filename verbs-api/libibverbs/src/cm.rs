@@ -49,9 +49,9 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     generation,
     channel_new: rdma_create_event_channel,
     channel_free: rdma_destroy_event_channel,
-    channel_next: rdma_get_cm_event,
+    channel_get_event: rdma_get_cm_event,
     id_new: rdma_create_id,
-    id_end: rdma_destroy_id,
+    id_destroy: rdma_destroy_id,
     id_free,
     id_bind: rdma_bind_addr,
     id_resolve_addr: rdma_resolve_addr,
@@ -307,7 +307,7 @@ unsafe extern "C" fn rdma_destroy_id(c: *mut rocade_cm_id) -> u64 {
 
 unsafe extern "C" fn id_free(id: *mut rocade_cm_id) {
     // SAFETY: by contract a live ID that is not used afterwards.
-    int_verb(|| unsafe { IdObject::end(id, |_| Ok(())) });
+    int_verb(|| unsafe { IdObject::destroy(id, |_| Ok(())) });
 }
 
 unsafe extern "C" fn rdma_bind_addr(c: *mut rocade_cm_id, addr: *const sockaddr) -> c_int {

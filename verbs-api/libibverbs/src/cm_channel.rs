@@ -12,38 +12,38 @@ use rocade_abi::{rocade_cm_channel, rocade_cm_event};
 use rocade_emulator::{EventWaiter, cm::CmChannel};
 
 use crate::{
-    cancel::{self, Taken},
+    cancel::{self, Poll},
     cm::event_to_c,
     ffi::{self, Errno, int_verb},
     process,
 };
 
 /// A call that uses a channel. The channel is not freed before the call ends.
-struct Visit<'a> {
+struct ChannelGuard<'a> {
     place: &'a rocade_cm_channel,
     channel: &'a CmChannel,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> ChannelGuard<'a> {
     /// Enters the channel. Returns `None` if it was destroyed.
     fn begin(place: &'a rocade_cm_channel) -> Result<Option<Self>, Errno> {
         check(place)?;
         // This call and the destroy each write first and then read the other's write. So at least
         // one sees the other.
-        place.inside.fetch_add(1, Ordering::SeqCst);
+        place.active_calls.fetch_add(1, Ordering::SeqCst);
         let channel: *const CmChannel = place.channel.load(Ordering::SeqCst).cast();
         // SAFETY: NULL, or made by `rdma_create_event_channel` and not freed while this call is counted.
         let Some(channel) = (unsafe { channel.as_ref() }) else {
-            place.inside.fetch_sub(1, Ordering::SeqCst);
+            place.active_calls.fetch_sub(1, Ordering::SeqCst);
             return Ok(None);
         };
         Ok(Some(Self { place, channel }))
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for ChannelGuard<'_> {
     fn drop(&mut self) {
-        self.place.inside.fetch_sub(1, Ordering::SeqCst);
+        self.place.active_calls.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -98,11 +98,11 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(place: *const rocade_
         let fd = unsafe { borrow(place) }?.fd();
         // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        let fails = flags >= 0 && flags & libc::O_NONBLOCK != 0;
-        place.fails.store(fails, Ordering::SeqCst);
+        let nonblocking = flags >= 0 && flags & libc::O_NONBLOCK != 0;
+        place.nonblocking.store(nonblocking, Ordering::SeqCst);
         let channel = place.channel.swap(ptr::null_mut(), Ordering::SeqCst);
         // These calls sleep or return soon.
-        while place.inside.load(Ordering::SeqCst) > 0 {
+        while place.active_calls.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
         }
         // SAFETY: it came from `Box::into_raw`, and no call uses it any more.
@@ -116,29 +116,29 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     place: *const rocade_cm_channel,
     event: *mut rocade_cm_event,
 ) -> c_int {
-    let visit = || {
+    let enter = || {
         // SAFETY: by contract a place that stays.
         let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
-        match Visit::begin(place)? {
-            None if place.fails.load(Ordering::SeqCst) => Err(Errno(libc::EBADF)),
-            visit => Ok(visit),
+        match ChannelGuard::begin(place)? {
+            None if place.nonblocking.load(Ordering::SeqCst) => Err(Errno(libc::EBADF)),
+            guard => Ok(guard),
         }
     };
-    let prepare = || match visit()? {
-        Some(visit) => Ok(visit.channel.begin_wait()),
+    let prepare = || match enter()? {
+        Some(guard) => Ok(guard.channel.begin_wait()),
         None => Ok(EventWaiter::never()?),
     };
     let take = || {
-        let Some(visit) = visit()? else {
-            return Ok(Taken::Never);
+        let Some(guard) = enter()? else {
+            return Ok(Poll::Closed);
         };
-        let Some(taken) = visit.channel.take_event()? else {
-            return Ok(Taken::Nothing);
+        let Some(taken) = guard.channel.take_event()? else {
+            return Ok(Poll::Empty);
         };
         let c = event_to_c(taken)?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, c) }?;
-        Ok(Taken::Event)
+        Ok(Poll::Event)
     };
     cancel::blocking(prepare, take)
 }

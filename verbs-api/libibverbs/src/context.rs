@@ -26,7 +26,7 @@ pub(crate) struct ContextObject {
     context: Context,
     device: &'static DeviceObject,
     /// For an imported context, the descriptor that it was imported by.
-    _came_by: Option<OwnedFd>,
+    _import_fd: Option<OwnedFd>,
 }
 
 // SAFETY: after construction the C part is only read, through raw pointers. The rest is `Sync`.
@@ -134,25 +134,25 @@ impl ContextObject {
 pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Errno> {
     let context = process::host()?.engine().open_device(&device.info().name)?;
     let object = make(device, context, None);
-    import::offer_device(&object);
-    Ok(hand_out(object))
+    import::register_device(&object);
+    Ok(into_program(object))
 }
 
 /// Returns a second context for the device that `object` has opened, with a duplicate of its
 /// descriptor. Each asynchronous event is delivered once, to either context.
-pub(crate) fn open_again(object: &ContextObject, fd: OwnedFd) -> *mut ibv_context {
-    hand_out(make(object.device, object.context.clone(), Some(fd)))
+pub(crate) fn open_imported(object: &ContextObject, fd: OwnedFd) -> *mut ibv_context {
+    into_program(make(object.device, object.context.clone(), Some(fd)))
 }
 
 fn make(
     device: &'static DeviceObject,
     context: Context,
-    came_by: Option<OwnedFd>,
+    import_fd: Option<OwnedFd>,
 ) -> Arc<ContextObject> {
     let mut c = tables();
     c.context.device = device.as_c();
     let own = context.command_fd();
-    c.context.cmd_fd = came_by.as_ref().map_or(own, AsRawFd::as_raw_fd);
+    c.context.cmd_fd = import_fd.as_ref().map_or(own, AsRawFd::as_raw_fd);
     c.context.async_fd = context.async_fd();
     c.context.num_comp_vectors = query::NUM_COMP_VECTORS;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
@@ -162,12 +162,12 @@ fn make(
         generation,
         context,
         device,
-        _came_by: came_by,
+        _import_fd: import_fd,
     })
 }
 
 /// Returns the program's reference to the context, which [`close`] takes back.
-fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
+fn into_program(object: Arc<ContextObject>) -> *mut ibv_context {
     let c = object.as_c();
     process::contexts().lock().begin(c.addr(), &object);
     let _ = Arc::into_raw(object);
@@ -186,11 +186,11 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
     // SAFETY: same contract.
     match unsafe { ContextObject::borrow(context) } {
         Ok(object) => {
-            let fails = late_calls::is_nonblocking(object.context().async_fd());
+            let nonblocking = late_calls::is_nonblocking(object.context().async_fd());
             // SAFETY: `open` left this reference with the program, which returns it now.
             let object = unsafe { Arc::from_raw(ptr::from_ref(object)) };
             let mut contexts = process::contexts().lock();
-            contexts.end(context.addr(), fails);
+            contexts.end(context.addr(), nonblocking);
             contexts.keep(context.addr(), Arc::downgrade(&object));
             drop(contexts);
             // After the lock is released, because this may destroy the device.

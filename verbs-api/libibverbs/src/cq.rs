@@ -20,7 +20,7 @@ use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
     handle::CHandle,
-    pd_mr::InUse,
+    pd_mr::PdRef,
 };
 
 /// A completion queue. Each one is created as an extended CQ, which begins with the plain one.
@@ -31,7 +31,7 @@ pub(crate) struct CqState {
     cq: Cq,
     context: Arc<ContextObject>,
     _buffer: Option<Buffer>,
-    _parent_domain: Option<InUse>,
+    _parent_domain: Option<PdRef>,
     /// Held from `start_poll` to `end_poll`, unless the CQ is single-threaded.
     lock: parking_lot::RawMutex,
     locked: bool,
@@ -83,7 +83,7 @@ pub(crate) struct CqPlan {
     pub(crate) comp_vector: u32,
     pub(crate) single_threaded: bool,
     pub(crate) ignores_overrun: bool,
-    pub(crate) parent_domain: Option<InUse>,
+    pub(crate) parent_domain: Option<PdRef>,
     /// Memory from the program's allocator.
     pub(crate) buffer: Option<Buffer>,
 }
@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 //= CQ-09
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: by contract a live CQ that is not used afterwards.
-    int_verb(|| unsafe { CqObject::end(cq.cast(), |state| Ok(state.cq.destroy()?)) })
+    int_verb(|| unsafe { CqObject::destroy(cq.cast(), |state| Ok(state.cq.destroy()?)) })
 }
 
 /// `ibv_resize_cq`.

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             let state = unsafe { PdObject::borrow(domain) }?.inner();
             // SAFETY: as above. The CQ keeps the domain in use.
             let buffer = unsafe { state.buffer(domain, attr.cqe, Purpose::Cq) }?;
-            (Some(state.in_use()), buffer)
+            (Some(state.pd_ref()), buffer)
         };
         let plan = CqPlan {
             cqe: attr.cqe,

@@ -20,7 +20,7 @@ use rocade_emulator::{PostError, Qp, VerbsError};
 use crate::{explain, ffi::Errno, process};
 
 /// The most reasons that one process prints.
-const MOST: usize = 20;
+const MAX_REASONS: usize = 20;
 
 /// Functions that programs call to test whether something exists. Their "does not exist" is not
 /// printed.
@@ -52,7 +52,7 @@ impl Reason {
 }
 
 /// The reason noted for an errno that has not left the library yet.
-struct Noted {
+struct PendingReason {
     errno: Errno,
     object: String,
     detail: Detail,
@@ -65,12 +65,12 @@ enum Detail {
 }
 
 thread_local! {
-    static NOTED: RefCell<Option<Noted>> = const { RefCell::new(None) };
+    static PENDING: RefCell<Option<PendingReason>> = const { RefCell::new(None) };
 }
 
 /// Notes `error` as the reason for `errno`. Ignores expected errors: an empty event queue, a full
 /// send queue.
-pub(crate) fn note(errno: Errno, error: VerbsError) {
+pub(crate) fn record(errno: Errno, error: VerbsError) {
     if !is_ordinary(&error) {
         keep(errno, Detail::Error(error));
     }
@@ -84,13 +84,13 @@ const fn is_ordinary(error: &VerbsError) -> bool {
 }
 
 fn keep(errno: Errno, detail: Detail) {
-    let noted = Noted {
+    let pending = PendingReason {
         errno,
         object: String::new(),
         detail,
     };
     // Destructors of an ending thread may call verbs after its thread-local storage is gone.
-    let _ = NOTED.try_with(|place| place.replace(Some(noted)));
+    let _ = PENDING.try_with(|place| place.replace(Some(pending)));
 }
 
 impl Errno {
@@ -103,11 +103,11 @@ impl Errno {
     /// Adds the number and the state of `qp` to the reason noted for this errno of a refused work
     /// request, and returns it. The caller must hold no lock of the QP.
     pub(crate) fn of_post(self, qp: &Qp, is_send: bool) -> Self {
-        if is_quiet("post_", self) {
+        if is_expected("post_", self) {
             return self;
         }
-        let noted = NOTED.try_with(RefCell::take).ok().flatten();
-        match noted.map(|noted| noted.detail) {
+        let pending = PENDING.try_with(RefCell::take).ok().flatten();
+        match pending.map(|pending| pending.detail) {
             Some(Detail::Error(error)) => {
                 let reason = explain::post_error(qp.state(), is_send, &error);
                 keep(self, Detail::Explained(reason));
@@ -120,9 +120,9 @@ impl Errno {
 
     /// Adds the number of `qp` and `separator` to the reason noted for this errno, and returns it.
     pub(crate) fn of_qp(self, qp: &Qp, separator: &str) -> Self {
-        let _ = NOTED.try_with(|place| {
-            if let Some(noted) = place.borrow_mut().as_mut() {
-                noted.object = format!("QP {:#08x}{separator} ", qp.qp_num().get());
+        let _ = PENDING.try_with(|place| {
+            if let Some(pending) = place.borrow_mut().as_mut() {
+                pending.object = format!("QP {:#08x}{separator} ", qp.qp_num().get());
             }
         });
         self
@@ -132,16 +132,16 @@ impl Errno {
 /// Prints why the verb whose closure has the type name `closure` fails with `errno`.
 #[cold]
 pub(crate) fn emit(closure: &str, errno: Errno) {
-    let noted = NOTED.try_with(RefCell::take).ok().flatten();
+    let pending = PENDING.try_with(RefCell::take).ok().flatten();
     let name = function_name(closure);
-    if is_quiet(name, errno) || is_silenced() {
+    if is_expected(name, errno) || is_silenced() {
         return;
     }
     let verb = verb_name(name);
     // A reason with another errno is from a failure that the verb handled.
-    let noted = noted.filter(|noted| noted.errno == errno);
-    let (object, reason) = match noted {
-        Some(Noted { object, detail, .. }) => match detail {
+    let pending = pending.filter(|pending| pending.errno == errno);
+    let (object, reason) = match pending {
+        Some(PendingReason { object, detail, .. }) => match detail {
             Detail::Error(error) => (object, explain::error(&error)),
             Detail::Explained(reason) => (object, reason),
         },
@@ -165,7 +165,7 @@ fn verb_name(name: &str) -> String {
 }
 
 /// Returns true if this failure of the function is expected, and so not printed.
-fn is_quiet(name: &str, Errno(code): Errno) -> bool {
+fn is_expected(name: &str, Errno(code): Errno) -> bool {
     match code {
         libc::ENOMEM => name.starts_with("post_") || name.starts_with("wr_"),
         libc::EAGAIN | libc::EINTR => matches!(
@@ -185,11 +185,11 @@ fn is_quiet(name: &str, Errno(code): Errno) -> bool {
 pub(crate) fn print_reason(verb: &str, object: &str, reason: &Reason) {
     let key = format!("{verb}: {}", reason.what);
     let mut printed = process::printed().lock();
-    if printed.len() >= MOST || printed.contains(&key) {
+    if printed.len() >= MAX_REASONS || printed.contains(&key) {
         return;
     }
     printed.push(key);
-    let last = printed.len() == MOST;
+    let last = printed.len() == MAX_REASONS;
     drop(printed);
     let mut text = format!("{verb}: {object}{}", reason.what);
     if !reason.advice.is_empty() {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_programs_do_every_day_is_quiet() {
-        let quiet = |verb, code| is_quiet(function_name(verb), Errno(code));
+        let quiet = |verb, code| is_expected(function_name(verb), Errno(code));
         assert!(quiet("ibv_get_cq_event", libc::EAGAIN));
         assert!(quiet("ibv_post_send", libc::ENOMEM));
         assert!(quiet("ibv_wr_complete", libc::ENOMEM));
@@ -311,9 +311,9 @@ mod tests {
     fn a_reason_belongs_to_its_errno() {
         let reason = Reason::new("it is Monday", "wait");
         assert_eq!(Errno::NODEV.because(reason), Errno::NODEV);
-        let noted = NOTED.take().expect("noted just now");
-        assert_eq!(noted.errno, Errno::NODEV);
-        note(Errno(libc::EAGAIN), VerbsError::WouldBlock);
-        assert!(NOTED.take().is_none());
+        let pending = PENDING.take().expect("recorded just now");
+        assert_eq!(pending.errno, Errno::NODEV);
+        record(Errno(libc::EAGAIN), VerbsError::WouldBlock);
+        assert!(PENDING.take().is_none());
     }
 }

@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(Errno::INVAL);
         }
         let dm = context.context().alloc_dm(attr.length)?;
-        let handle = import::offer_memory(&dm);
+        let handle = import::register_memory(&dm);
         new_dm(dm, context, handle)
     })
 }
@@ -83,9 +83,9 @@ pub(crate) fn new_dm(
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: by contract live device memory that is not used afterwards.
     int_verb(|| unsafe {
-        DmObject::end(dm, |state| {
+        DmObject::destroy(dm, |state| {
             state.dm.destroy()?;
-            import::withdraw_memory(state.handle);
+            import::unregister_memory(state.handle);
             Ok(())
         })
     })

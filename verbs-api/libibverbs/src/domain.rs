@@ -15,7 +15,7 @@ use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject, new_pd},
+    pd_mr::{PdObject, PdRef, new_pd},
     qp_ex::not_offered,
 };
 
@@ -23,7 +23,7 @@ type TdObject = CHandle<ibv_td, TdState>;
 
 struct TdState {
     _context: Arc<ContextObject>,
-    in_use: InUse,
+    pd_ref: PdRef,
 }
 
 /// Context op `alloc_td`.
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
                 },
                 TdState {
                     _context: context,
-                    in_use: InUse::default(),
+                    pd_ref: PdRef::default(),
                 },
             ))
         })
@@ -56,8 +56,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
     int_verb(|| unsafe {
-        TdObject::end(td, |state| {
-            state.in_use.check("thread domain, by a parent domain")
+        TdObject::destroy(td, |state| {
+            state.pd_ref.check("thread domain, by a parent domain")
         })
     })
 }
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             None
         } else {
             // SAFETY: by contract a live thread domain.
-            Some(unsafe { TdObject::borrow(attr.td) }?.inner().in_use.clone())
+            Some(unsafe { TdObject::borrow(attr.td) }?.inner().pd_ref.clone())
         };
         let allocators = if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
             None

@@ -27,7 +27,7 @@ use crate::{
     cq,
     device::{self, DeviceObject},
     diagnostics::Reason,
-    exp::qp::Extras,
+    exp::qp::ExpQpAttr,
     ffi::{self, Errno, int_verb, ptr_verb},
     qp::{self, QpObject, QpState},
     qp_ex, query,
@@ -235,9 +235,9 @@ unsafe fn create_plain(
     if with_mkeys {
         // SAFETY: created above.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        state.set_extras(Extras {
+        state.set_exp_attr(ExpQpAttr {
             umr: true,
-            ..Extras::NONE
+            ..ExpQpAttr::NONE
         });
     }
     Ok(qp)

@@ -14,7 +14,7 @@ use rocade_abi::{
 use rocade_emulator::{EventElement, EventWaiter};
 
 use crate::{
-    cancel::{self, Taken},
+    cancel::{self, Poll},
     context::ContextObject,
     cq::CqObject,
     exp::dct::DctObject,
@@ -50,10 +50,10 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     };
     let take = || {
         let Some(opened) = context()? else {
-            return Ok(Taken::Never);
+            return Ok(Poll::Closed);
         };
         let Some(next) = opened.context().take_async_event()? else {
-            return Ok(Taken::Nothing);
+            return Ok(Poll::Empty);
         };
         let element = match next.element {
             EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         }
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
-        Ok(Taken::Event)
+        Ok(Poll::Event)
     };
     cancel::blocking(prepare, take)
 }

@@ -26,7 +26,7 @@ impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
         tracing::debug!(%error, "verb refused");
         let errno = Self(error.errno());
-        diagnostics::note(errno, error);
+        diagnostics::record(errno, error);
         errno
     }
 }

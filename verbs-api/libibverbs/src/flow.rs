@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn create_flow(
 /// Context op `ibv_destroy_flow`.
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     // SAFETY: by contract a live flow that is not used afterwards.
-    int_verb(|| unsafe { FlowObject::end(flow, |state| Ok(state.flow.destroy()?)) })
+    int_verb(|| unsafe { FlowObject::destroy(flow, |state| Ok(state.flow.destroy()?)) })
 }
 
 fn unknown(what: String, errno: Errno) -> Errno {

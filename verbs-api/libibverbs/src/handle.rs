@@ -20,7 +20,7 @@ use crate::{ffi::Errno, process, qp::QpObject};
 pub(crate) struct CHandle<C, R> {
     c: UnsafeCell<C>,
     /// The member that newer headers have after the structure: a function, or NULL.
-    newer: UnsafeCell<*const c_void>,
+    newer_op: UnsafeCell<*const c_void>,
     generation: process::Generation,
     inner: R,
 }
@@ -30,7 +30,7 @@ pub(crate) struct CHandle<C, R> {
 //= WRX-12
 const _: () = {
     assert!(mem::offset_of!(ibv_qp_ex, wr_atomic_write) == 344);
-    assert!(mem::offset_of!(QpObject, newer) == 352);
+    assert!(mem::offset_of!(QpObject, newer_op) == 352);
 };
 
 /// The memory of a destroyed object.
@@ -61,7 +61,7 @@ impl<C, R> CHandle<C, R> {
         let (c, inner) = build(address.cast())?;
         place.write(Self {
             c: UnsafeCell::new(c),
-            newer: UnsafeCell::new(ptr::null()),
+            newer_op: UnsafeCell::new(ptr::null()),
             generation: process::generation(),
             inner,
         });
@@ -98,7 +98,7 @@ impl<C, R> CHandle<C, R> {
     ///
     /// # Safety
     /// As for [`Self::borrow`]. After success, `c` must not be used any more.
-    pub(crate) unsafe fn end(
+    pub(crate) unsafe fn destroy(
         c: *mut C,
         close: impl FnOnce(&R) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
@@ -115,15 +115,15 @@ impl<C, R> CHandle<C, R> {
         Ok(())
     }
 
-    /// Like [`Self::end`], but the returned value keeps the memory allocated. Returns `None` for an
-    /// inherited object.
+    /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None` for
+    /// an inherited object.
     ///
     /// # Errors
-    /// As for [`Self::end`].
+    /// As for [`Self::destroy`].
     ///
     /// # Safety
-    /// As for [`Self::end`].
-    pub(crate) unsafe fn end_keeping(
+    /// As for [`Self::destroy`].
+    pub(crate) unsafe fn destroy_keeping_memory(
         c: *mut C,
         close: impl FnOnce(&R) -> Result<(), Errno>,
     ) -> Result<Option<Memory>, Errno> {
@@ -152,9 +152,9 @@ impl<C, R> CHandle<C, R> {
     ///
     /// # Safety
     /// The caller must have the only pointer to the object.
-    pub(crate) unsafe fn set_newer(&self, function: *const c_void) {
+    pub(crate) unsafe fn set_newer_op(&self, function: *const c_void) {
         // SAFETY: same contract.
-        unsafe { self.newer.get().write(function) };
+        unsafe { self.newer_op.get().write(function) };
     }
 
     /// Returns the Rust part.
@@ -206,7 +206,10 @@ mod tests {
         // SAFETY: the C part is live, and only this test uses it.
         assert_eq!(unsafe { *handle.c() }, 7);
         // SAFETY: last use.
-        assert_eq!(unsafe { CHandle::<u32, &str>::end(c, |_| Ok(())) }, Ok(()));
+        assert_eq!(
+            unsafe { CHandle::<u32, &str>::destroy(c, |_| Ok(())) },
+            Ok(())
+        );
     }
 
     #[test]
@@ -218,13 +221,13 @@ mod tests {
         let counter = Rc::new(Cell::new(0));
         let c = CHandle::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
         // SAFETY: created above and not destroyed yet.
-        let refused = unsafe { CHandle::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
+        let refused = unsafe { CHandle::<u32, Rc<Cell<u32>>>::destroy(c, |_| Err(Errno::INVAL)) };
         assert_eq!(
             (refused, Rc::strong_count(&counter)),
             (Err(Errno::INVAL), 2)
         );
         // SAFETY: the refusal kept it alive. Last use.
-        let ended = unsafe { CHandle::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
+        let ended = unsafe { CHandle::<u32, Rc<Cell<u32>>>::destroy(c, |_| Ok(())) };
         assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));
     }
 }

@@ -26,27 +26,27 @@ use crate::{
     dm::{self, DmObject},
     ffi::{Errno, ptr_verb, void_verb},
     mr::{self, MrObject},
-    pd_mr::{self, InUse, Known, PdObject},
+    pd_mr::{self, PdObject, PdRef, WeakPdRef},
     process,
 };
 
 /// The importable objects, by the handle in their C object.
 #[derive(Default)]
-pub(crate) struct Offers {
+pub(crate) struct Importable {
     devices: Vec<(FileKey, Weak<ContextObject>)>,
-    domains: HashMap<u32, (Pd, Known)>,
+    domains: HashMap<u32, (Pd, WeakPdRef)>,
     regions: HashMap<u32, Mr>,
     memories: HashMap<u32, Dm>,
     /// The last handle assigned to device memory.
-    named: u32,
+    last_dm_handle: u32,
 }
 
 /// Device and inode of an open file.
 type FileKey = (u64, u64);
 
 /// Runs `f` on the importable objects of this process. A forked child inherits none.
-fn with_offers<R>(f: impl FnOnce(&mut Offers) -> R) -> R {
-    f(&mut process::offers().lock())
+fn with_importable<R>(f: impl FnOnce(&mut Importable) -> R) -> R {
+    f(&mut process::importable().lock())
 }
 
 fn file_key(fd: RawFd) -> Result<FileKey, Errno> {
@@ -61,50 +61,54 @@ fn file_key(fd: RawFd) -> Result<FileKey, Errno> {
 }
 
 /// Makes a new context importable.
-pub(crate) fn offer_device(context: &Arc<ContextObject>) {
+pub(crate) fn register_device(context: &Arc<ContextObject>) {
     let Ok(key) = file_key(context.context().command_fd()) else {
         return;
     };
-    with_offers(|offers| {
-        offers.devices.retain(|(_, other)| other.strong_count() > 0);
-        offers.devices.push((key, Arc::downgrade(context)));
+    with_importable(|importable| {
+        importable
+            .devices
+            .retain(|(_, other)| other.strong_count() > 0);
+        importable.devices.push((key, Arc::downgrade(context)));
     });
 }
 
 /// Makes a new PD importable.
-pub(crate) fn offer_domain(pd: &Pd, in_use: &InUse) {
+pub(crate) fn register_domain(pd: &Pd, pd_ref: &PdRef) {
     let handle = pd.handle();
-    let offer = (pd.clone(), in_use.known());
-    with_offers(|offers| offers.domains.insert(handle, offer));
+    let entry = (pd.clone(), pd_ref.downgrade());
+    with_importable(|importable| importable.domains.insert(handle, entry));
 }
 
 /// Removes a deallocated PD.
-pub(crate) fn withdraw_domain(pd: &Pd) {
-    with_offers(|offers| offers.domains.remove(&pd.handle()));
+pub(crate) fn unregister_domain(pd: &Pd) {
+    with_importable(|importable| importable.domains.remove(&pd.handle()));
 }
 
 /// Makes a new MR importable.
-pub(crate) fn offer_region(mr: &Mr) {
-    with_offers(|offers| offers.regions.insert(mr.lkey().get(), mr.clone()));
+pub(crate) fn register_region(mr: &Mr) {
+    with_importable(|importable| importable.regions.insert(mr.lkey().get(), mr.clone()));
 }
 
 /// Removes a deregistered MR.
-pub(crate) fn withdraw_region(mr: &Mr) {
-    with_offers(|offers| offers.regions.remove(&mr.lkey().get()));
+pub(crate) fn unregister_region(mr: &Mr) {
+    with_importable(|importable| importable.regions.remove(&mr.lkey().get()));
 }
 
 /// Makes new device memory importable. Returns its handle.
-pub(crate) fn offer_memory(dm: &Dm) -> u32 {
-    with_offers(|offers| {
-        offers.named += 1;
-        offers.memories.insert(offers.named, dm.clone());
-        offers.named
+pub(crate) fn register_memory(dm: &Dm) -> u32 {
+    with_importable(|importable| {
+        importable.last_dm_handle += 1;
+        importable
+            .memories
+            .insert(importable.last_dm_handle, dm.clone());
+        importable.last_dm_handle
     })
 }
 
 /// Removes freed device memory.
-pub(crate) fn withdraw_memory(handle: u32) {
-    with_offers(|offers| offers.memories.remove(&handle));
+pub(crate) fn unregister_memory(handle: u32) {
+    with_importable(|importable| importable.memories.remove(&handle));
 }
 
 fn unknown(what: &str, handle: u32) -> Errno {
@@ -116,8 +120,8 @@ fn unknown(what: &str, handle: u32) -> Errno {
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     ptr_verb(|| {
         let key = file_key(cmd_fd)?;
-        let found = with_offers(|offers| {
-            let mut devices = offers.devices.iter();
+        let found = with_importable(|importable| {
+            let mut devices = importable.devices.iter();
             devices.find_map(|(known, context)| context.upgrade().filter(|_| *known == key))
         });
         let found = found.ok_or_else(|| {
@@ -128,7 +132,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
         // SAFETY: by contract the caller passes ownership of the descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         debug_assert_eq!(fd.as_raw_fd(), cmd_fd);
-        Ok(context::open_again(&found, fd))
+        Ok(context::open_imported(&found, fd))
     })
 }
 
@@ -140,20 +144,20 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     ptr_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
-        let found = with_offers(|offers| {
-            let (pd, in_use) = offers.domains.get(&pd_handle)?;
-            Some((pd.clone(), in_use.hold()?))
+        let found = with_importable(|importable| {
+            let (pd, pd_ref) = importable.domains.get(&pd_handle)?;
+            Some((pd.clone(), pd_ref.upgrade()?))
         });
         let found = found.filter(|(pd, _)| pd.is_of(context.context()));
-        let (pd, in_use) = found.ok_or_else(|| unknown("protection domain", pd_handle))?;
-        pd_mr::imported(pd, in_use, context)
+        let (pd, pd_ref) = found.ok_or_else(|| unknown("protection domain", pd_handle))?;
+        pd_mr::imported(pd, pd_ref, context)
     })
 }
 
 /// `ibv_unimport_pd`: destroys the handle, not the PD.
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: by contract an imported domain that is not used afterwards.
-    void_verb(|| unsafe { PdObject::end(pd, |_| Ok(())) });
+    void_verb(|| unsafe { PdObject::destroy(pd, |_| Ok(())) });
 }
 
 /// `ibv_import_mr`: the address of the imported MR is unknown.
@@ -161,7 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
     ptr_verb(|| {
         // SAFETY: by contract a live domain.
         let state = unsafe { PdObject::borrow(pd) }?.inner();
-        let found = with_offers(|offers| offers.regions.get(&mr_handle).cloned());
+        let found = with_importable(|importable| importable.regions.get(&mr_handle).cloned());
         let found = found.filter(|mr| mr.is_of(state.pd()));
         let mr = found.ok_or_else(|| unknown("region", mr_handle))?;
         mr::imported(pd, state, mr)
@@ -171,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 /// `ibv_unimport_mr`: destroys the handle, not the MR.
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: by contract an imported region that is not used afterwards.
-    void_verb(|| unsafe { MrObject::end(mr, |_| Ok(())) });
+    void_verb(|| unsafe { MrObject::destroy(mr, |_| Ok(())) });
 }
 
 /// `ibv_import_dm`.
@@ -182,7 +186,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     ptr_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
-        let found = with_offers(|offers| offers.memories.get(&dm_handle).cloned());
+        let found = with_importable(|importable| importable.memories.get(&dm_handle).cloned());
         let found = found.filter(|dm| dm.is_from(context.context()));
         let memory = found.ok_or_else(|| unknown("device memory", dm_handle))?;
         dm::new_dm(memory, context, dm_handle)
@@ -192,7 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 /// `ibv_unimport_dm`: destroys the handle, not the memory.
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: by contract imported memory that is not used afterwards.
-    void_verb(|| unsafe { DmObject::end(dm, |_| Ok(())) });
+    void_verb(|| unsafe { DmObject::destroy(dm, |_| Ok(())) });
 }
 
 /// The `addr` of an imported MR.

@@ -15,28 +15,28 @@ use std::{
 use crate::ffi::Errno;
 
 /// The most destroyed objects to remember. A call that is later than 64 destroys is not expected.
-const MOST_ENDED: usize = 64;
+const MAX_CLOSED: usize = 64;
 
 /// The objects of one kind, by the addresses that the program has.
 #[derive(Debug)]
 pub(crate) struct LiveObjects<T> {
     live: HashMap<usize, Weak<T>>,
-    ended: VecDeque<Ended>,
+    closed: VecDeque<ClosedObject>,
 }
 
-struct Ended {
+struct ClosedObject {
     address: usize,
     /// True if the descriptor was non-blocking.
-    fails: bool,
+    nonblocking: bool,
     /// The object's memory, kept so that its address is not reused.
     memory: Option<Box<dyn Send>>,
 }
 
-impl std::fmt::Debug for Ended {
+impl std::fmt::Debug for ClosedObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ended")
+        f.debug_struct("ClosedObject")
             .field("address", &self.address)
-            .field("fails", &self.fails)
+            .field("nonblocking", &self.nonblocking)
             .finish_non_exhaustive()
     }
 }
@@ -45,7 +45,7 @@ impl<T> Default for LiveObjects<T> {
     fn default() -> Self {
         Self {
             live: HashMap::new(),
-            ended: VecDeque::new(),
+            closed: VecDeque::new(),
         }
     }
 }
@@ -53,28 +53,28 @@ impl<T> Default for LiveObjects<T> {
 impl<T> LiveObjects<T> {
     /// Adds a new object.
     pub(crate) fn begin(&mut self, address: usize, object: &Arc<T>) {
-        self.ended.retain(|ended| ended.address != address);
+        self.closed.retain(|closed| closed.address != address);
         self.live.insert(address, Arc::downgrade(object));
     }
 
     /// Marks an object as destroyed. Calls that already found the object keep using it.
-    pub(crate) fn end(&mut self, address: usize, fails: bool) {
+    pub(crate) fn end(&mut self, address: usize, nonblocking: bool) {
         self.live.remove(&address);
-        self.ended.push_back(Ended {
+        self.closed.push_back(ClosedObject {
             address,
-            fails,
+            nonblocking,
             memory: None,
         });
-        if self.ended.len() > MOST_ENDED {
-            self.ended.pop_front();
+        if self.closed.len() > MAX_CLOSED {
+            self.closed.pop_front();
         }
     }
 
     /// Keeps the memory of a destroyed object.
     pub(crate) fn keep(&mut self, address: usize, memory: impl Send + 'static) {
-        let mut newest_first = self.ended.iter_mut().rev();
-        if let Some(ended) = newest_first.find(|ended| ended.address == address) {
-            ended.memory = Some(Box::new(memory));
+        let mut newest_first = self.closed.iter_mut().rev();
+        if let Some(closed) = newest_first.find(|closed| closed.address == address) {
+            closed.memory = Some(Box::new(memory));
         }
     }
 
@@ -91,8 +91,8 @@ impl<T> LiveObjects<T> {
         if let Some(object) = self.live.get(&address).and_then(Weak::upgrade) {
             return Ok(Some(object));
         }
-        match self.ended.iter().find(|ended| ended.address == address) {
-            Some(ended) if ended.fails => Err(Errno(libc::EBADF)),
+        match self.closed.iter().find(|closed| closed.address == address) {
+            Some(closed) if closed.nonblocking => Err(Errno(libc::EBADF)),
             Some(_) => Ok(None),
             None => or().map(Some),
         }
@@ -125,7 +125,7 @@ mod tests {
         objects.end(1, false);
         objects.keep(1, Arc::clone(&kept));
         assert_eq!(objects.find(1, unknown), Ok(None));
-        for address in 2..2 + MOST_ENDED {
+        for address in 2..2 + MAX_CLOSED {
             assert_eq!(Arc::strong_count(&kept), 2, "{address}");
             objects.begin(address, &object);
             objects.end(address, true);

@@ -20,7 +20,7 @@ use crate::{
     ffi::{Errno, int_verb, ptr_verb},
     handle::CHandle,
     import,
-    pd_mr::{InUse, PdObject, PdState},
+    pd_mr::{PdObject, PdRef, PdState},
     post::to_sge,
 };
 
@@ -31,7 +31,7 @@ pub(crate) type MrObject = CHandle<ibv_mr, MrState>;
 pub(crate) struct MrState {
     mr: Mr,
     _context: Arc<ContextObject>,
-    pd: Mutex<InUse>,
+    pd: Mutex<PdRef>,
 }
 
 impl MrState {
@@ -48,8 +48,8 @@ pub(crate) fn new_mr(
     mr: Mr,
     range: (*mut c_void, usize),
 ) -> Result<*mut ibv_mr, Errno> {
-    import::offer_region(&mr);
-    shell_of(pd, state, mr, range, state.in_use())
+    import::register_region(&mr);
+    shell_of(pd, state, mr, range, state.pd_ref())
 }
 
 fn shell_of(
@@ -57,7 +57,7 @@ fn shell_of(
     state: &PdState,
     mr: Mr,
     (addr, length): (*mut c_void, usize),
-    in_use: InUse,
+    pd_ref: PdRef,
 ) -> Result<*mut ibv_mr, Errno> {
     let context = Arc::clone(state.context());
     MrObject::create(|_| {
@@ -75,7 +75,7 @@ fn shell_of(
             MrState {
                 mr,
                 _context: context,
-                pd: Mutex::new(in_use),
+                pd: Mutex::new(pd_ref),
             },
         ))
     })
@@ -84,7 +84,7 @@ fn shell_of(
 /// Creates a C object for an existing MR.
 pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
     let length = usize::try_from(mr.len()).unwrap_or(usize::MAX);
-    shell_of(pd, state, mr, (import::NO_ADDRESS, length), state.in_use())
+    shell_of(pd, state, mr, (import::NO_ADDRESS, length), state.pd_ref())
 }
 
 /// `ibv_reg_mr` as a function, which binaries with constant access flags call directly.
@@ -156,10 +156,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         // SAFETY: by contract a live domain.
         let state = unsafe { PdObject::borrow(pd) }?.inner();
         let mr = state.pd().alloc_null_mr()?;
-        import::offer_region(&mr);
+        import::register_region(&mr);
         // A null MR does not keep its PD in use.
         let range = (ptr::null_mut(), usize::MAX);
-        shell_of(pd, state, mr, range, InUse::default())
+        shell_of(pd, state, mr, range, PdRef::default())
     })
 }
 
@@ -187,9 +187,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: by contract a live region that is not used afterwards.
     int_verb(|| unsafe {
-        MrObject::end(mr, |state| {
+        MrObject::destroy(mr, |state| {
             state.mr.destroy()?;
-            import::withdraw_region(&state.mr);
+            import::unregister_region(&state.mr);
             Ok(())
         })
     })
@@ -233,12 +233,12 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             access: AccessFlags::from_bits_retain(access),
         };
         failure = IBV_REREG_MR_ERR_CMD;
-        let mut in_use = state.pd.lock();
+        let mut pd_ref = state.pd.lock();
         // SAFETY: as for registration.
         unsafe { state.mr.rereg(&change) }?;
         let c = object.c();
         if let Some(new_pd) = new_pd {
-            *in_use = new_pd.in_use();
+            *pd_ref = new_pd.pd_ref();
             // SAFETY: live, and the program must not change it concurrently.
             unsafe { (*c).pd = pd };
         }

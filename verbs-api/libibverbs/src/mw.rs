@@ -16,7 +16,7 @@ use crate::{
     ffi::{Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
     mr::MrObject,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     qp::QpObject,
 };
 
@@ -27,7 +27,7 @@ pub(crate) type MwObject = CHandle<ibv_mw, MwState>;
 pub(crate) struct MwState {
     mw: Mw,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 /// Context op `alloc_mw`.
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
                 MwState {
                     mw,
                     _context: context,
-                    _pd: state.in_use(),
+                    _pd: state.pd_ref(),
                 },
             ))
         })
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
 //= MW-10
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: by contract a live window that is not used afterwards.
-    int_verb(|| unsafe { MwObject::end(mw, |state| Ok(state.mw.destroy()?)) })
+    int_verb(|| unsafe { MwObject::destroy(mw, |state| Ok(state.mw.destroy()?)) })
 }
 
 /// # Safety

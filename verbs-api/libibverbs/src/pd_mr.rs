@@ -22,12 +22,12 @@ pub(crate) type PdObject = CHandle<ibv_pd, PdState>;
 /// A reference to a domain, held by the domain itself and by each object that was created with it.
 /// The domain is busy while an object holds one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct InUse(Arc<()>);
+pub(crate) struct PdRef(Arc<()>);
 
-impl InUse {
+impl PdRef {
     /// Returns a weak reference.
-    pub(crate) fn known(&self) -> Known {
-        Known(Arc::downgrade(&self.0))
+    pub(crate) fn downgrade(&self) -> WeakPdRef {
+        WeakPdRef(Arc::downgrade(&self.0))
     }
 
     /// Checks that no other reference exists.
@@ -44,12 +44,12 @@ impl InUse {
 
 /// A weak reference to a domain, which may have been deallocated.
 #[derive(Debug)]
-pub(crate) struct Known(Weak<()>);
+pub(crate) struct WeakPdRef(Weak<()>);
 
-impl Known {
+impl WeakPdRef {
     /// Returns a reference, unless the domain was deallocated.
-    pub(crate) fn hold(&self) -> Option<InUse> {
-        self.0.upgrade().map(InUse)
+    pub(crate) fn upgrade(&self) -> Option<PdRef> {
+        self.0.upgrade().map(PdRef)
     }
 }
 
@@ -57,9 +57,9 @@ impl Known {
 pub(crate) struct PdState {
     pd: Pd,
     context: Arc<ContextObject>,
-    in_use: InUse,
+    pd_ref: PdRef,
     /// The domains that a parent domain was created from. Empty for an ordinary PD.
-    parts: Vec<InUse>,
+    parts: Vec<PdRef>,
     /// The allocators of a parent domain.
     allocators: Option<Allocators>,
 }
@@ -76,21 +76,21 @@ impl PdState {
     }
 
     /// Returns a reference for an object that is created with this domain.
-    pub(crate) fn in_use(&self) -> InUse {
-        self.in_use.clone()
+    pub(crate) fn pd_ref(&self) -> PdRef {
+        self.pd_ref.clone()
     }
 
     /// Creates a parent domain of this domain and an optional thread domain.
     pub(crate) fn parent(
         &self,
-        thread_domain: Option<InUse>,
+        thread_domain: Option<PdRef>,
         allocators: Option<Allocators>,
     ) -> Self {
-        let parts = [Some(self.in_use()), thread_domain];
+        let parts = [Some(self.pd_ref()), thread_domain];
         Self {
             pd: self.pd.clone(),
             context: Arc::clone(&self.context),
-            in_use: InUse::default(),
+            pd_ref: PdRef::default(),
             parts: parts.into_iter().flatten().collect(),
             allocators,
         }
@@ -119,14 +119,14 @@ impl PdState {
     fn close(&self) -> Result<(), Errno> {
         if !self.parts.is_empty() {
             let users = "protection domain, by objects that were created with this handle";
-            return self.in_use.check(users);
+            return self.pd_ref.check(users);
         }
         // The emulator counts the objects in the domain. Other handles on the domain are counted
         // here.
         self.pd.destroy()?;
-        self.in_use
+        self.pd_ref
             .check("protection domain, by a parent domain or an imported handle")?;
-        import::withdraw_domain(&self.pd);
+        import::unregister_domain(&self.pd);
         Ok(())
     }
 }
@@ -134,13 +134,13 @@ impl PdState {
 /// Creates the C object of an imported domain, which keeps the original one in use.
 pub(crate) fn imported(
     pd: Pd,
-    original: InUse,
+    original: PdRef,
     context: Arc<ContextObject>,
 ) -> Result<*mut ibv_pd, Errno> {
     new_pd(PdState {
         pd,
         context,
-        in_use: InUse::default(),
+        pd_ref: PdRef::default(),
         parts: vec![original],
         allocators: None,
     })
@@ -168,12 +168,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
         let pd = context.context().alloc_pd()?;
-        let in_use = InUse::default();
-        import::offer_domain(&pd, &in_use);
+        let pd_ref = PdRef::default();
+        import::register_domain(&pd, &pd_ref);
         new_pd(PdState {
             pd,
             context,
-            in_use,
+            pd_ref,
             parts: Vec::new(),
             allocators: None,
         })
@@ -184,5 +184,5 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 //= DST-01
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { PdObject::end(pd, PdState::close) })
+    int_verb(|| unsafe { PdObject::destroy(pd, PdState::close) })
 }

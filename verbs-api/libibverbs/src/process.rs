@@ -28,7 +28,7 @@ use crate::{
     diagnostics::{self, Reason},
     explain,
     ffi::Errno,
-    import::Offers,
+    import::Importable,
     late_calls::LiveObjects,
 };
 
@@ -46,7 +46,7 @@ struct ProcessState {
     host: OnceLock<Result<Host, (Errno, Reason)>>,
     /// The diagnostics printed so far.
     printed: Mutex<Vec<String>>,
-    offers: Mutex<Offers>,
+    importable: Mutex<Importable>,
     channels: Mutex<LiveObjects<ChannelState>>,
     contexts: Mutex<LiveObjects<ContextObject>>,
 }
@@ -103,8 +103,8 @@ pub(crate) fn host() -> Result<&'static Host, Errno> {
 }
 
 /// Returns the importable objects of this process.
-pub(crate) fn offers() -> &'static Mutex<Offers> {
-    &state().offers
+pub(crate) fn importable() -> &'static Mutex<Importable> {
+    &state().importable
 }
 
 /// Returns the completion channels of this process.
@@ -138,7 +138,7 @@ fn state() -> &'static ProcessState {
             generation: current,
             host: OnceLock::new(),
             printed: Mutex::default(),
-            offers: Mutex::default(),
+            importable: Mutex::default(),
             channels: Mutex::default(),
             contexts: Mutex::default(),
         }));

@@ -21,11 +21,11 @@ use crate::{
     cq,
     diagnostics::Reason,
     dv::Builders,
-    exp::qp::Extras,
+    exp::qp::ExpQpAttr,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     rss::TableState,
@@ -50,11 +50,11 @@ pub(crate) struct QpState {
     max_tso_header: u16,
     _buffer: Option<Buffer>,
     /// The indirection table of an RSS QP.
-    _table: Option<InUse>,
+    _table: Option<PdRef>,
     /// The protection domain, which an XRC target does not have.
-    _pd: Option<InUse>,
+    _pd: Option<PdRef>,
     /// The attributes of a QP that an experimental verb created.
-    extras: OnceLock<Extras>,
+    exp_attr: OnceLock<ExpQpAttr>,
     /// The builders of `libmlx5`.
     builders: Builders,
 }
@@ -76,7 +76,7 @@ impl QpState {
             _buffer: None,
             _table: None,
             _pd: None,
-            extras: OnceLock::new(),
+            exp_attr: OnceLock::new(),
             builders: Builders::default(),
         }
     }
@@ -107,13 +107,13 @@ impl QpState {
     }
 
     /// Returns the QP's experimental attributes.
-    pub(crate) fn extras(&self) -> Extras {
-        self.extras.get().copied().unwrap_or(Extras::NONE)
+    pub(crate) fn exp_attr(&self) -> ExpQpAttr {
+        self.exp_attr.get().copied().unwrap_or(ExpQpAttr::NONE)
     }
 
     /// Sets the experimental attributes of a new QP.
-    pub(crate) fn set_extras(&self, extras: Extras) {
-        let _ = self.extras.set(extras);
+    pub(crate) fn set_exp_attr(&self, exp_attr: ExpQpAttr) {
+        let _ = self.exp_attr.set(exp_attr);
     }
 
     /// Returns the limits for inline data.
@@ -291,7 +291,7 @@ unsafe fn create_as(
             has_wr_table: fill_in.is_some(),
             max_tso_header,
             _buffer: buffer,
-            _pd: Some(pd_state.in_use()),
+            _pd: Some(pd_state.pd_ref()),
             ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
@@ -321,8 +321,8 @@ pub(crate) unsafe fn create_rss(
         let mut c = c_part(pd_state.context(), qp_context, &qp, qp_type.code());
         c.qp_base.pd = pd;
         let state = QpState {
-            _table: Some(table.in_use()),
-            _pd: Some(pd_state.in_use()),
+            _table: Some(table.pd_ref()),
+            _pd: Some(pd_state.pd_ref()),
             ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
@@ -355,7 +355,7 @@ pub(crate) unsafe fn create_dct(
         c.qp_base.recv_cq = init.recv_cq;
         c.qp_base.srq = init.srq;
         let state = QpState {
-            _pd: Some(pd_state.in_use()),
+            _pd: Some(pd_state.pd_ref()),
             ..QpState::new(qp, QpType::DcTarget, pd_state.context())
         };
         Ok((c, state))
@@ -530,7 +530,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 /// `ibv_destroy_qp`.
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: by contract a live QP that is not used afterwards.
-    int_verb(|| unsafe { QpObject::end(qp.cast(), |state| Ok(state.qp.destroy()?)) })
+    int_verb(|| unsafe { QpObject::destroy(qp.cast(), |state| Ok(state.qp.destroy()?)) })
 }
 
 /// `ibv_query_qp_data_in_order`: returns 0, because Rocade guarantees no order.

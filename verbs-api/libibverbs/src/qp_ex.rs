@@ -166,7 +166,7 @@ pub(crate) unsafe fn create(
     }
     if with_table {
         // SAFETY: created above, and only this thread has it.
-        unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_build::wr_flush as *const c_void) };
+        unsafe { QpObject::borrow(qp.cast())?.set_newer_op(wr_build::wr_flush as *const c_void) };
     }
     Ok(qp)
 }

@@ -13,7 +13,7 @@ use crate::{
     cq,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     post::post_receives,
 };
 
@@ -25,13 +25,13 @@ pub(crate) type TableObject = CHandle<ibv_rwq_ind_table, TableState>;
 struct WqStateOfC {
     wq: Wq,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 /// The Rust state of an `ibv_rwq_ind_table`.
 pub(crate) struct TableState {
     queues: Vec<Wq>,
-    in_use: InUse,
+    pd_ref: PdRef,
     _context: Arc<ContextObject>,
 }
 
@@ -42,8 +42,8 @@ impl TableState {
     }
 
     /// Returns a reference for a QP that is created with this table.
-    pub(crate) fn in_use(&self) -> InUse {
-        self.in_use.clone()
+    pub(crate) fn pd_ref(&self) -> PdRef {
+        self.pd_ref.clone()
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn create_wq(
             let state = WqStateOfC {
                 wq,
                 _context: context,
-                _pd: pd.in_use(),
+                _pd: pd.pd_ref(),
             };
             Ok((c, state))
         })
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
 /// Context op `destroy_wq`.
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     // SAFETY: by contract a live queue that is not used afterwards.
-    int_verb(|| unsafe { WqObject::end(wq, |state| Ok(state.wq.destroy()?)) })
+    int_verb(|| unsafe { WqObject::destroy(wq, |state| Ok(state.wq.destroy()?)) })
 }
 
 /// Op `post_recv` of a WQ.
@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             };
             let state = TableState {
                 queues,
-                in_use: InUse::default(),
+                pd_ref: PdRef::default(),
                 _context: context,
             };
             Ok((c, state))
@@ -194,9 +194,9 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
     int_verb(|| {
         // SAFETY: by contract a live table that is not used afterwards.
         unsafe {
-            TableObject::end(table, |state| {
+            TableObject::destroy(table, |state| {
                 state
-                    .in_use
+                    .pd_ref
                     .check("table of work queues, by a queue pair")?;
                 state
                     .queues

@@ -17,7 +17,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     post::post_receives,
     xrcd::XrcdObject,
 };
@@ -30,7 +30,7 @@ pub(crate) struct SrqState {
     srq: Srq,
     _context: Arc<ContextObject>,
     _buffer: Option<Buffer>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 impl SrqState {
@@ -78,7 +78,7 @@ unsafe fn create(
             srq,
             _context: Arc::clone(pd_state.context()),
             _buffer: buffer,
-            _pd: pd_state.in_use(),
+            _pd: pd_state.pd_ref(),
         };
         Ok((c, state))
     })
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 //= DST-03
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: by contract a live queue that is not used afterwards.
-    int_verb(|| unsafe { SrqObject::end(srq, |state| Ok(state.srq.destroy()?)) })
+    int_verb(|| unsafe { SrqObject::destroy(srq, |state| Ok(state.srq.destroy()?)) })
 }
 
 /// Context op `get_srq_num`.

@@ -151,7 +151,7 @@ impl Staged {
     }
 
     /// Sets a property of the last request.
-    fn of_last(&mut self, set: impl FnOnce(&mut StagedWr)) {
+    fn update_last(&mut self, set: impl FnOnce(&mut StagedWr)) {
         match self.wrs.last_mut() {
             Some(wr) => set(wr),
             // A setter was called before any builder.
@@ -161,17 +161,17 @@ impl Staged {
 
     /// Makes the last request a TSO request.
     pub(crate) fn set_segments(&mut self, segments: Segments) {
-        self.of_last(|wr| wr.tso = Some(Box::new(segments)));
+        self.update_last(|wr| wr.tso = Some(Box::new(segments)));
     }
 
     /// Sets the SRQ number of the last request.
     pub(crate) fn set_srqn(&mut self, srqn: u32) {
-        self.of_last(|wr| wr.srqn = Some(Srqn::new(srqn)));
+        self.update_last(|wr| wr.srqn = Some(Srqn::new(srqn)));
     }
 
     /// Sets the UD destination of the last request.
     pub(crate) fn set_remote(&mut self, to: Remote) {
-        self.of_last(|wr| wr.to = Some(to));
+        self.update_last(|wr| wr.to = Some(to));
     }
 
     /// Sets the scatter/gather list of the last request.
@@ -179,13 +179,13 @@ impl Staged {
         let start = self.sges.len();
         self.sges.extend_from_slice(sges);
         let end = self.sges.len();
-        self.of_last(|wr| wr.data = Data::Sges(start..end));
+        self.update_last(|wr| wr.data = Data::Sges(start..end));
     }
 
     /// Sets the data of the last request to the inline bytes from `start` on.
     pub(crate) fn set_inline(&mut self, start: usize) {
         let end = self.inline.len();
-        self.of_last(|wr| wr.data = Data::Inline(start..end));
+        self.update_last(|wr| wr.data = Data::Inline(start..end));
     }
 
     /// Returns the number of inline bytes in the batch.
@@ -345,7 +345,7 @@ pub(crate) unsafe fn begin_change(
     // SAFETY: same contract.
     unsafe {
         with_batch(qp, |state, staged| match (made, staged.wrs.last_mut()) {
-            (Ok(_), _) if !state.extras().umr => staged.fail(Errno::INVAL),
+            (Ok(_), _) if !state.exp_attr().umr => staged.fail(Errno::INVAL),
             (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
             (Ok(_), None) => staged.fail(Errno::INVAL),
             (Err(error), _) => staged.fail(error),
@@ -358,7 +358,7 @@ pub(crate) unsafe fn begin_change(
 /// # Safety
 /// As for [`with_batch`].
 //= UMU-07
-pub(crate) unsafe fn go_on_with_change(
+pub(crate) unsafe fn update_change(
     qp: *mut ibv_qp_ex,
     set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>,
 ) {
@@ -383,7 +383,7 @@ pub(crate) unsafe fn go_on_with_change(
 /// As for [`with_batch`].
 pub(crate) unsafe fn set_dc_remote(qp: *mut ibv_qp_ex, to: DcRemote) {
     // SAFETY: same contract.
-    unsafe { with_batch(qp, |_, staged| staged.of_last(|wr| wr.dct = Some(to))) };
+    unsafe { with_batch(qp, |_, staged| staged.update_last(|wr| wr.dct = Some(to))) };
 }
 
 #[cfg(test)]

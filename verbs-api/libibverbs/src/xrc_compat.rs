@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn ibv_close_xrc_domain(domain: *mut ibv_xrc_domain
     int_verb(|| {
         // SAFETY: by contract a live domain that is not used afterwards. No other object uses its
         // `ibv_xrcd`.
-        unsafe { DomainObject::end(domain, |opened| errno_of(xrcd::close_xrcd(opened.0))) }
+        unsafe { DomainObject::destroy(domain, |opened| errno_of(xrcd::close_xrcd(opened.0))) }
     })
 }
 
@@ -321,6 +321,6 @@ pub(crate) unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(
         state.qp().destroy()?;
         registered().remove(&number);
         // SAFETY: no call can find the QP any more, and it was closed.
-        unsafe { QpObject::end(qp.cast(), |_| Ok(())) }
+        unsafe { QpObject::destroy(qp.cast(), |_| Ok(())) }
     })
 }

@@ -103,5 +103,5 @@ fn file_id(fd: c_int) -> Result<FileId, Errno> {
 //= XRCL-05
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { XrcdObject::end(xrcd, |state| Ok(state.xrcd.close()?)) })
+    int_verb(|| unsafe { XrcdObject::destroy(xrcd, |state| Ok(state.xrcd.close()?)) })
 }

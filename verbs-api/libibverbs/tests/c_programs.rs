@@ -22,8 +22,8 @@ static PROGRAMS: Programs = Programs::new(
         "xrc_compat",
         "processes",
         "shared_xrc",
-        "surroundings",
-        "together",
+        "environment",
+        "barrier_and_lock",
     ],
 );
 
@@ -51,7 +51,7 @@ rocade_tests::c_programs! {
         a_missing_answer_costs_no_event,
         //= DST-09 type=test
         a_device_closed_before_its_objects;
-    surroundings:
+    environment:
         sockets_are_made_without_the_c_library,
         a_denied_timer_is_called_a_timer,
         files_may_not_grow,
@@ -289,7 +289,7 @@ rocade_tests::c_programs! {
         all_to_all_of_sixteen_by_udp,
         //= DC-01 DC-06 DCT-11 type=test
         all_to_all_of_sixteen_by_shm;
-    dc_hostile:
+    dc_attacks:
         //= DC-03 DC-09 DCT-09 type=test
         //= DCW-16 type=test
         targets_come_and_go,
@@ -306,7 +306,7 @@ rocade_tests::c_programs! {
         unread_events,
         //= DCW-06 DCW-09 DCW-17 type=test
         packets_of_unknown_senders;
-    together:
+    barrier_and_lock:
         //= XCT-03..05 XCW-01 XCE-01 type=test
         a_barrier_of_eight_by_udp,
         //= XCT-03..05 XCW-01 XCE-01 type=test

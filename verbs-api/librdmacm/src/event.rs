@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     let mut told = std::mem::MaybeUninit::<rocade_cm_event>::uninit();
     loop {
         // SAFETY: a live channel, and room for the event.
-        if unsafe { (ops.channel_next)(raw, told.as_mut_ptr()) } != 0 {
+        if unsafe { (ops.channel_get_event)(raw, told.as_mut_ptr()) } != 0 {
             return -1;
         }
         // SAFETY: an event was written.

@@ -390,7 +390,7 @@ pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
         Err(error) => return Err(error),
     };
     // SAFETY: a live ID.
-    let reported = unsafe { (ops()?.id_end)(object.raw) };
+    let reported = unsafe { (ops()?.id_destroy)(object.raw) };
     object.forget_event();
     object.wait_for(reported);
     let sync = object.state.lock().sync;

@@ -22,7 +22,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     wr_batch,
 };
 
@@ -31,7 +31,7 @@ type MkeyObject = CHandle<mlx5dv_mkey, MkeyState>;
 struct MkeyState {
     mr: Mr,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 const NO_MEMORY: Errno = Errno(libc::ENOMEM);
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn mlx5dv_create_mkey(
             let state = MkeyState {
                 mr,
                 _context: context,
-                _pd: pd.in_use(),
+                _pd: pd.pd_ref(),
             };
             Ok((c, state))
         })
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn mlx5dv_create_mkey(
 
 pub(super) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
     // SAFETY: by contract a live key that is not used afterwards.
-    int_verb(|| unsafe { MkeyObject::end(mkey, |state| Ok(state.mr.destroy()?)) })
+    int_verb(|| unsafe { MkeyObject::destroy(mkey, |state| Ok(state.mr.destroy()?)) })
 }
 
 /// The configuration of a key between `wr_start` and `wr_complete`.
@@ -82,7 +82,7 @@ pub(crate) struct KeyChange {
     remap: Remap,
     if_free: bool,
     /// The number of setter calls that are still missing.
-    left: u8,
+    missing_setters: u8,
 }
 
 impl KeyChange {
@@ -92,7 +92,7 @@ impl KeyChange {
     /// `EINVAL` if setter calls are missing, or if the key cannot have this configuration.
     //= UMU-07
     pub(crate) fn operands(&self) -> Result<Operands, Errno> {
-        if self.left != 0 {
+        if self.missing_setters != 0 {
             return Err(Errno::INVAL);
         }
         Ok(self
@@ -101,7 +101,7 @@ impl KeyChange {
     }
 
     fn step(&mut self) -> Result<(), Errno> {
-        self.left = self.left.checked_sub(1).ok_or(Errno::INVAL)?;
+        self.missing_setters = self.missing_setters.checked_sub(1).ok_or(Errno::INVAL)?;
         Ok(())
     }
 }
@@ -179,7 +179,7 @@ fn of_free(key: Mr, access: u32, remap: Remap) -> KeyChange {
         remap,
         //= UMU-05
         if_free: true,
-        left: 0,
+        missing_setters: 0,
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
                 access: None,
                 remap: Remap::Keep,
                 if_free: false,
-                left: num_setters,
+                missing_setters: num_setters,
             })
         });
     }
@@ -246,7 +246,7 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
 pub(super) unsafe extern "C" fn wr_set_mkey_access_flags(mqp: *mut mlx5dv_qp_ex, access: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe {
-        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::update_change(queue_pair(mqp), |change| {
             change.access = Some(AccessFlags::from_bits_retain(access));
             change.step()
         });
@@ -260,7 +260,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
     unsafe {
-        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::update_change(queue_pair(mqp), |change| {
             change.remap = list_of(&change.key, count, list)?;
             change.step()
         });
@@ -275,7 +275,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
     unsafe {
-        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::update_change(queue_pair(mqp), |change| {
             change.remap = interleaved_of(&change.key, repeats, count, list.cast())?;
             change.step()
         });

@@ -37,7 +37,7 @@ pub(super) unsafe fn push(
         .filter(|log_size| *log_size < 8 && MASKED_SIZES & 1 << log_size != 0);
     let log_size = log_size.ok_or_else(|| invalid("operands of this size are not supported"))?;
     //= XAT-06
-    if 1 << log_size > state.extras().max_atomic_arg {
+    if 1 << log_size > state.exp_attr().max_atomic_arg {
         let what = "operands are longer than the queue pair's max_atomic_arg";
         return Err(invalid(what));
     }

@@ -201,11 +201,11 @@ fn calc(request: &ibv_exp_send_wr) -> Result<Calc, Errno> {
 
 /// Serializes task lists, and chains of requests of cross-channel QPs. Their wait and release
 /// counts depend on what was posted before.
-static TASKS: Mutex<()> = Mutex::new(());
+static POST_LOCK: Mutex<()> = Mutex::new(());
 
-/// Locks [`TASKS`], so that only the caller posts cross-channel requests.
+/// Locks [`POST_LOCK`], so that only the caller posts cross-channel requests.
 pub(super) fn lock_tasks() -> MutexGuard<'static, ()> {
-    TASKS.lock()
+    POST_LOCK.lock()
 }
 
 /// `ibv_exp_post_task`.

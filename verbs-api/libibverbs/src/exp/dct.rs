@@ -28,7 +28,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     srq::SrqObject,
 };
 
@@ -39,7 +39,7 @@ pub(crate) type DctObject = CHandle<ibv_exp_dct, DctState>;
 pub(crate) struct DctState {
     qp: Qp,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 impl DctState {
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
             let state = DctState {
                 qp,
                 _context: Arc::clone(&context),
-                _pd: pd.in_use(),
+                _pd: pd.pd_ref(),
             };
             Ok((c, state))
         })
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_destroy_dct(dct: *mut ibv_exp_dct) -> c_
     int_verb(|| {
         // SAFETY: by contract a live target that is not used afterwards.
         unsafe {
-            DctObject::end(dct, |state| {
+            DctObject::destroy(dct, |state| {
                 let number = state.qp.qp_num().get();
                 state.qp.destroy()?;
                 if TARGETS.lock().remove(&number).is_some() {

@@ -29,7 +29,7 @@ use crate::{
 
 /// The experimental attributes of a QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extras {
+pub(crate) struct ExpQpAttr {
     /// True if the QP may change indirect keys.
     pub(crate) umr: bool,
     /// The longest list of keys in a work request.
@@ -42,7 +42,7 @@ pub(crate) struct Extras {
     pub(crate) big_endian: bool,
 }
 
-impl Extras {
+impl ExpQpAttr {
     /// The attributes of a QP that no experimental verb created.
     pub(crate) const NONE: Self = Self {
         umr: false,
@@ -80,7 +80,7 @@ const CROSS: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
 /// that Rocade does not offer.
 //= XCON-20
 //= XCON-07
-fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
+fn exp_attr(init: &ibv_exp_qp_init_attr) -> Result<ExpQpAttr, Errno> {
     let has = |member: u32| init.comp_mask & member != 0;
     if init.comp_mask & !KNOWN_MEMBERS != 0 {
         let unknown = init.comp_mask & !KNOWN_MEMBERS;
@@ -100,17 +100,17 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     if has(IBV_EXP_QP_INIT_ATTR_QPG) && init.qpg.qpg_type != IBV_EXP_QPG_NONE {
         return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("a group of queue pairs")));
     }
-    let mut extras = Extras {
+    let mut exp_attr = ExpQpAttr {
         umr: flags & IBV_EXP_QP_CREATE_UMR != 0,
         cross_channel: flags & CROSS,
         //= XAT-05
         big_endian: flags & IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY != 0,
-        ..Extras::NONE
+        ..ExpQpAttr::NONE
     };
     //= UMR-04
     if has(IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS) {
-        extras.max_inline_entries = init.max_inl_send_klms;
-        if extras.max_inline_entries > limits::MAX_INLINE_ENTRIES {
+        exp_attr.max_inline_entries = init.max_inl_send_klms;
+        if exp_attr.max_inline_entries > limits::MAX_INLINE_ENTRIES {
             let what = format!(
                 "max_inl_send_klms is above the limit of {}",
                 limits::MAX_INLINE_ENTRIES
@@ -120,9 +120,9 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     }
     //= XAT-06
     if has(IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG) {
-        extras.max_atomic_arg = init.max_atomic_arg;
+        exp_attr.max_atomic_arg = init.max_atomic_arg;
     }
-    Ok(extras)
+    Ok(exp_attr)
 }
 
 /// `ibv_exp_create_qp`.
@@ -131,11 +131,11 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
     context: *mut ibv_context,
     init: *mut ibv_exp_qp_init_attr,
 ) -> *mut ibv_qp {
-    let mut asked = Extras::NONE;
+    let mut asked = ExpQpAttr::NONE;
     let checked = int_verb(|| {
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_ref() }.ok_or(Errno::INVAL)?;
-        asked = extras(init)?;
+        asked = exp_attr(init)?;
         Ok(())
     });
     if checked != 0 {
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         init.max_inl_recv = 0;
         // SAFETY: created above.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        state.set_extras(asked);
+        state.set_exp_attr(asked);
         if asked.big_endian {
             state.qp().set_big_endian_results();
         }
@@ -263,7 +263,12 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
             return Ok(());
         }
         // SAFETY: by contract writable.
-        unsafe { ffi::write(init, init_from_plain(&plain_init, object.inner().extras())) }?;
+        unsafe {
+            ffi::write(
+                init,
+                init_from_plain(&plain_init, object.inner().exp_attr()),
+            )
+        }?;
         // SAFETY: `init` was just written. The C part of the QP is alive, and these members do not
         // change.
         unsafe {
@@ -276,7 +281,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
     })
 }
 
-fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_attr {
+fn init_from_plain(plain: &ibv_qp_init_attr, exp_attr: ExpQpAttr) -> ibv_exp_qp_init_attr {
     // SAFETY: the structure consists of integers and pointers, for which zero is a value.
     let mut init: ibv_exp_qp_init_attr = unsafe { mem::zeroed() };
     init.qp_context = plain.qp_context.cast::<c_void>();
@@ -289,15 +294,15 @@ fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_
     init.comp_mask = IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
         | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
-    init.exp_create_flags = extras.cross_channel;
-    if extras.umr {
+    init.exp_create_flags = exp_attr.cross_channel;
+    if exp_attr.umr {
         init.exp_create_flags |= IBV_EXP_QP_CREATE_UMR;
     }
-    if extras.big_endian {
+    if exp_attr.big_endian {
         init.exp_create_flags |= IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
     }
-    init.max_atomic_arg = extras.max_atomic_arg;
-    init.max_inl_send_klms = extras.max_inline_entries;
+    init.max_atomic_arg = exp_attr.max_atomic_arg;
+    init.max_inl_send_klms = exp_attr.max_inline_entries;
     init
 }
 

@@ -39,7 +39,8 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     unsafe { post(qp, wr, bad_wr, false) }
 }
 
-/// Like [`ibv_exp_post_send`]. `in_turn` says that the caller holds the lock of `cross_channel`.
+/// Like [`ibv_exp_post_send`]. `locked` says that the caller holds the lock of
+/// [`cross_channel::lock_posting`].
 ///
 /// # Safety
 /// As for [`ibv_exp_post_send`].
@@ -47,13 +48,13 @@ pub(super) unsafe fn post(
     qp: *mut ibv_qp,
     wr: *mut ibv_exp_send_wr,
     bad_wr: *mut *mut ibv_exp_send_wr,
-    in_turn: bool,
+    locked: bool,
 ) -> c_int {
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         //= XCT-03
-        let counts = state.extras().cross_channel != 0 && !in_turn;
+        let counts = state.exp_attr().cross_channel != 0 && !locked;
         let _tasks = counts.then(cross_channel::lock_tasks);
         // Queried before the send queue is locked.
         let own_key = match state.qp_type() {

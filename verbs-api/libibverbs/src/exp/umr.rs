@@ -33,7 +33,7 @@ use crate::{
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
     mr::{self, MrObject},
-    pd_mr::{InUse, PdObject},
+    pd_mr::{PdObject, PdRef},
     qp::QpState,
 };
 
@@ -43,7 +43,7 @@ type ContainerObject = CHandle<ibv_exp_mkey_list_container, ContainerState>;
 struct ContainerState {
     entries: u32,
     _context: Arc<ContextObject>,
-    _pd: InUse,
+    _pd: PdRef,
 }
 
 fn invalid(what: &str) -> Errno {
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_alloc_mkey_list_memory(
             let state = ContainerState {
                 entries,
                 _context: context,
-                _pd: pd.in_use(),
+                _pd: pd.pd_ref(),
             };
             Ok((c, state))
         })
@@ -206,7 +206,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_dealloc_mkey_list_memory(
     container: *mut ibv_exp_mkey_list_container,
 ) -> c_int {
     // SAFETY: by contract a live container that is not used afterwards.
-    int_verb(|| unsafe { ContainerObject::end(container, |_| Ok(())) })
+    int_verb(|| unsafe { ContainerObject::destroy(container, |_| Ok(())) })
 }
 
 /// Queues a `UMR_FILL` or `UMR_INVALIDATE`.
@@ -219,9 +219,9 @@ pub(super) unsafe fn push(
     state: &QpState,
     request: &ibv_exp_send_wr,
 ) -> Result<(), Errno> {
-    let extras = state.extras();
+    let exp_attr = state.exp_attr();
     //= UMR-04
-    if !extras.umr {
+    if !exp_attr.umr {
         let what = "the queue pair was created without IBV_EXP_QP_CREATE_UMR";
         return Err(invalid(what));
     }
@@ -234,11 +234,11 @@ pub(super) unsafe fn push(
     } else {
         //= UMR-11
         let room = if request.exp_send_flags & IBV_EXP_SEND_INLINE != 0 {
-            if umr.num_mrs > extras.max_inline_entries {
+            if umr.num_mrs > exp_attr.max_inline_entries {
                 let what = "the list has more entries than max_inl_send_klms";
                 return Err(Errno(libc::ENOMEM).because(Reason::new(what, "")));
             }
-            extras.max_inline_entries
+            exp_attr.max_inline_entries
         } else {
             // SAFETY: by contract NULL or a live container.
             unsafe { ContainerObject::borrow(umr.memory_objects) }?

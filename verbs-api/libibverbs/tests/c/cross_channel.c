@@ -1,7 +1,7 @@
 /* QPs that wait for each other: no process posts or polls between the first request and the last
  * completion. */
 #include "cross_channel.h"
-#include "gathering.h"
+#include "processes.h"
 
 /* The example in the rules: bases and groups. */
 static void waits_count_completions(void)

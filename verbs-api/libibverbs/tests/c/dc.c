@@ -1,6 +1,6 @@
 /* The dynamically connected transport through the experimental verbs. */
 #include "dc.h"
-#include "gathering.h"
+#include "processes.h"
 
 #include <arpa/inet.h>
 

@@ -1,6 +1,6 @@
 /* Processes that share memory and synchronize. */
-#ifndef ROCADE_TESTS_GATHERING_H
-#define ROCADE_TESTS_GATHERING_H
+#ifndef ROCADE_TESTS_PROCESSES_H
+#define ROCADE_TESTS_PROCESSES_H
 
 #include "rig.h"
 

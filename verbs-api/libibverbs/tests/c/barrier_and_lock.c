@@ -2,7 +2,7 @@
  * cross-channel tasks. The other is a lock by masked atomics, around a counter in the memory of a
  * process that does not count. */
 #include "cross_channel.h"
-#include "gathering.h"
+#include "processes.h"
 
 #include <sched.h>
 
