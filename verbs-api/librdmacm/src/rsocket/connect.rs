@@ -11,17 +11,16 @@ use rocade_rsockets::{ConnData, End};
 use super::{
     address,
     cm::{Id, OPTION_AFONLY, OPTION_REUSEADDR, OPTION_TOS},
-    link::Link,
     process::Process,
     service::CmNotification,
     stream::{Listener, Phase, StreamSocket, StreamState},
+    stream_qp::StreamQp,
     wait::{IN, OUT},
 };
 use crate::{event, ffi::Errno, id::PS_TCP};
 
 /// The maximum number of accepted but unconfirmed connections of a listener. The connection manager
-/// has as many places (`rocade_transport::cm::PLACES`), and drops the oldest request when they are
-/// full.
+/// has the same limit (`rocade_transport::cm::BACKLOG`), and drops the oldest request beyond it.
 const MAX_HALF_OPEN: usize = 256;
 
 /// Converts an error of address resolution to the errno that programs expect.
@@ -53,11 +52,11 @@ impl StreamState {
 
     /// Ends a failed connection attempt. Returns the resources of the attempt, which the caller
     /// drops after unlocking the state.
-    fn fail(&mut self, error: i32) -> (Option<Link>, Option<Id>) {
+    fn fail(&mut self, error: i32) -> (Option<StreamQp>, Option<Id>) {
         self.phase = Phase::Failed;
         self.error = error;
         self.changed();
-        (self.link.take(), self.id.take())
+        (self.stream_qp.take(), self.id.take())
     }
 }
 
@@ -206,7 +205,7 @@ impl StreamSocket {
                 (id, data, options)
             };
             let socket = Arc::new(Self::new(process.new_token(), self.domain, options));
-            process.know(&socket);
+            process.register(&socket);
             let mut state = self.state.lock();
             let Phase::Listening(listener) = &mut state.phase else {
                 id.reject();
@@ -234,18 +233,18 @@ impl StreamSocket {
     ) -> Result<(), Errno> {
         id.set_token(self.token);
         let mut state = self.state.lock();
-        let made = Link::new(&id, &state.options);
-        let mut link = match made {
-            Ok(link) => link,
+        let made = StreamQp::new(&id, &state.options);
+        let mut stream_qp = match made {
+            Ok(stream_qp) => stream_qp,
             Err(errno) => {
                 id.reject();
                 return Err(errno);
             }
         };
-        link.start(data);
+        stream_qp.start(data);
         state.phase = Phase::Accepting(process.weak(listener));
-        let accepted = id.accept(&link.conn_data().encode());
-        state.link = Some(link);
+        let accepted = id.accept(&stream_qp.conn_data().encode());
+        state.stream_qp = Some(stream_qp);
         state.id = Some(id);
         if let Err(errno) = accepted {
             let left = state.fail(errno.0);
@@ -280,10 +279,10 @@ impl StreamSocket {
             }),
             event::ROUTE_RESOLVED => self.continue_connect(notification, |state| {
                 let id = state.id.as_ref().ok_or(Errno::INVAL)?;
-                let link = Link::new(id, &state.options)?;
-                let said = id.connect(&link.conn_data().encode());
-                state.link = Some(link);
-                said
+                let stream_qp = StreamQp::new(id, &state.options)?;
+                let result = id.connect(&stream_qp.conn_data().encode());
+                state.stream_qp = Some(stream_qp);
+                result
             }),
             event::ESTABLISHED => self.handle_established(process, notification),
             event::DISCONNECTED => self.handle_end(process, notification, libc::ECONNRESET),
@@ -344,7 +343,7 @@ impl StreamSocket {
             return;
         }
         let state_ref = &mut *state;
-        let Some(link) = &mut state_ref.link else {
+        let Some(stream_qp) = &mut state_ref.stream_qp else {
             return;
         };
         let parent = match &state_ref.phase {
@@ -355,13 +354,13 @@ impl StreamSocket {
                     drop(left);
                     return;
                 };
-                link.start(data);
+                stream_qp.start(data);
                 None
             }
             Phase::Accepting(parent) => Some(parent.clone()),
             _ => return,
         };
-        link.open();
+        stream_qp.open();
         state.phase = Phase::Connected;
         state.turn();
         state.changed();
@@ -381,7 +380,7 @@ impl StreamSocket {
         match parent {
             Some(parent) if is_welcome => parent.admit(process),
             _ => {
-                process.keep_no_more(self);
+                process.release_unconfirmed(self);
                 self.close_unseen();
             }
         }
@@ -409,9 +408,11 @@ impl StreamSocket {
         }
         match &state.phase {
             Phase::Connected => {
-                let Some(link) = &mut state.link else { return };
+                let Some(stream_qp) = &mut state.stream_qp else {
+                    return;
+                };
                 // Data that arrived before this event are already in the receive buffer.
-                link.ended(End::Peers);
+                stream_qp.ended(End::Peers);
                 if let Some(id) = &state.id {
                     id.disconnect();
                 }
@@ -428,7 +429,7 @@ impl StreamSocket {
                 let left = state.fail(error);
                 drop(state);
                 drop(left);
-                process.keep_no_more(self);
+                process.release_unconfirmed(self);
                 if let Some(parent) = parent.upgrade() {
                     parent.forget(self);
                     parent.admit(process);

@@ -6,8 +6,8 @@ use rocade_abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
 use rocade_rsockets::{Iomap, Sge, Stream};
 
 use super::{
-    link::Link,
     stream::{Phase, StreamSocket},
+    stream_qp::StreamQp,
 };
 use crate::{engine::verbs, ffi::Errno};
 
@@ -45,7 +45,7 @@ pub(super) struct Maps {
 
 impl Maps {
     /// Sends entries to the peer, as many as the stream can send now.
-    pub(super) fn announce(&mut self, link: &mut Link) {
+    pub(super) fn announce(&mut self, stream_qp: &mut StreamQp) {
         if !self.pending {
             return;
         }
@@ -60,11 +60,11 @@ impl Maps {
                     length: u32::try_from(map.len).unwrap_or(u32::MAX),
                 },
             };
-            let write = link
+            let write = stream_qp
                 .stream_mut()
                 .and_then(|stream| stream.send_iomap(index, entry));
             let Some(write) = write else { return };
-            link.post(&write, None);
+            stream_qp.post(&write, None);
             map.told = true;
         }
         self.pending = false;
@@ -101,7 +101,7 @@ impl StreamSocket {
         let mut index = None;
         if prot & libc::PROT_WRITE != 0 {
             access |= IBV_ACCESS_REMOTE_WRITE;
-            let stream = state.link.as_ref().and_then(Link::stream);
+            let stream = state.stream_qp.as_ref().and_then(StreamQp::stream);
             let entries = stream.map_or(0, Stream::peers_iomaps);
             index = Some(state.maps.free_index(entries).ok_or(Errno(libc::ENOMEM))?);
         }
@@ -122,8 +122,8 @@ impl StreamSocket {
             told: index.is_none(),
         });
         state.maps.pending |= index.is_some();
-        if let Some(link) = &mut state.link {
-            state.maps.announce(link);
+        if let Some(stream_qp) = &mut state.stream_qp {
+            state.maps.announce(stream_qp);
         }
         Ok(at.cast_signed())
     }

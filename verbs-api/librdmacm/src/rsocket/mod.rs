@@ -12,7 +12,6 @@ mod datagram;
 mod endpoint;
 mod iomap;
 mod iov;
-mod link;
 mod memory;
 mod options;
 mod poll;
@@ -20,6 +19,7 @@ mod process;
 mod queue;
 mod service;
 mod stream;
+mod stream_qp;
 mod sys;
 mod wait;
 
@@ -97,7 +97,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
                 let socket = Arc::new(StreamSocket::new(process.new_token(), domain, options));
                 socket.nonblocking.store(nonblocking, Ordering::Relaxed);
-                process.know(&socket);
+                process.register(&socket);
                 Ok(process.insert(Socket::Stream(socket), Some(sys::eventfd()?)))
             }
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {

@@ -10,9 +10,9 @@ use std::{
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd};
 
 use super::{
-    link::SILENCE,
     process::{Process, Socket},
     stream::{SPIN, StreamSocket},
+    stream_qp::KEEPALIVE_AFTER,
     sys,
     wait::Waker,
 };
@@ -93,9 +93,9 @@ fn sleep(
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let limit = match left {
         Some(left) if sockets.is_empty() => Some(left),
-        Some(left) => Some(left.min(SILENCE)),
+        Some(left) => Some(left.min(KEEPALIVE_AFTER)),
         None if sockets.is_empty() => None,
-        None => Some(SILENCE),
+        None => Some(KEEPALIVE_AFTER),
     };
     let slept = sys::poll(&mut fds, limit);
     for ((socket, _), part) in sockets.iter().zip(parts) {

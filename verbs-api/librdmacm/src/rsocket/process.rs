@@ -48,7 +48,7 @@ pub(super) struct Process {
     table: RwLock<BTreeMap<RawFd, SocketEntry>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
     /// Unconfirmed connections of closed listeners. They are closed once they are confirmed.
-    parting: Mutex<Vec<Arc<StreamSocket>>>,
+    unconfirmed: Mutex<Vec<Arc<StreamSocket>>>,
     next_token: AtomicUsize,
     service: Mutex<Option<Arc<Service>>>,
 }
@@ -57,7 +57,7 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 static AT_EXIT: Once = Once::new();
 
 /// The time limit at process exit for closing all sockets.
-const LEAVE: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the state of this process. It is never freed: each fork creates a new one, and a child
 /// does not access its parent's.
@@ -75,7 +75,7 @@ pub(super) fn process() -> Result<&'static Process, Errno> {
             generation,
             table: RwLock::default(),
             tokens: Mutex::default(),
-            parting: Mutex::default(),
+            unconfirmed: Mutex::default(),
             next_token: AtomicUsize::new(1),
             service: Mutex::new(None),
         }));
@@ -98,7 +98,7 @@ extern "C" fn at_exit() {
         Socket::Datagram(_) => None,
     });
     let streams: Vec<_> = streams.filter(|socket| socket.leave()).collect();
-    let deadline = Instant::now() + LEAVE;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     for socket in streams {
         socket.left(deadline);
     }
@@ -110,7 +110,7 @@ impl Process {
     }
 
     /// Registers a socket, so that its events can find it.
-    pub(super) fn know(&self, socket: &Arc<StreamSocket>) {
+    pub(super) fn register(&self, socket: &Arc<StreamSocket>) {
         let mut tokens = self.tokens.lock();
         tokens.insert(socket.token, Arc::downgrade(socket));
     }
@@ -127,15 +127,17 @@ impl Process {
 
     /// Keeps an unconfirmed connection of a closed listener until its peer confirms it, and then
     /// closes it.
-    pub(super) fn keep(&self, socket: &Arc<StreamSocket>) {
-        self.parting.lock().push(Arc::clone(socket));
+    pub(super) fn keep_unconfirmed(&self, socket: &Arc<StreamSocket>) {
+        self.unconfirmed.lock().push(Arc::clone(socket));
     }
 
-    pub(super) fn keep_no_more(&self, socket: &Arc<StreamSocket>) {
-        let mut parting = self.parting.lock();
-        let at = parting.iter().position(|other| Arc::ptr_eq(other, socket));
-        let kept = at.map(|at| parting.swap_remove(at));
-        drop(parting);
+    pub(super) fn release_unconfirmed(&self, socket: &Arc<StreamSocket>) {
+        let mut unconfirmed = self.unconfirmed.lock();
+        let at = unconfirmed
+            .iter()
+            .position(|other| Arc::ptr_eq(other, socket));
+        let kept = at.map(|at| unconfirmed.swap_remove(at));
+        drop(unconfirmed);
         drop(kept);
     }
 
@@ -182,7 +184,7 @@ impl Process {
             Socket::Datagram(socket) => {
                 socket.close();
                 if let Some(service) = &*self.service.lock() {
-                    service.look_again();
+                    service.wake();
                 }
             }
         }

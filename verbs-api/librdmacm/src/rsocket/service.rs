@@ -108,7 +108,7 @@ impl Service {
     }
 
     /// Wakes the thread, so that it drops a closed socket.
-    pub(super) fn look_again(&self) {
+    pub(super) fn wake(&self) {
         sys::set_event(&self.wake);
     }
 

@@ -18,9 +18,9 @@ use super::{
     cm::Id,
     iomap::Maps,
     iov::Cursor,
-    link::{Link, SILENCE},
     options::Options,
     process::process,
+    stream_qp::{KEEPALIVE_AFTER, StreamQp},
     sys,
     wait::{END, IN, OUT, SENT, Waiters, Waker},
 };
@@ -74,7 +74,7 @@ pub(super) struct StreamState {
     pub(super) phase: Phase,
     // The order of these members is the order of their drop.
     pub(super) maps: Maps,
-    pub(super) link: Option<Link>,
+    pub(super) stream_qp: Option<StreamQp>,
     pub(super) id: Option<Id>,
     pub(super) options: Options,
     pub(super) waiters: Waiters,
@@ -103,7 +103,7 @@ impl StreamState {
             Phase::Listening(_) => IN,
             Phase::Failed | Phase::Closed => IN | OUT | END,
             Phase::Connected => {
-                let Some(stream) = self.link.as_ref().and_then(Link::stream) else {
+                let Some(stream) = self.stream_qp.as_ref().and_then(StreamQp::stream) else {
                     return 0;
                 };
                 let mut ready = 0;
@@ -128,20 +128,20 @@ impl StreamState {
     /// wait.
     pub(super) fn turn(&mut self) {
         loop {
-            if let Some(link) = &mut self.link {
-                link.progress();
-                let end = link.stream().and_then(rocade_rsockets::Stream::end);
+            if let Some(stream_qp) = &mut self.stream_qp {
+                stream_qp.progress();
+                let end = stream_qp.stream().and_then(rocade_rsockets::Stream::end);
                 if end == Some(End::Failure) && !self.failed {
                     self.failed = true;
                     self.error = libc::ECONNRESET;
                 }
-                self.maps.announce(link);
+                self.maps.announce(stream_qp);
             }
             self.waiters.wake(self.ready());
-            match &mut self.link {
-                Some(link) if !self.waiters.is_empty() && !link.queue.is_armed() => {
-                    link.queue.arm();
-                    if !link.queue.is_armed() {
+            match &mut self.stream_qp {
+                Some(stream_qp) if !self.waiters.is_empty() && !stream_qp.queue.is_armed() => {
+                    stream_qp.queue.arm();
+                    if !stream_qp.queue.is_armed() {
                         break;
                     }
                 }
@@ -162,23 +162,28 @@ impl StreamState {
 
     /// Returns the descriptor that becomes readable with completions, or -1.
     fn completions(&self) -> RawFd {
-        self.link.as_ref().map_or(-1, |link| link.queue.fd())
+        self.stream_qp
+            .as_ref()
+            .map_or(-1, |stream_qp| stream_qp.queue.fd())
     }
 
     /// Copies received bytes to the program. Returns `None` if there are none.
     fn receive(&mut self, to: &mut Cursor, look: bool) -> Result<Option<usize>, Errno> {
         self.check_usable(libc::ENOTCONN)?;
-        let Some(link) = &mut self.link else {
+        let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
         };
-        if link.stream().is_none() {
+        if stream_qp.stream().is_none() {
             return Ok(None);
         }
-        let copied = link.copy_out(to, look);
+        let copied = stream_qp.copy_out(to, look);
         if copied > 0 {
             return Ok(Some(copied));
         }
-        if link.stream().is_some_and(rocade_rsockets::Stream::at_end) {
+        if stream_qp
+            .stream()
+            .is_some_and(rocade_rsockets::Stream::at_end)
+        {
             return match self.take_error() {
                 0 => Ok(Some(0)),
                 error => Err(Errno(error)),
@@ -190,7 +195,7 @@ impl StreamState {
     /// Returns the error that forbids sending, if there is one.
     fn check_writable(&mut self) -> Result<(), Errno> {
         self.check_usable(libc::EPIPE)?;
-        let Some(stream) = self.link.as_ref().and_then(Link::stream) else {
+        let Some(stream) = self.stream_qp.as_ref().and_then(StreamQp::stream) else {
             return Ok(());
         };
         if !stream.writes() {
@@ -210,19 +215,19 @@ impl StreamState {
     /// Sends as many bytes as possible. Returns `None` if that is none.
     fn send(&mut self, from: &mut Cursor) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
-        let Some(link) = &mut self.link else {
+        let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
         };
-        self.maps.announce(link);
+        self.maps.announce(stream_qp);
         let before = from.left();
         while from.left() > 0 {
-            let Some(stream) = link.stream_mut() else {
+            let Some(stream) = stream_qp.stream_mut() else {
                 break;
             };
             let Some(write) = stream.send(from.done(), from.left()) else {
                 break;
             };
-            link.post(&write, Some(from));
+            stream_qp.post(&write, Some(from));
         }
         let sent = before - from.left();
         Ok((sent > 0).then_some(sent))
@@ -231,18 +236,18 @@ impl StreamState {
     /// Writes as many bytes as possible to the peer's iomaps. Returns 0 if no iomap has the offset.
     fn send_direct(&mut self, from: &mut Cursor, offset: u64) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
-        let Some(link) = &mut self.link else {
+        let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
         };
-        self.maps.announce(link);
+        self.maps.announce(stream_qp);
         let before = from.left();
         while from.left() > 0 {
-            let Some(stream) = link.stream_mut() else {
+            let Some(stream) = stream_qp.stream_mut() else {
                 break;
             };
             let at = offset.wrapping_add(from.done() as u64);
             match stream.send_direct(from.done(), from.left(), at) {
-                Ok(Some(write)) => link.post(&write, Some(from)),
+                Ok(Some(write)) => stream_qp.post(&write, Some(from)),
                 Ok(None) => break,
                 Err(_) => return Ok(Some(before - from.left())),
             }
@@ -268,7 +273,7 @@ impl StreamSocket {
             state: Mutex::new(StreamState {
                 phase: Phase::New,
                 maps: Maps::default(),
-                link: None,
+                stream_qp: None,
                 id: None,
                 options,
                 waiters: Waiters::default(),
@@ -340,7 +345,7 @@ impl StreamSocket {
         ];
         drop(state);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let limit = left.map_or(SILENCE, |left| left.min(SILENCE));
+        let limit = left.map_or(KEEPALIVE_AFTER, |left| left.min(KEEPALIVE_AFTER));
         let slept = sys::poll(&mut fds, Some(limit));
         let mut state = self.state.lock();
         state.waiters.remove(waker);
@@ -350,11 +355,13 @@ impl StreamSocket {
 
     /// Handles the end of a sleep. `has_event` tells if the descriptor of completions is readable.
     pub(super) fn awake(&self, state: &mut StreamState, has_event: bool) {
-        let Some(link) = &mut state.link else { return };
+        let Some(stream_qp) = &mut state.stream_qp else {
+            return;
+        };
         if has_event {
-            link.queue.take_event();
+            stream_qp.queue.take_event();
         } else {
-            link.keep_alive();
+            stream_qp.keep_alive();
         }
         // Polls for the other sleeping threads, because this thread took the channel's event.
         state.turn();
@@ -402,7 +409,7 @@ impl StreamSocket {
                 if ready & OUT != 0 {
                     told |= writable;
                 }
-                if let Some(stream) = state.link.as_ref().and_then(Link::stream) {
+                if let Some(stream) = state.stream_qp.as_ref().and_then(StreamQp::stream) {
                     if stream.reading_is_over() {
                         told |= POLLRDHUP;
                     }
@@ -517,14 +524,14 @@ impl StreamSocket {
                 return Ok(());
             }
             state.turn();
-            let Some(link) = &mut state.link else {
+            let Some(stream_qp) = &mut state.stream_qp else {
                 return Err(Errno(libc::ENOTCONN));
             };
-            let Some(stream) = link.stream_mut() else {
+            let Some(stream) = stream_qp.stream_mut() else {
                 return Err(Errno(libc::ENOTCONN));
             };
             stream.shutdown(how);
-            link.flush();
+            stream_qp.flush();
             state.changed();
             how != How::Read && !self.nonblocking.load(Ordering::Relaxed)
         };
@@ -537,7 +544,7 @@ impl StreamSocket {
     /// Waits until the peer has received everything.
     fn linger(&self) {
         let done = |state: &mut StreamState, all: fn(&rocade_rsockets::Stream) -> bool| {
-            let stream = state.link.as_ref().and_then(Link::stream);
+            let stream = state.stream_qp.as_ref().and_then(StreamQp::stream);
             Ok(stream.is_none_or(all).then_some(()))
         };
         let wait = |limit: Duration, all: fn(&rocade_rsockets::Stream) -> bool| {
@@ -568,10 +575,10 @@ impl StreamSocket {
             let mut state = self.state.lock();
             state.turn();
             let lingers = state.options.lingers();
-            let link = state.link.as_mut();
-            let open = link.and_then(|link| {
-                link.stream_mut()?.shutdown(How::Both);
-                link.flush();
+            let stream_qp = state.stream_qp.as_mut();
+            let open = stream_qp.and_then(|stream_qp| {
+                stream_qp.stream_mut()?.shutdown(How::Both);
+                stream_qp.flush();
                 Some(())
             });
             state.changed();
@@ -580,15 +587,15 @@ impl StreamSocket {
         if lingers {
             self.linger();
         }
-        let (phase, maps, link, id) = {
+        let (phase, maps, stream_qp, id) = {
             let mut state = self.state.lock();
             let phase = std::mem::replace(&mut state.phase, Phase::Closed);
             state.changed();
             let maps = std::mem::take(&mut state.maps);
-            (phase, maps, state.link.take(), state.id.take())
+            (phase, maps, state.stream_qp.take(), state.id.take())
         };
         // Destroying an ID waits for the service thread, which may need the lock of the state.
-        drop((maps, link, id));
+        drop((maps, stream_qp, id));
         if let Phase::Listening(listener) = phase {
             listener.end();
         }
@@ -600,21 +607,21 @@ impl StreamSocket {
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
-        let Some(link) = &mut state.link else {
+        let Some(stream_qp) = &mut state.stream_qp else {
             return false;
         };
-        let Some(stream) = link.stream_mut() else {
+        let Some(stream) = stream_qp.stream_mut() else {
             return false;
         };
         stream.shutdown(How::Both);
-        link.flush();
+        stream_qp.flush();
         true
     }
 
     /// Waits after [`Self::leave`] until everything is sent.
     pub(super) fn left(&self, deadline: Instant) {
         let _ = self.wait(SENT, false, Some(deadline), |state| {
-            let stream = state.link.as_ref().and_then(Link::stream);
+            let stream = state.stream_qp.as_ref().and_then(StreamQp::stream);
             let all = stream.is_none_or(rocade_rsockets::Stream::all_sent);
             Ok(all.then_some(()))
         });
@@ -648,10 +655,10 @@ impl Listener {
         // Unconfirmed connections are kept. A rejection now would break a connection that the peer
         // regards as established.
         for socket in &self.accepting {
-            process.keep(socket);
+            process.keep_unconfirmed(socket);
             let is_early = matches!(socket.state.lock().phase, Phase::Accepting(_));
             if !is_early {
-                process.keep_no_more(socket);
+                process.release_unconfirmed(socket);
                 socket.close();
             }
         }

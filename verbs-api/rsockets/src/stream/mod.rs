@@ -166,11 +166,11 @@ pub struct Stream {
     /// The number of bytes that were read and not granted again.
     freed: u32,
     /// The offset of the half to grant next.
-    lend_at: u32,
+    grant_at: u32,
     /// The number of messages that were read completely.
     consumed: u16,
     /// The value of `consumed` that triggers a credit message.
-    tell_at: u16,
+    credits_due_at: u16,
 
     // Sending.
     targets: [Sge; SGL_SLOTS],
@@ -179,7 +179,7 @@ pub struct Stream {
     /// The index of the target that the peer grants next.
     filling: usize,
     /// The number of list entries that the peer has written and this side has not read.
-    lent: usize,
+    granted_entries: usize,
     /// The number of messages sent that require a credit.
     sent: u16,
     /// The limit of `sent` that the peer's credits allow.
@@ -201,8 +201,8 @@ pub struct Stream {
     /// Set while the program reads.
     reads: bool,
     writes: bool,
-    control_to_send: Option<ControlMessage>,
-    control_sent: Option<ControlMessage>,
+    pending_control: Option<ControlMessage>,
+    sent_control: Option<ControlMessage>,
     end: Option<End>,
 }
 
@@ -222,13 +222,13 @@ impl Stream {
             read_at: 0,
             granted: half,
             freed: half,
-            lend_at: half,
+            grant_at: half,
             consumed: 0,
-            tell_at: config.recv_slots / 2,
+            credits_due_at: config.recv_slots / 2,
             targets,
             target: 0,
             filling: 1,
-            lent: 0,
+            granted_entries: 0,
             sent: 0,
             limit: peer.credits,
             slots: config.send_slots.saturating_sub(CONTROLS).max(1),
@@ -241,8 +241,8 @@ impl Stream {
             peer_sends: true,
             reads: true,
             writes: true,
-            control_to_send: None,
-            control_sent: None,
+            pending_control: None,
+            sent_control: None,
             end: None,
         }
     }
@@ -313,10 +313,10 @@ impl Stream {
             } else {
                 ControlMessage::Shutdown
             };
-            if self.control_sent != Some(word)
-                && self.control_sent != Some(ControlMessage::Disconnect)
+            if self.sent_control != Some(word)
+                && self.sent_control != Some(ControlMessage::Disconnect)
             {
-                self.control_to_send = Some(word);
+                self.pending_control = Some(word);
             }
         }
     }
@@ -324,7 +324,7 @@ impl Stream {
     /// Returns true if all messages are completed, or the stream has ended.
     #[must_use]
     pub fn all_sent(&self) -> bool {
-        self.end.is_some() || (self.outstanding.is_empty() && self.control_to_send.is_none())
+        self.end.is_some() || (self.outstanding.is_empty() && self.pending_control.is_none())
     }
 
     /// Returns true if all data are completed, or the stream has ended. Control messages may be in

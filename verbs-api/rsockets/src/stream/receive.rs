@@ -73,11 +73,11 @@ impl Stream {
         self.limit = limit;
         // An entry is read only after the message that announces it. Before that message the peer
         // may still be writing the entry.
-        self.lent = SGL_SLOTS.min(self.lent + len as usize / SGE_LEN);
-        while self.lent > 0 && self.targets[self.filling].length == 0 {
+        self.granted_entries = SGL_SLOTS.min(self.granted_entries + len as usize / SGE_LEN);
+        while self.granted_entries > 0 && self.targets[self.filling].length == 0 {
             self.targets[self.filling] = peers.target(self.filling);
             self.filling = (self.filling + 1) % SGL_SLOTS;
-            self.lent -= 1;
+            self.granted_entries -= 1;
         }
         Ok(())
     }

@@ -139,23 +139,23 @@ impl Stream {
         if self.end.is_some() || self.controls == CONTROLS {
             return None;
         }
-        if let Some(word) = self.control_to_send.take() {
-            self.control_sent = Some(word);
-            return Some(self.send_control(word));
+        if let Some(word) = self.pending_control.take() {
+            self.sent_control = Some(word);
+            return Some(self.control_write(word));
         }
-        let is_over = self.control_sent == Some(ControlMessage::Disconnect) || !self.peer_sends;
+        let is_over = self.sent_control == Some(ControlMessage::Disconnect) || !self.peer_sends;
         if is_over {
             return None;
         }
         let half = self.config.recv_buffer / 2;
-        let due = self.consumed.wrapping_sub(self.tell_at) < 0x8000;
+        let due = self.consumed.wrapping_sub(self.credits_due_at) < 0x8000;
         if self.freed >= half {
-            return Some(self.lend(half));
+            return Some(self.grant_buffer(half));
         }
         due.then(|| self.grant(Source::Nothing, 0))
     }
 
-    fn send_control(&mut self, word: ControlMessage) -> Write {
+    fn control_write(&mut self, word: ControlMessage) -> Write {
         self.controls += 1;
         self.outstanding.push_back(match word {
             ControlMessage::Disconnect => Sent::Disconnect,
@@ -170,15 +170,15 @@ impl Stream {
     }
 
     /// Grants half of the receive buffer to the peer.
-    fn lend(&mut self, half: u32) -> Write {
+    fn grant_buffer(&mut self, half: u32) -> Write {
         let sge = Sge {
-            addr: self.config.recv_addr + u64::from(self.lend_at),
+            addr: self.config.recv_addr + u64::from(self.grant_at),
             key: self.config.recv_key,
             length: half,
         };
         self.freed -= half;
         self.granted += half;
-        self.lend_at = if self.lend_at == 0 { half } else { 0 };
+        self.grant_at = if self.grant_at == 0 { half } else { 0 };
         let mut bytes = [0; IOMAP_LEN];
         bytes[..SGE_LEN].copy_from_slice(&sge.to_bytes(self.peer.big_endian));
         let slot = self.peers_slot;
@@ -188,7 +188,7 @@ impl Stream {
     }
 
     fn grant(&mut self, source: Source, remote_addr: u64) -> Write {
-        self.tell_at = self.consumed.wrapping_add(self.config.recv_slots / 2);
+        self.credits_due_at = self.consumed.wrapping_add(self.config.recv_slots / 2);
         self.controls += 1;
         self.outstanding.push_back(Sent::Control);
         let limit = self.consumed.wrapping_add(self.config.recv_slots);
@@ -205,7 +205,7 @@ impl Stream {
         if self.end.is_some() || !self.outstanding.is_empty() {
             return None;
         }
-        Some(self.send_control(ControlMessage::KeepAlive))
+        Some(self.control_write(ControlMessage::KeepAlive))
     }
 
     /// Handles the completion of the oldest work request.

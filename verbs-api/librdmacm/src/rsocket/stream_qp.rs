@@ -37,12 +37,12 @@ const MAX_SLOTS: u16 = 16_384 - SPARE_RECVS;
 /// The maximum size of inline data.
 const MAX_INLINE: usize = 1024;
 /// The number of empty polls between two checks of the clock.
-const LOOKS: u32 = 64;
+const POLLS_PER_CLOCK_CHECK: u32 = 64;
 /// The time without a message of the peer after which a keepalive is sent.
-pub(super) const SILENCE: Duration = Duration::from_secs(5);
+pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
 
 /// The queue pair of a connection, with its CQ and buffers.
-pub(super) struct Link {
+pub(super) struct StreamQp {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
     pub(super) queue: Queue,
@@ -55,11 +55,11 @@ pub(super) struct Link {
     open: bool,
     last_received: Instant,
     /// The number of empty polls.
-    in_vain: u32,
+    empty_polls: u32,
 }
 
 // SAFETY: objects of libibverbs, which any thread may use.
-unsafe impl Send for Link {}
+unsafe impl Send for StreamQp {}
 
 /// Memory that the peer writes to.
 struct Lists {
@@ -80,7 +80,7 @@ impl Peers for Lists {
     }
 }
 
-impl Link {
+impl StreamQp {
     /// Creates the queue pair of an ID that has a device.
     pub(super) fn new(id: &Id, options: &Options) -> Result<Self, Errno> {
         let (device, pd) = (id.device()?, id.pd()?);
@@ -123,7 +123,7 @@ impl Link {
         attr.cap.max_recv_sge = 1;
         attr.cap.max_inline_data = u32::try_from(inline.max(IOMAP_LEN)).unwrap_or(0);
         make_qp(id.as_ptr(), &mut extended(ptr::null_mut(), &attr))?;
-        let link = Self {
+        let stream_qp = Self {
             id: id.as_ptr(),
             // SAFETY: the ID is alive, and has a queue pair.
             qp: unsafe { (*id.as_ptr()).qp },
@@ -134,11 +134,11 @@ impl Link {
             stream: None,
             open: false,
             last_received: Instant::now(),
-            in_vain: 0,
+            empty_polls: 0,
         };
         // SAFETY: created just now.
-        unsafe { queue::post_empty_recvs(link.qp, RECV, recvs.into()) }?;
-        Ok(link)
+        unsafe { queue::post_empty_recvs(stream_qp.qp, RECV, recvs.into()) }?;
+        Ok(stream_qp)
     }
 
     /// Returns the private data for the peer.
@@ -210,9 +210,9 @@ impl Link {
             }
         });
         if taken == 0 {
-            self.in_vain = self.in_vain.wrapping_add(1);
+            self.empty_polls = self.empty_polls.wrapping_add(1);
             // A thread that only polls has to send keepalives, too.
-            if self.in_vain.is_multiple_of(LOOKS) {
+            if self.empty_polls.is_multiple_of(POLLS_PER_CLOCK_CHECK) {
                 self.keep_alive();
             }
             return 0;
@@ -235,7 +235,7 @@ impl Link {
 
     /// Sends a keepalive if the peer has been silent for too long.
     pub(super) fn keep_alive(&mut self) {
-        if self.last_received.elapsed() < SILENCE {
+        if self.last_received.elapsed() < KEEPALIVE_AFTER {
             return;
         }
         if let Some(write) = self.stream_mut().and_then(Stream::keep_alive) {
@@ -330,7 +330,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for StreamQp {
     fn drop(&mut self) {
         // SAFETY: the ID outlives `self`, which owns the queue pair.
         unsafe { rdma_destroy_qp(self.id) };
