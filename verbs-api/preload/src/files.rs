@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use libc::{DIR, FILE, dirent, dirent64, mode_t, off_t, ssize_t};
 
-use crate::lead_functions;
+use crate::redirect_functions;
 
 type Select<T> = Option<unsafe extern "C" fn(*const T) -> c_int>;
 type Compare<T> = Option<unsafe extern "C" fn(*mut *const T, *mut *const T) -> c_int>;
@@ -15,8 +15,8 @@ type Visit = Option<unsafe extern "C" fn(*const c_char, *const c_void, c_int) ->
 type VisitNext =
     Option<unsafe extern "C" fn(*const c_char, *const c_void, c_int, *mut c_void) -> c_int>;
 
-lead_functions! {
-    by lead:
+redirect_functions! {
+    by redirect:
     fn open([path], flags: c_int, mode: mode_t) -> c_int = -1;
     fn open64([path], flags: c_int, mode: mode_t) -> c_int = -1;
     fn __open_2([path], flags: c_int) -> c_int = -1;
@@ -58,8 +58,8 @@ lead_functions! {
     fn inotify_add_watch(watches: c_int, [path], mask: c_uint) -> c_int = -1;
 }
 
-lead_functions! {
-    by lead_list:
+redirect_functions! {
+    by redirect_list:
     fn opendir([path]) -> *mut DIR = std::ptr::null_mut();
     fn scandir([path], list: *mut *mut *mut dirent, select: Select<dirent>, compare: Compare<dirent>) -> c_int = -1;
     fn scandir64([path], list: *mut *mut *mut dirent64, select: Select<dirent64>, compare: Compare<dirent64>) -> c_int = -1;

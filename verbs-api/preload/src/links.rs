@@ -5,7 +5,7 @@ use std::ptr;
 
 use libc::ssize_t;
 
-use crate::paths::{PATH_MAX, lead, may_be_ours, staging_dir, staging_prefix};
+use crate::paths::{PATH_MAX, may_be_ours, redirect, staging_dir, staging_prefix};
 
 fn fail(errno: c_int) {
     // SAFETY: the address of this thread's errno.
@@ -42,24 +42,24 @@ macro_rules! look_at_link {
             /// A separate function, because its stack frame holds a path.
             #[cold]
             #[inline(never)]
-            unsafe fn led(
+            unsafe fn redirected(
                 next: unsafe extern "C" fn($($head_type,)* *const c_char, $buf_type) -> c_int,
                 $($head: $head_type,)* $path: *const c_char, $buf: $buf_type
             ) -> c_int {
                 // SAFETY: the caller's contract is that of libc's function.
                 unsafe {
-                    let led = lead($path);
-                    if led.is_char_device() {
+                    let redirected = redirect($path);
+                    if redirected.is_char_device() {
                         return crate::files::$following($($head,)* $path, $buf);
                     }
-                    next($($head,)* led.as_ptr(), $buf)
+                    next($($head,)* redirected.as_ptr(), $buf)
                 }
             }
             // SAFETY: the caller keeps the contract of libc's function, and both functions have the
             // same contract.
             unsafe {
                 if may_be_ours($path) {
-                    led(next, $($head,)* $path, $buf)
+                    redirected(next, $($head,)* $path, $buf)
                 } else {
                     next($($head,)* $path, $buf)
                 }
@@ -86,21 +86,25 @@ macro_rules! look_at {
             /// A separate function, because its stack frame holds a path.
             #[cold]
             #[inline(never)]
-            unsafe fn led(
+            unsafe fn redirected(
                 next: unsafe extern "C" fn($($head_type,)* *const c_char, $($between_type,)* c_int $(, $tail_type)*) -> c_int,
                 $($head: $head_type,)* $path: *const c_char, $($between: $between_type,)* flags: c_int $(, $tail: $tail_type)*
             ) -> c_int {
                 // SAFETY: the caller's contract is that of libc's function.
                 unsafe {
-                    let led = lead($path);
-                    let flags = if led.is_char_device() { flags & !libc::AT_SYMLINK_NOFOLLOW } else { flags };
-                    next($($head,)* led.as_ptr(), $($between,)* flags $(, $tail)*)
+                    let redirected = redirect($path);
+                    let flags = if redirected.is_char_device() {
+                        flags & !libc::AT_SYMLINK_NOFOLLOW
+                    } else {
+                        flags
+                    };
+                    next($($head,)* redirected.as_ptr(), $($between,)* flags $(, $tail)*)
                 }
             }
             // SAFETY: the caller keeps the contract of libc's function, which is the same.
             unsafe {
                 if may_be_ours($path) {
-                    led(next, $($head,)* $path, $($between,)* flags $(, $tail)*)
+                    redirected(next, $($head,)* $path, $($between,)* flags $(, $tail)*)
                 } else {
                     next($($head,)* $path, $($between,)* flags $(, $tail)*)
                 }
@@ -163,13 +167,17 @@ unsafe fn read_link_apart(
     read: impl Fn(*const c_char, *mut c_char, usize) -> ssize_t,
 ) -> ssize_t {
     // SAFETY: same contract.
-    let led = unsafe { lead(path) };
-    if led.is_char_device() || len == 0 {
+    let redirected = unsafe { redirect(path) };
+    if redirected.is_char_device() || len == 0 {
         fail(libc::EINVAL);
         return -1;
     }
     let mut target = [0; PATH_MAX];
-    let found = read(led.as_ptr(), target.as_mut_ptr().cast(), target.len());
+    let found = read(
+        redirected.as_ptr(),
+        target.as_mut_ptr().cast(),
+        target.len(),
+    );
     let Ok(found) = usize::try_from(found) else {
         return found;
     };
@@ -243,25 +251,25 @@ pub(crate) unsafe extern "C" fn realpath(
     /// A separate function, because its stack frame holds a path.
     #[cold]
     #[inline(never)]
-    unsafe fn led(
+    unsafe fn redirected(
         next: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char,
         path: *const c_char,
         resolved: *mut c_char,
     ) -> *mut c_char {
         // SAFETY: the caller's contract is that of `realpath`.
         unsafe {
-            let led = lead(path);
-            if led.is_char_device() {
-                real_device(path, led.as_ptr(), resolved, next)
+            let redirected = redirect(path);
+            if redirected.is_char_device() {
+                real_device(path, redirected.as_ptr(), resolved, next)
             } else {
-                next(led.as_ptr(), resolved)
+                next(redirected.as_ptr(), resolved)
             }
         }
     }
     // SAFETY: the caller keeps the contract of libc's function, and may change the result.
     unsafe {
         let found = if may_be_ours(path) {
-            led(next, path, resolved)
+            redirected(next, path, resolved)
         } else {
             next(path, resolved)
         };
@@ -376,9 +384,9 @@ macro_rules! globbing {
             );
             // SAFETY: the caller's contract is the same.
             unsafe {
-                let led = lead(pattern);
-                let result = next(led.as_ptr(), flags, error, found);
-                if result == 0 && led.is_ours() {
+                let redirected = redirect(pattern);
+                let result = next(redirected.as_ptr(), flags, error, found);
+                if result == 0 && redirected.is_ours() {
                     strip_all(found, flags);
                 }
                 result

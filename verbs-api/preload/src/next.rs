@@ -43,8 +43,8 @@ pub(crate) fn not_there() {
 /// `fn name(path path, int flags) -> int = -1;`: parameters marked `path` are redirected. The value
 /// behind `=` is returned if libc does not have the function.
 #[macro_export]
-macro_rules! lead_functions {
-    (by $lead:ident: $(
+macro_rules! redirect_functions {
+    (by $redirect:ident: $(
         fn $name:ident ( $($head:ident : $head_type:ty ,)* [ $path:ident ] $(, $tail:ident : $tail_type:ty)* )
             -> $result:ty = $missing:expr;
     )*) => { $(
@@ -57,20 +57,20 @@ macro_rules! lead_functions {
             /// little stack.
             #[cold]
             #[inline(never)]
-            unsafe fn led(
+            unsafe fn redirected(
                 next: unsafe extern "C" fn($($head_type,)* *const ::std::ffi::c_char $(, $tail_type)*) -> $result,
                 $($head: $head_type,)* $path: *const ::std::ffi::c_char $(, $tail: $tail_type)*
             ) -> $result {
                 // SAFETY: the caller's contract is that of libc's function.
                 unsafe {
-                    let led = $crate::paths::$lead($path);
-                    next($($head,)* led.as_ptr() $(, $tail)*)
+                    let redirected = $crate::paths::$redirect($path);
+                    next($($head,)* redirected.as_ptr() $(, $tail)*)
                 }
             }
             // SAFETY: the caller keeps the contract of libc's function, which is the same.
             unsafe {
                 if $crate::paths::may_be_ours($path) {
-                    led(next $(, $head)*, $path $(, $tail)*)
+                    redirected(next $(, $head)*, $path $(, $tail)*)
                 } else {
                     next($($head,)* $path $(, $tail)*)
                 }

@@ -9,7 +9,7 @@ pub(crate) const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// Directories of the view, with everything below them. A path that reaches them through a link of
 /// the host is not recognised.
-const OURS: [&[u8]; 5] = [
+const VIEW_DIRS: [&[u8]; 5] = [
     b"/dev/infiniband",
     b"/sys/class/infiniband",
     b"/sys/class/infiniband_verbs",
@@ -138,7 +138,7 @@ pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
 ///
 /// # Safety
 /// `path` must be NULL or a terminated string that lives as long as the result.
-pub(crate) unsafe fn lead(path: *const c_char) -> Path {
+pub(crate) unsafe fn redirect(path: *const c_char) -> Path {
     // SAFETY: same contract.
     let shadow_path = if unsafe { may_be_ours(path) } {
         // SAFETY: it is not NULL, so by contract terminated.
@@ -152,29 +152,29 @@ pub(crate) unsafe fn lead(path: *const c_char) -> Path {
     }
 }
 
-/// Redirects a path like [`lead`], for functions that list a directory. The staging directory has
-/// the directory of the classes with all its entries, which link to the host's.
+/// Redirects a path like [`redirect`], for functions that list a directory. The staging directory
+/// has the directory of the classes with all its entries, which link to the host's.
 ///
 /// # Safety
-/// As for [`lead`].
-pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
+/// As for [`redirect`].
+pub(crate) unsafe fn redirect_list(path: *const c_char) -> Path {
     // SAFETY: same contract.
-    let mut led = unsafe { lead(path) };
+    let mut redirected = unsafe { redirect(path) };
     // SAFETY: same contract.
-    if !led.is_ours() && unsafe { may_be_ours(path) } {
+    if !redirected.is_ours() && unsafe { may_be_ours(path) } {
         // SAFETY: it is not NULL, so by contract terminated.
         let given = unsafe { CStr::from_ptr(path) }.to_bytes();
-        led.shadow_path = shadow_path_if(staging_dir(), given, |plain, _| {
+        redirected.shadow_path = shadow_path_if(staging_dir(), given, |plain, _| {
             plain.strip_suffix(b"/").unwrap_or(plain) == CLASSES
         });
     }
-    led
+    redirected
 }
 
 /// Returns the shadow path of a path of the view.
 fn shadow_path(staging_dir: &[u8], given: &[u8]) -> Option<ShadowPath> {
     shadow_path_if(staging_dir, given, |plain, whole| {
-        let ours = OURS.iter().any(|dir| is_below(plain, dir));
+        let ours = VIEW_DIRS.iter().any(|dir| is_below(plain, dir));
         ours || is_device_of_interface(whole, staging_dir.len(), staging_dir.len() + plain.len())
     })
 }
@@ -233,7 +233,7 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
             continue;
         }
         if part == b".." && is_plain_directory(&out[..len]) {
-            leaves_view |= OURS.contains(&&out[..len]);
+            leaves_view |= VIEW_DIRS.contains(&&out[..len]);
             let parent = out[..len].iter().rposition(|byte| *byte == b'/');
             let parent = parent.unwrap_or(0);
             // The bytes behind the end must be zero.
@@ -259,7 +259,7 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
 
 /// Returns true for a directory of the view or above it that is no link. There, `..` is the parent.
 fn is_plain_directory(path: &[u8]) -> bool {
-    OURS.contains(&path) || ABOVE.contains(&path)
+    VIEW_DIRS.contains(&path) || ABOVE.contains(&path)
 }
 
 fn is_below(path: &[u8], dir: &[u8]) -> bool {
@@ -307,7 +307,7 @@ pub(crate) fn staging_prefix(found: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn led(path: &str) -> Option<String> {
+    fn redirected(path: &str) -> Option<String> {
         let shadow_path = shadow_path(b"/stage", path.as_bytes())?;
         let text = CStr::from_bytes_until_nul(&shadow_path.bytes[shadow_path.start..])
             .expect("terminated");
@@ -344,7 +344,7 @@ mod tests {
                 "/stage/sys/class/infiniband/a",
             ),
         ] {
-            assert_eq!(led(path).as_deref(), Some(shadow_path), "{path}");
+            assert_eq!(redirected(path).as_deref(), Some(shadow_path), "{path}");
         }
     }
 
@@ -365,10 +365,10 @@ mod tests {
             "/dev/../../etc",
             "/dev/../dev/null",
         ] {
-            assert_eq!(led(path), None, "{path}");
+            assert_eq!(redirected(path), None, "{path}");
         }
         let long = format!("/dev/infiniband/{}", "x".repeat(PATH_MAX));
-        assert_eq!(led(&long), None);
+        assert_eq!(redirected(&long), None);
     }
 
     /// The host need not have the directories of such a path.
@@ -385,7 +385,7 @@ mod tests {
                 "/sys/class/net/lo/mtu",
             ),
         ] {
-            assert_eq!(led(path).as_deref(), Some(short), "{path}");
+            assert_eq!(redirected(path).as_deref(), Some(short), "{path}");
         }
     }
 

@@ -18,7 +18,7 @@ use crate::sys;
 use crate::tree::Tree;
 
 /// Directories that exist only in the view, by their parent.
-const OURS: [(&str, &[&str]); 2] = [
+const VIEW_DIRS: [(&str, &[&str]); 2] = [
     ("/dev", &["infiniband"]),
     (
         "/sys/class",
@@ -172,7 +172,7 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     let around = around.first().map(|(_, covered)| covered);
     keep_dev(around)?;
     let mut host = Vec::new();
-    for (parent, names) in OURS {
+    for (parent, names) in VIEW_DIRS {
         host.extend(make_room(&mut mounts, Path::new(parent), names)?);
     }
     staging_dir::write(tree, Path::new("/"), char_device)?;
