@@ -4,11 +4,11 @@
 //! operations. The second process receives, checks what arrived, and reports over a pipe. Both use
 //! the safe Rust API for their NIC, and the broker lets them share one address.
 
+mod control_pipe;
 mod pattern;
 mod peer;
 mod report;
 mod requester;
-mod talk;
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use rocade_emulator::config::Settings;
 use rocade_verbs::{ConnectOptions, Endpoint, QueuePair, SendRequest};
 
-use super::talk::{Ask, Talk};
+use super::control_pipe::{ControlPipe, PeerCommand};
 use super::{BULK_COUNT, COUNTER, LAST_PING, PING_LEN, Side, pattern};
 use crate::error::CliError;
 
 /// Serves the requester until it asks to end.
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let side = Side::new(addr, settings)?;
-    let mut talk = Talk::new(io::stdin().lock(), io::stdout().lock());
+    let mut pipe = ControlPipe::new(io::stdin().lock(), io::stdout().lock());
     let qp = side.queue_pair()?;
-    let (from, to) = talk.streams();
+    let (from, to) = pipe.streams();
     let other: Endpoint = qp.endpoint().exchange(from, &mut *to)?;
     let memory = [
         side.bulk.remote().to_bytes(),
@@ -24,36 +24,36 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     .concat();
     to.write_all(&memory).map_err(rocade_verbs::Error::from)?;
     let qp = qp.connect(other, &ConnectOptions::default())?;
-    talk.send_line("ok")?;
+    pipe.send_line("ok")?;
     loop {
-        let ask: Ask = talk.hear()?.parse()?;
-        let problem = match ask {
-            Ask::Quit => return talk.send_line("ok"),
-            Ask::Pong => {
+        let command: PeerCommand = pipe.read_line()?.parse()?;
+        let problem = match command {
+            PeerCommand::Quit => return pipe.send_line("ok"),
+            PeerCommand::Pong => {
                 side.post_ping_receives(&qp)?;
-                talk.send_line("ok")?;
+                pipe.send_line("ok")?;
                 pong(&qp, &side)?
             }
-            Ask::Receive(seed) => {
+            PeerCommand::Receive(seed) => {
                 for index in 0..BULK_COUNT {
                     qp.post_recv(index as u64, &[side.bulk.sge(Side::place(index))?])?;
                 }
-                talk.send_line("ok")?;
+                pipe.send_line("ok")?;
                 side.take_receives(BULK_COUNT)?;
                 side.check_bulk(seed)?
             }
-            Ask::Check(seed) => side.check_bulk(seed)?,
-            Ask::Fill(seed) => {
+            PeerCommand::Check(seed) => side.check_bulk(seed)?,
+            PeerCommand::Fill(seed) => {
                 side.fill_bulk(seed)?;
                 None
             }
-            Ask::Counter(expected) => {
+            PeerCommand::Counter(expected) => {
                 let found = side.small.load_u64(COUNTER)?;
                 side.small.store_u64(COUNTER, 0)?;
                 (found != expected).then(|| format!("the counter is {found}, not {expected}"))
             }
         };
-        talk.send_line(problem.as_deref().unwrap_or("ok"))?;
+        pipe.send_line(problem.as_deref().unwrap_or("ok"))?;
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rocade_emulator::config::Settings;
 use rocade_verbs::{ConnectOptions, Endpoint, QueuePair, RemoteMemory, SendRequest, Sge};
 
+use super::control_pipe::{ControlPipe, PeerCommand};
 use super::report::{Report, Row};
-use super::talk::{Ask, Talk};
 use super::{
     ATOMICS, BULK_COUNT, BULK_LEN, COUNTER, LAST_PING, PART_LIMIT, PATIENCE, PING_LEN, PINGS,
     ROUNDS, Side, WINDOW, pattern,
@@ -37,7 +37,7 @@ impl Drop for Peer {
 struct Demo {
     side: Side,
     qp: QueuePair,
-    talk: Talk<ChildStdout, ChildStdin>,
+    pipe: ControlPipe<ChildStdout, ChildStdin>,
     peer_bulk: RemoteMemory,
     peer_small: RemoteMemory,
     /// The series of the last bulk messages.
@@ -52,8 +52,8 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     ))?;
     // First, so that a configuration error is reported only once.
     let side = Side::new(addr, settings)?;
-    let (mut peer, talk) = start_peer(addr)?;
-    let mut demo = connect(side, talk)?;
+    let (mut peer, pipe) = start_peer(addr)?;
+    let mut demo = connect(side, pipe)?;
     output::line(format_args!(
         "  requester  pid {:<8} QP {:#08x}\n  responder  pid {:<8} QP {:#08x}   path MTU {} bytes\n",
         std::process::id(),
@@ -71,13 +71,13 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     report.part("SEND, ping-pong", || demo.ping_pong())?;
     tracing::debug!(counters = ?demo.qp.counters(), "requester");
     let counters = demo.side.devices.engine_counters();
-    demo.talk.ask(Ask::Quit)?;
+    demo.pipe.command(PeerCommand::Quit)?;
     drop(demo);
     peer.child.wait().map_err(rocade_verbs::Error::from)?;
     report.print(begin.elapsed(), &counters)
 }
 
-fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), CliError> {
+fn start_peer(addr: IpAddr) -> Result<(Peer, ControlPipe<ChildStdout, ChildStdin>), CliError> {
     let failed = |error: std::io::Error| {
         CliError::new(format!(
             "failed to start the second process of the demo: {error}"
@@ -93,12 +93,12 @@ fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), Cli
     let pipes = child.stdout.take().zip(child.stdin.take());
     let peer = Peer { child };
     let (from, to) = pipes.ok_or_else(|| CliError::new("the second process has no pipes"))?;
-    Ok((peer, Talk::new(from, to)))
+    Ok((peer, ControlPipe::new(from, to)))
 }
 
-fn connect(side: Side, mut talk: Talk<ChildStdout, ChildStdin>) -> Result<Demo, CliError> {
+fn connect(side: Side, mut pipe: ControlPipe<ChildStdout, ChildStdin>) -> Result<Demo, CliError> {
     let qp = side.queue_pair()?;
-    let (from, to) = talk.streams();
+    let (from, to) = pipe.streams();
     let other: Endpoint = qp.endpoint().exchange(&mut *from, to)?;
     let mut memory = || {
         let mut bytes = [0; RemoteMemory::ENCODED_LEN];
@@ -108,11 +108,11 @@ fn connect(side: Side, mut talk: Talk<ChildStdout, ChildStdin>) -> Result<Demo, 
     };
     let (peer_bulk, peer_small) = (memory()?, memory()?);
     let qp = qp.connect(other, &ConnectOptions::default())?;
-    talk.expect_ok()?;
+    pipe.expect_ok()?;
     Ok(Demo {
         side,
         qp,
-        talk,
+        pipe,
         peer_bulk,
         peer_small,
         seed: 0,
@@ -123,7 +123,7 @@ impl Demo {
     /// Sends small messages one after the other. Half of the round trip is the latency.
     fn ping_pong(&mut self) -> Result<Row, CliError> {
         self.side.post_ping_receives(&self.qp)?;
-        self.talk.ask(Ask::Pong)?;
+        self.pipe.command(PeerCommand::Pong)?;
         let begin = Instant::now();
         let mut ping = [0; PING_LEN];
         let mut number = 0;
@@ -145,7 +145,7 @@ impl Demo {
             }
         }
         let took = begin.elapsed();
-        self.talk.expect_ok()?;
+        self.pipe.expect_ok()?;
         self.drain_sends()?;
         Ok(Row::latency(
             PING_LEN,
@@ -166,9 +166,9 @@ impl Demo {
     fn sends(&mut self) -> Result<Row, CliError> {
         self.rounds(|demo, seed| {
             demo.side.fill_bulk(seed)?;
-            demo.talk.ask(Ask::Receive(seed))?;
+            demo.pipe.command(PeerCommand::Receive(seed))?;
             let took = demo.bulk(|sges, _| SendRequest::send(sges))?;
-            demo.talk.expect_ok()?;
+            demo.pipe.expect_ok()?;
             Ok(took)
         })
     }
@@ -177,14 +177,14 @@ impl Demo {
         self.rounds(|demo, seed| {
             demo.side.fill_bulk(seed)?;
             let took = demo.bulk(|sges, to| SendRequest::write(sges, to))?;
-            demo.talk.ask(Ask::Check(seed))?;
+            demo.pipe.command(PeerCommand::Check(seed))?;
             Ok(took)
         })
     }
 
     fn reads(&mut self) -> Result<Row, CliError> {
         self.rounds(|demo, seed| {
-            demo.talk.ask(Ask::Fill(seed))?;
+            demo.pipe.command(PeerCommand::Fill(seed))?;
             let took = demo.bulk(|sges, from| SendRequest::read(sges, from))?;
             match demo.side.check_bulk(seed)? {
                 Some(problem) => Err(CliError::new(format!("READ: {problem}"))),
@@ -252,7 +252,7 @@ impl Demo {
             value += u64::from(right);
             Ok(())
         })?;
-        self.talk.ask(Ask::Counter(value))?;
+        self.pipe.command(PeerCommand::Counter(value))?;
         Ok(Row::latency(8, count, took, "old values, and the last one"))
     }
 
@@ -270,7 +270,7 @@ impl Demo {
             sum = sum.wrapping_add(ADD);
             Ok(())
         })?;
-        self.talk.ask(Ask::Counter(sum))?;
+        self.pipe.command(PeerCommand::Counter(sum))?;
         Ok(Row::latency(8, count, took, "old values, and the sum"))
     }
 

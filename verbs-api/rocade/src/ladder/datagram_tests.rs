@@ -265,11 +265,11 @@ fn messages_of_the_connection_manager_have_names_and_ends() {
             true, false, false, true, true, false, true, false, true, false, false
         ]
     );
-    let told = all[0].told();
-    assert_eq!(told.len(), 2, "{told:?}");
+    let lines = all[0].incident_lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
-        told[0].ends_with("REJ of REQ  reason 8 InvalidServiceId"),
-        "{told:?}"
+        lines[0].ends_with("REJ of REQ  reason 8 InvalidServiceId"),
+        "{lines:?}"
     );
     let drawing = html(&facts, &all, 2, false);
     for part in [

@@ -103,7 +103,7 @@ fn colour(arrow: &Arrow) -> char {
 }
 
 /// Returns the remarks about a packet.
-fn fate(marks: Marks) -> Vec<&'static str> {
+fn remarks(marks: Marks) -> Vec<&'static str> {
     let Marks {
         lost,
         again,
@@ -154,7 +154,7 @@ impl End {
 
 impl Conversation {
     /// Returns the incidents, one per line.
-    pub(super) fn told(&self) -> Vec<String> {
+    pub(super) fn incident_lines(&self) -> Vec<String> {
         let Some(begin) = self.arrows.first().map(Arrow::time) else {
             return Vec::new();
         };
@@ -474,7 +474,7 @@ fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Op
         );
     }
     let text = many.unwrap_or_else(|| label(seen));
-    let words = fate(arrow.marks).join(" ");
+    let words = remarks(arrow.marks).join(" ");
     let (x, class) = if arrow.forward {
         (LEFT - 8, " e")
     } else {

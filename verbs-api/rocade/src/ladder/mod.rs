@@ -187,7 +187,7 @@ fn svg(conversations: &[Conversation], all: bool) -> String {
         let (drawing, height) = conversation.draw(top, all);
         body.push_str(&drawing);
         top += height;
-        for line in conversation.told() {
+        for line in conversation.incident_lines() {
             let _ = writeln!(
                 body,
                 "<text x='24' y='{}'>• {}</text>",
@@ -234,10 +234,10 @@ fn html(facts: &Facts, conversations: &[Conversation], found: usize, all: bool) 
             conversation.arrows.len(),
             summary(std::iter::once(conversation)),
         );
-        let told = conversation.told();
-        if !told.is_empty() {
+        let lines = conversation.incident_lines();
+        if !lines.is_empty() {
             body.push_str("<ul>");
-            for line in told {
+            for line in lines {
                 let _ = write!(body, "<li>{}</li>", escape(&line));
             }
             body.push_str("</ul>\n");

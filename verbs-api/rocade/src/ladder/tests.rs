@@ -163,7 +163,7 @@ fn write_story(path: &Path, both_ends: bool) {
     }
 }
 
-fn told(path: &Path) -> Conversation {
+fn only_conversation(path: &Path) -> Conversation {
     let mut all = conversations(read(path).unwrap().packets, true);
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -174,7 +174,7 @@ fn both_ends_make_one_conversation() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.pcapng");
     write_story(&path, true);
-    let conversation = told(&path);
+    let conversation = only_conversation(&path);
     let ends = conversation
         .ends
         .each_ref()
@@ -197,7 +197,7 @@ fn both_ends_make_one_conversation() {
         let expected = (!arrow.marks.lost).then_some(Duration::from_micros(3));
         assert_eq!(flight, expected);
     }
-    let lines = conversation.told();
+    let lines = conversation.incident_lines();
     assert_eq!(
         lines,
         [
@@ -230,7 +230,7 @@ fn a_capture_of_tcpdump_has_no_arrivals_and_is_understood() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.pcap");
     write_story(&path, false);
-    let conversation = told(&path);
+    let conversation = only_conversation(&path);
     assert_eq!(conversation.count(|marks| marks.lost), 0);
     assert_eq!(
         conversation.count(|marks| marks.again),
@@ -307,7 +307,7 @@ fn a_long_capture_is_drawn_where_something_happens() {
             .unwrap();
     }
     drop(writer);
-    let conversation = told(&path);
+    let conversation = only_conversation(&path);
     assert_eq!(conversation.count(|marks| marks.rnr), 1);
     let (drawing, _) = conversation.draw(0, false);
     assert!(drawing.contains("RNR NAK"));

@@ -8,7 +8,7 @@ use crate::error::CliError;
 
 /// The requester's commands to the peer. The peer answers each with a line: `ok`, or an error text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum PeerCommand {
     /// Answer `ok`, then answer and check pings up to the last one. Answer `ok` again.
     Pong,
     /// Prepare for a round of SENDs and answer `ok`. Receive them, check them against this seed,
@@ -24,7 +24,7 @@ pub(super) enum Ask {
     Quit,
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for PeerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pong => f.write_str("pong 0"),
@@ -37,7 +37,7 @@ impl fmt::Display for Ask {
     }
 }
 
-impl FromStr for Ask {
+impl FromStr for PeerCommand {
     type Err = CliError;
 
     fn from_str(line: &str) -> Result<Self, CliError> {
@@ -61,12 +61,12 @@ impl FromStr for Ask {
 }
 
 /// A pipe in each direction.
-pub(super) struct Talk<R, W> {
+pub(super) struct ControlPipe<R, W> {
     from: BufReader<R>,
     to: W,
 }
 
-impl<R: Read, W: Write> Talk<R, W> {
+impl<R: Read, W: Write> ControlPipe<R, W> {
     pub(super) fn new(from: R, to: W) -> Self {
         Self {
             from: BufReader::new(from),
@@ -87,7 +87,7 @@ impl<R: Read, W: Write> Talk<R, W> {
         send_line().map_err(|error| gone(&error.to_string()))
     }
 
-    pub(super) fn hear(&mut self) -> Result<String, CliError> {
+    pub(super) fn read_line(&mut self) -> Result<String, CliError> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {
             Ok(0) => Err(gone("it ended")),
@@ -98,7 +98,7 @@ impl<R: Read, W: Write> Talk<R, W> {
 
     /// Fails unless the peer answers `ok`.
     pub(super) fn expect_ok(&mut self) -> Result<(), CliError> {
-        match self.hear()?.as_str() {
+        match self.read_line()?.as_str() {
             "ok" => Ok(()),
             problem => Err(CliError::new(format!(
                 "the second process reports: {problem}"
@@ -106,8 +106,8 @@ impl<R: Read, W: Write> Talk<R, W> {
         }
     }
 
-    pub(super) fn ask(&mut self, what: Ask) -> Result<(), CliError> {
-        self.send_line(what)?;
+    pub(super) fn command(&mut self, command: PeerCommand) -> Result<(), CliError> {
+        self.send_line(command)?;
         self.expect_ok()
     }
 }
@@ -125,31 +125,31 @@ mod tests {
     #[test]
     fn questions_survive_the_pipe() {
         let all = [
-            Ask::Pong,
-            Ask::Receive(1),
-            Ask::Check(u64::MAX),
-            Ask::Fill(0),
-            Ask::Counter(7),
-            Ask::Quit,
+            PeerCommand::Pong,
+            PeerCommand::Receive(1),
+            PeerCommand::Check(u64::MAX),
+            PeerCommand::Fill(0),
+            PeerCommand::Counter(7),
+            PeerCommand::Quit,
         ];
-        for ask in all {
-            assert_eq!(ask.to_string().parse::<Ask>().unwrap(), ask);
+        for command in all {
+            assert_eq!(command.to_string().parse::<PeerCommand>().unwrap(), command);
         }
-        assert!("fill x".parse::<Ask>().is_err() && "".parse::<Ask>().is_err());
+        assert!("fill x".parse::<PeerCommand>().is_err() && "".parse::<PeerCommand>().is_err());
     }
 
     #[test]
     fn what_the_peer_reports_is_an_error() {
-        let mut talk = Talk::new(&b"ok\nbyte 7 is wrong\n"[..], Vec::new());
-        talk.ask(Ask::Quit).unwrap();
-        let error = talk.expect_ok().expect_err("a problem").to_string();
+        let mut pipe = ControlPipe::new(&b"ok\nbyte 7 is wrong\n"[..], Vec::new());
+        pipe.command(PeerCommand::Quit).unwrap();
+        let error = pipe.expect_ok().expect_err("a problem").to_string();
         assert!(error.contains("byte 7 is wrong"), "{error}");
         assert!(
-            talk.expect_ok()
+            pipe.expect_ok()
                 .expect_err("end")
                 .to_string()
                 .contains("gone")
         );
-        assert_eq!(talk.to, b"quit 0\n");
+        assert_eq!(pipe.to, b"quit 0\n");
     }
 }
