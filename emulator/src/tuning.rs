@@ -12,7 +12,7 @@ use rocade_transport::{BATCH_DELAY_NS, DELAYED_ACK_NS, MIN_ACK_TIMEOUT_NS, RESPO
 /// without waiting for the application's response.
 pub(crate) const IDLE_POLL_NS: u64 = 15_000;
 /// Interval of empty polls that read the clock.
-pub(crate) const CLOCK_TURN: u64 = 4;
+pub(crate) const CLOCK_READ_INTERVAL: u64 = 4;
 /// Age of the last empty poll up to which the application counts as polling. The thread that checks
 /// may have interrupted it.
 pub(crate) const FRESH_NS: u64 = 3_000;
@@ -40,11 +40,11 @@ pub(crate) const MAX_SPURIOUS_WAKES: u32 = 3;
 /// Weight of a poll of shared memory that finds packets. An empty poll has weight 1.
 pub(crate) const BUSY_POLL: u64 = 8;
 /// Sum of these weights after which sockets are polled too: every few microseconds.
-pub(crate) const POLLED_SOCKET_TURN: u64 = 64;
+pub(crate) const POLLED_SOCKET_INTERVAL: u64 = 64;
 
 /// Longest wait for blocked posts when a CQ shrinks. A route request to the broker takes less than
 /// a millisecond on an idle machine.
-pub(crate) const LEAVE_NS: u64 = 500_000_000;
+pub(crate) const POST_FLUSH_NS: u64 = 500_000_000;
 
 /// Most queue pairs processed at a time if each wakes the next, so that others get their turn.
 pub(crate) const MAX_CHAIN: usize = 256;
@@ -80,7 +80,7 @@ pub(crate) const SPIN_NS: u64 = 40_000;
 /// Time with packets after which everything else gets a turn.
 pub(crate) const MAX_SPIN_NS: u64 = 400_000;
 /// Interval of polls at which sockets are polled too, while shared memory is in use.
-pub(crate) const SOCKET_TURN: u32 = 32;
+pub(crate) const SOCKET_POLL_INTERVAL: u32 = 32;
 /// Largest n for which the thread skips polling 2^n times, after n empty attempts.
 pub(crate) const EMPTY_SPIN_DOUBLINGS: u32 = 10;
 /// Time for which the result of a load check is valid, for an idle and for a busy system.
@@ -100,7 +100,7 @@ pub(crate) const STREAM_SPINS: u32 = 200;
 /// Polls of a socket for the next packets of a stream, each of which takes longer: about 10 µs.
 pub(crate) const STREAM_SOCKET_SPINS: u32 = 40;
 /// Polling interval if the system does not allow the thread to wait for packets.
-pub(crate) const BLIND_NS: u64 = 1_000_000;
+pub(crate) const FALLBACK_POLL_NS: u64 = 1_000_000;
 
 // One receive call.
 
@@ -133,8 +133,8 @@ pub(crate) const LONG_ANSWER: usize = 128 << 10;
 pub(crate) const LONG_RUN: usize = 8_192;
 /// Attempts to send the pending ACKs of a QP that is destroyed while a ring or socket is full, and
 /// the pause between them.
-pub(crate) const LAST_TRIES: usize = 20;
-pub(crate) const LAST_PAUSE_NS: u64 = 1_000_000;
+pub(crate) const CLOSE_ATTEMPTS: usize = 20;
+pub(crate) const CLOSE_PAUSE_NS: u64 = 1_000_000;
 
 // The work queue.
 
@@ -162,7 +162,7 @@ const _: () = assert!(
 const _: () = assert!(CONTENDED_IDLE_POLL_NS < IDLE_POLL_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
 const _: () = assert!(FIRST_SLEEP_NS << SLEEP_DOUBLINGS <= 1_000_000);
 // Polls of a stream reach the sockets as well, but not each of them.
-const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);
+const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_INTERVAL);
 // The wait for the rest of a message is shorter than the wait of other threads for the processor.
 const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < IDLE_POLL_NS);
 // A long response is preceded by an ACK before the sender's smallest window is used up.

@@ -20,7 +20,7 @@ use rocade_wire::{Msn, Psn};
 use super::EngineInner;
 use crate::state::{Caller, QpCore, QpInner, ServiceReason, pending_ack_of};
 use crate::sys;
-use crate::tuning::{LAST_PAUSE_NS, LAST_TRIES};
+use crate::tuning::{CLOSE_PAUSE_NS, CLOSE_ATTEMPTS};
 
 impl EngineInner {
     /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.
@@ -75,7 +75,7 @@ impl EngineInner {
     /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
     pub(crate) fn flush_before_close(&self, inner: &QpInner) {
         let caller = Caller::Application;
-        for _ in 0..LAST_TRIES {
+        for _ in 0..CLOSE_ATTEMPTS {
             {
                 let now = self.now();
                 let mem = self.regions().read(now);
@@ -103,7 +103,7 @@ impl EngineInner {
                     return;
                 }
             }
-            thread::sleep(Duration::from_nanos(LAST_PAUSE_NS));
+            thread::sleep(Duration::from_nanos(CLOSE_PAUSE_NS));
         }
     }
 

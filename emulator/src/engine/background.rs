@@ -19,7 +19,7 @@ use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
 use crate::tuning::{
-    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_PACKETS, STREAM_SOCKET_SPINS,
+    FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_POLL_INTERVAL, STREAM_PACKETS, STREAM_SOCKET_SPINS,
     STREAM_SPINS,
 };
 
@@ -117,7 +117,7 @@ impl WaitSet {
         if set.wait(self.timeout).is_err() {
             // The application has lowered RLIMIT_NOFILE below the number of open descriptors. Check
             // everything at intervals.
-            let blind = Duration::from_nanos(BLIND_NS);
+            let blind = Duration::from_nanos(FALLBACK_POLL_NS);
             thread::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
             return Woken {
                 by_broker: control.is_some(),
@@ -330,7 +330,7 @@ impl EngineInner {
     fn spin_once(&self, spins: u32) -> bool {
         let shm_links = self.shm_links.read();
         let mut packets = self.receive_shared(&shm_links, Caller::Background);
-        let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_TURN);
+        let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_POLL_INTERVAL);
         drop(shm_links);
         if sockets {
             packets += self.receive_frames(Caller::Background);

@@ -20,7 +20,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
-use crate::tuning::{LEAVE_NS, MAX_CHAIN, MAX_DELAYED_ACK_QPS};
+use crate::tuning::{POST_FLUSH_NS, MAX_CHAIN, MAX_DELAYED_ACK_QPS};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl EngineInner {
     /// Waits until the posts with completions to `cq` that found no room or no route are sent. The
     /// wait is bounded, because a peer need not make room.
     pub(crate) fn wait_for_posts(&self, cq: &Arc<CqInner>) {
-        let until = self.now().plus_ns(LEAVE_NS);
+        let until = self.now().plus_ns(POST_FLUSH_NS);
         // On a busy machine the background thread may be late.
         self.resolve_new_routes();
         let waits = |qp: &Arc<QpInner>| {

@@ -16,7 +16,7 @@ use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{
-    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
+    BULK_SEGMENT, BUSY_POLL, CLOCK_READ_INTERVAL, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_INTERVAL,
 };
 use crate::xrc_shared::Misrouted;
 
@@ -76,7 +76,7 @@ impl EngineInner {
         self.polls
             .empty_polls
             .store(polls.wrapping_add(1), Ordering::Relaxed);
-        if !polls.is_multiple_of(CLOCK_TURN) && !self.idle_polls.are_short() {
+        if !polls.is_multiple_of(CLOCK_READ_INTERVAL) && !self.idle_polls.are_short() {
             return false;
         }
         let now = self.now().as_ns();
@@ -106,7 +106,7 @@ impl EngineInner {
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
         self.polls.shared.store(polls, Ordering::Relaxed);
-        let sockets = polls / POLLED_SOCKET_TURN != before / POLLED_SOCKET_TURN;
+        let sockets = polls / POLLED_SOCKET_INTERVAL != before / POLLED_SOCKET_INTERVAL;
         if found {
             self.polls.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {
