@@ -224,7 +224,7 @@ impl BrokerClient {
                 }
                 Ok(welcome) => break (connection, welcome),
                 // The broker was just about to end, or was killed.
-                Err(error) if tries_again(&error, begin, config) => {
+                Err(error) if should_retry(&error, begin, config) => {
                     thread::sleep(FIRST_RETRY);
                 }
                 Err(error) => return Err(error),
@@ -300,7 +300,7 @@ impl BrokerClient {
             let begin = Instant::now();
             let share = loop {
                 match self.open(&mut state, local) {
-                    Err(error) if tries_again(&error, begin, &self.config) => {
+                    Err(error) if should_retry(&error, begin, &self.config) => {
                         self.reconnect(&mut state, begin)?;
                     }
                     result => break result?,
@@ -314,7 +314,7 @@ impl BrokerClient {
         let (fd, key) = own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?;
         let fd = fd
             .try_clone()
-            .map_err(BrokerError::doing("failed to duplicate a socket"))?;
+            .map_err(BrokerError::failure("failed to duplicate a socket"))?;
         Ok(SharedSocket { fd, key })
     }
 
@@ -359,7 +359,7 @@ impl BrokerClient {
         self.check_process()?;
         let wake = wake
             .try_clone_to_owned()
-            .map_err(BrokerError::doing("failed to duplicate an eventfd"))?;
+            .map_err(BrokerError::failure("failed to duplicate an eventfd"))?;
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
             // The next broker is told during the reconnect.
@@ -439,7 +439,7 @@ impl BrokerClient {
 
     /// Makes the control fd readable when the peer closes its end of the liveness socket `line`.
     pub(crate) fn watch(&self, line: BorrowedFd<'_>) -> Result<(), BrokerError> {
-        let failed = BrokerError::doing("failed to watch a liveness socket");
+        let failed = BrokerError::failure("failed to watch a liveness socket");
         self.watch.watch_end(line).map_err(failed)
     }
 
@@ -461,7 +461,7 @@ impl BrokerClient {
         }
     }
 
-    /// Sends a request to the broker, or to the next one, for as long as [`tries_again`] allows.
+    /// Sends a request to the broker, or to the next one, for as long as [`should_retry`] allows.
     fn ask_with_reconnect<R>(
         &self,
         request: &Request,
@@ -482,7 +482,7 @@ impl BrokerClient {
                 self.disconnect(&mut state, 0);
             }
             match result {
-                Err(error) if tries_again(&error, begin, &self.config) => {
+                Err(error) if should_retry(&error, begin, &self.config) => {
                     self.reconnect(&mut state, begin)?;
                 }
                 result => return result,
@@ -538,7 +538,7 @@ impl BrokerClient {
         loop {
             self.disconnect(state, 0);
             match self.try_reconnect(state) {
-                Err(error) if tries_again(&error, begin, &self.config) => {
+                Err(error) if should_retry(&error, begin, &self.config) => {
                     tracing::debug!(%error, "failed to connect to a new broker, trying again");
                     thread::sleep(pause);
                     pause = (pause * 2).min(LAST_RETRY);
@@ -714,12 +714,12 @@ pub(super) fn ask_running(
 }
 
 /// Returns true if another attempt after this error makes sense, given attempts since `begin`.
-fn tries_again(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bool {
+fn should_retry(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bool {
     let patience = match error {
         BrokerError::Silent { .. } => config.start_timeout.min(STOPPED_TIMEOUT),
         _ => config.start_timeout,
     };
-    error.may_pass() && begin.elapsed() < patience
+    error.is_transient() && begin.elapsed() < patience
 }
 
 /// The answer to the first message of a new client.

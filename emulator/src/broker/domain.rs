@@ -244,7 +244,7 @@ impl TargetRecord {
     }
 
     /// Marks the record incomplete, before the owner processes a message.
-    pub(crate) fn begin(&self, slot: ProcessSlot) {
+    pub(crate) fn mark_incomplete(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
             is_checkpointed: false,
@@ -255,7 +255,7 @@ impl TargetRecord {
     }
 
     /// Marks the record complete, after the owner has written its state.
-    pub(crate) fn finish(&self, slot: ProcessSlot) {
+    pub(crate) fn mark_complete(&self, slot: ProcessSlot) {
         self.set(TargetControl {
             owner: Some(slot),
             is_checkpointed: true,

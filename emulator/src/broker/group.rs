@@ -177,7 +177,7 @@ impl Group {
         while self.members.len() <= slot.index() {
             let failed = |source| LinkError::System {
                 local: self.local,
-                doing: "failed to add a socket",
+                failure: "failed to add a socket",
                 source,
             };
             let socket = match self.steering {
@@ -212,7 +212,7 @@ impl Group {
         };
         let member = Member::new(opened?.into()).map_err(|source| LinkError::System {
             local: self.local,
-            doing: "failed to query a socket",
+            failure: "failed to query a socket",
             source,
         })?;
         self.members.push(member);
@@ -240,7 +240,7 @@ impl Group {
             Err(source) => {
                 return Err(LinkError::System {
                     local: self.local,
-                    doing: "failed to attach the steering program",
+                    failure: "failed to attach the steering program",
                     source,
                 });
             }
@@ -414,7 +414,7 @@ impl Group {
     }
 
     /// Frees the slots without a process that no QP needs any longer.
-    pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(ProcessSlot) -> bool) {
+    pub(super) fn free_unneeded_orphans(&mut self, is_needed: impl Fn(ProcessSlot) -> bool) {
         let orphaned = self.orphaned.iter().copied();
         let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
         for slot in free {

@@ -286,7 +286,7 @@ pub enum BrokerError {
     /// A system call failed.
     System {
         /// The failure, as "failed to ...".
-        doing: &'static str,
+        failure: &'static str,
         /// The error of the operating system.
         source: io::Error,
     },
@@ -294,18 +294,18 @@ pub enum BrokerError {
 
 impl BrokerError {
     /// Returns a function that wraps the error of a system call, described as "failed to ...".
-    fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System { doing, source }
+    fn failure(failure: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { failure, source }
     }
 
     /// Returns true if another attempt with a new connection may succeed.
-    const fn may_pass(&self) -> bool {
+    const fn is_transient(&self) -> bool {
         matches!(self, Self::Lost | Self::Silent { .. })
     }
 
     /// Returns true if the connection cannot be used any longer.
     const fn ends_connection(&self) -> bool {
-        self.may_pass() || matches!(self, Self::Protocol(_) | Self::OtherVersion { .. })
+        self.is_transient() || matches!(self, Self::Protocol(_) | Self::OtherVersion { .. })
     }
 }
 
@@ -356,7 +356,7 @@ impl fmt::Display for BrokerError {
                  it (SIGCONT) or kill it. Running programs keep their traffic either way"
             ),
             Self::Forked => write!(f, "this broker connection belongs to the parent process"),
-            Self::System { doing, source } => write!(f, "{doing}: {source}"),
+            Self::System { failure, source } => write!(f, "{failure}: {source}"),
         }
     }
 }

@@ -200,7 +200,7 @@ impl Server {
             }
         }
         let ready =
-            sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("failed to poll"))?;
+            sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::failure("failed to poll"))?;
         if ready == 0 {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Server {
             .iter()
             .any(|fd| fd.revents != 0)
         {
-            self.look_after_groups();
+            self.service_groups();
         }
         let readable: Vec<_> = (0..self.clients.len())
             .filter(|index| fds[first_client + index].revents != 0)
@@ -235,7 +235,7 @@ impl Server {
     }
 
     /// Receives from the broker's sockets, and answers queries for the owner of an address.
-    fn look_after_groups(&mut self) {
+    fn service_groups(&mut self) {
         let owner_info = OwnerInfo {
             pid: std::process::id(),
             dir: self.paths.dir().to_owned(),
@@ -288,7 +288,7 @@ impl Server {
             self.release(slot);
         }
         for group in self.groups.values_mut() {
-            group.keep_orphaned(|slot| self.domains.needs(slot));
+            group.free_unneeded_orphans(|slot| self.domains.needs(slot));
         }
         // All sockets of an unused address are closed together, so their order does not matter.
         self.groups.retain(|_, group| !group.users().is_empty());

@@ -44,7 +44,7 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
         Err(BrokerError::NotRunning) => {}
         connected => return connected,
     }
-    match connect_hidden(paths) {
+    match connect_abstract(paths) {
         // A broker of another user does not matter here.
         Err(BrokerError::ForeignBroker { .. }) => Err(BrokerError::NotRunning),
         connected => connected,
@@ -53,17 +53,17 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
 
 /// Connects by the abstract name. This finds a broker whose files were deleted, or that uses
 /// another default directory.
-pub(super) fn connect_hidden(paths: &Paths) -> Result<OwnedFd, BrokerError> {
+pub(super) fn connect_abstract(paths: &Paths) -> Result<OwnedFd, BrokerError> {
     let name = paths.abstract_name();
     let address = SockAddr::unix(OsStr::from_bytes(&name))
-        .map_err(BrokerError::doing("failed to connect to the broker"))?;
+        .map_err(BrokerError::failure("failed to connect to the broker"))?;
     connect_to(&address)
 }
 
 fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
     let kind = Type::SEQPACKET.nonblocking().cloexec();
     let socket = crate::sys::socket(Domain::UNIX, kind, None)
-        .map_err(BrokerError::doing("failed to create a unix socket"))?;
+        .map_err(BrokerError::failure("failed to create a unix socket"))?;
     socket
         .connect(address)
         .map_err(|source| match source.kind() {
@@ -73,12 +73,12 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::WouldBlock => BrokerError::NotRunning,
             _ => BrokerError::System {
-                doing: "failed to connect to the broker",
+                failure: "failed to connect to the broker",
                 source,
             },
         })?;
     let peer = fdpass::peer(socket.as_fd())
-        .map_err(BrokerError::doing("failed to query the listening process"))?;
+        .map_err(BrokerError::failure("failed to query the listening process"))?;
     if peer.uid != sys::effective_uid() {
         return Err(BrokerError::ForeignBroker { uid: peer.uid });
     }
@@ -125,7 +125,7 @@ impl Connector {
     pub(super) fn take_lock(&mut self) -> Result<bool, BrokerError> {
         if self.lock.is_none() {
             self.paths.prepare()?;
-            let failed = BrokerError::doing("failed to take the lock for starting a broker");
+            let failed = BrokerError::failure("failed to take the lock for starting a broker");
             let lock = open_lock(&self.paths.start_lock()).map_err(&failed)?;
             if sys::try_lock(lock.as_fd()).map_err(&failed)? {
                 self.lock = Some(lock);
@@ -216,13 +216,13 @@ impl Connector {
                 .map(convert)
                 .collect::<Result<_, _>>()
                 .map_err(|error| BrokerError::System {
-                    doing: "failed to prepare the start of the broker",
+                    failure: "failed to prepare the start of the broker",
                     source: error.into(),
                 })
         };
         let argv = strings([vec![program.into()], command[1..].to_vec()].concat())?;
         let env = strings(self.environment())?;
-        let failed = BrokerError::doing("failed to start the broker");
+        let failed = BrokerError::failure("failed to start the broker");
         let log = self.open_log().map_err(&failed)?;
         tracing::debug!(program = ?argv[0], "starting the broker");
         sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)

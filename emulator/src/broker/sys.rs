@@ -185,7 +185,7 @@ impl HangupWatch {
     pub(crate) fn new() -> Result<Self, BrokerError> {
         // SAFETY: takes no pointers.
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
-            .map_err(BrokerError::doing("failed to create an epoll instance"))?;
+            .map_err(BrokerError::failure("failed to create an epoll instance"))?;
         // SAFETY: a fresh fd without another owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         // SAFETY: takes no pointers.
@@ -195,7 +195,7 @@ impl HangupWatch {
                 libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
             )
         })
-        .map_err(BrokerError::doing(
+        .map_err(BrokerError::failure(
             "failed to create a timer (timerfd_create)",
         ))?;
         // SAFETY: a fresh fd without another owner.
@@ -203,7 +203,7 @@ impl HangupWatch {
         let watch = Self { epoll, timer };
         watch
             .add(watch.timer.as_raw_fd(), libc::EPOLLIN)
-            .map_err(BrokerError::doing("failed to watch a timer (epoll_ctl)"))?;
+            .map_err(BrokerError::failure("failed to watch a timer (epoll_ctl)"))?;
         Ok(watch)
     }
 

@@ -244,7 +244,7 @@ impl<'e> Dispatch<'e> {
         if let Some(Locked { inner, .. }) = &self.current
             && let Some(ownership) = inner.ownership()
         {
-            ownership.begin();
+            ownership.mark_incomplete();
         }
     }
 

@@ -371,7 +371,7 @@ pub enum LinkError {
         /// The address.
         local: LocalAddr,
         /// The failure, as "failed to ...".
-        doing: &'static str,
+        failure: &'static str,
         /// The error of the operating system.
         source: io::Error,
     },
@@ -394,9 +394,9 @@ impl fmt::Display for LinkError {
             }
             Self::System {
                 local,
-                doing,
+                failure,
                 source,
-            } => write!(f, "{doing} on {local}: {source}"),
+            } => write!(f, "{failure} on {local}: {source}"),
         }
     }
 }

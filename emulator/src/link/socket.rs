@@ -32,10 +32,10 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
     if unusable {
         return Err(LinkError::Unusable { local });
     }
-    let failed = |doing| {
+    let failed = |failure| {
         move |source| LinkError::System {
             local,
-            doing,
+            failure,
             source,
         }
     };
@@ -55,7 +55,7 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NotLocal { local },
             _ => LinkError::System {
                 local,
-                doing: "failed to bind UDP port 4791",
+                failure: "failed to bind UDP port 4791",
                 source,
             },
         },
@@ -70,10 +70,10 @@ pub(crate) fn open_group(
     own: IpAddr,
     interface: u32,
 ) -> Result<Socket, LinkError> {
-    let failed = |doing| {
+    let failed = |failure| {
         move |source| LinkError::System {
             local: group,
-            doing,
+            failure,
             source,
         }
     };

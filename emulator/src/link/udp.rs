@@ -140,7 +140,7 @@ impl UdpLink {
         match socket::kind_of(fd.as_fd(), local) {
             None | Some(ReceiveKind::Alone) => Err(LinkError::System {
                 local,
-                doing: "failed to set up the broker's socket",
+                failure: "failed to set up the broker's socket",
                 source: io::ErrorKind::InvalidInput.into(),
             }),
             Some(ReceiveKind::Group | ReceiveKind::Relayed(_)) => {

@@ -371,7 +371,7 @@ impl Qp {
             if !ownership.is_owner() {
                 return Err(VerbsError::WouldBlock);
             }
-            ownership.begin();
+            ownership.mark_incomplete();
             ownership.attr_changed();
         }
         let modified = core.qp.modify(now, attr, mask, &context);

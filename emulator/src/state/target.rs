@@ -111,9 +111,9 @@ impl TargetOwnership {
     /// Marks the shared record as incomplete before the QP changes: an owner that dies now leaves a
     /// message half processed.
     #[inline]
-    pub(crate) fn begin(&self) {
+    pub(crate) fn mark_incomplete(&self) {
         if self.is_owner() && self.is_checkpointed.swap(false, Ordering::Relaxed) {
-            self.record.begin(self.slot);
+            self.record.mark_incomplete(self.slot);
         }
     }
 
@@ -144,7 +144,7 @@ impl TargetOwnership {
         }
         if let Some(snapshot) = qp.resumable_snapshot() {
             self.record.write_snapshot(snapshot, qp.replay_entries());
-            self.record.finish(self.slot);
+            self.record.mark_complete(self.slot);
             self.is_checkpointed.store(true, Ordering::Relaxed);
         }
     }
@@ -188,7 +188,7 @@ impl TargetOwnership {
         qp.restore(self.record.snapshot(), self.record.replay_entries());
         self.is_owner.store(true, Ordering::Relaxed);
         self.is_checkpointed.store(false, Ordering::Relaxed);
-        self.record.begin(self.slot);
+        self.record.mark_incomplete(self.slot);
     }
 
     /// The attributes of a target that another process owns.

@@ -147,7 +147,7 @@ impl SharedTargets {
         if !ownership.is_owner() {
             return Routing::Again;
         }
-        ownership.begin();
+        ownership.mark_incomplete();
         core.qp.handle_packet(now, &meta, &whole, &mem);
         inner.note_violations(&mut core);
         let is_misrouted = core.qp.take_misrouted();
@@ -194,7 +194,7 @@ impl SharedTargets {
             }
             return;
         }
-        ownership.begin();
+        ownership.mark_incomplete();
         host.flush_outputs(inner, &mut core, &mem, now);
         if core.qp.snapshot().is_none() && at_once {
             // It is in the middle of a message that will not continue.
@@ -308,7 +308,7 @@ fn broadcast_event(host: &dyn Host, qpn: Qpn, event: QpEvent) {
     let shared = inner.domain().and_then(|domain| domain.shared());
     if let (Some(shared), Some(broker)) = (shared, host.broker())
         && let Some(code) = event_code(event)
-        && let Err(error) = broker.client().raise_of_target(shared.key, qpn, code)
+        && let Err(error) = broker.client().raise_target_event(shared.key, qpn, code)
     {
         tracing::info!(%error, ?qpn, ?event, "failed to tell other processes of an XRC target's event");
     }

@@ -162,7 +162,7 @@ impl Connection {
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
         let mut waiting = [sys::poll_readable(self.fd())];
         sys::poll(&mut waiting, Some(time))
-            .map_err(BrokerError::doing("failed to wait for the broker"))?;
+            .map_err(BrokerError::failure("failed to wait for the broker"))?;
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl Connection {
     }
 
     pub(super) fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
-        watch.watch(self.socket.as_fd()).map_err(BrokerError::doing(
+        watch.watch(self.socket.as_fd()).map_err(BrokerError::failure(
             "failed to watch the connection to the broker",
         ))
     }
@@ -375,13 +375,13 @@ fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ShmLinkOffer, Bro
 }
 
 /// Returns [`BrokerError::Lost`] if the broker has closed its end, else the system error.
-fn lost_or(doing: &'static str) -> impl Fn(io::Error) -> BrokerError {
+fn lost_or(failure: &'static str) -> impl Fn(io::Error) -> BrokerError {
     move |source| match source.kind() {
         io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::NotConnected
         | io::ErrorKind::WouldBlock => BrokerError::Lost,
-        _ => BrokerError::System { doing, source },
+        _ => BrokerError::System { failure, source },
     }
 }
 

@@ -32,7 +32,7 @@ impl BrokerClient {
             match answer {
                 Response::Domain => {
                     let memory = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
-                    let copy = memory.try_clone().map_err(BrokerError::doing(
+                    let copy = memory.try_clone().map_err(BrokerError::failure(
                         "failed to duplicate the memory of an XRC domain",
                     ))?;
                     state.resources.domains.push(SharedDomain {
@@ -71,7 +71,7 @@ impl BrokerClient {
     /// # Errors
     /// See [`BrokerError`].
     pub(crate) fn new_target(&self, key: DomainKey, qpn: Qpn) -> Result<bool, BrokerError> {
-        self.have_target(key, qpn, TargetCall::New)
+        self.register_target(key, qpn, TargetCall::New)
     }
 
     /// Registers that this process has a target open. Returns false if there is no target with that
@@ -80,10 +80,10 @@ impl BrokerClient {
     /// # Errors
     /// See [`BrokerError`].
     pub(crate) fn open_target(&self, key: DomainKey, qpn: Qpn) -> Result<bool, BrokerError> {
-        self.have_target(key, qpn, TargetCall::Open)
+        self.register_target(key, qpn, TargetCall::Open)
     }
 
-    fn have_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
+    fn register_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
         let request = Request::Target(key, qpn, call);
         self.ask_with_reconnect(&request, &[], |state, answer, _| match answer {
             Response::Target { .. } => {
@@ -122,7 +122,7 @@ impl BrokerClient {
     ///
     /// # Errors
     /// See [`BrokerError`].
-    pub(crate) fn raise_of_target(
+    pub(crate) fn raise_target_event(
         &self,
         key: DomainKey,
         qpn: Qpn,

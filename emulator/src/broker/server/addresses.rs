@@ -26,11 +26,11 @@ impl From<LinkError> for RequestRefusal {
     fn from(error: LinkError) -> Self {
         if let LinkError::System {
             local,
-            doing,
+            failure,
             source,
         } = &error
         {
-            return Self::system(&format!("{doing} on {local}"), source);
+            return Self::system(&format!("{failure} on {local}"), source);
         }
         let code = match error {
             LinkError::InUse { .. } => RefusalCode::AddressInUse,
@@ -57,7 +57,7 @@ enum OpenBlocker {
 impl OpenBlocker {
     /// Returns true if the blocker may disappear by itself, because it is a process of this user
     /// that is starting or ending.
-    fn may_pass(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Self::Awaited(_) | Self::CompetingBroker(..) => true,
             Self::ForeignSocket(socket) => socket.uid == effective_uid(),
@@ -145,18 +145,18 @@ impl Server {
             Ok(()) => match self.groups.get(&local) {
                 Some(group) => match client.send_sockets(group, local, slot, pending.first) {
                     Ok(()) => return,
-                    Err(Refused::ForNow) if may_wait => {
+                    Err(SendError::InFlightLimit) if may_wait => {
                         client.pending = Some(pending.after(LOOK_AGAIN));
                         return;
                     }
-                    Err(Refused::ForNow) => {
+                    Err(SendError::InFlightLimit) => {
                         RequestRefusal::new(RefusalCode::Limit, TOO_MANY_IN_FLIGHT)
                     }
-                    Err(Refused::ForEver) => return client.gone = true,
+                    Err(SendError::Dead) => return client.gone = true,
                 },
                 None => return,
             },
-            Err(blocker) if blocker.may_pass() && may_wait => {
+            Err(blocker) if blocker.is_transient() && may_wait => {
                 let pause = match blocker {
                     OpenBlocker::CompetingBroker(..) => RECHECK_LOCK,
                     _ => LOOK_AGAIN,
@@ -221,7 +221,7 @@ impl Server {
             Err(AddressLockError::System(source)) => {
                 return Err(OpenBlocker::Failed(LinkError::System {
                     local,
-                    doing: "failed to lock the address",
+                    failure: "failed to lock the address",
                     source,
                 }));
             }
@@ -258,11 +258,11 @@ impl Server {
 }
 
 /// Failure to send sockets.
-enum Refused {
+enum SendError {
     /// Too many descriptors are in flight.
-    ForNow,
+    InFlightLimit,
     /// The client cannot receive.
-    ForEver,
+    Dead,
 }
 
 /// Descriptors in flight count for the sending user, whatever their receiver.
@@ -286,7 +286,7 @@ impl Client {
         local: LocalAddr,
         slot: ProcessSlot,
         first: u8,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendError> {
         let end = slot.index() + 1;
         let from = usize::from(first).min(end);
         let sockets = (from..end.min(from + SOCKETS_AT_ONCE)).filter_map(|at| group.socket(at));
@@ -300,10 +300,10 @@ impl Client {
         };
         self.try_send(&response, &fds).map_err(|error| {
             if error.raw_os_error() == Some(libc::ETOOMANYREFS) {
-                return Refused::ForNow;
+                return SendError::InFlightLimit;
             }
             tracing::warn!(pid = self.peer.pid, %error, "failed to send sockets: dropping the client");
-            Refused::ForEver
+            SendError::Dead
         })
     }
 }

@@ -90,7 +90,7 @@ impl Client {
 
     /// Returns true if the client has received all messages. Otherwise the broker stops serving it
     /// for now.
-    pub(super) fn listens(&mut self) -> bool {
+    pub(super) fn has_read_all(&mut self) -> bool {
         let unread = sys::has_unread(self.connection.as_fd());
         self.stuck_since = unread.then(|| self.stuck_since.unwrap_or_else(Instant::now));
         !unread
@@ -159,7 +159,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    if means_no_descriptor(&error) && self.dismiss_one() {
+                    if means_no_descriptor(&error) && self.drop_oldest_without_slot() {
                         continue;
                     }
                     tracing::warn!(%error, "failed to accept a connection");
@@ -175,14 +175,14 @@ impl Server {
             Err(error) => return tracing::warn!(%error, "connection refused"),
         };
         let mut client = Client::new(connection.into(), peer);
-        if self.clients.len() >= MAX_CONNECTIONS && !self.dismiss_one() {
+        if self.clients.len() >= MAX_CONNECTIONS && !self.drop_oldest_without_slot() {
             return refuse(&mut client, "the broker has as many connections as it can");
         }
         self.clients.push(client);
     }
 
     /// Drops the oldest connection without a slot. Returns false if there is none.
-    fn dismiss_one(&mut self) -> bool {
+    fn drop_oldest_without_slot(&mut self) -> bool {
         let oldest = self.clients.iter().position(|client| client.slot.is_none());
         let Some(oldest) = oldest else { return false };
         let client = self.clients.remove(oldest);
@@ -195,7 +195,7 @@ impl Server {
 
     /// Ends this broker if its limits are too small and the peer could start one with larger
     /// limits. The peer retries, as with any broker that ends. Returns true if the broker ends.
-    pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
+    pub(super) fn end_for_larger_limits(&mut self, peer: Peer) -> bool {
         let can_do_better =
             peer.pid != 0 && sys::are_process_limits_too_low(peer.pid) == Some(false);
         if self.limits_too_low && can_do_better {
@@ -218,7 +218,7 @@ impl Server {
         if let Some(Ok(connection)) = self.files.accept(which)
             && let Ok(peer) = check_peer(connection.as_fd())
         {
-            if self.gives_way_to(peer) {
+            if self.end_for_larger_limits(peer) {
                 return;
             }
             let mut client = Client::new(connection.into(), peer);
@@ -232,7 +232,7 @@ impl Server {
         let now = Instant::now();
         for client in &mut self.clients {
             if client.is_stuck() {
-                client.listens();
+                client.has_read_all();
             }
             if client.deadline().is_some_and(|deadline| deadline <= now) {
                 tracing::warn!(

@@ -51,7 +51,7 @@ impl FaultTable {
 
     /// Registers a client with its own rules. If no rules apply to a new client, it needs no
     /// update.
-    pub(super) fn welcome(&mut self, faults: Vec<String>, is_new: bool) -> ClientFaults {
+    pub(super) fn register(&mut self, faults: Vec<String>, is_new: bool) -> ClientFaults {
         let own: Vec<_> = (0..)
             .zip(faults)
             .filter(|(_, text)| !text.is_empty())

@@ -31,7 +31,7 @@ pub(super) struct Files {
     pub(super) listener: Socket,
     /// Listens in the abstract namespace, in case the path is deleted. `None` if another user has
     /// the name.
-    pub(super) hidden: Option<Socket>,
+    pub(super) abstract_listener: Option<Socket>,
     /// Device and inode of the socket file.
     inode: (u64, u64),
     checked: Instant,
@@ -44,12 +44,12 @@ impl Files {
     pub(super) fn create(paths: &Paths) -> Result<Self, BrokerError> {
         paths.prepare()?;
         let lock = take_lock(paths)?;
-        let failed = BrokerError::doing("failed to listen");
-        let hidden = listen_hidden(paths)?;
+        let failed = BrokerError::failure("failed to listen");
+        let abstract_listener = listen_abstract(paths)?;
         let (listener, inode) = listen(paths).map_err(&failed)?;
         Ok(Self {
             listener,
-            hidden,
+            abstract_listener,
             inode,
             checked: Instant::now(),
             lock,
@@ -58,7 +58,7 @@ impl Files {
 
     /// Returns the listeners.
     pub(super) fn listeners(&self) -> impl Iterator<Item = &Socket> {
-        std::iter::once(&self.listener).chain(&self.hidden)
+        std::iter::once(&self.listener).chain(&self.abstract_listener)
     }
 
     /// Accepts a connection at one of the listeners. Returns `None` if none is waiting.
@@ -99,7 +99,7 @@ impl Server {
     }
 
     fn try_restore_files(&mut self) -> Result<(), BrokerError> {
-        let failed = BrokerError::doing("failed to recreate files");
+        let failed = BrokerError::failure("failed to recreate files");
         self.paths.prepare()?;
         let lock = open_lock(&self.paths.broker_lock()).map_err(&failed)?;
         if !same_file(&lock, &self.files.lock) {
@@ -145,7 +145,7 @@ fn identity(paths: &Paths) -> io::Result<(u64, u64)> {
 }
 
 fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
-    let failed = BrokerError::doing("failed to take the broker's lock");
+    let failed = BrokerError::failure("failed to take the broker's lock");
     let begin = Instant::now();
     let mut lock = open_lock(&paths.broker_lock()).map_err(&failed)?;
     while !sys::try_lock(lock.as_fd()).map_err(&failed)? {
@@ -182,8 +182,8 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
 }
 
 /// Listens in the abstract namespace. Returns `None` if another user has the name.
-fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
-    let failed = BrokerError::doing("failed to listen");
+fn listen_abstract(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
+    let failed = BrokerError::failure("failed to listen");
     let name = paths.abstract_name();
     let address = SockAddr::unix(std::ffi::OsStr::from_bytes(&name)).map_err(&failed)?;
     let deadline = Instant::now() + TAKEOVER_TIMEOUT;
@@ -198,7 +198,7 @@ fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(failed(error)),
             Err(_) => {}
         }
-        match start::connect_hidden(paths) {
+        match start::connect_abstract(paths) {
             Err(BrokerError::ForeignBroker { uid }) => {
                 tracing::warn!(uid, "another user has the broker's abstract name");
                 return Ok(None);

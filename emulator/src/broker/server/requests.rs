@@ -33,11 +33,11 @@ impl RequestRefusal {
     }
 
     /// Returns the refusal for a failed system call.
-    pub(super) fn system(doing: &str, error: &io::Error) -> Self {
+    pub(super) fn system(failure: &str, error: &io::Error) -> Self {
         if means_no_descriptor(error) {
             return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
         }
-        Self::new(RefusalCode::System, format!("{doing}: {error}"))
+        Self::new(RefusalCode::System, format!("{failure}: {error}"))
     }
 
     fn malformed(text: &str) -> Self {
@@ -50,7 +50,7 @@ impl Server {
     pub(super) fn serve_client(&mut self, index: usize) {
         let mut buf = vec![0; MAX_LEN];
         let client = &mut self.clients[index];
-        if !client.listens() {
+        if !client.has_read_all() {
             return;
         }
         let (len, fds) = match fdpass::receive(client.connection.as_fd(), &mut buf) {
@@ -62,7 +62,7 @@ impl Server {
                 let peer = client.peer;
                 tracing::warn!(pid = peer.pid, %error, "failed to receive a request: dropping the client");
                 client.gone = true;
-                self.gives_way_to(peer);
+                self.end_for_larger_limits(peer);
                 return;
             }
         };
@@ -89,7 +89,7 @@ impl Server {
     pub(super) fn refuse(&mut self, index: usize, refusal: RequestRefusal) {
         let RequestRefusal { code, text } = refusal;
         let peer = self.clients[index].peer;
-        if code == RefusalCode::Limit && self.gives_way_to(peer) {
+        if code == RefusalCode::Limit && self.end_for_larger_limits(peer) {
             return;
         }
         let client = &mut self.clients[index];
@@ -154,7 +154,7 @@ impl Server {
             ) => {
                 let client = &mut self.clients[index];
                 client.name = name;
-                client.faults = self.faults.welcome(faults, resume.is_none());
+                client.faults = self.faults.register(faults, resume.is_none());
                 match (resume, fds.into_iter().next()) {
                     (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
                     _ => self.lease(index)?,
