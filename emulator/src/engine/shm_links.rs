@@ -292,7 +292,7 @@ impl EngineInner {
             if !shm_link.has_packets() {
                 continue;
             }
-            shm_link.fetch_ahead();
+            shm_link.prefetch_next();
             let receiver = if caller == Caller::Background {
                 Some(shm_link.receiver())
             } else {

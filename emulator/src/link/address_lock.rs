@@ -64,12 +64,12 @@ impl AddressLock {
                     ours = Some((index, socket));
                     break;
                 }
-                None => look(local, index, true)?,
+                None => check_owner(local, index, true)?,
             }
         }
         for index in 0..NAMES {
             if ours.as_ref().is_some_and(|(own, _)| *own != index) {
-                look(local, index, false)?;
+                check_owner(local, index, false)?;
             }
         }
         match ours {
@@ -77,7 +77,7 @@ impl AddressLock {
                 socket: socket.into(),
             }),
             // Other users have all names. An unused name stands in for the lock.
-            None => unseen().map_err(AddressLockError::System),
+            None => placeholder().map_err(AddressLockError::System),
         }
     }
 
@@ -87,7 +87,7 @@ impl AddressLock {
         let good = socket.is_listener().unwrap_or(false)
             && socket.local_addr().is_ok_and(|address| {
                 let bound = address.as_abstract_namespace().unwrap_or_default();
-                bound.starts_with(UNSEEN)
+                bound.starts_with(PLACEHOLDER)
                     || (0..NAMES).any(|index| bound == &name(local, index)[1..])
             });
         good.then(|| Self {
@@ -176,10 +176,10 @@ fn name(local: LocalAddr, index: u8) -> Vec<u8> {
 }
 
 /// Prefix of names that stand for no address.
-const UNSEEN: &[u8] = b"rocade/unseen/";
+const PLACEHOLDER: &[u8] = b"rocade/unseen/";
 
-fn unseen() -> io::Result<AddressLock> {
-    let name = [b"\0", UNSEEN, &random::bytes::<16>()].concat();
+fn placeholder() -> io::Result<AddressLock> {
+    let name = [b"\0", PLACEHOLDER, &random::bytes::<16>()].concat();
     let socket = bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
     Ok(AddressLock {
         socket: socket.into(),
@@ -201,7 +201,7 @@ fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
 
 /// Checks the owner of a name, and fails if it is a process of this user. `bound` tells that the
 /// name is taken.
-fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), AddressLockError> {
+fn check_owner(local: LocalAddr, index: u8, bound: bool) -> Result<(), AddressLockError> {
     let address = address(&name(local, index)).map_err(AddressLockError::System)?;
     for _ in 0..MOST_LOOKS {
         let connection = new_socket().map_err(AddressLockError::System)?;

@@ -309,7 +309,7 @@ impl<W> PacketHooks<W> {
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
-        match state.delayed_tx.hold(due, effect.behind, delayed_tx) {
+        match state.delayed_tx.hold(due, effect.overtaken_by, delayed_tx) {
             Ok(()) => TxVerdict::Delayed(due),
             Err(delayed_tx) => TxVerdict::Modified(delayed_tx),
         }
@@ -344,7 +344,7 @@ impl<W> PacketHooks<W> {
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
-        match state.delayed_rx.hold(due, effect.behind, delayed_rx) {
+        match state.delayed_rx.hold(due, effect.overtaken_by, delayed_rx) {
             Ok(()) => RxVerdict::Delayed(due),
             Err(delayed_rx) => RxVerdict::Pass(delayed_rx),
         }

@@ -457,7 +457,7 @@ impl UdpLink {
             && let Ok(at) = u16::try_from(segment_len)
         {
             match self.send_cut(socket, &to, data, options, Some(at)) {
-                Err(error) if means_no_gso(&error) => {}
+                Err(error) if is_gso_refused(&error) => {}
                 result => return result,
             }
         }
@@ -513,7 +513,7 @@ impl UdpLink {
         };
         if as_usual {
             match send_all(fd, to, data, options) {
-                Err(error) if at.is_none() && means_no_gso(&error) => {}
+                Err(error) if at.is_none() && is_gso_refused(&error) => {}
                 result => return result,
             }
         }
@@ -673,7 +673,7 @@ fn send_all(
 
 /// Returns true for errors with which kernels and drivers refuse `UDP_SEGMENT`. Some have other
 /// causes as well. Then sending one by one fails, too.
-fn means_no_gso(error: &io::Error) -> bool {
+fn is_gso_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)

@@ -27,13 +27,13 @@ pub const MAX_RULES: usize = 64;
 /// The active rules, and their state.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    armed: Vec<Armed>,
+    active_rules: Vec<ActiveRule>,
     /// Seed for rules without a seed of their own.
     seed: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Armed {
+struct ActiveRule {
     rule: Rule,
     /// Number of packets that match, including those that are not hit.
     seen: u64,
@@ -50,7 +50,7 @@ pub struct Effect {
     pub delay_ns: u64,
     /// Number of packets of the same direction that overtake this one. It waits for [`REORDER_NS`]
     /// at most.
-    pub behind: u32,
+    pub overtaken_by: u32,
     /// Corrupts the packet: the random number for [`corrupt`].
     pub corrupt: Option<u64>,
     /// Marks the packet as ECN-CE (congestion experienced).
@@ -64,7 +64,7 @@ impl Effect {
     pub const NONE: Self = Self {
         copies: 1,
         delay_ns: 0,
-        behind: 0,
+        overtaken_by: 0,
         corrupt: None,
         ecn: false,
         note: String::new(),
@@ -79,13 +79,13 @@ impl Effect {
     /// Returns true if the packet is delayed.
     #[must_use]
     pub const fn is_late(&self) -> bool {
-        self.delay_ns > 0 || self.behind > 0
+        self.delay_ns > 0 || self.overtaken_by > 0
     }
 
     /// Returns the longest delay in nanoseconds.
     #[must_use]
     pub const fn wait_ns(&self) -> u64 {
-        if self.behind > 0 {
+        if self.overtaken_by > 0 {
             self.delay_ns.saturating_add(REORDER_NS)
         } else {
             self.delay_ns
@@ -106,29 +106,29 @@ impl Faults {
     #[must_use]
     pub const fn with_seed(seed: u64) -> Self {
         Self {
-            armed: Vec::new(),
+            active_rules: Vec::new(),
             seed,
         }
     }
 
     /// Adds rules. Rules beyond [`MAX_RULES`] are left out.
     pub fn add(&mut self, rules: &[Rule]) {
-        let room = MAX_RULES.saturating_sub(self.armed.len());
-        let armed = rules.iter().take(room).map(|rule| Armed {
+        let room = MAX_RULES.saturating_sub(self.active_rules.len());
+        let active_rules = rules.iter().take(room).map(|rule| ActiveRule {
             rule: rule.clone(),
             seen: 0,
             hits: 0,
             random: Random(rule.seed().unwrap_or(self.seed)),
         });
-        self.armed.extend(armed);
+        self.active_rules.extend(active_rules);
     }
 
     /// Replaces the rules. Rules that stay keep their state.
     pub fn replace(&mut self, rules: &[Rule]) {
-        let mut before = std::mem::take(&mut self.armed);
+        let mut before = std::mem::take(&mut self.active_rules);
         for rule in rules.iter().take(MAX_RULES) {
-            match before.iter().position(|armed| armed.rule == *rule) {
-                Some(at) => self.armed.push(before.remove(at)),
+            match before.iter().position(|active_rule| active_rule.rule == *rule) {
+                Some(at) => self.active_rules.push(before.remove(at)),
                 None => self.add(std::slice::from_ref(rule)),
             }
         }
@@ -136,13 +136,13 @@ impl Faults {
 
     /// Returns the rules, and the number of packets that each has hit.
     pub fn rules(&self) -> impl Iterator<Item = (&Rule, u64)> {
-        self.armed.iter().map(|armed| (&armed.rule, armed.hits))
+        self.active_rules.iter().map(|active_rule| (&active_rule.rule, active_rule.hits))
     }
 
     /// Returns true if there are no rules.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.armed.is_empty()
+        self.active_rules.is_empty()
     }
 
     /// Applies the rules to the next packet, `udp_payload` from BTH to ICRC. An invalid packet is
@@ -162,12 +162,12 @@ impl Faults {
         packet: &Packet<'_>,
     ) -> Effect {
         let mut effect = Effect::NONE;
-        for armed in &mut self.armed {
-            if !armed.rule.fits(direction, ends, packet) || !armed.applies() {
+        for active_rule in &mut self.active_rules {
+            if !active_rule.rule.fits(direction, ends, packet) || !active_rule.applies() {
                 continue;
             }
-            armed.hits += 1;
-            let what = match *armed.rule.action() {
+            active_rule.hits += 1;
+            let what = match *active_rule.rule.action() {
                 Action::Drop => {
                     effect.copies = 0;
                     "lost"
@@ -182,11 +182,11 @@ impl Faults {
                     "late"
                 }
                 Action::Reorder { packets } => {
-                    effect.behind = effect.behind.max(packets);
+                    effect.overtaken_by = effect.overtaken_by.max(packets);
                     "overtaken"
                 }
                 Action::Corrupt => {
-                    effect.corrupt = Some(armed.random.next());
+                    effect.corrupt = Some(active_rule.random.next());
                     "damaged"
                 }
                 Action::Ecn => {
@@ -196,13 +196,13 @@ impl Faults {
             };
             let separator = if effect.note.is_empty() { "" } else { "; " };
             // Writing to a string cannot fail.
-            let _ = write!(effect.note, "{separator}{what} ({})", armed.rule);
+            let _ = write!(effect.note, "{separator}{what} ({})", active_rule.rule);
         }
         effect
     }
 }
 
-impl Armed {
+impl ActiveRule {
     /// Counts another matching packet. Returns true if the rule hits it.
     fn applies(&mut self) -> bool {
         self.seen += 1;

@@ -142,7 +142,7 @@ fn effects_add_up() {
     assert_eq!(effect("delay by=2ms; delay by=500us").delay_ns, 2_500_000);
     let late = effect("reorder by=3; delay by=1ms; ecn");
     assert_eq!(
-        (late.behind, late.wait_ns(), late.ecn),
+        (late.overtaken_by, late.wait_ns(), late.ecn),
         (3, 2_000_000, true)
     );
     assert_eq!(
@@ -190,8 +190,8 @@ fn rules_that_stay_go_on_counting() {
 fn delayed_packets_are_released_in_order() {
     let at = |ns| Time::from_ns(ns);
     let mut delay_queue = DelayQueue::default();
-    for (due, behind, item) in [(30, 0, 'c'), (10, 0, 'a'), (10, 0, 'b'), (90, 2, 'r')] {
-        delay_queue.hold(at(due), behind, item).expect("room");
+    for (due, overtaken_by, item) in [(30, 0, 'c'), (10, 0, 'a'), (10, 0, 'b'), (90, 2, 'r')] {
+        delay_queue.hold(at(due), overtaken_by, item).expect("room");
     }
     assert_eq!(delay_queue.next_due(), Some(at(10)));
     assert_eq!(delay_queue.take(at(9)), None);

@@ -212,7 +212,7 @@ impl SharedMemory {
 
     /// Prefetches a cache line for reading. The producer has written it.
     #[inline]
-    pub(super) fn fetch(&self, direction: RingDirection, position: u64) {
+    pub(super) fn prefetch_read(&self, direction: RingDirection, position: u64) {
         let place = self.place(direction, position, 1);
         // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]
@@ -230,7 +230,7 @@ impl SharedMemory {
 
     /// Prefetches a cache line for writing. The consumer has read it.
     #[inline]
-    pub(super) fn fetch_for_writing(&self, direction: RingDirection, position: u64) {
+    pub(super) fn prefetch_write(&self, direction: RingDirection, position: u64) {
         let place = self.place(direction, position, 1);
         // SAFETY: a hint, which only affects caches and never faults.
         #[cfg(target_arch = "x86_64")]

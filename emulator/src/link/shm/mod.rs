@@ -49,7 +49,7 @@ pub(crate) const MAX_RUN: usize = 65_535;
 const _: () = assert!(super::MAX_SEND_LEN <= MAX_RUN && MAX_RUN <= u16::MAX as usize);
 /// Fill level above which the producer may be waiting for room. The producer waits only if the
 /// longest record does not fit.
-const CROWDED: u64 = RING_LEN as u64 / 4;
+const CROWDED_BYTES: u64 = RING_LEN as u64 / 4;
 
 /// The ends of a link and the descriptors to use it, from the broker.
 #[derive(Debug)]
@@ -316,14 +316,14 @@ impl ShmLink {
     /// Prefetches the next received packets, and the space for their answers, which the peer has
     /// read. The cache lines load while the locks are taken, instead of one after the other.
     #[inline]
-    pub(crate) fn fetch_ahead(&self) {
+    pub(crate) fn prefetch_next(&self) {
         let head = self.head.load(Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         for record in 0..RECORDS_AHEAD {
             let ahead = record * RECORD_ALIGN as u64;
             let (from, to) = (head.wrapping_add(ahead), next.wrapping_add(ahead));
-            self.memory.fetch(self.tx.reverse(), from);
-            self.memory.fetch_for_writing(self.tx, to);
+            self.memory.prefetch_read(self.tx.reverse(), from);
+            self.memory.prefetch_write(self.tx, to);
         }
     }
 
@@ -495,7 +495,7 @@ impl<'a> ShmReceiver<'a> {
             Ok(Some(Consumed { len, is_last }))
         };
         let released = |head| shm_link.head.store(head, Ordering::Relaxed);
-        let bounds = (max, CROWDED);
+        let bounds = (max, CROWDED_BYTES);
         let control = shm_link.rx_control();
         match self.consumer.consume(control, bounds, next, released) {
             Ok(true) => memory::wake(shm_link.wake.as_fd()),

@@ -107,14 +107,14 @@ impl RingControl {
     /// Returns true if the consumer must be woken. Must be called after producing.
     #[inline]
     pub(super) fn has_to_wake_consumer(&self) -> bool {
-        settle();
+        full_fence();
         self.sleeping.0.load(Ordering::Relaxed) != 0
             && self.sleeping.0.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Returns true if the producer must be woken. Must be called after consuming.
     fn has_to_wake_producer(&self) -> bool {
-        settle();
+        full_fence();
         self.blocked.0.load(Ordering::Relaxed) != 0
             && self.blocked.0.swap(0, Ordering::Relaxed) != 0
     }
@@ -135,7 +135,7 @@ pub(super) fn announce_sleep<'c>(
     for (control, _) in rings.clone() {
         control.sleeping.0.store(1, Ordering::Relaxed);
     }
-    settle();
+    full_fence();
     let mut rings = rings;
     !rings.any(|(control, head)| control.has_unread_records(head))
 }
@@ -143,7 +143,7 @@ pub(super) fn announce_sleep<'c>(
 /// Orders an announcement before the check that follows it, and a change before the check for
 /// announcements.
 #[inline]
-fn settle() {
+fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
@@ -181,7 +181,7 @@ impl Producer {
             return Ok(false);
         }
         control.blocked.0.store(1, Ordering::Relaxed);
-        settle();
+        full_fence();
         self.room(control, need)
     }
 
