@@ -195,7 +195,7 @@ pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
 }
 
 /// Creates a descriptor that never becomes readable, closed on exec.
-pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
+pub(crate) fn never_readable_fd() -> io::Result<OwnedFd> {
     // A socket without an address, to which no process can send. Its inode identifies it even if it
     // is duplicated.
     Ok(socket(Domain::UNIX, Type::DGRAM.cloexec(), None)?.into())
@@ -290,32 +290,32 @@ unsafe extern "C-unwind" {
 ///
 /// Programs destroy an event channel while one of their threads waits on it (rping does). The
 /// thread then waits forever, as in a read(2) of a closed descriptor. Each waiting thread therefore
-/// has its own `Gate` to the shared semaphore. A cancelled thread takes its `Gate` with it.
+/// has its own `EventSemaphore` to the shared semaphore. A cancelled thread takes its `EventSemaphore` with it.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Place>);
+pub(crate) struct EventSemaphore(Arc<RawSemaphore>);
 
 #[derive(Debug)]
-struct Place(UnsafeCell<libc::sem_t>);
+struct RawSemaphore(UnsafeCell<libc::sem_t>);
 
 // SAFETY: a semaphore may be shared by threads, and its functions synchronise.
-unsafe impl Send for Place {}
+unsafe impl Send for RawSemaphore {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for RawSemaphore {}
 
-impl Gate {
+impl EventSemaphore {
     /// Creates a closed semaphore.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a sem_t is plain data, for which zero is valid until it is initialised below.
-        let place = Arc::new(Place(UnsafeCell::new(unsafe { std::mem::zeroed() })));
+        let semaphore = Arc::new(RawSemaphore(UnsafeCell::new(unsafe { std::mem::zeroed() })));
         // SAFETY: the semaphore does not move, and no other thread knows it yet.
-        let result = unsafe { libc::sem_init(place.0.get(), 0, 0) };
+        let result = unsafe { libc::sem_init(semaphore.0.get(), 0, 0) };
         if result < 0 {
             let error = io::Error::last_os_error();
             // An uninitialised semaphore must not be destroyed.
-            let _ = ManuallyDrop::new(place);
+            let _ = ManuallyDrop::new(semaphore);
             return Err(error);
         }
-        Ok(Self(place))
+        Ok(Self(semaphore))
     }
 
     /// Increments the semaphore.
@@ -346,7 +346,7 @@ impl Gate {
     }
 }
 
-impl Drop for Place {
+impl Drop for RawSemaphore {
     fn drop(&mut self) {
         // SAFETY: initialised, and without a waiter, because each waiter has a reference.
         unsafe { libc::sem_destroy(self.0.get()) };

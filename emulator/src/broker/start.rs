@@ -77,8 +77,9 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
                 source,
             },
         })?;
-    let peer = fdpass::peer(socket.as_fd())
-        .map_err(BrokerError::failure("failed to query the listening process"))?;
+    let peer = fdpass::peer(socket.as_fd()).map_err(BrokerError::failure(
+        "failed to query the listening process",
+    ))?;
     if peer.uid != sys::effective_uid() {
         return Err(BrokerError::ForeignBroker { uid: peer.uid });
     }

@@ -140,7 +140,7 @@ impl Likeness {
 
     /// Returns true if the device reports on-demand paging and offloads of raw packets.
     #[must_use]
-    pub const fn has_extras(self) -> bool {
+    pub const fn reports_odp_and_offloads(self) -> bool {
         !matches!(self, Self::Rxe)
     }
 

@@ -20,7 +20,7 @@ use rocade_wire::{Msn, Psn};
 use super::EngineInner;
 use crate::state::{Caller, QpCore, QpInner, ServiceReason, pending_ack_of};
 use crate::sys;
-use crate::tuning::{CLOSE_PAUSE_NS, CLOSE_ATTEMPTS};
+use crate::tuning::{CLOSE_ATTEMPTS, CLOSE_PAUSE_NS};
 
 impl EngineInner {
     /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.

@@ -19,8 +19,8 @@ use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
 use crate::tuning::{
-    FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_POLL_INTERVAL, STREAM_PACKETS, STREAM_SOCKET_SPINS,
-    STREAM_SPINS,
+    FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_POLL_INTERVAL, SOCKET_ROUNDS, STREAM_PACKETS,
+    STREAM_SOCKET_SPINS, STREAM_SPINS,
 };
 
 /// Starts the thread. It ends after the engine was dropped.

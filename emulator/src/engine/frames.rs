@@ -80,9 +80,10 @@ impl EngineInner {
         };
         loop {
             if outgoing.next().is_none() {
-                let longest = raw.port.longest();
+                let max_frame_len = raw.port.max_frame_len();
                 let request = &mut outgoing.request;
-                let Some(order) = core.qp.next_frame(self.now(), mem, longest, request) else {
+                let Some(order) = core.qp.next_frame(self.now(), mem, max_frame_len, request)
+                else {
                     return;
                 };
                 outgoing.prepare(order);

@@ -20,7 +20,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
-use crate::tuning::{POST_FLUSH_NS, MAX_CHAIN, MAX_DELAYED_ACK_QPS};
+use crate::tuning::{MAX_CHAIN, MAX_DELAYED_ACK_QPS, POST_FLUSH_NS};
 
 /// The context in which the ready lists are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

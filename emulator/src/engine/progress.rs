@@ -16,7 +16,8 @@ use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{
-    BULK_SEGMENT, BUSY_POLL, CLOCK_READ_INTERVAL, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_INTERVAL,
+    BULK_SEGMENT, BUSY_POLL, CLOCK_READ_INTERVAL, LONG_BATCH, MAX_BATCHES, MORE_NS,
+    POLLED_SOCKET_INTERVAL,
 };
 use crate::xrc_shared::Misrouted;
 

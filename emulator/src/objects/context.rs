@@ -59,7 +59,7 @@ impl Engine {
 impl Context {
     fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = Arc::new(AsyncEvents::new(Arc::clone(&hca))?);
-        let command = sys::silent_fd()?;
+        let command = sys::never_readable_fd()?;
         let registration = engine.inventory().register(&hca, None, |number, text| {
             let _ = write!(text, "ctx ctxn={number}");
         });

@@ -219,7 +219,7 @@ pub(crate) fn header_len(frame: &[u8]) -> Option<usize> {
 
 /// Segments the data behind the first `header_len` bytes into pieces of `mss` bytes. Appends these
 /// to `out`, each with its own header and checksums. Appends the end of each to `ends`.
-pub(crate) fn cut(
+pub(crate) fn segment(
     frame: &[u8],
     header_len: usize,
     mss: usize,
@@ -448,7 +448,7 @@ pub(crate) mod tests {
                 }
                 fill_checksums(&mut part);
                 let (mut out, mut ends) = (Vec::new(), Vec::new());
-                cut(&part, len / 2, 3, &mut out, &mut ends);
+                segment(&part, len / 2, 3, &mut out, &mut ends);
                 assert_eq!(ends.last(), Some(&out.len()));
             }
         }
@@ -466,7 +466,7 @@ pub(crate) mod tests {
             let header = header_len(&long).unwrap();
             assert_eq!(header, at + 20);
             let (mut out, mut ends) = (Vec::new(), Vec::new());
-            cut(&long, header, 1000, &mut out, &mut ends);
+            segment(&long, header, 1000, &mut out, &mut ends);
             let mut start = 0;
             let mut joined = Vec::new();
             for (index, end) in ends.iter().enumerate() {
@@ -486,7 +486,7 @@ pub(crate) mod tests {
             assert_eq!((ends.len(), joined), (3, data));
         }
         let mut udp = (Vec::new(), Vec::new());
-        cut(
+        segment(
             &frame(false, UDP, None, &[1; 10]),
             42,
             4,
@@ -529,7 +529,7 @@ pub(crate) mod tests {
             complete_checksum(&mut filled, start, offset);
             prop_assert_eq!(filled.len(), bytes.len());
             let (mut out, mut ends) = (Vec::new(), Vec::new());
-            cut(&bytes, header, mss, &mut out, &mut ends);
+            segment(&bytes, header, mss, &mut out, &mut ends);
             let header = header.min(bytes.len());
             let mut begin = 0;
             let mut found = Vec::new();

@@ -90,7 +90,7 @@ impl RawPort {
 
     /// Returns the length of the longest frame for the link. The interface itself makes the final
     /// check.
-    pub(crate) fn longest(&self) -> usize {
+    pub(crate) fn max_frame_len(&self) -> usize {
         usize::try_from(self.hca.config.port.netdev_mtu.saturating_add(LINK_HEADER)).unwrap_or(0)
     }
 
@@ -202,7 +202,7 @@ impl RawPort {
             rx.segments.clear();
             rx.ends.clear();
             let (out, ends) = (&mut rx.segments, &mut rx.ends);
-            frame::cut(bytes, header_len, segment_len, out, ends);
+            frame::segment(bytes, header_len, segment_len, out, ends);
             let mut start = 0;
             for end in ends {
                 deliver(&out[start..*end]);
@@ -245,7 +245,7 @@ impl Outgoing {
             Some((header_len, mss)) => {
                 self.segments.clear();
                 let (out, ends) = (&mut self.segments, &mut self.ends);
-                frame::cut(&self.request, header_len, mss, out, ends);
+                frame::segment(&self.request, header_len, mss, out, ends);
             }
             None => {
                 if order.checksums {
@@ -268,7 +268,7 @@ impl Outgoing {
     }
 
     /// Marks the next frame as sent.
-    pub(crate) const fn left(&mut self) {
+    pub(crate) const fn mark_sent(&mut self) {
         self.sent += 1;
     }
 

@@ -62,14 +62,14 @@ impl RawPorts {
         attr: FlowAttr,
     ) -> Result<FlowId, VerbsError> {
         let id = port.add_flow(qpn, attr)?;
-        self.look();
+        self.update_receiving();
         Ok(id)
     }
 
     /// Removes a flow. Returns false if it was removed before.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
         let was_there = port.remove_flow(id);
-        self.look();
+        self.update_receiving();
         was_there
     }
 
@@ -92,7 +92,7 @@ impl RawPorts {
     }
 
     /// Updates `receiving` after a change of the flows.
-    fn look(&self) {
+    fn update_receiving(&self) {
         let ports = self.ports.read();
         let any = ports.iter().any(|port| port.receiver().is_some());
         self.receiving.store(any, Ordering::Release);
@@ -123,7 +123,7 @@ impl RawPorts {
                     }
                 },
             }
-            outgoing.left();
+            outgoing.mark_sent();
         }
         Sent::All
     }

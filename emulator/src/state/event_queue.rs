@@ -9,19 +9,19 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::VerbsError;
-use crate::sys::{self, Gate};
+use crate::sys::{self, EventSemaphore};
 
 /// A queue of events with a file descriptor and a semaphore.
 ///
 /// The descriptor is readable exactly while the queue is not empty, and each event triggers an
-/// edge-triggered epoll. Threads that wait in a verb wait at the semaphore `gate`.
+/// edge-triggered epoll. Threads that wait in a verb wait at the `semaphore`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     /// Its count is the number of events, less those that a thread is about to take. It may be
     /// greater after several threads tried to take the same event: each of them then wakes once for
     /// nothing.
-    gate: Gate,
+    semaphore: EventSemaphore,
     queue: Mutex<VecDeque<T>>,
 }
 
@@ -38,7 +38,7 @@ impl<T> EventQueue<T> {
     fn with_fd(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             fd,
-            gate: Gate::new()?,
+            semaphore: EventSemaphore::new()?,
             queue: Mutex::new(VecDeque::new()),
         })
     }
@@ -56,7 +56,7 @@ impl<T> EventQueue<T> {
         queue.push_back(event);
         //= CQ-14
         sys::eventfd_set(self.fd());
-        self.gate.open();
+        self.semaphore.open();
     }
 
     /// Takes the oldest event. `on_take` runs under the queue's lock, so that a concurrent
@@ -64,12 +64,12 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
         let Some(event) = queue.pop_front() else {
-            // A thread that passed the gate while another took the event has left a count behind.
-            while self.gate.close() {}
+            // A thread that passed `semaphore` while another took the event has left a count behind.
+            while self.semaphore.close() {}
             return None;
         };
         on_take(&event);
-        self.gate.close();
+        self.semaphore.close();
         if queue.is_empty() {
             sys::eventfd_clear(self.fd());
         }
@@ -93,7 +93,7 @@ impl<T> EventQueue<T> {
     /// Returns a handle to wait for events.
     pub(crate) fn waiter(&self) -> EventWaiter {
         EventWaiter {
-            gate: self.gate.clone(),
+            semaphore: self.semaphore.clone(),
         }
     }
 
@@ -103,7 +103,7 @@ impl<T> EventQueue<T> {
         let (taken, kept): (Vec<T>, Vec<T>) = queue.drain(..).partition(|event| take(event));
         queue.extend(kept);
         for _ in &taken {
-            self.gate.close();
+            self.semaphore.close();
         }
         if !taken.is_empty() && queue.is_empty() {
             sys::eventfd_clear(self.fd());
@@ -117,7 +117,7 @@ impl<T> EventQueue<T> {
         let before = queue.len();
         queue.retain(keep);
         for _ in queue.len()..before {
-            self.gate.close();
+            self.semaphore.close();
         }
         if before > 0 && queue.is_empty() {
             sys::eventfd_clear(self.fd());
@@ -128,13 +128,15 @@ impl<T> EventQueue<T> {
 /// Waits for events of a queue.
 #[derive(Debug)]
 pub struct EventWaiter {
-    gate: Gate,
+    semaphore: EventSemaphore,
 }
 
 impl EventWaiter {
     /// Makes a waiter that is never woken.
     pub fn never() -> Result<Self, VerbsError> {
-        Ok(Self { gate: Gate::new()? })
+        Ok(Self {
+            semaphore: EventSemaphore::new()?,
+        })
     }
 
     /// Sleeps until there is an event, which another thread may take first.
@@ -143,7 +145,7 @@ impl EventWaiter {
     /// frame of the caller may hold anything that needs dropping, `self` included, or catch panics.
     //= CQ-14
     pub fn wait(&self) -> io::Result<()> {
-        self.gate.wait()
+        self.semaphore.wait()
     }
 }
 
@@ -219,14 +221,14 @@ mod tests {
             queue.waiter().wait().unwrap();
             assert_eq!(queue.pop(|_| ()).unwrap(), Some(event));
         }
-        assert!(!readable(&queue) && !queue.gate.close());
+        assert!(!readable(&queue) && !queue.semaphore.close());
         queue.push(5);
         queue.retain(|_| false);
-        assert!(!readable(&queue) && !queue.gate.close());
+        assert!(!readable(&queue) && !queue.semaphore.close());
         // The state after several threads tried to take the same event.
-        queue.gate.open();
+        queue.semaphore.open();
         assert_eq!(queue.pop(|_| ()).unwrap(), None);
-        assert!(!queue.gate.close());
+        assert!(!queue.semaphore.close());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct QpnAllocator {
     /// Free numbers to choose from.
     ready: Vec<u16>,
     /// Reserved free numbers, oldest first, at most as many as in `ready`.
-    resting: VecDeque<u16>,
+    reserved: VecDeque<u16>,
 }
 
 impl QpnAllocator {
@@ -41,7 +41,7 @@ impl QpnAllocator {
             slot,
             used: Box::new([0; WORDS]),
             ready: (FIRST..=LAST).collect(),
-            resting: VecDeque::new(),
+            reserved: VecDeque::new(),
         }
     }
 
@@ -54,7 +54,7 @@ impl QpnAllocator {
     /// Returns the number of allocated QP numbers.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        Self::CAPACITY - self.ready.len() - self.resting.len()
+        Self::CAPACITY - self.ready.len() - self.reserved.len()
     }
 
     /// Allocates a number. Returns `None` if all [`Self::CAPACITY`] are in use.
@@ -67,7 +67,7 @@ impl QpnAllocator {
     /// candidates, at least 1.
     pub(crate) fn allocate_with(&mut self, pick: impl FnOnce(usize) -> usize) -> Option<Qpn> {
         let low = if self.ready.is_empty() {
-            self.resting.pop_front()?
+            self.reserved.pop_front()?
         } else {
             let count = self.ready.len();
             self.ready.swap_remove(pick(count).min(count - 1))
@@ -85,9 +85,9 @@ impl QpnAllocator {
             return false;
         }
         self.set(low, false);
-        self.resting.push_back(low);
-        if self.resting.len() > self.ready.len() {
-            self.ready.extend(self.resting.pop_front());
+        self.reserved.push_back(low);
+        if self.reserved.len() > self.ready.len() {
+            self.ready.extend(self.reserved.pop_front());
         }
         true
     }
@@ -164,7 +164,7 @@ mod tests {
             let qpn = allocator.allocate().unwrap();
             assert!(allocator.release(qpn));
         }
-        assert_eq!(allocator.resting.front(), Some(&low));
+        assert_eq!(allocator.reserved.front(), Some(&low));
         let qpn = allocator.allocate().unwrap();
         assert!(allocator.release(qpn));
         assert!(allocator.ready.contains(&low), "it is free again");

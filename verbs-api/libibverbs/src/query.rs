@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.max_dm_size = source.max_dm_size;
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
-        if !object.device().info().like.has_extras() {
+        if !object.device().info().like.reports_odp_and_offloads() {
             // SAFETY: by contract NULL or writable for `attr_size` bytes.
             return unsafe { ffi::write_prefix(attr, &c, attr_size) };
         }

@@ -310,9 +310,11 @@ impl Connection {
     }
 
     pub(super) fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
-        watch.watch(self.socket.as_fd()).map_err(BrokerError::failure(
-            "failed to watch the connection to the broker",
-        ))
+        watch
+            .watch(self.socket.as_fd())
+            .map_err(BrokerError::failure(
+                "failed to watch the connection to the broker",
+            ))
     }
 
     /// Receives unsolicited messages. Returns false if the broker has closed its end, or sends an

@@ -83,7 +83,12 @@ impl BrokerClient {
         self.register_target(key, qpn, TargetCall::Open)
     }
 
-    fn register_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
+    fn register_target(
+        &self,
+        key: DomainKey,
+        qpn: Qpn,
+        call: TargetCall,
+    ) -> Result<bool, BrokerError> {
         let request = Request::Target(key, qpn, call);
         self.ask_with_reconnect(&request, &[], |state, answer, _| match answer {
             Response::Target { .. } => {

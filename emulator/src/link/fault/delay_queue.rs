@@ -37,7 +37,11 @@ impl<T> DelayQueue<T> {
             return Err(item);
         }
         let overtaken_by = (overtaken_by > 0).then_some(overtaken_by);
-        self.delayed.push(Delayed { due, overtaken_by, item });
+        self.delayed.push(Delayed {
+            due,
+            overtaken_by,
+            item,
+        });
         Ok(())
     }
 

@@ -127,7 +127,10 @@ impl Faults {
     pub fn replace(&mut self, rules: &[Rule]) {
         let mut before = std::mem::take(&mut self.active_rules);
         for rule in rules.iter().take(MAX_RULES) {
-            match before.iter().position(|active_rule| active_rule.rule == *rule) {
+            match before
+                .iter()
+                .position(|active_rule| active_rule.rule == *rule)
+            {
                 Some(at) => self.active_rules.push(before.remove(at)),
                 None => self.add(std::slice::from_ref(rule)),
             }
@@ -136,7 +139,9 @@ impl Faults {
 
     /// Returns the rules, and the number of packets that each has hit.
     pub fn rules(&self) -> impl Iterator<Item = (&Rule, u64)> {
-        self.active_rules.iter().map(|active_rule| (&active_rule.rule, active_rule.hits))
+        self.active_rules
+            .iter()
+            .map(|active_rule| (&active_rule.rule, active_rule.hits))
     }
 
     /// Returns true if there are no rules.
