@@ -419,10 +419,10 @@ impl EngineInner {
         self.leave_groups(qpn);
         self.end_flows(inner);
         self.flush_before_close(inner);
-        inner.abandon();
+        inner.stop();
         self.regions.free_windows_of(qpn);
         self.release_qp_num(qpn);
-        inner.detach();
+        inner.release_queues();
     }
 
     /// Returns the link of a local address, and opens it on first use.

@@ -191,9 +191,9 @@ impl EngineInner {
     /// Makes QPs without a shared memory link that match a new one use it.
     pub(super) fn move_qps_to(&self, shm_link: &Arc<ShmLink>) {
         for inner in self.qps.read().iter() {
-            inner.lock().tx.offer_shm_link(shm_link);
+            inner.lock().tx.attach_shm_link(shm_link);
         }
-        self.routes.offer(shm_link);
+        self.routes.attach_shm_link(shm_link);
     }
 
     /// Returns the route of datagrams from an address to a QP of a peer.
@@ -218,16 +218,16 @@ impl EngineInner {
     /// Requests the shared memory links of new routes, on the background thread.
     pub(super) fn resolve_new_routes(&self) {
         for route in self.routes.take_new() {
-            let (endpoint, dest, to) = route.ends();
+            let (endpoint, dest, to) = route.endpoints();
             route.resolve(self.shm_link_to(endpoint, dest, to));
         }
     }
 
     /// Checks for a shared memory link again after a QP has got a path without one.
-    pub(crate) fn offer_shm_links(&self, inner: &QpInner) {
+    pub(crate) fn attach_shm_links(&self, inner: &QpInner) {
         let shm_links = self.shm_links.read().clone();
         for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
-            inner.lock().tx.offer_shm_link(shm_link);
+            inner.lock().tx.attach_shm_link(shm_link);
         }
     }
 

@@ -358,7 +358,7 @@ impl EngineInner {
 
     /// Resolves the route of a DC target's response if it is not known yet.
     fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
-        let Some((endpoint, av)) = tx.unknown_answer(tag) else {
+        let Some((endpoint, av)) = tx.unknown_response(tag) else {
             return;
         };
         let Some(answer) = qp
@@ -373,7 +373,7 @@ impl EngineInner {
             ..*av
         };
         if let Ok(route) = self.route_to(endpoint, answer.dest, &av) {
-            tx.learn_answer(tag, &route);
+            tx.add_response_route(tag, &route);
         }
     }
 

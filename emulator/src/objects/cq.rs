@@ -228,7 +228,7 @@ impl Cq {
             let what = "completion queue, by WAIT requests";
             return Err(VerbsError::Busy(what.to_owned()));
         }
-        self.inner.end();
+        self.inner.destroy();
         Ok(())
     }
 }

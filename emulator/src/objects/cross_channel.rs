@@ -148,7 +148,7 @@ impl SendPoster<'_> {
         if i32::try_from(count).is_err() {
             return Err(VerbsError::InvalidArgument("cq_count"));
         }
-        let planned = cq.inner.plan(count, last);
+        let planned = cq.inner.plan_count(count, last);
         self.push(&local(wr_id, SendOp::Wait, flags))?;
         let until = planned.commit();
         self.set_operands(Operands::Wait(Arc::new(CompletionWait::new(
@@ -183,7 +183,7 @@ impl SendPoster<'_> {
         });
         let queue = queue.ok_or(VerbsError::InvalidArgument("the queue is not managed"))?;
         let planned = queue
-            .plan(count, last)
+            .plan_count(count, last)
             .ok_or(VerbsError::InvalidArgument("wqe_count"))?;
         self.push(&local(wr_id, SendOp::Enable, flags))?;
         let releasing = SendRelease {

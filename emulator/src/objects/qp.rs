@@ -398,7 +398,7 @@ impl Qp {
             }
         }
         if let Some((endpoint, av)) = answers {
-            core.tx.answer_from(endpoint, av);
+            core.tx.respond_from(endpoint, av);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -412,7 +412,7 @@ impl Qp {
         drop(core);
         drop(mem);
         if by_udp {
-            engine.offer_shm_links(inner);
+            engine.attach_shm_links(inner);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use rocade_transport::{Completion, Time, WcFlags, WcStatus};
 use rocade_wire::Qpn;
 
-use super::cq_ring::{Added, CqRing};
+use super::cq_ring::{CqRing, EventAction};
 use super::cross_channel::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
@@ -131,7 +131,7 @@ impl CqInner {
     pub(crate) fn moderate(&self, count: u32, period_ns: u64, now: Time) {
         let mut ring = self.ring.lock();
         let change = ring.moderate(count, period_ns, now);
-        self.follow(change);
+        self.apply_event(change);
     }
 
     /// Arms the CQ, unless it has no channel. Returns true if it is armed.
@@ -195,7 +195,7 @@ impl CqInner {
     }
 
     /// Destroys the CQ: drops its unread events, and waits until the others are acknowledged.
-    pub(crate) fn end(self: &Arc<Self>) {
+    pub(crate) fn destroy(self: &Arc<Self>) {
         self.ring.lock().disarm();
         if let Some(channel) = &self.channel {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, self));
@@ -278,11 +278,11 @@ impl CqInner {
                     ring.add(entry)
                 };
                 match added {
-                    Added::Quiet => {}
+                    EventAction::None => {}
                     // Arming is one shot: there is at most one event.
-                    Added::Event => event = true,
-                    Added::EventAt(at) => due = Some(at),
-                    Added::Overflow => {
+                    EventAction::Now => event = true,
+                    EventAction::At(at) => due = Some(at),
+                    EventAction::Overflow => {
                         lost += 1;
                         continue;
                     }
@@ -319,11 +319,11 @@ impl CqInner {
     }
 
     /// Raises or schedules the completion event as `change` demands.
-    fn follow(&self, change: Added) {
+    fn apply_event(&self, change: EventAction) {
         match change {
-            Added::Event => self.raise_event(),
-            Added::EventAt(due) => self.service_queue.enqueue_event(due, &self.this),
-            Added::Quiet | Added::Overflow => {}
+            EventAction::Now => self.raise_event(),
+            EventAction::At(due) => self.service_queue.enqueue_event(due, &self.this),
+            EventAction::None | EventAction::Overflow => {}
         }
     }
 
@@ -338,7 +338,7 @@ impl CqInner {
     pub(crate) fn raise_due_event(&self, now: Time) {
         let mut ring = self.ring.lock();
         let due = ring.take_due(now);
-        self.follow(due);
+        self.apply_event(due);
     }
 
     /// Handles an overrun: raises `IBV_EVENT_CQ_ERR` once, and schedules all QPs that complete here

@@ -15,13 +15,13 @@ enum Armed {
 
 /// The effect of adding a completion on the completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
+pub(super) enum EventAction {
     /// No event is due.
-    Quiet,
+    None,
     /// A completion event is due.
-    Event,
+    Now,
     /// An event is due at this time, unless enough other completions come before.
-    EventAt(Time),
+    At(Time),
     /// The CQ is full and the completion is lost.
     Overflow,
 }
@@ -57,7 +57,7 @@ struct Moderation {
     due: Option<Time>,
     /// Time at which the background thread checks the CQ. Until then it need not be told of a later
     /// time.
-    looked_at: Option<Time>,
+    checked_at: Option<Time>,
 }
 
 impl Moderation {
@@ -66,13 +66,13 @@ impl Moderation {
     }
 
     /// Holds the event until `due`.
-    fn wait_until(&mut self, due: Time) -> Added {
+    fn wait_until(&mut self, due: Time) -> EventAction {
         self.due = Some(due);
-        if self.looked_at.is_some_and(|at| at <= due) {
-            return Added::Quiet;
+        if self.checked_at.is_some_and(|at| at <= due) {
+            return EventAction::None;
         }
-        self.looked_at = Some(due);
-        Added::EventAt(due)
+        self.checked_at = Some(due);
+        EventAction::At(due)
     }
 }
 
@@ -187,24 +187,24 @@ impl CqRing {
     }
 
     /// Adds a completion that room was reserved for.
-    pub(super) fn add_reserved(&mut self, completion: Completion) -> Added {
+    pub(super) fn add_reserved(&mut self, completion: Completion) -> EventAction {
         self.reserved -= 1;
         self.put(completion)
     }
 
     /// Adds a completion, if there is room.
     //= CQ-02
-    pub(super) fn add(&mut self, completion: Completion) -> Added {
+    pub(super) fn add(&mut self, completion: Completion) -> EventAction {
         if self.room() == 0 {
             self.overrun = true;
-            return Added::Overflow;
+            return EventAction::Overflow;
         }
         self.put(completion)
     }
 
     /// Adds a completion. An event is due if the CQ is armed for it, and arming is one shot.
     //= CQ-06
-    fn put(&mut self, completion: Completion) -> Added {
+    fn put(&mut self, completion: Completion) -> EventAction {
         //= CQX-06
         if self.ignores_overrun && self.entries.len() >= self.capacity {
             self.entries.pop_front();
@@ -219,7 +219,7 @@ impl CqRing {
         match self.armed {
             Armed::Next => {}
             Armed::Solicited if solicited => {}
-            Armed::Solicited | Armed::No => return Added::Quiet,
+            Armed::Solicited | Armed::No => return EventAction::None,
         }
         if self.moderation.is_on()
             && let Some(waits) = self.hold_event(completion.timestamp_ns)
@@ -227,50 +227,50 @@ impl CqRing {
             return waits;
         }
         self.disarm();
-        Added::Event
+        EventAction::Now
     }
 
     /// Holds the event while there are fewer completions than the moderation demands. Returns
     /// `None` if it is due now.
     //= CQ-10
-    fn hold_event(&mut self, now_ns: u64) -> Option<Added> {
+    fn hold_event(&mut self, now_ns: u64) -> Option<EventAction> {
         let moderation = &mut self.moderation;
         moderation.held += 1;
         if moderation.held >= moderation.count {
             return None;
         }
         if moderation.due.is_some() {
-            return Some(Added::Quiet);
+            return Some(EventAction::None);
         }
         let due = Time::from_ns(now_ns).plus_ns(moderation.period_ns);
         Some(moderation.wait_until(due))
     }
 
     /// Returns the held event if it is due. Called when the background thread checks the CQ.
-    pub(super) fn take_due(&mut self, now: Time) -> Added {
-        self.moderation.looked_at = None;
+    pub(super) fn take_due(&mut self, now: Time) -> EventAction {
+        self.moderation.checked_at = None;
         match self.moderation.due {
-            None => Added::Quiet,
+            None => EventAction::None,
             Some(due) if due > now => self.moderation.wait_until(due),
             Some(_) => {
                 self.disarm();
-                Added::Event
+                EventAction::Now
             }
         }
     }
 
     /// Changes how many completions an event is held for, and for how long. The period of a held
     /// event restarts at `now`.
-    pub(super) fn moderate(&mut self, count: u32, period_ns: u64, now: Time) -> Added {
+    pub(super) fn moderate(&mut self, count: u32, period_ns: u64, now: Time) -> EventAction {
         let moderation = &mut self.moderation;
         moderation.count = count;
         moderation.period_ns = period_ns;
         if moderation.due.is_none() {
-            return Added::Quiet;
+            return EventAction::None;
         }
         if !moderation.is_on() || moderation.held >= count {
             self.disarm();
-            return Added::Event;
+            return EventAction::Now;
         }
         moderation.wait_until(now.plus_ns(period_ns))
     }
@@ -347,14 +347,18 @@ mod tests {
     #[test]
     fn order_and_overflow() {
         let mut ring = CqRing::new(2, false);
-        assert_eq!(ring.add(plain(1)), Added::Quiet);
-        assert_eq!(ring.add(plain(2)), Added::Quiet);
+        assert_eq!(ring.add(plain(1)), EventAction::None);
+        assert_eq!(ring.add(plain(2)), EventAction::None);
         assert!(!ring.is_overrun());
-        assert_eq!(ring.add(plain(3)), Added::Overflow);
+        assert_eq!(ring.add(plain(3)), EventAction::Overflow);
         assert!(ring.is_overrun());
         assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
         //= CQ-02 type=test
-        assert_eq!(ring.add(plain(4)), Added::Overflow, "an error is for good");
+        assert_eq!(
+            ring.add(plain(4)),
+            EventAction::Overflow,
+            "an error is for good"
+        );
         assert_eq!(ring.take().map(|c| c.wr_id), Some(2));
         assert!(ring.take().is_none());
     }
@@ -364,7 +368,7 @@ mod tests {
         let mut ring = CqRing::new(4, false);
         assert_eq!(ring.oldest(), 0);
         for wr_id in 0..4 {
-            assert_eq!(ring.add(plain(wr_id)), Added::Quiet);
+            assert_eq!(ring.add(plain(wr_id)), EventAction::None);
         }
         assert_eq!(ring.oldest(), 0);
         ring.retain(|completion| completion.wr_id != 1);
@@ -381,12 +385,12 @@ mod tests {
     fn reserved_room_is_kept() {
         let mut ring = CqRing::new(2, false);
         assert_eq!(ring.reserve(1), 1);
-        assert_eq!(ring.add(plain(1)), Added::Quiet);
+        assert_eq!(ring.add(plain(1)), EventAction::None);
         assert_eq!(ring.reserve(2), 0);
         assert!(ring.is_overrun());
-        assert_eq!(ring.add(plain(2)), Added::Overflow);
+        assert_eq!(ring.add(plain(2)), EventAction::Overflow);
         assert!(!ring.resize(1));
-        assert_eq!(ring.add_reserved(plain(3)), Added::Quiet);
+        assert_eq!(ring.add_reserved(plain(3)), EventAction::None);
         assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
         assert_eq!(ring.take().map(|c| c.wr_id), Some(3));
     }
@@ -405,19 +409,27 @@ mod tests {
         let mut ring = CqRing::new(64, false);
         ring.add(plain(0));
         ring.arm(true);
-        assert_eq!(ring.add(plain(0)), Added::Quiet, "not solicited");
+        assert_eq!(ring.add(plain(0)), EventAction::None, "not solicited");
         assert_eq!(
             ring.add(sent),
-            Added::Quiet,
+            EventAction::None,
             "solicited counts on receives only"
         );
-        assert_eq!(ring.add(solicited), Added::Event);
-        assert_eq!(ring.add(solicited), Added::Quiet, "arming is one shot");
+        assert_eq!(ring.add(solicited), EventAction::Now);
+        assert_eq!(ring.add(solicited), EventAction::None, "arming is one shot");
         ring.arm(true);
-        assert_eq!(ring.add(failed), Added::Event, "errors count as solicited");
+        assert_eq!(
+            ring.add(failed),
+            EventAction::Now,
+            "errors count as solicited"
+        );
         ring.arm(false);
         ring.arm(true);
-        assert_eq!(ring.add(plain(0)), Added::Event, "NEXT is not downgraded");
+        assert_eq!(
+            ring.add(plain(0)),
+            EventAction::Now,
+            "NEXT is not downgraded"
+        );
     }
 
     fn at(timestamp_ns: u64) -> Completion {
@@ -432,34 +444,46 @@ mod tests {
     fn an_event_waits_for_company_or_until_its_time() {
         let time = Time::from_ns;
         let mut ring = CqRing::new(64, false);
-        assert_eq!(ring.moderate(3, 1_000, time(0)), Added::Quiet);
-        assert_eq!(ring.add(at(5)), Added::Quiet, "not armed");
+        assert_eq!(ring.moderate(3, 1_000, time(0)), EventAction::None);
+        assert_eq!(ring.add(at(5)), EventAction::None, "not armed");
         ring.arm(false);
-        assert_eq!(ring.add(at(10)), Added::EventAt(time(1_010)));
-        assert_eq!(ring.add(at(20)), Added::Quiet, "an event is held already");
-        assert_eq!(ring.add(at(30)), Added::Event, "the third");
-        assert_eq!(ring.add(at(40)), Added::Quiet, "arming is one shot");
+        assert_eq!(ring.add(at(10)), EventAction::At(time(1_010)));
+        assert_eq!(
+            ring.add(at(20)),
+            EventAction::None,
+            "an event is held already"
+        );
+        assert_eq!(ring.add(at(30)), EventAction::Now, "the third");
+        assert_eq!(ring.add(at(40)), EventAction::None, "arming is one shot");
 
         ring.arm(false);
-        assert_eq!(ring.add(at(50)), Added::Quiet, "the CQ is checked before");
-        assert_eq!(ring.take_due(time(1_010)), Added::EventAt(time(1_050)));
-        assert_eq!(ring.take_due(time(1_050)), Added::Event);
+        assert_eq!(
+            ring.add(at(50)),
+            EventAction::None,
+            "the CQ is checked before"
+        );
+        assert_eq!(ring.take_due(time(1_010)), EventAction::At(time(1_050)));
+        assert_eq!(ring.take_due(time(1_050)), EventAction::Now);
         assert_eq!(
             ring.take_due(time(1_051)),
-            Added::Quiet,
+            EventAction::None,
             "arming is one shot"
         );
-        assert_eq!(ring.add(at(60)), Added::Quiet);
+        assert_eq!(ring.add(at(60)), EventAction::None);
 
         ring.arm(true);
-        assert_eq!(ring.add(at(70)), Added::Quiet, "not solicited");
+        assert_eq!(ring.add(at(70)), EventAction::None, "not solicited");
         let solicited = test_completion(0, true, WcStatus::Success);
-        assert_eq!(ring.add(solicited), Added::EventAt(time(1_000)));
-        assert_eq!(ring.moderate(3, 7, time(100)), Added::EventAt(time(107)));
-        assert_eq!(ring.moderate(0, 0, time(101)), Added::Event, "no longer");
-        assert_eq!(ring.moderate(0, 0, time(101)), Added::Quiet);
+        assert_eq!(ring.add(solicited), EventAction::At(time(1_000)));
+        assert_eq!(ring.moderate(3, 7, time(100)), EventAction::At(time(107)));
+        assert_eq!(
+            ring.moderate(0, 0, time(101)),
+            EventAction::Now,
+            "no longer"
+        );
+        assert_eq!(ring.moderate(0, 0, time(101)), EventAction::None);
         ring.arm(false);
-        assert_eq!(ring.add(at(200)), Added::Event);
+        assert_eq!(ring.add(at(200)), EventAction::Now);
     }
 
     #[test]
@@ -468,7 +492,7 @@ mod tests {
             let mut ring = CqRing::new(64, false);
             ring.moderate(count, period_ns, Time::from_ns(0));
             ring.arm(false);
-            assert_eq!(ring.add(at(1)), Added::Event, "{count}, {period_ns} ns");
+            assert_eq!(ring.add(at(1)), EventAction::Now, "{count}, {period_ns} ns");
         }
     }
 
@@ -479,9 +503,9 @@ mod tests {
         ring.arm(false);
         ring.add(at(1));
         ring.disarm();
-        assert_eq!(ring.take_due(Time::from_ns(99)), Added::Quiet);
+        assert_eq!(ring.take_due(Time::from_ns(99)), EventAction::None);
         ring.arm(false);
-        assert_eq!(ring.add(at(2)), Added::EventAt(Time::from_ns(12)));
+        assert_eq!(ring.add(at(2)), EventAction::At(Time::from_ns(12)));
     }
 
     //= CQ-02 type=test
@@ -491,9 +515,9 @@ mod tests {
         let mut ring = CqRing::new(2, true);
         assert_eq!(ring.reserve(5), 5);
         for wr_id in 0..5 {
-            assert_eq!(ring.add_reserved(plain(wr_id)), Added::Quiet);
+            assert_eq!(ring.add_reserved(plain(wr_id)), EventAction::None);
         }
-        assert_eq!(ring.add(plain(5)), Added::Quiet);
+        assert_eq!(ring.add(plain(5)), EventAction::None);
         assert!(!ring.is_overrun());
         assert_eq!(
             (ring.len(), ring.oldest()),
@@ -513,7 +537,7 @@ mod tests {
         ring.add(plain(2));
         assert!(!ring.resize(1));
         assert!(ring.resize(2));
-        assert_eq!(ring.add(plain(3)), Added::Overflow);
+        assert_eq!(ring.add(plain(3)), EventAction::Overflow);
         assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
     }
 }
@@ -545,7 +569,7 @@ mod loom_tests {
                 loom::thread::spawn(move || {
                     let completion = test_completion(1, false, WcStatus::Success);
                     let added = ring.lock().unwrap().add(completion);
-                    if added == Added::Event {
+                    if added == EventAction::Now {
                         *events.waiting.lock().unwrap() = true;
                         events.arrived.notify_one();
                     }

@@ -78,7 +78,7 @@ impl ManagedQueue {
     /// Plans a request that releases `count` requests from the base, or with 0 all that are posted.
     /// Returns `None` if fewer are posted.
     //= XCE-02
-    pub(crate) fn plan(self: &Arc<Self>, count: u32, last: bool) -> Option<Planned<'_>> {
+    pub(crate) fn plan_count(self: &Arc<Self>, count: u32, last: bool) -> Option<PendingCount<'_>> {
         let base = self.base.lock();
         let head = self.gate.posted();
         let (until, counted) = if count == 0 {
@@ -90,19 +90,19 @@ impl ManagedQueue {
             return None;
         }
         let next = base.counted(counted, last);
-        Some(Planned { base, next, until })
+        Some(PendingCount { base, next, until })
     }
 }
 
 /// A count that becomes effective when the request is queued. Its lock keeps other requests from
 /// counting meanwhile.
-pub(crate) struct Planned<'a> {
+pub(crate) struct PendingCount<'a> {
     base: MutexGuard<'a, Base>,
     next: Base,
     until: u32,
 }
 
-impl Planned<'_> {
+impl PendingCount<'_> {
     /// Commits the count of a request that was queued. Returns the absolute index to release to.
     pub(crate) fn commit(mut self) -> u32 {
         *self.base = self.next;
@@ -140,11 +140,11 @@ impl CqInner {
     /// Plans a request that waits for `count` completions from the base.
     //= XCW-02
     //= XCW-04
-    pub(crate) fn plan(&self, count: u32, last: bool) -> Planned<'_> {
+    pub(crate) fn plan_count(&self, count: u32, last: bool) -> PendingCount<'_> {
         let base = self.waits().base.lock();
         let until = base.from.wrapping_add(count);
         let next = base.counted(base.count.max(count), last);
-        Planned { base, next, until }
+        PendingCount { base, next, until }
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn enable(queue: &Arc<ManagedQueue>, count: u32, last: bool) -> Option<u32> {
-        queue.plan(count, last).map(Planned::commit)
+        queue.plan_count(count, last).map(PendingCount::commit)
     }
 
     /// The example of the specification.

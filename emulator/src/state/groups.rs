@@ -112,7 +112,7 @@ impl Groups {
         let mut joined = self.joined.lock();
         let known = of_address(&joined, hca, group.to_ip()).find(|known| known.has(qpn))?;
         known.members.write().retain(|member| *member != qpn);
-        Some(leave_empty(endpoints, &mut joined))
+        Some(close_empty(endpoints, &mut joined))
     }
 
     /// The addresses of the groups that a QP is attached to.
@@ -130,11 +130,11 @@ impl Groups {
         for group in joined.iter().filter_map(|endpoint| endpoint.group.as_ref()) {
             group.members.write().retain(|member| *member != qpn);
         }
-        leave_empty(endpoints, &mut joined)
+        close_empty(endpoints, &mut joined)
     }
 }
 
-fn leave_empty(
+fn close_empty(
     endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
     joined: &mut Vec<Arc<LocalEndpoint>>,
 ) -> bool {

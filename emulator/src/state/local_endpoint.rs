@@ -68,7 +68,11 @@ impl TxRoute {
 
     /// Uses a shared memory link that matches the path, unless there is one already. Returns true
     /// if it does.
-    pub(super) fn offer(&mut self, endpoint: &LocalEndpoint, shm_link: &Arc<ShmLink>) -> bool {
+    pub(super) fn attach_shm_link(
+        &mut self,
+        endpoint: &LocalEndpoint,
+        shm_link: &Arc<ShmLink>,
+    ) -> bool {
         let takes = self.shm_link.is_none()
             && shm_link.connects(endpoint.link.local_addr(), self.to, self.slot);
         if takes {

@@ -177,7 +177,7 @@ fn loom_an_event_that_waits_comes_once() {
                 count += 1;
             }
             assert_eq!(count, 1);
-            cq.end();
+            cq.destroy();
         });
     }
 }

@@ -212,7 +212,7 @@ impl QpInner {
 
     /// Stops the QP: a thread that still holds a reference finds a QP that neither receives nor
     /// sends.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn stop(&self) {
         let mut core = self.lock();
         tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP has ended");
         core.tx.reset();
@@ -221,7 +221,7 @@ impl QpInner {
     }
 
     /// Stops using the CQs and the SRQ, so that they can be destroyed, and drops unread events.
-    pub(crate) fn detach(&self) {
+    pub(crate) fn release_queues(&self) {
         if let Some(acks) = self.async_acks.get() {
             self.events.forget(acks);
         }

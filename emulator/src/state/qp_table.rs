@@ -22,21 +22,21 @@ impl Numbered for Arc<QpInner> {
 }
 
 /// A hash table with linear probing. The low bits of a number are its hash: numbers are random. At
-/// most half of the places are taken, so that probe sequences are short.
+/// most half of the slots are taken, so that probe sequences are short.
 #[derive(Debug)]
 pub(crate) struct NumberTable<T> {
-    /// Empty, or a power of two places.
-    places: Vec<Option<T>>,
+    /// Empty, or a power of two slots.
+    slots: Vec<Option<T>>,
     count: usize,
 }
 
-/// Number of places after the first insertion.
-const FEW: usize = 16;
+/// Number of slots after the first insertion.
+const INITIAL_CAPACITY: usize = 16;
 
 impl<T> Default for NumberTable<T> {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             count: 0,
         }
     }
@@ -45,11 +45,11 @@ impl<T> Default for NumberTable<T> {
 impl<T: Numbered> NumberTable<T> {
     /// Adds an object. Replaces the one with the same number.
     pub(crate) fn insert(&mut self, new: T) {
-        if self.places.len() < 2 * (self.count + 1) {
-            let more = (2 * self.places.len()).max(FEW);
+        if self.slots.len() < 2 * (self.count + 1) {
+            let more = (2 * self.slots.len()).max(INITIAL_CAPACITY);
             let mut before = Vec::new();
             before.resize_with(more, || None);
-            std::mem::swap(&mut self.places, &mut before);
+            std::mem::swap(&mut self.slots, &mut before);
             for old in before.into_iter().flatten() {
                 self.put(old);
             }
@@ -59,74 +59,74 @@ impl<T: Numbered> NumberTable<T> {
         }
     }
 
-    /// Stores an object and returns the one it replaces. There has to be a free place.
+    /// Stores an object and returns the one it replaces. There has to be a free slot.
     fn put(&mut self, new: T) -> Option<T> {
-        let mut at = self.home(new.number());
-        while let Some(other) = &self.places[at]
+        let mut at = self.hash(new.number());
+        while let Some(other) = &self.slots[at]
             && other.number() != new.number()
         {
-            at = self.behind(at);
+            at = self.next(at);
         }
-        self.places[at].replace(new)
+        self.slots[at].replace(new)
     }
 
     pub(crate) fn remove(&mut self, number: Qpn) -> Option<T> {
         let mut hole = self.find(number)?;
-        let removed = self.places[hole].take();
+        let removed = self.slots[hole].take();
         self.count -= 1;
         // An entry that was pushed past the hole cannot be found any more, unless it moves into the
         // hole.
-        let mut at = self.behind(hole);
-        while let Some(other) = &self.places[at] {
+        let mut at = self.next(hole);
+        while let Some(other) = &self.slots[at] {
             let mask = self.mask();
-            let way = at.wrapping_sub(self.home(other.number())) & mask;
+            let way = at.wrapping_sub(self.hash(other.number())) & mask;
             if way >= at.wrapping_sub(hole) & mask {
-                self.places.swap(hole, at);
+                self.slots.swap(hole, at);
                 hole = at;
             }
-            at = self.behind(at);
+            at = self.next(at);
         }
         removed
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().flatten()
+        self.slots.iter().flatten()
     }
 
     #[inline]
     pub(crate) fn get(&self, number: Qpn) -> Option<&T> {
-        let mut at = self.home(number);
+        let mut at = self.hash(number);
         loop {
-            let found = self.places.get(at)?.as_ref()?;
+            let found = self.slots.get(at)?.as_ref()?;
             if found.number() == number {
                 return Some(found);
             }
-            at = self.behind(at);
+            at = self.next(at);
         }
     }
 
     fn find(&self, number: Qpn) -> Option<usize> {
-        let mut at = self.home(number);
-        while self.places.get(at)?.as_ref()?.number() != number {
-            at = self.behind(at);
+        let mut at = self.hash(number);
+        while self.slots.get(at)?.as_ref()?.number() != number {
+            at = self.next(at);
         }
         Some(at)
     }
 
-    /// Meaningless while there are no places.
+    /// Meaningless while there are no slots.
     #[inline]
     const fn mask(&self) -> usize {
-        self.places.len().wrapping_sub(1)
+        self.slots.len().wrapping_sub(1)
     }
 
     #[inline]
-    const fn home(&self, number: Qpn) -> usize {
+    const fn hash(&self, number: Qpn) -> usize {
         number.get() as usize & self.mask()
     }
 
     #[inline]
-    const fn behind(&self, place: usize) -> usize {
-        (place + 1) & self.mask()
+    const fn next(&self, slot: usize) -> usize {
+        (slot + 1) & self.mask()
     }
 }
 

@@ -57,7 +57,7 @@ impl Route {
     }
 
     /// The local endpoint, a QP of the peer process and the peer's address.
-    pub(crate) const fn ends(&self) -> (&Arc<LocalEndpoint>, Qpn, IpAddr) {
+    pub(crate) const fn endpoints(&self) -> (&Arc<LocalEndpoint>, Qpn, IpAddr) {
         (&self.endpoint, self.dest, self.udp_route.to)
     }
 
@@ -138,7 +138,7 @@ impl Routes {
     }
 
     /// Makes the routes that match a new shared memory link use it, unless they have one.
-    pub(crate) fn offer(&self, shm_link: &Arc<ShmLink>) {
+    pub(crate) fn attach_shm_link(&self, shm_link: &Arc<ShmLink>) {
         for route in self.all() {
             let TxRoute { to, slot, .. } = route.udp_route;
             if shm_link.connects(route.endpoint.link.local_addr(), to, slot) {
@@ -167,7 +167,7 @@ pub(crate) struct PeerRoutes {
     peer_routes: HashMap<RouteTag, PeerRoute>,
     /// For a DC target: the local endpoint of its responses, and the address vector with their
     /// traffic class and hop limit.
-    answer_source: Option<(Arc<LocalEndpoint>, AddressVector)>,
+    response_source: Option<(Arc<LocalEndpoint>, AddressVector)>,
     /// The last run was sent through a socket.
     by_socket: bool,
 }
@@ -207,13 +207,13 @@ impl PeerRoutes {
     }
 
     /// Sets the local endpoint and the address vector of responses.
-    pub(crate) fn answer_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
-        self.answer_source = Some((endpoint, av));
+    pub(crate) fn respond_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
+        self.response_source = Some((endpoint, av));
     }
 
     /// The local endpoint and the address vector of responses.
-    pub(crate) const fn answer_source(&self) -> Option<&(Arc<LocalEndpoint>, AddressVector)> {
-        self.answer_source.as_ref()
+    pub(crate) const fn response_source(&self) -> Option<&(Arc<LocalEndpoint>, AddressVector)> {
+        self.response_source.as_ref()
     }
 
     /// Returns true if the route of this tag is known.
@@ -223,7 +223,7 @@ impl PeerRoutes {
 
     /// Remembers the route of a response under this tag. If there are too many, all other routes
     /// except `needed` are dropped: they can be resolved again.
-    pub(crate) fn learn_answer(
+    pub(crate) fn add_response_route(
         &mut self,
         tag: RouteTag,
         route: &Arc<Route>,

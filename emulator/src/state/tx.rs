@@ -100,15 +100,15 @@ impl TxState {
     }
 
     /// Sets the local endpoint and the address vector of a DC target's responses.
-    pub(crate) fn answer_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
+    pub(crate) fn respond_from(&mut self, endpoint: Arc<LocalEndpoint>, av: AddressVector) {
         self.peer_routes
             .get_or_insert_default()
-            .answer_from(endpoint, av);
+            .respond_from(endpoint, av);
     }
 
     /// Returns the local endpoint and address vector of a response whose route is not known yet.
     #[cold]
-    pub(crate) fn unknown_answer(
+    pub(crate) fn unknown_response(
         &self,
         tag: RouteTag,
     ) -> Option<&(Arc<LocalEndpoint>, AddressVector)> {
@@ -116,14 +116,14 @@ impl TxState {
             .peer_routes
             .as_ref()
             .filter(|peer_routes| !peer_routes.contains(tag))?;
-        peer_routes.answer_source()
+        peer_routes.response_source()
     }
 
     /// Sets the route of a response.
-    pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
+    pub(crate) fn add_response_route(&mut self, tag: RouteTag, route: &Arc<Route>) {
         let backlog = self.backlog.as_ref().map(|backlog| backlog.route);
         let peer_routes = self.peer_routes.get_or_insert_default();
-        peer_routes.learn_answer(tag, route, backlog);
+        peer_routes.add_response_route(tag, route, backlog);
     }
 
     /// Returns true unless the route still waits for the broker's answer.
@@ -142,12 +142,12 @@ impl TxState {
     }
 
     /// Makes the paths that match a new shared memory link use it, unless they have one.
-    pub(crate) fn offer_shm_link(&mut self, shm_link: &Arc<ShmLink>) {
+    pub(crate) fn attach_shm_link(&mut self, shm_link: &Arc<ShmLink>) {
         if let Some((endpoint, tx_route)) = &mut self.route {
-            self.first_shm_send |= tx_route.offer(endpoint, shm_link);
+            self.first_shm_send |= tx_route.attach_shm_link(endpoint, shm_link);
         }
         if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
-            tx_route.offer(endpoint, shm_link);
+            tx_route.attach_shm_link(endpoint, shm_link);
         }
     }
 
