@@ -98,7 +98,7 @@ impl CmId {
         &self,
         f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
-        self.engine.in_cm(|core| f(core.id(self.key)?))
+        self.engine.inspect(|core| f(core.id(self.key)?))
     }
 
     /// The addresses and the device of the ID.
@@ -247,7 +247,7 @@ impl CmId {
         dst: impl Into<CmAddr>,
     ) -> Result<(), VerbsError> {
         let found = self.find(src, dst.into())?;
-        self.engine.in_cm(|core| {
+        self.engine.inspect(|core| {
             let (kind, status) = match found {
                 Ok(()) => (CmEventKind::AddrResolved, 0),
                 Err(error) => {
@@ -339,7 +339,7 @@ impl CmId {
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
         self.find_route()?;
-        self.engine.in_cm(|core| {
+        self.engine.inspect(|core| {
             core.queue_event(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
             Ok(())
         })

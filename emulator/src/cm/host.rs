@@ -248,7 +248,7 @@ impl EngineInner {
 
     /// Runs `f` on the connection manager without handling events or messages. `f` must not cause
     /// any.
-    pub(super) fn in_cm<R>(
+    pub(super) fn inspect<R>(
         &self,
         f: impl FnOnce(&mut CmCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {

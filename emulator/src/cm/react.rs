@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use rocade_transport::QpType;
 use rocade_transport::Time;
-use rocade_transport::cm::{CmEvent as Happened, CmRoute};
+use rocade_transport::cm::{CmEvent as CmOutcome, CmRoute};
 use rocade_wire::mad::{
     CmTimeout, CommId, IpCmHeader, Rej, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
     TransportType,
@@ -38,46 +38,46 @@ const fn header_len(id: &IdCore) -> usize {
 
 impl CmCore {
     /// Handles an event of a connection.
-    pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: Happened) {
+    pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: CmOutcome) {
         let of = |id: CommId| self.by_conn.get(&id).copied();
         match event {
-            Happened::Request { id, route, req } => self.on_request(engine, now, id, route, &req),
-            Happened::ServiceRequest { id, route, req } => {
+            CmOutcome::Request { id, route, req } => self.on_request(engine, now, id, route, &req),
+            CmOutcome::ServiceRequest { id, route, req } => {
                 self.on_service_request(engine, now, id, route, &req);
             }
-            Happened::Reply { id, rep } => {
+            CmOutcome::Reply { id, rep } => {
                 if let Some(key) = of(id) {
                     self.on_reply(key, &rep);
                 }
             }
-            Happened::Ready { id } => {
+            CmOutcome::Ready { id } => {
                 if let Some(key) = of(id) {
                     self.queue_event(key, CmEventKind::Established, 0, CmParam::None);
                 }
             }
-            Happened::Rejected { id, rej } => {
+            CmOutcome::Rejected { id, rej } => {
                 if let Some(key) = of(id) {
                     self.on_rejected(key, &rej);
                 }
             }
-            Happened::RequestTimeout { id }
-            | Happened::ReplyTimeout { id }
-            | Happened::ServiceTimeout { id } => {
+            CmOutcome::RequestTimeout { id }
+            | CmOutcome::ReplyTimeout { id }
+            | CmOutcome::ServiceTimeout { id } => {
                 if let Some(key) = of(id) {
                     self.unreachable(key, -libc::ETIMEDOUT, CmParam::None);
                 }
             }
-            Happened::Disconnect { id } | Happened::Disconnected { id } => {
+            CmOutcome::Disconnect { id } | CmOutcome::Disconnected { id } => {
                 self.disconnected(of(id), 0);
             }
             //= EVT-03
-            Happened::DisconnectTimeout { id } => self.disconnected(of(id), -libc::ETIMEDOUT),
-            Happened::TimewaitExit { id } => {
+            CmOutcome::DisconnectTimeout { id } => self.disconnected(of(id), -libc::ETIMEDOUT),
+            CmOutcome::TimewaitExit { id } => {
                 if let Some(key) = of(id) {
                     self.queue_event(key, CmEventKind::TimewaitExit, 0, CmParam::None);
                 }
             }
-            Happened::ServiceReply { id, rep } => {
+            CmOutcome::ServiceReply { id, rep } => {
                 if let Some(key) = of(id) {
                     self.on_service_reply(key, &rep);
                 }
@@ -95,7 +95,7 @@ impl CmCore {
 
     /// Makes an ID for a request, on the channel of its listener. Returns `None` if the request was
     /// rejected or ignored.
-    fn admit(
+    fn new_request_id(
         &mut self,
         engine: &EngineInner,
         now: Time,
@@ -169,7 +169,8 @@ impl CmCore {
             _ => QpType::Rc,
         };
         let about = (&req.private_data[..], qp_type);
-        let Some((listener, mut id)) = self.admit(engine, now, conn, route, req.service_id, about)
+        let Some((listener, mut id)) =
+            self.new_request_id(engine, now, conn, route, req.service_id, about)
         else {
             return;
         };
@@ -199,7 +200,8 @@ impl CmCore {
         req: &SidrReq,
     ) {
         let about = (&req.private_data[..], QpType::Ud);
-        let Some((listener, id)) = self.admit(engine, now, conn, route, req.service_id, about)
+        let Some((listener, id)) =
+            self.new_request_id(engine, now, conn, route, req.service_id, about)
         else {
             return;
         };

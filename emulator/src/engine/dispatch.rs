@@ -127,7 +127,7 @@ impl<'e> Dispatch<'e> {
         }
         let (now, mem) = (self.now, self.mem);
         let dest = fast.bth().dest_qp;
-        let locked = match self.listener(dest, origin, deferred) {
+        let locked = match self.lock_receiver(dest, origin, deferred) {
             Ok(locked) => locked,
             Err(disposition) => return disposition,
         };
@@ -160,7 +160,7 @@ impl<'e> Dispatch<'e> {
         }
         let (now, mem) = (self.now, self.mem);
         let dest = packet.bth().dest_qp;
-        let locked = match self.listener(dest, origin, deferred) {
+        let locked = match self.lock_receiver(dest, origin, deferred) {
             Ok(locked) => locked,
             Err(disposition) => return disposition,
         };
@@ -207,7 +207,7 @@ impl<'e> Dispatch<'e> {
 
     /// Locks the QP of the next packet, if it accepts packets from this source.
     #[inline]
-    fn listener(
+    fn lock_receiver(
         &mut self,
         dest: Qpn,
         origin: &mut impl Origin,

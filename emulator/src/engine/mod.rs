@@ -593,7 +593,7 @@ impl EngineInner {
     #[inline]
     fn count_traffic(&self) {
         if self.publisher.is_clean()
-            && let Some(due) = self.publisher.is_behind()
+            && let Some(due) = self.publisher.note_traffic()
         {
             self.service_queue.wake_thread_by(due);
         }

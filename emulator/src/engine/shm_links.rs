@@ -97,13 +97,13 @@ impl EngineInner {
             )
             .ok()?
             .map(Arc::new);
-        self.adopt(local, peer, slot, &ends);
+        self.add_own_shm_link(local, peer, slot, &ends);
         self.find_shm_link(local, slot, peer.ip())
     }
 
     /// Adds both ends of a link within this process, unless another thread has added one: no thread
     /// would receive from a second link.
-    pub(super) fn adopt(
+    pub(super) fn add_own_shm_link(
         &self,
         local: LocalAddr,
         peer: LocalAddr,

@@ -176,7 +176,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
     let first = ends();
     inner.shm_links.write().extend(first.iter().cloned());
     inner.shm_link_count.store(2, Ordering::Release);
-    inner.adopt(from, to, ProcessSlot::EMBEDDED, &ends());
+    inner.add_own_shm_link(from, to, ProcessSlot::EMBEDDED, &ends());
     assert_eq!(inner.shm_links.read().len(), 2);
 
     connect(&b.qps[0], &a.qps[0], &a);

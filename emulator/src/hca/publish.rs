@@ -102,7 +102,7 @@ impl Publisher {
     /// Records traffic. Returns when the files have to be written, or `None` if that was scheduled
     /// before.
     #[cold]
-    pub(crate) fn is_behind(&self) -> Option<Time> {
+    pub(crate) fn note_traffic(&self) -> Option<Time> {
         let changed =
             self.state
                 .compare_exchange(CLEAN, DIRTY, Ordering::AcqRel, Ordering::Relaxed);

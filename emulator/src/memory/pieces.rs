@@ -52,8 +52,8 @@ impl MemGuard<'_> {
             most,
         };
         match self.collect((accessor, right), key, range, 0, &mut pieces) {
-            Err(Stop::Enough) | Ok(()) => Ok(pieces),
-            Err(Stop::Refused(error)) => Err(error),
+            Err(CollectEnd::Enough) | Ok(()) => Ok(pieces),
+            Err(CollectEnd::Refused(error)) => Err(error),
         }
     }
 
@@ -65,7 +65,7 @@ impl MemGuard<'_> {
         range: (u64, u64),
         level: u8,
         pieces: &mut Pieces<'a>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CollectEnd> {
         let indirect = self.regions.indirect(key).ok_or(AccessError::BadKey)?;
         //= UMR-03
         if level > Indirect::MAX_DEPTH {
@@ -85,9 +85,9 @@ impl MemGuard<'_> {
         (lkey, addr, len): (Lkey, u64, u64),
         level: u8,
         pieces: &mut Pieces<'a>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CollectEnd> {
         if pieces.spans.len() >= pieces.most {
-            return Err(Stop::Enough);
+            return Err(CollectEnd::Enough);
         }
         let span = if let Some(region) = self.regions.region(lkey.get()) {
             //= UMR-13
@@ -114,12 +114,12 @@ impl MemGuard<'_> {
 }
 
 /// The reason why no more pieces are collected.
-enum Stop {
+enum CollectEnd {
     Enough,
     Refused(AccessError),
 }
 
-impl From<AccessError> for Stop {
+impl From<AccessError> for CollectEnd {
     fn from(error: AccessError) -> Self {
         Self::Refused(error)
     }

@@ -96,12 +96,12 @@ impl MemGuard<'_> {
     /// Calls `f` for each piece of an access. The piece is `None` in a null region.
     //= MR-13
     #[inline]
-    fn reach(
+    fn with_pieces(
         &self,
         accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
-        asked: Asked,
+        asked: RequestedAccess,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         match self.regions.region(key) {
@@ -109,24 +109,24 @@ impl MemGuard<'_> {
                 let span = region.span((accessor, self.method), va, len, asked.right())?;
                 f(Some(span), 0..span.len())
             }
-            None => self.elsewhere(accessor, key, (va, len), asked, usize::MAX, f),
+            None => self.with_pieces_slow(accessor, key, (va, len), asked, usize::MAX, f),
         }
     }
 
-    /// Like `reach`, for a key of no region. A window or an indirect key stays unchanged until the
+    /// Like `with_pieces`, for a key of no region. A window or an indirect key stays unchanged until the
     /// access is done: a thread that changes it waits. Stops after `most` pieces.
     #[cold]
-    fn elsewhere(
+    fn with_pieces_slow(
         &self,
         accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
-        asked: Asked,
+        asked: RequestedAccess,
         most: usize,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         //= NUL-01
-        if matches!(asked, Asked::Local(_))
+        if matches!(asked, RequestedAccess::Local(_))
             && let Some(pd) = self.regions.null(key)
         {
             if pd != accessor.pd {
@@ -135,7 +135,7 @@ impl MemGuard<'_> {
             return f(None, 0..usize::try_from(len).unwrap_or(usize::MAX));
         }
         //= KEY-05
-        if let Asked::Remote(access) = asked
+        if let RequestedAccess::Remote(access) = asked
             && let Some(window) = self.regions.window(key)
         {
             let window = window.read();
@@ -158,7 +158,7 @@ impl MemGuard<'_> {
         accessor: Accessor,
         key: u32,
         (va, len): (u64, u64),
-        asked: Asked,
+        asked: RequestedAccess,
     ) -> Result<Extent, AccessError> {
         match self.regions.region(key) {
             Some(region) => {
@@ -166,7 +166,7 @@ impl MemGuard<'_> {
                 Ok(Extent::One)
             }
             None => {
-                self.elsewhere(accessor, key, (va, len), asked, CHECKED_PIECES, |_, _| {
+                self.with_pieces_slow(accessor, key, (va, len), asked, CHECKED_PIECES, |_, _| {
                     Ok(())
                 })?;
                 Ok(Extent::Pieces)
@@ -177,12 +177,12 @@ impl MemGuard<'_> {
 
 /// The requested access. Some keys allow only local or only remote access.
 #[derive(Clone, Copy)]
-enum Asked {
+enum RequestedAccess {
     Local(LocalAccess),
     Remote(RemoteAccess),
 }
 
-impl Asked {
+impl RequestedAccess {
     /// The right that the access needs.
     #[inline]
     const fn right(self) -> AccessFlags {
@@ -210,7 +210,12 @@ impl Memory for MemGuard<'_> {
         len: u64,
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
-        self.check(accessor, lkey.get(), (addr, len), Asked::Local(access))
+        self.check(
+            accessor,
+            lkey.get(),
+            (addr, len),
+            RequestedAccess::Local(access),
+        )
     }
 
     #[inline]
@@ -222,7 +227,12 @@ impl Memory for MemGuard<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
-        self.check(accessor, rkey.get(), (va, len), Asked::Remote(access))
+        self.check(
+            accessor,
+            rkey.get(),
+            (va, len),
+            RequestedAccess::Remote(access),
+        )
     }
 
     fn check_region(
@@ -245,8 +255,8 @@ impl Memory for MemGuard<'_> {
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
-        let asked = Asked::Remote(RemoteAccess::Write);
-        self.reach(accessor, rkey.get(), (va, 8), asked, |span, _| {
+        let asked = RequestedAccess::Remote(RemoteAccess::Write);
+        self.with_pieces(accessor, rkey.get(), (va, 8), asked, |span, _| {
             let done = span.and_then(|span| access::store(span, bytes));
             done.ok_or(AccessError::OutOfRange)??;
             Ok(())
@@ -261,8 +271,8 @@ impl Memory for MemGuard<'_> {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        let asked = Asked::Local(LocalAccess::Read);
-        self.reach(accessor, lkey.get(), (addr, len), asked, |span, range| {
+        let asked = RequestedAccess::Local(LocalAccess::Read);
+        self.with_pieces(accessor, lkey.get(), (addr, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -275,8 +285,8 @@ impl Memory for MemGuard<'_> {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        let asked = Asked::Local(LocalAccess::Write);
-        self.reach(accessor, lkey.get(), (addr, len), asked, |span, range| {
+        let asked = RequestedAccess::Local(LocalAccess::Write);
+        self.with_pieces(accessor, lkey.get(), (addr, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
@@ -289,8 +299,8 @@ impl Memory for MemGuard<'_> {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        let asked = Asked::Remote(RemoteAccess::Read);
-        self.reach(accessor, rkey.get(), (va, len), asked, |span, range| {
+        let asked = RequestedAccess::Remote(RemoteAccess::Read);
+        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -303,8 +313,8 @@ impl Memory for MemGuard<'_> {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        let asked = Asked::Remote(RemoteAccess::Write);
-        self.reach(accessor, rkey.get(), (va, len), asked, |span, range| {
+        let asked = RequestedAccess::Remote(RemoteAccess::Write);
+        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
@@ -317,8 +327,8 @@ impl Memory for MemGuard<'_> {
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
         let mut original = 0;
-        let asked = Asked::Remote(RemoteAccess::Atomic);
-        self.reach(accessor, rkey.get(), (va, 8), asked, |span, _| {
+        let asked = RequestedAccess::Remote(RemoteAccess::Atomic);
+        self.with_pieces(accessor, rkey.get(), (va, 8), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -338,8 +348,8 @@ impl Memory for MemGuard<'_> {
     ) -> Result<WideOperand, AccessError> {
         let mut original = [0; 4];
         let len = 1 << log_size;
-        let asked = Asked::Remote(RemoteAccess::Atomic);
-        self.reach(accessor, rkey.get(), (va, len), asked, |span, _| {
+        let asked = RequestedAccess::Remote(RemoteAccess::Atomic);
+        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;

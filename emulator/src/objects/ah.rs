@@ -122,7 +122,7 @@ impl Ah {
     /// Returns the route to a QP at the address, for a QP of domain `pd` that remembers it by
     /// `learn`.
     //= DST-08
-    pub(super) fn lead(
+    pub(super) fn route_to(
         &self,
         pd: &Arc<PdInner>,
         dest: Qpn,

@@ -65,7 +65,7 @@ impl Grh {
     /// the message was for none of them.
     #[must_use]
     #[doc(alias = "ibv_init_ah_from_wc")]
-    pub fn way_back(&self, port: u8, gids: &[GidEntry]) -> Option<AddressVector> {
+    pub fn reply_address(&self, port: u8, gids: &[GidEntry]) -> Option<AddressVector> {
         let is_v4 = self.to.to_ip().is_ipv4();
         let own = gids.iter().find(|entry| {
             // A message to a group may be answered from any address of its IP version.
@@ -124,7 +124,8 @@ mod tests {
             entry(1, "10.0.0.7"),
             entry(3, "fd00::7"),
         ];
-        let back = |bytes: &[u8; GRH_LEN]| Grh::of(bytes).and_then(|grh| grh.way_back(2, &gids));
+        let back =
+            |bytes: &[u8; GRH_LEN]| Grh::of(bytes).and_then(|grh| grh.reply_address(2, &gids));
         let found = back(&header("fd00::1", "fd00::7", 0xa5, 0xb_cdef)).expect("a local address");
         assert_eq!(found.dgid.to_ip().to_string(), "fd00::1");
         assert_eq!(

@@ -149,7 +149,7 @@ impl<'a> SendPoster<'a> {
     ) -> Result<(), VerbsError> {
         let Datagram { ah, dest_qp, qkey } = to;
         //= UD-03
-        let route = ah.lead(&self.owner.pd, dest_qp, |route| {
+        let route = ah.route_to(&self.owner.pd, dest_qp, |route| {
             let QpCore { qp, tx, .. } = &mut *self.core;
             tx.learn(route, qp);
         })?;
@@ -183,7 +183,7 @@ impl<'a> SendPoster<'a> {
         if remote.is_multicast() {
             return Err(VerbsError::InvalidArgument("ah of a multicast group"));
         }
-        let route = to.ah.lead(&self.owner.pd, to.dct, |route| {
+        let route = to.ah.route_to(&self.owner.pd, to.dct, |route| {
             let QpCore { qp, tx, .. } = &mut *self.core;
             tx.learn(route, qp);
         })?;

@@ -58,7 +58,7 @@ impl SharedTargets {
                 std::mem::take(&mut *queued)
             };
             for packet in queued {
-                self.place(host, packet, &mut touched);
+                self.deliver(host, packet, &mut touched);
             }
             // A packet that arrives from now on overtakes only packets that have arrived within
             // this moment.
@@ -98,7 +98,7 @@ impl SharedTargets {
     }
 
     /// Finds the process that a packet belongs to, and delivers it there.
-    fn place(&self, host: &dyn Host, packet: QueuedPacket, touched: &mut Vec<Arc<QpInner>>) {
+    fn deliver(&self, host: &dyn Host, packet: QueuedPacket, touched: &mut Vec<Arc<QpInner>>) {
         let Some(inner) = self.find_target(host, packet.dest) else {
             host.count_misrouted(false);
             return;
@@ -107,7 +107,7 @@ impl SharedTargets {
             touched.push(Arc::clone(&inner));
         }
         for _ in 0..TRIES {
-            match self.try_place(host, &packet, &inner) {
+            match self.try_deliver(host, &packet, &inner) {
                 Routing::Done => return,
                 Routing::To(slot) => return forward(host, packet, slot),
                 Routing::Again => {}
@@ -116,7 +116,7 @@ impl SharedTargets {
         host.count_misrouted(false);
     }
 
-    fn try_place(&self, host: &dyn Host, packet: &QueuedPacket, inner: &Arc<QpInner>) -> Routing {
+    fn try_deliver(&self, host: &dyn Host, packet: &QueuedPacket, inner: &Arc<QpInner>) -> Routing {
         let Some(ownership) = inner.ownership() else {
             return Routing::Done;
         };

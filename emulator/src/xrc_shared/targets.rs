@@ -88,7 +88,7 @@ impl SharedTargets {
         let record = shared.memory.find(qpn).ok_or_else(unknown)?;
         let inner = match qp(host, qpn) {
             Some(inner) => inner,
-            None => adopt_target(host, domain, qpn, record).ok_or_else(unknown)?,
+            None => attach_target(host, domain, qpn, record).ok_or_else(unknown)?,
         };
         let was_open = inner.is_open();
         if !inner.open_as(domain, open_handle) {
@@ -141,7 +141,7 @@ impl SharedTargets {
             let (domain, record) = self.domains.find_target(qpn)?;
             let _guard = self.opening.lock();
             // Another thread may have made it meanwhile.
-            qp(host, qpn).or_else(|| adopt_target(host, &domain, qpn, record))
+            qp(host, qpn).or_else(|| attach_target(host, &domain, qpn, record))
         });
         found.filter(|inner| inner.ownership().is_some())
     }
@@ -207,7 +207,7 @@ fn destroy_target(host: &dyn Host, inner: &QpInner) {
 }
 
 /// Makes a QP for a target of another process.
-fn adopt_target(
+fn attach_target(
     host: &dyn Host,
     domain: &Arc<Domain>,
     qpn: Qpn,

@@ -89,7 +89,7 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
         let what = "the GRH is no IP header";
         Errno(libc::EPROTONOSUPPORT).because(Reason::new(what, ""))
     })?;
-    let back = header.way_back(port, &gids).ok_or_else(|| {
+    let back = header.reply_address(port, &gids).ok_or_else(|| {
         let what = format!("no GID of the device is {}", header.to());
         Errno::INVAL.because(Reason::new(what, ""))
     })?;

@@ -18,7 +18,7 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// A vector load may touch this many bytes around the needed ones, and the address of a fault may
 /// be exact only to a page.
-const MARGIN: usize = 64;
+const VECTOR_SLACK: usize = 64;
 const PAGE: usize = 4096;
 
 /// The previous action for each signal. Never freed, because the handler may be reading it.
@@ -47,12 +47,12 @@ pub(in super::super) fn install() {
             }
         };
         if !is_own_handler(&now) && may {
-            put_in_front(signal, before, now);
+            chain_handler(signal, before, now);
         }
     }
 }
 
-fn put_in_front(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::sigaction) {
+fn chain_handler(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::sigaction) {
     let mut ours = now;
     ours.sa_sigaction = handler();
     // Applications with an alternate stack get the signal there (Go insists on it). The other flags
@@ -127,8 +127,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     if by_access && let Some((frame, start, end)) = section::current() {
         // SAFETY: it is the information of a fault.
         let addr = unsafe { (*info).si_addr() }.addr();
-        let from = start.saturating_sub(MARGIN) & !(PAGE - 1);
-        let to = end.saturating_add(MARGIN) | (PAGE - 1);
+        let from = start.saturating_sub(VECTOR_SLACK) & !(PAGE - 1);
+        let to = end.saturating_add(VECTOR_SLACK) | (PAGE - 1);
         if (from..=to).contains(&untagged(addr)) {
             // SAFETY: the thread's registers, which the kernel restores when the handler returns.
             let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };

@@ -87,8 +87,8 @@ struct Seen {
 /// A WRITE of a peer.
 fn access(table: &MrTable, rkey: Rkey, seen: &Seen) -> Result<(), AccessError> {
     let memory = table.read(Time::ZERO);
-    let asked = Asked::Remote(RemoteAccess::Write);
-    memory.reach(WHO, rkey.get(), (VA, LEN), asked, |_, _| {
+    let asked = RequestedAccess::Remote(RemoteAccess::Write);
+    memory.with_pieces(WHO, rkey.get(), (VA, LEN), asked, |_, _| {
         seen.at_it.store(true, SeqCst);
         assert!(
             !seen.is_over.load(SeqCst),
