@@ -148,7 +148,7 @@ mod tests {
             pipe.expect_ok()
                 .expect_err("end")
                 .to_string()
-                .contains("gone")
+                .contains("lost the connection")
         );
         assert_eq!(pipe.to, b"quit 0\n");
     }

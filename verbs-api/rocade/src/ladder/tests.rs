@@ -201,7 +201,7 @@ fn both_ends_make_one_conversation() {
     assert_eq!(
         lines,
         [
-            "12.0 µs: READ_RESPONSE_MIDDLE  psn 102  1024 B — lost (drop <nth=3>); sent again 67.00 ms later",
+            "12.0 µs: READ_RESPONSE_MIDDLE  psn 102  1024 B — lost (drop <nth=3>), sent again 67.00 ms later",
             "67.03 ms: NAK: PSN sequence error  psn 105  msn 2",
         ]
     );
