@@ -1,20 +1,22 @@
 /*
- * The far end of the conformance suite on a device with verbs. It creates queue pairs, posts work requests and
- * reports the results, as ordered by the suite. It needs only libibverbs of any rdma-core:
+ * The far end of the conformance suite on a device with verbs. It creates queue pairs, posts work
+ * requests and reports the results, as ordered by the suite. It needs only libibverbs of any
+ * rdma-core:
  *
- *	cc -O2 -o agent agent.c -libverbs
- *	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT [-a ADDRESS]]
+ * 	cc -O2 -o agent agent.c -libverbs ./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE]
+ * 	[-l TCP_PORT [-a ADDRESS]]
  *
- * It reads orders from standard input and writes the answers to standard output. With -l, it uses the first
- * connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all). Every host that reaches the
- * port can send orders, so use an address of a trusted network. Without -g it uses the GID of the address under
- * test.
+ * It reads orders from standard input and writes the answers to standard output. With -l, it uses
+ * the first connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all).
+ * Every host that reaches the port can send orders, so use an address of a trusted network. Without
+ * -g it uses the GID of the address under test.
  *
- * -f adds a feature that the device does not report: flush, atomic-write, own or rxe-flush. A device with own
- * has the operations of Rocade. A device with rxe-flush accepts a FLUSH only with the ICRC of Linux's rxe.
+ * -f adds a feature that the device does not report: flush, atomic-write, own or rxe-flush. A
+ * device with own has the operations of Rocade. A device with rxe-flush accepts a FLUSH only with
+ * the ICRC of Linux's rxe.
  *
- * An order is a line of words, with numbers in C notation. So is the answer: "ok ...", "none", or "unable WHY".
- * docs/conformance.md lists them.
+ * An order is a line of words, with numbers in C notation. So is the answer: "ok ...", "none", or
+ * "unable WHY". docs/conformance.md lists them.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -387,7 +389,8 @@ static const char *build(struct end *end, int *regions)
 	return NULL;
 }
 
-/* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC MIN_RNR_TIMER TIMEOUT RETRY_CNT
+/* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC
+ * MIN_RNR_TIMER TIMEOUT RETRY_CNT
  * RNR_RETRY RTS  REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
 static int open_end(void)
 {

@@ -256,8 +256,7 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     };
     if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
         // Without support in the kernel, a blocking read. The descriptor is readable unless the
-        // program interferes.
-        // SAFETY: `value` is writable for 8 bytes.
+        // program interferes. SAFETY: `value` is writable for 8 bytes.
         unsafe {
             libc::syscall(
                 libc::SYS_read,
@@ -290,7 +289,8 @@ unsafe extern "C-unwind" {
 ///
 /// Programs destroy an event channel while one of their threads waits on it (rping does). The
 /// thread then waits forever, as in a read(2) of a closed descriptor. Each waiting thread therefore
-/// has its own `EventSemaphore` to the shared semaphore. A cancelled thread takes its `EventSemaphore` with it.
+/// has its own `EventSemaphore` to the shared semaphore. A cancelled thread takes its
+/// `EventSemaphore` with it.
 #[derive(Clone, Debug)]
 pub(crate) struct EventSemaphore(Arc<RawSemaphore>);
 
@@ -336,8 +336,8 @@ impl EventSemaphore {
     /// # Errors
     /// `Interrupted` by a signal whose handler does not restart system calls.
     pub(crate) fn wait(&self) -> io::Result<()> {
-        // No value may need a drop here when the thread is cancelled.
-        // SAFETY: an initialised semaphore.
+        // No value may need a drop here when the thread is cancelled. SAFETY: an initialised
+        // semaphore.
         if unsafe { sem_wait(self.0.0.get()) } < 0 {
             return Err(io::Error::last_os_error());
         }

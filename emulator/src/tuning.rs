@@ -126,8 +126,8 @@ pub(crate) const MAX_UDP_BEFORE: usize = 1 << 14;
 
 // One send call.
 
-/// Most bytes of a response that may precede its delayed ACK. A slow peer needs milliseconds for more, and
-/// would take its message for lost.
+/// Most bytes of a response that may precede its delayed ACK. A slow peer needs milliseconds for
+/// more, and would take its message for lost.
 pub(crate) const LONG_ANSWER: usize = 128 << 10;
 /// Length of a run that takes long enough to read the clock again.
 pub(crate) const LONG_RUN: usize = 8_192;

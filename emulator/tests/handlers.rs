@@ -114,8 +114,8 @@ fn late_access(a: &Side, b: &Side) {
     let addr = lost.expose_provenance() as u64;
     // SAFETY: no other code uses it.
     let mr = unsafe { b.pd.reg_mr(addr, PAGE, addr, ALL_ACCESS) }.unwrap();
-    // Not unmapped, because a new thread might put its stack there.
-    // SAFETY: the page belongs to this test.
+    // Not unmapped, because a new thread might put its stack there. SAFETY: the page belongs to
+    // this test.
     let changed = unsafe { libc::mprotect(lost.cast(), PAGE, libc::PROT_NONE) };
     assert_eq!(changed, 0);
     let op = SendOp::Write {

@@ -275,8 +275,9 @@ fn large_messages_with_the_server_on_rocade() {
 /// Runs one of perftest's programs with the server in the guest, then on Rocade. The QP timeout is
 /// long because the guest is slow.
 ///
-/// READ and atomics need `-o 16`. By default perftest requests as many outstanding operations on its
-/// own QP as the peer's device supports (rxe: 128). `ibv_modify_qp` refuses a value above the own limit.
+/// READ and atomics need `-o 16`. By default perftest requests as many outstanding operations on
+/// its own QP as the peer's device supports (rxe: 128). `ibv_modify_qp` refuses a value above the
+/// own limit.
 fn perftest_both_ways(rig: &Rig, guest: &RxeGuest, program: &str, arguments: &str) {
     let arguments = format!("{arguments} -u 18 -m 1024");
     let ours = gid_index(rig, "::ffff:192.168.77.1");

@@ -155,8 +155,8 @@ pub enum SendOp {
     Enable,
     /// Masked atomic, as in [`Operands::Masked`]. The local buffer receives the original value.
     ///
-    /// A peer that is not known to support it ([`Qp::set_vendor_ops`](crate::Qp::set_vendor_ops)) is
-    /// probed first. Without an answer, the request fails with `RETRY_EXC_ERR`.
+    /// A peer that is not known to support it ([`Qp::set_vendor_ops`](crate::Qp::set_vendor_ops))
+    /// is probed first. Without an answer, the request fails with `RETRY_EXC_ERR`.
     Masked {
         /// Remote address, a multiple of the size.
         va: u64,
@@ -170,7 +170,8 @@ pub enum SendOp {
     Fill,
 }
 
-/// Additional operands of rarely used operations, see [`Qp::set_operands`](crate::Qp::set_operands).
+/// Additional operands of rarely used operations, see
+/// [`Qp::set_operands`](crate::Qp::set_operands).
 #[derive(Clone, Debug)]
 pub enum Operands {
     /// The condition of a [`SendOp::Wait`].

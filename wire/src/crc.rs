@@ -1,9 +1,9 @@
 //! CRC-32 of Ethernet, the arithmetic of the ICRC.
 //!
 //! It is computed over every byte that is sent and received, so it limits the throughput of packets
-//! of a kilobyte and more. There are several backends ([`Backend`]), each of which can copy the data in
-//! the same pass. The best backend for the processor is selected at run time with the feature
-//! `std`, without it at compile time.
+//! of a kilobyte and more. There are several backends ([`Backend`]), each of which can copy the
+//! data in the same pass. The best backend for the processor is selected at run time with the
+//! feature `std`, without it at compile time.
 //!
 //! | | |
 //! |---|---|
@@ -218,8 +218,8 @@ impl Backend {
             return crc;
         }
         match self.0 {
-            // SAFETY: a `Backend` exists only if the processor has the features. The caller guarantees
-            // the memory.
+            // SAFETY: a `Backend` exists only if the processor has the features. The caller
+            // guarantees the memory.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { x86::avx512::<COPY>(crc, head, src, dst, len) },
             // SAFETY: as above.

@@ -91,8 +91,8 @@ impl Rig {
     /// The first QP number of the rig.
     const FIRST_QPN: u32 = 0x00a5_0100;
 
-    /// Binds port 4791 of `local` to communicate with `peer`. `third_host` is another local address,
-    /// for packets from a wrong source address.
+    /// Binds port 4791 of `local` to communicate with `peer`. `third_host` is another local
+    /// address, for packets from a wrong source address.
     ///
     /// # Errors
     /// The error of binding: the address is not local, the port is in use, or the families differ.

@@ -1,9 +1,9 @@
 //! Disconnect notices to the peers of a process that was killed.
 //!
-//! Each process keeps a journal of its connections (`ack_journal/connections.rs`), which the broker reads after
-//! the end of the process. The broker then sends the DREQ or REJ that the process would have sent.
-//! It repeats each a few times until the peer answers. Without a broker there are no notices, and
-//! the peers notice by exceeded retries.
+//! Each process keeps a journal of its connections (`ack_journal/connections.rs`), which the broker
+//! reads after the end of the process. The broker then sends the DREQ or REJ that the process would
+//! have sent. It repeats each a few times until the peer answers. Without a broker there are no
+//! notices, and the peers notice by exceeded retries.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

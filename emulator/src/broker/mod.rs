@@ -3,8 +3,8 @@
 //! There is one broker per user and network namespace, started on first use
 //! ([`BrokerClient::connect_or_start`]). It leases a process slot ([`ProcessSlot`]) to each process
 //! and passes it the socket of that slot. For each address it creates the `SO_REUSEPORT` group and
-//! attaches the steering program. The broker is on the data path only where the kernel does not steer
-//! (`relay.rs`). Processes keep running when the broker is killed.
+//! attaches the steering program. The broker is on the data path only where the kernel does not
+//! steer (`relay.rs`). Processes keep running when the broker is killed.
 //!
 //! # The group invariant
 //!
@@ -17,8 +17,8 @@
 //!   living clients therefore still hold a prefix of the group without gaps.
 //! - Each client holds the lock of its slot's lock file. A new broker sees from the locks which
 //!   clients live, and adds to a group only after they have handed back their sockets.
-//! - The first user of an address locks it in the network namespace (`link/address_lock.rs`), so that no
-//!   other broker adds to its group.
+//! - The first user of an address locks it in the network namespace (`link/address_lock.rs`), so
+//!   that no other broker adds to its group.
 //! - Before and after a broker adds to a group, it compares the kernel's list of sockets on the
 //!   address with its own. It adds nothing while there are foreign ones.
 //!

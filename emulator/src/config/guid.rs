@@ -28,7 +28,8 @@ impl HostIdentity {
         Self(identity.to_owned())
     }
 
-    /// Returns the GUID of the device `name` whose first address is `addr`. It consists of the bytes 52:6f ("Ro", a locally administered prefix) and 48 bits of a hash. Never zero.
+    /// Returns the GUID of the device `name` whose first address is `addr`. It consists of the
+    /// bytes 52:6f ("Ro", a locally administered prefix) and 48 bits of a hash. Never zero.
     #[must_use]
     pub fn device_guid(&self, name: &str, addr: IpAddr) -> Guid {
         let mut hash = Fnv1a::new();

@@ -38,8 +38,8 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
-/// Method of computing ICRCs, a name of [`Backend`]. For measurements. The default is the fastest that
-/// the processor supports.
+/// Method of computing ICRCs, a name of [`Backend`]. For measurements. The default is the fastest
+/// that the processor supports.
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// Allowed peers of this process: `ADDR[/PREFIX][,..]`.
 pub const ENV_PEERS: &str = "ROCADE_PEERS";

@@ -3,9 +3,9 @@
 //! The application may have seen the completion of a message, so its ACK must not be lost. Through
 //! shared memory the ACK is written into the ring at once, as an unpublished record. The peer sees
 //! it with the response, when the delay is over
-//! ([`publish_ack`](crate::state::TxState::publish_ack)), or when it needs it. Over
-//! UDP an ACK is delayed only after it was recorded in the process's ACK journal, which the broker
-//! executes (`broker/ack_journal.rs`). Without a broker no ACK is delayed.
+//! ([`publish_ack`](crate::state::TxState::publish_ack)), or when it needs it. Over UDP an ACK is
+//! delayed only after it was recorded in the process's ACK journal, which the broker executes
+//! (`broker/ack_journal.rs`). Without a broker no ACK is delayed.
 
 use std::mem::ManuallyDrop;
 use std::process;

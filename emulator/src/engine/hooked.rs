@@ -1,4 +1,5 @@
-//! Packets that pass the packet hooks (`link/packet_hooks.rs`), which may drop, change or delay them.
+//! Packets that pass the packet hooks (`link/packet_hooks.rs`), which may drop, change or delay
+//! them.
 
 use std::sync::Arc;
 

@@ -38,7 +38,8 @@ impl Default for IdlePolls {
 }
 
 impl IdlePolls {
-    /// Time for which a thread polls without result before it calls [`EngineInner::yield_or_sleep`].
+    /// Time for which a thread polls without result before it calls
+    /// [`EngineInner::yield_or_sleep`].
     #[inline]
     pub(super) fn idle_poll_ns(&self) -> u64 {
         self.idle_poll_ns.load(Ordering::Relaxed)

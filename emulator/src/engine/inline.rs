@@ -3,8 +3,8 @@
 //! Connection setup and teardown take a handful of messages, and each is answered at once. If the
 //! background thread received each message and then woke the waiting thread, two threads would wake
 //! up where one is enough. The waiting thread therefore polls the sockets itself for a moment. It
-//! counts as polling meanwhile, so that the background thread backs off (`driver_arbiter.rs`). After a
-//! few packets for other purposes it leaves the sockets to other threads.
+//! counts as polling meanwhile, so that the background thread backs off (`driver_arbiter.rs`).
+//! After a few packets for other purposes it leaves the sockets to other threads.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};

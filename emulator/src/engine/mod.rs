@@ -1,9 +1,9 @@
 //! The engine: the state of a process that its devices share.
 //!
 //! Threads that poll a CQ receive inline. One background thread receives, fires timers and retries
-//! while no thread polls (`state::driver_arbiter`). Both run the same code. Receiving locks a link, then
-//! for each batch the QP table and the region table for reading, then one QP at a time. Lock order
-//! everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
+//! while no thread polls (`state::driver_arbiter`). Both run the same code. Receiving locks a link,
+//! then for each batch the QP table and the region table for reading, then one QP at a time. Lock
+//! order everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
 mod ack_durability;
 mod background;

@@ -6,9 +6,9 @@
 //! thread receives them. It then receives the next packets at once, more of them the more often
 //! this happened ([`BackoffEstimator`]), unless the application is polling.
 //!
-//! After packets the thread spins for a moment to receive the next ones ([`SpinEstimator`]), if a processor
-//! is idle. A process whose memory is read and written by peers makes no calls, and waking up takes
-//! longer than all the rest.
+//! After packets the thread spins for a moment to receive the next ones ([`SpinEstimator`]), if a
+//! processor is idle. A process whose memory is read and written by peers makes no calls, and
+//! waking up takes longer than all the rest.
 
 use rocade_transport::Time;
 

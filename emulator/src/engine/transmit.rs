@@ -66,8 +66,8 @@ impl EngineInner {
     ///
     /// The order matters. An ACK is sent before its completion can be seen, because the application
     /// may end the process when it sees the completion. An ACK that is delayed is in the ACK
-    /// journal by then: see [`super::ack_durability`]. Room for the completion is reserved before that,
-    /// because a message whose completion is lost must not be acknowledged.
+    /// journal by then: see [`super::ack_durability`]. Room for the completion is reserved before
+    /// that, because a message whose completion is lost must not be acknowledged.
     pub(crate) fn flush_outputs(
         &self,
         inner: &QpInner,

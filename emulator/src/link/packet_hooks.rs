@@ -293,7 +293,8 @@ impl<W> PacketHooks<W> {
         if let Some(random) = effect.corrupt {
             fault::corrupt(&mut delayed_tx.bytes, random);
             if packet_info.udp.is_none() {
-                // Shared memory has no ICRC to verify, so the packet is dropped here instead of by the receiver.
+                // Shared memory has no ICRC to verify, so the packet is dropped here instead of by
+                // the receiver.
                 delayed_tx.copies = 0;
             }
         }

@@ -298,8 +298,8 @@ impl UdpLink {
         self.tx_handle_to_slot(slot_of(dest), hop_limit)
     }
 
-    /// Opens all sockets that paths with this hop limit may need. Later calls of [`Self::tx_handle`]
-    /// with it need no system call.
+    /// Opens all sockets that paths with this hop limit may need. Later calls of
+    /// [`Self::tx_handle`] with it need no system call.
     ///
     /// # Errors
     /// Errors of [`Self::tx_handle`].
@@ -579,8 +579,9 @@ impl UdpLink {
     /// network. Packets that [`Self::arrival`] reports as forwarded are never forwarded again.
     ///
     /// # Errors
-    /// `InvalidInput` if the address is not shared, or if the packet is for this process, not for `to_slot`, or forwarded already. Otherwise the errors of
-    /// sending. On any error drop the packet.
+    /// `InvalidInput` if the address is not shared, or if the packet is for this process, not for
+    /// `to_slot`, or forwarded already. Otherwise the errors of sending. On any error drop the
+    /// packet.
     pub fn forward(
         &self,
         to_slot: ProcessSlot,

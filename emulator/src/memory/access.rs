@@ -315,8 +315,8 @@ pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
 }
 
 /// Runs an access that consists of loads, stores and arithmetic on the aligned bytes of a span on
-/// one page. The kernel cannot run such an access, so with [`CopyMethod::Kernel`] it is only asked whether
-/// the bytes are mapped.
+/// one page. The kernel cannot run such an access, so with [`CopyMethod::Kernel`] it is only asked
+/// whether the bytes are mapped.
 #[inline]
 fn at_once(span: Span, access: impl FnMut()) -> Result<(), Fault> {
     if span.method == CopyMethod::Kernel {

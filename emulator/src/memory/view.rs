@@ -113,8 +113,8 @@ impl MemGuard<'_> {
         }
     }
 
-    /// Like `with_pieces`, for a key of no region. A window or an indirect key stays unchanged until the
-    /// access is done: a thread that changes it waits. Stops after `most` pieces.
+    /// Like `with_pieces`, for a key of no region. A window or an indirect key stays unchanged
+    /// until the access is done: a thread that changes it waits. Stops after `most` pieces.
     #[cold]
     fn with_pieces_slow(
         &self,

@@ -180,7 +180,8 @@ impl Srq {
         self.inner().lock().query()
     }
 
-    /// Locks the queue for posting. The caller must not call anything else of this engine meanwhile.
+    /// Locks the queue for posting. The caller must not call anything else of this engine
+    /// meanwhile.
     #[must_use]
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn recv_queue(&self) -> SrqPoster<'_> {

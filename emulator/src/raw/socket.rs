@@ -306,8 +306,8 @@ impl PacketSocket {
         msg.msg_iovlen = pieces.len();
         msg.msg_control = control.as_mut_ptr().cast();
         msg.msg_controllen = size_of::<CmsgBuf>();
-        // SAFETY: every pointer in `msg` is to a live local or to the buffer, which is exclusively borrowed,
-        // each with its true length.
+        // SAFETY: every pointer in `msg` is to a live local or to the buffer, which is exclusively
+        // borrowed, each with its true length.
         let received = unsafe {
             libc::syscall(
                 libc::SYS_recvmsg,

@@ -103,7 +103,8 @@ impl CqInner {
         !self.ring.lock().is_empty()
     }
 
-    /// Takes at most `max` completions in order, each handed to `each` with its position, and returns how many.
+    /// Takes at most `max` completions in order, each handed to `each` with its position, and
+    /// returns how many.
     #[inline]
     pub(crate) fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
         if self.is_empty() {
@@ -183,8 +184,8 @@ impl CqInner {
         self.ring.lock().ignore_overrun();
     }
 
-    /// Returns true if the CQ has had `until` completions, modulo 2^32. Otherwise registers `waiter`,
-    /// which is served when it has.
+    /// Returns true if the CQ has had `until` completions, modulo 2^32. Otherwise registers
+    /// `waiter`, which is served when it has.
     //= XCW-01
     pub(super) fn has_produced(&self, until: u32, waiter: Qpn) -> bool {
         self.ring.lock().has_produced(until, waiter)

@@ -102,8 +102,8 @@ impl CqRing {
         self.ignores_overrun = true;
     }
 
-    /// Returns true if there were `until` completions, modulo 2^32. Otherwise registers `waiter` as a
-    /// waiter.
+    /// Returns true if there were `until` completions, modulo 2^32. Otherwise registers `waiter` as
+    /// a waiter.
     pub(super) fn has_produced(&mut self, until: u32, waiter: Qpn) -> bool {
         self.forget_waiter(waiter);
         let reached = has_reached(self.produced(), until);

@@ -123,8 +123,8 @@ impl Domains {
         Ok(domain)
     }
 
-    /// Closes one opening. With the last one the domain is removed unless it `has_own_targets`, and `ends`
-    /// notifies the broker.
+    /// Closes one opening. With the last one the domain is removed unless it `has_own_targets`, and
+    /// `ends` notifies the broker.
     pub(crate) fn close(
         &self,
         domain: &Arc<Domain>,
@@ -145,7 +145,8 @@ impl Domains {
         }
     }
 
-    /// Removes a closed domain that no longer `has_own_targets`, after one of its targets has ended.
+    /// Removes a closed domain that no longer `has_own_targets`, after one of its targets has
+    /// ended.
     pub(crate) fn reconsider(
         &self,
         domain: &Arc<Domain>,

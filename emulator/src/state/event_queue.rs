@@ -64,7 +64,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
         let Some(event) = queue.pop_front() else {
-            // A thread that passed `semaphore` while another took the event has left a count behind.
+            // A thread that passed `semaphore` while another took the event has left a count
+            // behind.
             while self.semaphore.close() {}
             return None;
         };

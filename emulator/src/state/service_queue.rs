@@ -3,10 +3,10 @@
 //!
 //! A QP stays on the ready list of a reason as long as the reason may last, also while a thread
 //! serves it. The process exit therefore finds all pending ACKs, even if a thread was interrupted
-//! while it served the QP. The QP's own flags ([`QueuedReasons`], under the lock of the QP) keep it from
-//! being on a list twice. Timers differ: nearly every acknowledgement moves a deadline into the
-//! future. A timer entry is therefore added only if no earlier entry is pending. When an entry is
-//! due, the QP tells whether its timer has expired or when it will.
+//! while it served the QP. The QP's own flags ([`QueuedReasons`], under the lock of the QP) keep it
+//! from being on a list twice. Timers differ: nearly every acknowledgement moves a deadline into
+//! the future. A timer entry is therefore added only if no earlier entry is pending. When an entry
+//! is due, the QP tells whether its timer has expired or when it will.
 //!
 //! A thread that adds an entry then checks whether the background thread sleeps beyond its
 //! deadline, and wakes it if so. The background thread publishes until when it sleeps, and then
@@ -112,8 +112,8 @@ pub(crate) struct ServiceQueue {
     /// QPs whose wait has ended. The next thread that makes progress serves them.
     woken: Mutex<VecDeque<Qpn>>,
     woken_count: CachePadded<AtomicUsize>,
-    /// An application's poll has tried to send packets of [`ServiceReason::TxBlocked`] since the background
-    /// thread last checked.
+    /// An application's poll has tried to send packets of [`ServiceReason::TxBlocked`] since the
+    /// background thread last checked.
     tried: AtomicBool,
     /// Time until which the background thread sleeps, in ns. 0 while it is awake.
     sleeping_until: CachePadded<AtomicU64>,

@@ -1,7 +1,8 @@
 //! The classic BPF program that steers datagrams, built from typed instructions.
 //!
 //! For `SO_ATTACH_REUSEPORT_CBPF` the kernel runs the program over the UDP *payload* and takes its
-//! result as an index into the group. An index beyond the group makes the kernel fall back to hashing the 4-tuple. A load beyond the payload ends the program with result 0.
+//! result as an index into the group. An index beyond the group makes the kernel fall back to
+//! hashing the 4-tuple. A load beyond the payload ends the program with result 0.
 
 use core::fmt;
 

@@ -20,7 +20,8 @@ pub use qpn_alloc::QpnAllocator;
 /// Number of bits of a QP number below the slot.
 const SLOT_SHIFT: u32 = 16;
 
-/// The part of the QP number space that belongs to one process, given by DestQP bits 23:16. It is also the index of the process's socket in each `SO_REUSEPORT` group.
+/// The part of the QP number space that belongs to one process, given by DestQP bits 23:16. It is
+/// also the index of the process's socket in each `SO_REUSEPORT` group.
 ///
 /// Slot 0 is the broker's ([`ProcessSlot::BROKER`]), with QP0 and QP1. Slots 1 to 255 are leased to
 /// processes.

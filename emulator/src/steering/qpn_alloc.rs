@@ -8,7 +8,8 @@ use rocade_wire::Qpn;
 use super::ProcessSlot;
 use crate::random;
 
-/// Lowest low part to allocate. Lower ones are reserved in all slots, not only for QP0 and QP1 in slot 0, so that small low parts are recognisably special.
+/// Lowest low part to allocate. Lower ones are reserved in all slots, not only for QP0 and QP1 in
+/// slot 0, so that small low parts are recognisably special.
 const FIRST: u16 = 16;
 /// Highest low part to allocate. In slot 255 the next one would be the multicast QP, 0xFFFFFF.
 const LAST: u16 = u16::MAX - 1;

@@ -2,10 +2,10 @@
 //!
 //! The process that has the destination SRQ receives a message. One process at a time owns the
 //! target, and serves it with the code of ordinary QPs. A packet for an SRQ of another process is
-//! queued ([`SharedTargets::queue_or_redirect`]). The background thread hands the target over when the previous
-//! message is complete and acknowledged, and then forwards the packet ([`SharedTargets::serve`]). Packets
-//! for a target that another process owns are forwarded to that process like other misrouted
-//! packets (`link/forward.rs`).
+//! queued ([`SharedTargets::queue_or_redirect`]). The background thread hands the target over when
+//! the previous message is complete and acknowledged, and then forwards the packet
+//! ([`SharedTargets::serve`]). Packets for a target that another process owns are forwarded to that
+//! process like other misrouted packets (`link/forward.rs`).
 //!
 //! Packets arrive at the process whose slot is in the target's QP number. If that process is gone,
 //! they arrive at the broker, which forwards them as well (`broker/server/xrc.rs`).

@@ -24,8 +24,8 @@ const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const REGION_LEN: u32 = 6000;
 const PMTU: usize = 256;
-/// The limit of packets that one call of `drain` may produce. It covers a window of requests, and all
-/// READ responses that a batch of requests can ask for.
+/// The limit of packets that one call of `drain` may produce. It covers a window of requests, and
+/// all READ responses that a batch of requests can ask for.
 const MAX_PACKETS: usize = 8192;
 
 fuzz_target!(|input: &[u8]| {

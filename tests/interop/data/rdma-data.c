@@ -1,11 +1,12 @@
 /*
- * Verifies every byte of WRITE, READ and atomics, which perftest does not, also through memory windows that either side
- * invalidates.
+ * Verifies every byte of WRITE, READ and atomics, which perftest does not, also through memory
+ * windows that either side invalidates.
  *
- *	rdma-data requests|requests-part|stores|responds DEVICE GID_INDEX PORT [HOST]
+ * 	rdma-data requests|requests-part|stores|responds DEVICE GID_INDEX PORT [HOST]
  *
- * With HOST it connects to the other side by TCP, otherwise it waits for a connection. The requester tells the responder
- * over TCP to fill or to verify its buffer, and posts the RDMA operations in between.
+ * With HOST it connects to the other side by TCP, otherwise it waits for a connection. The
+ * requester tells the responder over TCP to fill or to verify its buffer, and posts the RDMA
+ * operations in between.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -44,7 +45,8 @@ static struct ibv_qp_ex *builder;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *buffer;
-/* The memory behind this side's key: equally spaced parts of the buffer. In this program it is the whole buffer. */
+/* The memory behind this side's key: equally spaced parts of the buffer. In this program it is the
+ * whole buffer. */
 static struct {
 	uint64_t addr, first, width, stride, len;
 	uint32_t lkey, rkey;

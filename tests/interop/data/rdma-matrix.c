@@ -1,12 +1,13 @@
 /*
- * A matrix, some columns of which form one memory key (UMR), and a peer without UMR. WRITEs gather the
- * columns into the peer's memory, and READs scatter its data over them. The peer does the reverse with
- * the key. Every byte is verified.
+ * A matrix, some columns of which form one memory key (UMR), and a peer without UMR. WRITEs gather
+ * the columns into the peer's memory, and READs scatter its data over them. The peer does the
+ * reverse with the key. Every byte is verified.
  *
- *	rdma-matrix requests|responds|masked DEVICE GID_INDEX PORT [HOST]
+ * 	rdma-matrix requests|responds|masked DEVICE GID_INDEX PORT [HOST]
  *
- * The other side is rdma-data: `responds` for the requester here, `requests-part` for the responder here.
- * With `masked` this program posts a masked atomic, which must not be sent to a peer without vendor opcodes.
+ * The other side is rdma-data: `responds` for the requester here, `requests-part` for the responder
+ * here. With `masked` this program posts a masked atomic, which must not be sent to a peer without
+ * vendor opcodes.
  */
 #define main rdma_data
 #include "rdma-data.c"

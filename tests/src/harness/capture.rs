@@ -20,8 +20,8 @@ use super::{Process, Rig};
 pub struct Capture {
     tcpdump: Process,
     file: PathBuf,
-    /// The number of times that the kernel counts a packet: twice on loopback, which sends and receives each
-    /// packet, while tcpdump keeps one.
+    /// The number of times that the kernel counts a packet: twice on loopback, which sends and
+    /// receives each packet, while tcpdump keeps one.
     copies: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Cross-channel operations over a bad network: A's releases drive B's send queue, and A echoes
 //! what it has received, without posts on the way.
 //!
-//! All work is posted in advance. For each message A waits for the receive completion and releases a
-//! receive of B. A then sends the buffer (or a sum over it) back, and releases B's next message.
+//! All work is posted in advance. For each message A waits for the receive completion and releases
+//! a receive of B. A then sends the buffer (or a sum over it) back, and releases B's next message.
 //! Without the wait, A would echo an empty buffer.
 
 use std::cell::RefCell;

@@ -1,9 +1,10 @@
 //! Seeded simulation of reliable connections in virtual time.
 //!
-//! A seed determines the configuration ([`scenario::Scenario::swarm`], [`state_changes::Plan::swarm`]),
-//! the work and the network faults. The guarantees of the transport are checked outside of it:
-//! memory against patterns and models ([`flow`], `request_log`), packets against the rules for PSNs
-//! ([`network`]). Each run uses a fixed set of seeds and a fresh one ([`seeds`]).
+//! A seed determines the configuration ([`scenario::Scenario::swarm`],
+//! [`state_changes::Plan::swarm`]), the work and the network faults. The guarantees of the
+//! transport are checked outside of it: memory against patterns and models ([`flow`],
+//! `request_log`), packets against the rules for PSNs ([`network`]). Each run uses a fixed set of
+//! seeds and a fresh one ([`seeds`]).
 
 pub mod cross_channel;
 pub mod flow;

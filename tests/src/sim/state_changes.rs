@@ -1,9 +1,9 @@
 //! State changes under traffic: a QP is drained, put into ERR, reset and connected again, or
 //! destroyed while both sides have packets in flight.
 //!
-//! The guarantees are checked outside of the transport (`request_log.rs`). Each request completes once
-//! and in order. A successful request has been executed, and executed requests are a prefix of the
-//! posted ones. A stopped QP changes no memory.
+//! The guarantees are checked outside of the transport (`request_log.rs`). Each request completes
+//! once and in order. A successful request has been executed, and executed requests are a prefix of
+//! the posted ones. A stopped QP changes no memory.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds the release and measures it with `rocade-perf` (see docs/performance.md).
+//! `cargo xtask bench`: builds the release and measures it with `rocade-perf` (see
+//! docs/performance.md).
 
 use std::time::Duration;
 

@@ -103,7 +103,8 @@ fn links(text: &str) -> Vec<(usize, &str)> {
             continue;
         }
         for (number, part) in line.split('`').enumerate() {
-            // Every other part is inside a code span. A link's text may be one: its target follows outside.
+            // Every other part is inside a code span. A link's text may be one: its target follows
+            // outside.
             if number % 2 == 0 {
                 let targets = part.split("](").skip(1);
                 let targets = targets.filter_map(|rest| Some(rest.split_once(')')?.0));

@@ -1,6 +1,9 @@
 //! Fuzzing with libFuzzer on a stable compiler.
 //!
-//! `tests/fuzz` is a workspace of its own: one program per file of `fuzz_targets`. Its `.cargo/config.toml` asks for the compiler's coverage pass by stable flags, so neither a nightly toolchain nor cargo-fuzz is needed. `tests/fuzz/corpus/<target>` holds inputs that are kept, `tests/fuzz/artifacts/<target>` inputs that crash.
+//! `tests/fuzz` is a workspace of its own: one program per file of `fuzz_targets`. Its
+//! `.cargo/config.toml` asks for the compiler's coverage pass by stable flags, so neither a nightly
+//! toolchain nor cargo-fuzz is needed. `tests/fuzz/corpus/<target>` holds inputs that are kept,
+//! `tests/fuzz/artifacts/<target>` inputs that crash.
 
 use std::{
     fs, io,
@@ -107,7 +110,8 @@ fn build(workspace: &Workspace, dir: &Path, build_dir: &Path, triple: &str) -> C
     command
 }
 
-/// One run of a target: new inputs go to a scratch corpus in the build directory, the kept ones are only read.
+/// One run of a target: new inputs go to a scratch corpus in the build directory, the kept ones are
+/// only read.
 fn session(dir: &Path, program: &Path, target: &str, seconds: u32) -> io::Result<Command> {
     let artifacts = dir.join("artifacts").join(target);
     let kept = dir.join("corpus").join(target);

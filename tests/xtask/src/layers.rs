@@ -40,17 +40,20 @@ const ABOVE_ALL: &[&str] = &[
     "raw",
 ];
 
-/// Modules that stand in a high folder but depend on nothing above: tables and codecs of the connection manager.
+/// Modules that stand in a high folder but depend on nothing above: tables and codecs of the
+/// connection manager.
 const LEAVES: [&str; 3] = ["cm::services", "cm::gsi", "cm::port_range"];
 
 const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {
     Layer { folder, above }
 }
 
-/// The modules of the transport that know each other: a work request may change a key or compute, and memory is who does it.
+/// The modules of the transport that know each other: a work request may change a key or compute,
+/// and memory is who does it.
 const CIRCLE: [&str; 5] = ["cross_channel", "indirect", "memory", "window", "wr"];
 
-/// The lines that name what is above them, and the modules of the transport that are in a circle of their own.
+/// The lines that name what is above them, and the modules of the transport that are in a circle of
+/// their own.
 ///
 /// # Errors
 /// Those of reading the tree.
@@ -87,7 +90,8 @@ fn search(folder: &Path, layer: &Layer, found: &mut Vec<String>) -> io::Result<(
     Ok(())
 }
 
-/// Returns the modules of a crate, and those that each names outside of tests. The crate's root counts as all modules that it re-exports.
+/// Returns the modules of a crate, and those that each names outside of tests. The crate's root
+/// counts as all modules that it re-exports.
 fn uses(src: &Path) -> io::Result<BTreeMap<String, BTreeSet<String>>> {
     let mut uses = BTreeMap::new();
     for entry in fs::read_dir(src)? {
@@ -120,7 +124,8 @@ fn named(path: &Path, found: &mut BTreeSet<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the modules from which a path leads back to them. A name that is no module is a re-export of the crate and leads to all modules.
+/// Returns the modules from which a path leads back to them. A name that is no module is a
+/// re-export of the crate and leads to all modules.
 fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let leads_back = |from: &String| {
         let mut seen = BTreeSet::new();
@@ -143,7 +148,8 @@ fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
         .collect()
 }
 
-/// Returns what a line of code names that it may not: a module, or an item that the crate re-exports.
+/// Returns what a line of code names that it may not: a module, or an item that the crate
+/// re-exports.
 fn names_above<'l>(line: &'l str, above: &[&'static str]) -> Option<&'l str> {
     if line.trim_start().starts_with("//") {
         return None;
@@ -191,7 +197,8 @@ mod tests {
         assert_eq!(of(&[("d", "Qp")]), "d");
     }
 
-    /// Every module listed as part of the circle is in one, so the documentation lists no more than there is.
+    /// Every module listed as part of the circle is in one, so the documentation lists no more than
+    /// there is.
     #[test]
     fn the_circle_of_the_transport_is_the_one_that_is_explained() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

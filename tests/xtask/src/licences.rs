@@ -1,7 +1,7 @@
 //! Licences and sources of the crates in `Cargo.lock`, against `deny.toml`.
 //!
-//! `cargo deny check` does the same and knows of advisories, but needs the network. This check needs
-//! neither the network nor another program.
+//! `cargo deny check` does the same and knows of advisories, but needs the network. This check
+//! needs neither the network nor another program.
 
 use std::{fs, io};
 

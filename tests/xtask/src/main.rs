@@ -1,10 +1,14 @@
 //! `cargo xtask`: everything that is done to the project besides building it.
 //!
-//! * `test` installs what the tests need where it may, lints, builds the workspace and runs every test.
-//! * `lint`, `fuzz`, `loom`, `book` and `install` are parts of `test` that can be run by themselves.
+//! * `test` installs what the tests need where it may, lints, builds the workspace and runs every
+//!   test.
+//! * `lint`, `fuzz`, `loom`, `book` and `install` are parts of `test` that can be run by
+//!   themselves.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
-//! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing failed. With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
+//! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing
+//! failed. With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs`
+//! expects it.
 
 mod bench;
 mod book;
@@ -69,7 +73,8 @@ enum Task {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Change the code in small ways, a sample at a time, and see whether its tests notice (docs/testing.md).
+    /// Change the code in small ways, a sample at a time, and see whether its tests notice
+    /// (docs/testing.md).
     Mutants {
         /// Chooses the sample.
         #[arg(long, default_value_t = 0)]
@@ -93,7 +98,8 @@ struct TestArgs {
     /// Never install a package.
     #[arg(long)]
     no_install: bool,
-    /// Only the tests of `cargo test` whose name contains one of these: no lint, no fuzzing, no loom.
+    /// Only the tests of `cargo test` whose name contains one of these: no lint, no fuzzing, no
+    /// loom.
     filters: Vec<String>,
 }
 

@@ -1,6 +1,9 @@
-//! `cargo xtask mutants`: changes the code in one small place at a time and sees whether a test notices.
+//! `cargo xtask mutants`: changes the code in one small place at a time and sees whether a test
+//! notices.
 //!
-//! All mutants would take a day, so a seed chooses a sample. The sample is mutants number `seed`, `seed + n`, `seed + 2 n`, … of those that cargo-mutants lists, where `n` leaves about `count`. Seeds 0 to `n - 1` together try them all.
+//! All mutants would take a day, so a seed chooses a sample. The sample is mutants number `seed`,
+//! `seed + n`, `seed + 2 n`, … of those that cargo-mutants lists, where `n` leaves about `count`.
+//! Seeds 0 to `n - 1` together try them all.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -18,11 +21,14 @@ struct Judged {
     package: &'static str,
     /// Packages whose tests run besides its own.
     guards: &'static [&'static str],
-    /// Names of the tests to run in all these packages, as arguments of `cargo test`. All tests run if there are none.
+    /// Names of the tests to run in all these packages, as arguments of `cargo test`. All tests run
+    /// if there are none.
     tests: &'static [&'static str],
 }
 
-/// The packages that are changed unless others are named. Packages above often test what a package promises. The simulations hold whole conversations of two transports, and the C programs use the emulator as programs do.
+/// The packages that are changed unless others are named. Packages above often test what a package
+/// promises. The simulations hold whole conversations of two transports, and the C programs use the
+/// emulator as programs do.
 const PACKAGES: [Judged; 3] = [
     Judged {
         package: "rocade-wire",
@@ -43,7 +49,8 @@ const PACKAGES: [Judged; 3] = [
 
 /// Tries about `count` mutants of `packages` (or of the default ones).
 ///
-/// A mutant that a test notices, or that never ends, has passed. One that no test notices has failed. One that does not compile is skipped.
+/// A mutant that a test notices, or that never ends, has passed. One that no test notices has
+/// failed. One that does not compile is skipped.
 pub(crate) fn run(workspace: &Workspace, seed: u64, count: u64, packages: &[String]) -> Tally {
     if !succeeds(Command::new("cargo").args(["mutants", "--version"])) {
         eprintln!("SKIP: mutants: cargo-mutants is missing: cargo install --locked cargo-mutants");
@@ -113,7 +120,8 @@ fn judge(workspace: &Workspace, package: &str, shard: &str) -> Tally {
     tally
 }
 
-/// The package that is changed, and the tests that judge it: those that are known to guard it, else its own.
+/// The package that is changed, and the tests that judge it: those that are known to guard it, else
+/// its own.
 fn arguments(package: &str) -> Vec<&str> {
     let mut arguments = vec!["--package", package, "--test-package", package];
     if let Some(judged) = PACKAGES.iter().find(|judged| judged.package == package) {

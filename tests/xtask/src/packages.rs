@@ -9,7 +9,8 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A package by Debian's name, a command or file that tells that it is there, and what is skipped without it.
+/// A package by Debian's name, a command or file that tells that it is there, and what is skipped
+/// without it.
 #[derive(Debug)]
 struct Package {
     name: &'static str,
@@ -86,7 +87,8 @@ const PACKAGES: &[Package] = &[
     ),
 ];
 
-/// Installs what is missing, as root on a system with apt. Elsewhere it prints what will be skipped.
+/// Installs what is missing, as root on a system with apt. Elsewhere it prints what will be
+/// skipped.
 ///
 /// With `must` the answer counts as a step: failed where something is still missing.
 pub(crate) fn install(must: bool) -> Tally {
@@ -96,7 +98,8 @@ pub(crate) fn install(must: bool) -> Tally {
     }
     if is_root() && succeeds(Command::new("apt-get").arg("--version")) {
         let names: Vec<_> = missing.iter().map(|package| package.name).collect();
-        // The package lists may be absent or old. An update that failed in part has perhaps brought what is needed.
+        // The package lists may be absent or old. An update that failed in part has perhaps brought
+        // what is needed.
         if !apt("install packages", &names) {
             apt_update();
             apt("install packages again", &names);

@@ -1,6 +1,8 @@
 //! Test programs, run side by side.
 //!
-//! `cargo test` runs one test program after the other, and most of them wait most of the time. Here a few run at a time, each in a network namespace of its own, so that they share no address and no port.
+//! `cargo test` runs one test program after the other, and most of them wait most of the time. Here
+//! a few run at a time, each in a network namespace of its own, so that they share no address and
+//! no port.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +22,8 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Number of programs that run at a time. The test harness runs as many tests of each as there are processors.
+/// Number of programs that run at a time. The test harness runs as many tests of each as there are
+/// processors.
 const LANES: usize = 2;
 
 /// Programs that run the release build, of the package `rocade-tests`.

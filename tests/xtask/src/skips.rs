@@ -9,7 +9,9 @@ pub(crate) struct Skip {
     pub(crate) reason: String,
 }
 
-/// Properties that a CI machine may lack: the beginning of the test's name, and that of the reason. A missing package is not one, because CI can install it. Neither is a reason that a defect of Rocade could cause.
+/// Properties that a CI machine may lack: the beginning of the test's name, and that of the reason.
+/// A missing package is not one, because CI can install it. Neither is a reason that a defect of
+/// Rocade could cause.
 const EXPECTED_IN_CI: &[(&str, &str)] = &[
     // QEMU with a tap needs root, /dev/net/tun and a network namespace.
     (

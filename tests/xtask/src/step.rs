@@ -1,7 +1,8 @@
 //! One step of a task: a command with a headline, a time limit and a verdict.
 //!
-//! Steps of one thread follow each other, and their output is passed on as it comes. A thread inside
-//! [`aside`] keeps the output of each step until the step has ended, and prints it in one piece.
+//! Steps of one thread follow each other, and their output is passed on as it comes. A thread
+//! inside [`aside`] keeps the output of each step until the step has ended, and prints it in one
+//! piece.
 
 use std::{
     cell::Cell,
@@ -60,7 +61,8 @@ impl Outcome {
         }
     }
 
-    /// The verdict on a step that ran tests: a failure that no test accounts for (a build error, a crash) counts too.
+    /// The verdict on a step that ran tests: a failure that no test accounts for (a build error, a
+    /// crash) counts too.
     pub(crate) fn as_tests(&self) -> Tally {
         if !self.success && self.results.failed == 0 {
             self.results + Tally::FAIL
@@ -84,7 +86,8 @@ pub(crate) fn run(headline: &str, limit: Duration, command: Command) -> Outcome 
     outcome
 }
 
-/// Runs `command` under a headline, and gives what it wrote to standard output instead of printing that.
+/// Runs `command` under a headline, and gives what it wrote to standard output instead of printing
+/// that.
 pub(crate) fn capture(headline: &str, limit: Duration, command: Command) -> (Outcome, Vec<u8>) {
     eprintln!("\n=== {headline}");
     let began = Instant::now();
@@ -155,7 +158,8 @@ fn nameless_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Wraps a command into coreutils' `nice` if it has low priority. Without that tool it keeps the usual priority.
+/// Wraps a command into coreutils' `nice` if it has low priority. Without that tool it keeps the
+/// usual priority.
 fn low(command: Command, priority: Priority) -> Command {
     if priority == Priority::Normal || !succeeds(Command::new("nice").arg("--version")) {
         return command;
@@ -165,7 +169,8 @@ fn low(command: Command, priority: Priority) -> Command {
     wrap(nice, &command)
 }
 
-/// Returns `outer` with `command` as its arguments, and with the environment and directory of `command`.
+/// Returns `outer` with `command` as its arguments, and with the environment and directory of
+/// `command`.
 fn wrap(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program());
     outer.args(command.get_args().map(OsString::from));
@@ -181,7 +186,8 @@ fn wrap(mut outer: Command, command: &Command) -> Command {
     outer
 }
 
-/// Runs a command and discards its output. Returns true if the command exists and its exit status is 0.
+/// Runs a command and discards its output. Returns true if the command exists and its exit status
+/// is 0.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -191,9 +197,11 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Wraps a command into coreutils' `timeout`, which ends its whole process group. Without that tool there is no limit.
+/// Wraps a command into coreutils' `timeout`, which ends its whole process group. Without that tool
+/// there is no limit.
 ///
-/// At a terminal the command stays in the foreground group, so that Ctrl-C reaches it. Then the limit ends the command alone.
+/// At a terminal the command stays in the foreground group, so that Ctrl-C reaches it. Then the
+/// limit ends the command alone.
 fn limited(command: Command, limit: Duration) -> Command {
     if !succeeds(Command::new("timeout").arg("--version")) {
         return command;
@@ -250,7 +258,8 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Runs a script with a limit. Its output stays out of this test's, whose caller may count result lines.
+    /// Runs a script with a limit. Its output stays out of this test's, whose caller may count
+    /// result lines.
     fn shell(script: &str, limit: Duration) -> Outcome {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

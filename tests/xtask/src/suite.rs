@@ -67,7 +67,8 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
     build.args(TARGETS);
     build.arg("--message-format=json-render-diagnostics");
     let (built, messages) = thread::scope(|scope| {
-        // Fetching waits for the network. Tests of what is missing afterwards print that and are skipped.
+        // Fetching waits for the network. Tests of what is missing afterwards print that and are
+        // skipped.
         if install {
             scope.spawn(|| step::aside(Priority::Normal, || pypi::install(workspace, false)));
         }
@@ -134,7 +135,8 @@ fn build_tally(success: bool) -> Tally {
     }
 }
 
-/// Runs tests with the environment that they need, and tells the skipped ones from those that passed.
+/// Runs tests with the environment that they need, and tells the skipped ones from those that
+/// passed.
 fn counting_skips(
     workspace: &Workspace,
     tests: impl FnOnce(&[(String, String)]) -> Tally,

@@ -57,7 +57,8 @@ impl Tally {
         Some(tally)
     }
 
-    /// Moves `count` tests from passed to skipped: a test that skips itself ends like one that passes.
+    /// Moves `count` tests from passed to skipped: a test that skips itself ends like one that
+    /// passes.
     pub(crate) fn reclassify_skipped(&mut self, count: u32) {
         let moved = count.min(self.passed);
         self.passed -= moved;

@@ -41,7 +41,8 @@ impl Workspace {
             .map_or_else(|| self.root.join("target"), |dir| self.root.join(dir))
     }
 
-    /// A cargo command that runs in the root, without the variables that this process got from its own cargo.
+    /// A cargo command that runs in the root, without the variables that this process got from its
+    /// own cargo.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(args);

@@ -1,10 +1,10 @@
 //! Coalescing: delays ACKs until the application's reply, and small posts until the next one, so
 //! that they share a datagram.
 //!
-//! [`delayed_ack`] delays ACKs and [`post_batcher`] delays posts. Both predict from what the application did
-//! before. The thread that drives the QP has to send in time what was delayed. [`Coalescer::held_since`]
-//! and [`Coalescer::batched_since`] return since when, and [`DELAYED_ACK_NS`] and [`BATCH_DELAY_NS`] are the
-//! limits.
+//! [`delayed_ack`] delays ACKs and [`post_batcher`] delays posts. Both predict from what the
+//! application did before. The thread that drives the QP has to send in time what was delayed.
+//! [`Coalescer::held_since`] and [`Coalescer::batched_since`] return since when, and
+//! [`DELAYED_ACK_NS`] and [`BATCH_DELAY_NS`] are the limits.
 
 mod delayed_ack;
 mod post_batcher;

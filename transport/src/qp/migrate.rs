@@ -24,7 +24,8 @@ impl Qp {
     }
 
     /// Handles a migration bit that requires a state change
-    /// ([`Peer::changes_migration_state`](crate::peer::Peer::changes_migration_state)). Returns the reason if the packet is dropped.
+    /// ([`Peer::changes_migration_state`](crate::peer::Peer::changes_migration_state)). Returns the
+    /// reason if the packet is dropped.
     #[cold]
     pub(super) fn handle_migreq(&mut self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         if self.peer.migration == Migration::Rearm {

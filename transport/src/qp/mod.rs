@@ -405,7 +405,8 @@ impl Qp {
 
     /// Returns WQEs to the send or receive queue after the application has polled completions.
     ///
-    /// `freed_wqes` is the sum of their [`Completion::freed_wqes`], and so many more work requests fit in.
+    /// `freed_wqes` is the sum of their [`Completion::freed_wqes`], and so many more work requests
+    /// fit in.
     //= RC-WQE-03
     pub fn free_wqes(&mut self, is_send: bool, freed_wqes: u32) {
         if is_send {

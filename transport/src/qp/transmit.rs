@@ -26,8 +26,8 @@ impl Qp {
     /// Appends packets to `tx`, responses first except as [`AckPlacement`] specifies. All have the
     /// same destination.
     ///
-    /// Call it with an empty buffer until the buffer stays empty, with [`AckPlacement::AfterFirst`] at
-    /// most once.
+    /// Call it with an empty buffer until the buffer stays empty, with [`AckPlacement::AfterFirst`]
+    /// at most once.
     pub fn poll_transmit(
         &mut self,
         now: Time,

@@ -234,8 +234,8 @@ impl Requester {
         messages.last().map_or(usize::MAX, |(index, _)| index)
     }
 
-    /// Returns true if the current packet has to wait. `uncredited` is the index of the first message
-    /// without a credit.
+    /// Returns true if the current packet has to wait. `uncredited` is the index of the first
+    /// message without a credit.
     ///
     /// Until that message is acknowledged, only its first packet may be sent, once everything
     /// before it is acknowledged.

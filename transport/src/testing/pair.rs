@@ -144,8 +144,8 @@ impl Pair {
         self.gap_ns = ns;
     }
 
-    /// Delays ACKs without other responses ([`AckPlacement::Defer`]) by this time. By default they are
-    /// not delayed.
+    /// Delays ACKs without other responses ([`AckPlacement::Defer`]) by this time. By default they
+    /// are not delayed.
     pub const fn set_ack_delay(&mut self, ns: u64) {
         self.ack_delay_ns = Some(ns);
     }

@@ -110,7 +110,8 @@ impl Drop for Buffer {
             place,
             purpose,
         } = *self;
-        // SAFETY: the program's own function. By the contract of `allocate` its domain is still alive.
+        // SAFETY: the program's own function. By the contract of `allocate` its domain is still
+        // alive.
         unsafe { (allocators.free)(pd, allocators.context, place.as_ptr(), purpose as u64) };
     }
 }

@@ -57,8 +57,7 @@ pub(crate) fn blocking(
     take: impl FnMut() -> Result<Poll, Errno>,
 ) -> c_int {
     // This frame must hold nothing that needs a drop: a thread of asynchronous type is cancelled
-    // anywhere in it.
-    // SAFETY: no argument.
+    // anywhere in it. SAFETY: no argument.
     unsafe { pthread_testcancel() };
     let mut kind = PTHREAD_CANCEL_DEFERRED;
     // SAFETY: `kind` is writable.

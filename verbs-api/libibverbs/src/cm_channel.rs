@@ -1,10 +1,10 @@
 //! Event channels of the connection manager, and calls on channels that were destroyed.
 //!
-//! Programs destroy a channel while another thread is about to wait for its next event. For example,
-//! the thread of rping acknowledges the last event and calls again, and the destroy waits for that
-//! acknowledgement only. If the destroy comes first, the late call finds no channel. Otherwise the
-//! destroy waits for the call to leave the channel. A thread that sleeps on the channel keeps
-//! sleeping, as in read(2) from a descriptor that another thread closes.
+//! Programs destroy a channel while another thread is about to wait for its next event. For
+//! example, the thread of rping acknowledges the last event and calls again, and the destroy waits
+//! for that acknowledgement only. If the destroy comes first, the late call finds no channel.
+//! Otherwise the destroy waits for the call to leave the channel. A thread that sleeps on the
+//! channel keeps sleeping, as in read(2) from a descriptor that another thread closes.
 
 use std::{ffi::c_int, ptr, sync::atomic::Ordering, thread};
 
@@ -32,7 +32,8 @@ impl<'a> ChannelGuard<'a> {
         // one sees the other.
         place.active_calls.fetch_add(1, Ordering::SeqCst);
         let channel: *const CmChannel = place.channel.load(Ordering::SeqCst).cast();
-        // SAFETY: NULL, or made by `rdma_create_event_channel` and not freed while this call is counted.
+        // SAFETY: NULL, or made by `rdma_create_event_channel` and not freed while this call is
+        // counted.
         let Some(channel) = (unsafe { channel.as_ref() }) else {
             place.active_calls.fetch_sub(1, Ordering::SeqCst);
             return Ok(None);

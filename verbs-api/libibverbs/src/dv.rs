@@ -317,7 +317,8 @@ unsafe impl Send for DvQp {}
 impl Builders {
     fn of(&self, qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
         let made = self.0.get_or_init(|| {
-            // SAFETY: the structure consists of an integer and optional functions, for which zero is a value.
+            // SAFETY: the structure consists of an integer and optional functions, for which zero
+            // is a value.
             let mut c: mlx5dv_qp_ex = unsafe { std::mem::zeroed() };
             c.wr_set_dc_addr = Some(wr_set_dc_addr);
             c.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);

@@ -115,8 +115,8 @@ impl<C, R> CHandle<C, R> {
         Ok(())
     }
 
-    /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None` for
-    /// an inherited object.
+    /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None`
+    /// for an inherited object.
     ///
     /// # Errors
     /// As for [`Self::destroy`].

@@ -129,8 +129,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
-        // The capabilities are the same in a forked child.
-        // SAFETY: by contract an open context.
+        // The capabilities are the same in a forked child. SAFETY: by contract an open context.
         let object = unsafe { ContextObject::share_inherited(context) }?;
         let context = object.context();
         // SAFETY: by contract NULL or readable.

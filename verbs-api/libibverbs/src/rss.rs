@@ -78,8 +78,8 @@ pub(crate) unsafe extern "C" fn create_wq(
         let cq = unsafe { cq::optional(init.cq) }?.ok_or(Errno::INVAL)?;
         let wq = pd.pd().create_wq(&cq, init.max_wr, init.max_sge)?;
         WqObject::create(|_| {
-            // SAFETY: the structure consists of integers, pointers, optional function pointers and pthread objects,
-            // for all of which zero bytes are a value.
+            // SAFETY: the structure consists of integers, pointers, optional function pointers and
+            // pthread objects, for all of which zero bytes are a value.
             let mut c: ibv_wq = unsafe { std::mem::zeroed() };
             c.context = context.as_c();
             c.wq_context = init.wq_context;

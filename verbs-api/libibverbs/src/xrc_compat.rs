@@ -188,7 +188,8 @@ pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
         let context = unsafe { DomainObject::borrow(domain) }?;
         // SAFETY: the C part is alive, and the program does not write it.
         let context = unsafe { (*context.c()).context };
-        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a value.
+        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a
+        // value.
         let mut all: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
         all.srq_context = init.srq_context;
         all.attr = init.attr;
@@ -284,7 +285,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
         }
         // SAFETY: the C part is alive, and the program does not write it.
         let context = unsafe { (*DomainObject::borrow(domain)?.c()).context };
-        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a value.
+        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a
+        // value.
         let mut open: ibv_qp_open_attr = unsafe { std::mem::zeroed() };
         open.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
         open.qp_num = number;

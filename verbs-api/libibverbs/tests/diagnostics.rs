@@ -163,8 +163,7 @@ fn succeed_and_probe() {
     let full = (0..9).any(|_| unsafe { post_recv(qp, &raw mut wr, &raw mut bad) } == libc::ENOMEM);
     assert!(full);
 
-    // Takes an event when there is none.
-    // SAFETY: a live channel.
+    // Takes an event when there is none. SAFETY: a live channel.
     let fd = unsafe { (*channel).fd };
     // SAFETY: a descriptor of this test.
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
@@ -174,8 +173,7 @@ fn succeed_and_probe() {
     let got = unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
     assert_eq!((got, library::errno()), (-1, libc::EAGAIN));
 
-    // Waits for an event until a signal arrives.
-    // SAFETY: a descriptor of this test.
+    // Waits for an event until a signal arrives. SAFETY: a descriptor of this test.
     unsafe { libc::fcntl(fd, libc::F_SETFL, 0) };
     // SAFETY: a live channel and places for the answer.
     let wait = || unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
@@ -288,8 +286,7 @@ fn many_mistakes() {
     // SAFETY: an open context and a writable GID.
     let found = unsafe { (lib.ibv_query_gid)(device.context, 1, 7, &raw mut gid) };
     assert_eq!(found, -1);
-    // An IPv6 group, with an IPv4 source address.
-    // SAFETY: zero is a value for all members.
+    // An IPv6 group, with an IPv4 source address. SAFETY: zero is a value for all members.
     let mut to: ibv_ah_attr = unsafe { mem::zeroed() };
     (to.is_global, to.port_num) = (1, 1);
     to.grh.dgid.raw = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
@@ -396,8 +393,8 @@ fn send_to_nowhere() {
     assert_eq!(posted, 0);
     // SAFETY: zero is a value for all members.
     let mut wc: ibv_wc = unsafe { mem::zeroed() };
-    // A failed request completes even if it is unsignaled.
-    // SAFETY: a live CQ and room for one completion.
+    // A failed request completes even if it is unsignaled. SAFETY: a live CQ and room for one
+    // completion.
     while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
     assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);
 }

@@ -92,8 +92,7 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     let device = Device::open();
     let cq = device.create_cq(4, ptr::null_mut());
     let qp = device.create_qp(cq);
-    // Starts the background thread, which the child will not have.
-    // SAFETY: a live QP.
+    // Starts the background thread, which the child will not have. SAFETY: a live QP.
     device.connect(qp, unsafe { (*qp).qp_num });
 
     let (mut from_child, to_parent) = std::io::pipe().expect("a pipe");
@@ -132,8 +131,7 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     }
     assert!(same < 2, "{same} of 8 are the same");
 
-    // The parent's objects still work.
-    // SAFETY: all are alive and not used afterwards.
+    // The parent's objects still work. SAFETY: all are alive and not used afterwards.
     unsafe {
         assert_eq!((device.lib.ibv_destroy_qp)(qp), 0);
         assert_eq!((device.lib.ibv_destroy_cq)(cq), 0);

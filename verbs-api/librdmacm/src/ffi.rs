@@ -86,8 +86,7 @@ pub(crate) fn ptr_call<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
 /// Calls `f`, and returns a number, or -1 with errno set.
 pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
     // Like a system call, this keeps errno unless the call fails. Some programs read errno after a
-    // return value of 0.
-    // SAFETY: the C library returns a valid pointer to the errno of this thread.
+    // return value of 0. SAFETY: the C library returns a valid pointer to the errno of this thread.
     let before = unsafe { *libc::__errno_location() };
     guarded(f).map_or(-1, |number| {
         set_errno(before);

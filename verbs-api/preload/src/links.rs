@@ -363,7 +363,8 @@ unsafe fn strip_all(found: *mut libc::glob_t, flags: c_int) {
         offset
     };
     for index in first..first + count {
-        // SAFETY: `glob` returned this number of terminated strings, which `globfree` will free by their start.
+        // SAFETY: `glob` returned this number of terminated strings, which `globfree` will free by
+        // their start.
         unsafe { strip(*paths.add(index)) };
     }
 }

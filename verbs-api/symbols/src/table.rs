@@ -98,8 +98,7 @@ pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
         .collect()
 }
 
-/// Parses `versions.tsv`.
-/// A [`TableError`] that names the line.
+/// Parses `versions.tsv`. A [`TableError`] that names the line.
 /// # Errors
 /// [`TableError`] names the line.
 pub fn versions(text: &str) -> Result<Vec<VersionNode>, TableError> {

@@ -185,8 +185,8 @@ impl UnconnectedQueuePair {
         Ok(self.raw().set_ece(offered)?)
     }
 
-    /// Sets the partition, as an index of the [P_Key table](crate::Context::pkeys).
-    /// It is 0 by default. The peer has to belong to the same partition.
+    /// Sets the partition, as an index of the [P_Key table](crate::Context::pkeys). It is 0 by
+    /// default. The peer has to belong to the same partition.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) if the table has no entry with this index.

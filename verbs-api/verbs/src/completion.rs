@@ -118,8 +118,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Implements [`wait`](Self::wait) in virtual time, which advances with each packet or timer that
-    /// [`poll`](Self::poll) processes.
+    /// Implements [`wait`](Self::wait) in virtual time, which advances with each packet or timer
+    /// that [`poll`](Self::poll) processes.
     fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut end = None;
@@ -166,8 +166,8 @@ impl CompletionQueue {
         Ok(self.cq.req_notify(true)?)
     }
 
-    /// Delays a requested event until `count` completions exist, or until `period`
-    /// after the first of them. The earlier time counts. A `count` of 0 or 1, or a `period` below 1 µs, turns the
+    /// Delays a requested event until `count` completions exist, or until `period` after the first
+    /// of them. The earlier time counts. A `count` of 0 or 1, or a `period` below 1 µs, turns the
     /// delay off.
     ///
     /// # Errors

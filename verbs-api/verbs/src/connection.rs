@@ -661,7 +661,8 @@ fn is_disconnect(event: CmEvent) -> Result<Option<()>> {
 }
 
 /// The descriptor is readable while an event is pending.
-/// [`wait_disconnect`](Connection::wait_disconnect) then finds out whether the connection has ended.
+/// [`wait_disconnect`](Connection::wait_disconnect) then finds out whether the connection has
+/// ended.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()

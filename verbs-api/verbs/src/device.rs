@@ -47,8 +47,7 @@ pub struct DeviceList {
 
 impl DeviceList {
     /// Returns the devices that the environment and the configuration file describe. By default
-    /// there is one per network interface.
-    /// See [`rocade_emulator::config`].
+    /// there is one per network interface. See [`rocade_emulator::config`].
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is wrong. The error's text is meant for the user.
@@ -379,8 +378,8 @@ impl ProtectionDomain {
         AddressHandle::new(self, to, options)
     }
 
-    /// Creates a DC target. Initiators whose requests
-    /// carry `key` may access memory as far as `access` allows. Their messages consume receives of `receives` and complete in `cq`.
+    /// Creates a DC target. Initiators whose requests carry `key` may access memory as far as
+    /// `access` allows. Their messages consume receives of `receives` and complete in `cq`.
     ///
     /// # Errors
     /// - [`Error::NoGid`] if the device has no address.

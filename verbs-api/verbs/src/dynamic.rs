@@ -29,8 +29,8 @@ pub struct DctAddress {
     pub key: u64,
 }
 
-/// A DC target (DCT). It accepts requests that carry its key. The requests of
-/// each initiator are executed in order, exactly once.
+/// A DC target (DCT). It accepts requests that carry its key. The requests of each initiator are
+/// executed in order, exactly once.
 ///
 /// The program sets up no connection. Receives come from a shared receive queue. Memory that
 /// initiators read or write has to belong to the target's protection domain.

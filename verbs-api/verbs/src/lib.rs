@@ -3,9 +3,8 @@
 //! The objects are those of verbs: [`DeviceList`], [`Context`], [`ProtectionDomain`],
 //! [`MemoryRegion`], [`MemoryWindow`], [`IndirectKey`], [`CompletionQueue`],
 //! [`SharedReceiveQueue`], [`XrcDomain`] and [`QueuePair`]. A registered buffer belongs to its
-//! region, and is accessible only
-//! through it, because the peer may change it at
-//! any moment. A work request that names a region that was dropped completes with an error.
+//! region, and is accessible only through it, because the peer may change it at any moment. A work
+//! request that names a region that was dropped completes with an error.
 //!
 //! The connection manager connects by IP address and port, blocking or with futures: [`Listener`],
 //! [`Route`], [`Request`] and [`Connection`].

@@ -393,7 +393,8 @@ impl ProtectionDomain {
         MemoryRegion::register(self.raw(), len, None, access)
     }
 
-    /// Registers a new buffer whose first byte has the address `address` in work requests and for peers. The address in this process does not matter.
+    /// Registers a new buffer whose first byte has the address `address` in work requests and for
+    /// peers. The address in this process does not matter.
     ///
     /// # Errors
     /// - As [`register`](Self::register).

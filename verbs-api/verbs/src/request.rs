@@ -78,14 +78,15 @@ impl<'a> SendRequest<'a> {
     }
 
     /// A SEND with invalidate. It invalidates `rkey` at the peer before the peer's receive
-    /// completes. `rkey` belongs to a [`MemoryWindow`](crate::MemoryWindow) that the peer has bound for this side.
+    /// completes. `rkey` belongs to a [`MemoryWindow`](crate::MemoryWindow) that the peer has bound
+    /// for this side.
     pub const fn send_invalidating(sges: &'a [Sge], rkey: Rkey) -> Self {
         Self::new(SendOp::SendInv { rkey }, sges, None)
     }
 
-    /// A local invalidate: invalidates the key of a bound
-    /// [`MemoryWindow`](crate::MemoryWindow). It runs after all earlier requests have completed. When it completes, no
-    /// access through the key is in flight.
+    /// A local invalidate: invalidates the key of a bound [`MemoryWindow`](crate::MemoryWindow). It
+    /// runs after all earlier requests have completed. When it completes, no access through the key
+    /// is in flight.
     pub const fn invalidate(rkey: Rkey) -> Self {
         Self::new(SendOp::Invalidate { rkey }, &[], None)
     }

@@ -81,8 +81,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
-    /// entries. There
-    /// is room again after completions of its receives have been polled.
+    /// entries. There is room again after completions of its receives have been polled.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.srq.recv_queue().push(wr_id, sges)?)

@@ -59,8 +59,7 @@ impl WakeFd {
 
     pub(crate) fn wake(&self) {
         // The call fails only if the counter is at its maximum, and then the descriptor is readable
-        // anyway.
-        // SAFETY: the call takes no pointer.
+        // anyway. SAFETY: the call takes no pointer.
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 

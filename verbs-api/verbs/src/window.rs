@@ -58,9 +58,10 @@ impl MemoryWindow {
     /// send to the peer.
     ///
     /// The binding holds for the queue pair to which the request is posted, and for its peer. The
-    /// program may send the remote memory in a later message of the same queue pair. Every call uses a new key. The
-    /// request completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the window is
-    /// already bound, or if the region does not allow the access.
+    /// program may send the remote memory in a later message of the same queue pair. Every call
+    /// uses a new key. The request completes with
+    /// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the window is already bound, or if
+    /// the region does not allow the access.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.

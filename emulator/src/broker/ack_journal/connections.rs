@@ -1,9 +1,9 @@
 //! The connection journal of a process: the connections whose peers the broker notifies after the
 //! process has died.
 //!
-//! Each connection has a line of [`ROW_WORDS`] words. The first word marks it used and holds its kind.
-//! It is written last and in one store, so that a death never leaves a partial line. The head line
-//! counts the lines that were ever used. The rest of the file was never touched and takes no
+//! Each connection has a line of [`ROW_WORDS`] words. The first word marks it used and holds its
+//! kind. It is written last and in one store, so that a death never leaves a partial line. The head
+//! line counts the lines that were ever used. The rest of the file was never touched and takes no
 //! memory.
 
 use std::collections::BTreeMap;

@@ -215,8 +215,8 @@ impl Domains {
         notifications
     }
 
-    /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else the
-    /// process of the SRQ named in the packet, else any process, which rejects it.
+    /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else
+    /// the process of the SRQ named in the packet, else any process, which rejects it.
     pub(super) fn route(&self, packet: &[u8]) -> Option<ProcessSlot> {
         let [slot, high, low] = *packet.get(5..8)?.first_chunk()?;
         let number = u32::from_be_bytes([0, slot, high, low]);

@@ -1,9 +1,10 @@
 //! Fault injection: rules that drop, duplicate, delay, reorder, corrupt or ECN-mark packets.
 //!
-//! A [`Rule`] selects packets and an action ([`Rule::parse`] parses `drop opcode=READ_RESPONSE
-//! nth=3`). [`Faults`] applies the rules to one packet after the other, without clock and I/O. The
-//! same rules and packets always give the same [`Effect`]s. [`DelayQueue`] stores delayed packets. Links,
-//! the simulated network of the engine and the simulation of the tests share this module.
+//! A [`Rule`] selects packets and an action ([`Rule::parse`] parses
+//! `drop opcode=READ_RESPONSE nth=3`). [`Faults`] applies the rules to one packet after the other,
+//! without clock and I/O. The same rules and packets always give the same [`Effect`]s.
+//! [`DelayQueue`] stores delayed packets. Links, the simulated network of the engine and the
+//! simulation of the tests share this module.
 
 mod delay_queue;
 mod parse;

@@ -304,8 +304,8 @@ pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
 pub(super) fn wake(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
     // A raw system call, because write(2) of the C library is a cancellation point for the posting
-    // or polling thread.
-    // SAFETY: `one` is readable for 8 bytes. Fails if the counter is at its maximum.
+    // or polling thread. SAFETY: `one` is readable for 8 bytes. Fails if the counter is at its
+    // maximum.
     unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
@@ -320,8 +320,7 @@ pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A raw system call, see `wake`.
-    // SAFETY: one live entry, a live timespec and no signal mask.
+    // A raw system call, see `wake`. SAFETY: one live entry, a live timespec and no signal mask.
     let ready = unsafe {
         libc::syscall(
             libc::SYS_ppoll,

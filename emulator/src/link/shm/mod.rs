@@ -95,8 +95,8 @@ pub(crate) struct Sending {
     pub(crate) after_udp: bool,
     /// Waits for room, see [`ShmSent::Full`].
     pub(crate) wait: bool,
-    /// Leaves the record unpublished until the next run or [`ShmLink::publish_unpublished`]. The peer
-    /// also reads it if this process ends.
+    /// Leaves the record unpublished until the next run or [`ShmLink::publish_unpublished`]. The
+    /// peer also reads it if this process ends.
     pub(crate) unpublished: bool,
 }
 

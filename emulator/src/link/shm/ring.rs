@@ -201,8 +201,8 @@ impl Producer {
         Ok(self.len - used >= need)
     }
 
-    /// Publishes `count` bytes, for which there was room. Call [`RingControl::has_to_wake_consumer`]
-    /// afterwards.
+    /// Publishes `count` bytes, for which there was room. Call
+    /// [`RingControl::has_to_wake_consumer`] afterwards.
     #[inline]
     pub(super) fn publish(&mut self, control: &RingControl, count: u64) {
         self.tail = self.tail.wrapping_add(count);

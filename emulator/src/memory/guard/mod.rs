@@ -4,11 +4,11 @@
 //! that a NIC has pinned stays accessible, but Rocade gets a SIGSEGV or SIGBUS. There are two ways
 //! to survive that:
 //!
-//! * [`CopyMethod::Section`]: the access runs inside a section ([`section`]), and Rocade's signal handler
-//!   ([`signals`]) ends the section at the fault. A section costs a few nanoseconds.
-//! * [`CopyMethod::Kernel`]: the kernel copies, and returns `EFAULT` ([`kernel`]). Each copy costs a
-//!   microsecond. It is for threads in which Rocade's handler would not be called: the application
-//!   has installed its own handler, or blocks the signals.
+//! * [`CopyMethod::Section`]: the access runs inside a section ([`section`]), and Rocade's signal
+//!   handler ([`signals`]) ends the section at the fault. A section costs a few nanoseconds.
+//! * [`CopyMethod::Kernel`]: the kernel copies, and returns `EFAULT` ([`kernel`]). Each copy costs
+//!   a microsecond. It is for threads in which Rocade's handler would not be called: the
+//!   application has installed its own handler, or blocks the signals.
 //!
 //! The way for a thread is checked only every now and then, because the check is a system call.
 

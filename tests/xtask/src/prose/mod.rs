@@ -31,7 +31,8 @@ struct Finding {
     excerpt: String,
 }
 
-/// Returns every violation below `root` as `path:line: rule: excerpt`, and prints how many each rule has.
+/// Returns every violation below `root` as `path:line: rule: excerpt`, and prints how many each
+/// rule has.
 ///
 /// # Errors
 /// Those of reading the tree, and `InvalidData` for a list of terms that cannot be parsed.

@@ -7,8 +7,8 @@ use super::text;
 /// Words of a sentence.
 const MAX_WORDS: usize = 25;
 
-/// Words that do not begin the first sentence of a doc comment: that is a verb in the third person or
-/// a noun phrase.
+/// Words that do not begin the first sentence of a doc comment: that is a verb in the third person
+/// or a noun phrase.
 const NO_OPENINGS: &[&str] = &[
     "And",
     "Anything",
@@ -104,8 +104,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Returns the rules that a sentence breaks. `opens` is set for the first one of a doc comment, `doc`
-/// for every one in it.
+/// Returns the rules that a sentence breaks. `opens` is set for the first one of a doc comment,
+/// `doc` for every one in it.
 pub(super) fn judge(sentence: &str, opens: bool, doc: bool) -> Vec<Kind> {
     let plain = text::without_code(sentence);
     let words = || {

@@ -42,8 +42,8 @@ impl Source {
         }
     }
 
-    /// Returns true if a long line of this language can be wrapped: code is for the formatter, tables and addresses are not
-    /// wrapped.
+    /// Returns true if a long line of this language can be wrapped: code is for the formatter,
+    /// tables and addresses are not wrapped.
     pub(super) fn wraps(self, line: &str) -> bool {
         let line = line.trim_start();
         let prose = match self {
@@ -111,7 +111,8 @@ fn rust_blocks(text: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// Returns the comment behind code. A line with a string counts as code, because the marker may be part of the string.
+/// Returns the comment behind code. A line with a string counts as code, because the marker may be
+/// part of the string.
 fn trailing_comment(line: &str) -> Option<&str> {
     let (code, comment) = line.split_once(" // ")?;
     (!code.contains('"') && !code.trim_start().starts_with("//")).then_some(comment)
@@ -219,7 +220,8 @@ fn is_definition(line: &str) -> bool {
     line.starts_with('[') && line.contains("]: ")
 }
 
-/// Splits a paragraph into sentences. A sentence ends at a full stop, an exclamation mark or a question mark, with a space and the beginning of another sentence behind it.
+/// Splits a paragraph into sentences. A sentence ends at a full stop, an exclamation mark or a
+/// question mark, with a space and the beginning of another sentence behind it.
 pub(super) fn sentences(paragraph: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;

@@ -190,7 +190,8 @@ pub(super) unsafe extern "C" fn wr_mr_list(
     count: u16,
     list: *mut ibv_sge,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so many entries.
+    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so
+    // many entries.
     unsafe {
         wr_batch::begin_change(queue_pair(mqp), || {
             let key = key_of(mkey)?;
@@ -208,7 +209,8 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
     count: u16,
     list: *mut c_void,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so many entries.
+    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so
+    // many entries.
     unsafe {
         wr_batch::begin_change(queue_pair(mqp), || {
             let key = key_of(mkey)?;
@@ -225,7 +227,8 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
     num_setters: u8,
     attr: *mut c_void,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key. The attributes are NULL or readable.
+    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key. The attributes are
+    // NULL or readable.
     unsafe {
         wr_batch::begin_change(queue_pair(mqp), || {
             let attr = ffi::read(attr.cast::<mlx5dv_mkey_conf_attr>())?;

@@ -52,7 +52,8 @@ pub(super) unsafe fn push(
         unsafe { words(field, log_size) }
     };
     let op = if request.exp_opcode == IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP {
-        // SAFETY: integers, for which any bytes are a value. The opcode says that it is this member.
+        // SAFETY: integers, for which any bytes are a value. The opcode says that it is this
+        // member.
         let ibv_exp_cmp_swap {
             compare_mask,
             compare_val,

@@ -155,8 +155,8 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
                 has_dct_events: true,
             })?;
             activate(&qp, &attr)?;
-            // SAFETY: the structure consists of integers, pointers and pthread objects, for all of which zero bytes
-            // are a value.
+            // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
+            // which zero bytes are a value.
             let mut c: ibv_exp_dct = unsafe { std::mem::zeroed() };
             c.context = context.as_c();
             c.dct_num = qp.qp_num().get();

@@ -57,8 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_device(
     attr: *mut ibv_exp_device_attr,
 ) -> c_int {
     int_verb(|| {
-        // The capabilities are the same in a forked child.
-        // SAFETY: by contract an open context.
+        // The capabilities are the same in a forked child. SAFETY: by contract an open context.
         let object = unsafe { ContextObject::share_inherited(context) }?;
         let source = object.context().device_attr();
         if attr.is_null() {

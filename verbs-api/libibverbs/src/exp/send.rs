@@ -62,7 +62,8 @@ pub(super) unsafe fn post(
             _ => 0,
         };
         let mut poster = state.qp().send_queue();
-        // SAFETY: by contract readable work requests, with the lists, buffers and objects they name.
+        // SAFETY: by contract readable work requests, with the lists, buffers and objects they
+        // name.
         let posted = unsafe {
             post::each_of_chain(wr, bad_wr, |request| {
                 push(&mut poster, state, request, own_key)
@@ -127,8 +128,7 @@ unsafe fn push(
             // SAFETY: same contract.
             unsafe { atomics::push(poster, state, request, to()?) }
         }
-        // Requests that stay on this host.
-        // SAFETY: same contract.
+        // Requests that stay on this host. SAFETY: same contract.
         IBV_WR_LOCAL_INV => unsafe { post::push_send(poster, state, &plain(request)) },
         // SAFETY: same contract.
         IBV_WR_BIND_MW => unsafe { post::push_send(poster, state, &bind(request)?) },
@@ -173,7 +173,8 @@ pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
         },
         // The rights of a window are converted by `bind`.
         bind_mw: ibv_send_wr_tail {
-            // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+            // SAFETY: all members of the union are integers and pointers, for which any bytes are a
+            // value.
             tso: unsafe { request.bind_mw.tso },
         },
     }

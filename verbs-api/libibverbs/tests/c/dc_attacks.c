@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-/* From any state to RTS again, with the given timeout (4.096 microseconds * 2^timeout) and number of
- * retries. */
+/* From any state to RTS again, with the given timeout (4.096 microseconds * 2^timeout) and number
+ * of retries. */
 static void begin_again(struct ends *e, uint8_t timeout, uint8_t retries)
 {
 	struct ibv_exp_qp_attr attr = { .qp_state = IBV_QPS_RESET, .port_num = 1, .dct_key = KEY };

@@ -127,7 +127,8 @@ pub(crate) unsafe extern "C" fn sendto(
     to_len: socklen_t,
 ) -> ssize_t {
     crate::next!(sendto: fn(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> ssize_t, next, -1);
-    // SAFETY: the caller's contract: an address of `to_len` bytes, and `len` bytes, that can be read.
+    // SAFETY: the caller's contract: an address of `to_len` bytes, and `len` bytes, that can be
+    // read.
     unsafe {
         if IS_USED.load(Ordering::Relaxed) && is_answered(fd) && is_kernel(to.cast(), to_len) {
             return take(fd, &[part(bytes, len)]);

@@ -21,8 +21,8 @@ const SKEW: Duration = Duration::from_millis(2);
 pub(super) struct Marks {
     /// The capture says that it was lost, or no capture has its arrival.
     pub(super) lost: bool,
-    /// A copy of the request, or a response with the same PSN, was sent before. Only reliable services
-    /// retransmit.
+    /// A copy of the request, or a response with the same PSN, was sent before. Only reliable
+    /// services retransmit.
     pub(super) again: bool,
     pub(super) nak: bool,
     pub(super) rnr: bool,
