@@ -43,8 +43,9 @@ pub const MAX_MCAST_QP_ATTACH: u32 = 256;
 pub const MAX_AH: u32 = 1 << 20;
 /// Longest message in bytes.
 pub const MAX_MSG_SZ: u32 = 1 << 31;
-/// `BAD_PKEY_CNTR | AUTO_PATH_MIG | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | XRC | MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B | RAW_IP_CSUM | MANAGED_FLOW_STEERING`
-/// of `ibv_device_cap_flags`.
+/// Capabilities of `ibv_device_cap_flags`: `BAD_PKEY_CNTR`, `AUTO_PATH_MIG`, `PORT_ACTIVE_EVENT`,
+/// `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`, `SRQ_RESIZE`, `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS`,
+/// `MEM_WINDOW_TYPE_2B`, `RAW_IP_CSUM`, `MANAGED_FLOW_STEERING`.
 //= XRC-14
 pub const DEVICE_CAP_FLAGS: u32 = 1 << 1
     | 1 << 4

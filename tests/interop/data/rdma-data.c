@@ -91,7 +91,7 @@ static uint64_t place(uint64_t at)
 	return opened.first + at / opened.width * opened.stride + at % opened.width;
 }
 
-/* Checks that the buffer contains the pattern in one range behind the key, and nothing elsewhere. */
+/* Checks that the buffer has the pattern in one range behind the key, and nothing elsewhere. */
 static void check(const char *what, uint32_t seed, uint64_t offset, uint64_t len)
 {
 	static uint8_t expected[BUFFER];

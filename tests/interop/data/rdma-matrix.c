@@ -85,7 +85,7 @@ static void request_matrix(void)
 	ask((struct order){ .what = END });
 }
 
-/* The peer does not answer the probe for vendor opcodes, so Rocade must not send the masked atomic. */
+/* The peer ignores the probe for vendor opcodes, so Rocade must not send the masked atomic. */
 static void try_masked(void)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = 8, .lkey = mr->lkey };

@@ -14,7 +14,7 @@
  * includes this header. MACROS THEN REPLACE, in everything that follows:
  *
  *     struct ibv_qp_init_attr  has a member xrc_domain. It is struct ibv_xrc_qp_init_attr, which
- *                              ibv_create_qp and ibv_query_qp convert. Convert it for other functions.
+ *                              ibv_create_qp and ibv_query_qp convert. Convert it for others.
  *     IBV_QPT_XRC              is IBV_QPT_XRC_SEND: such a QP sends, and does not receive
  *     xrc_remote_srq_num       is qp_type.xrc.remote_srqn, a member of struct ibv_send_wr
  *     xrc_srq_num              is handle, the member of struct ibv_srq with the number

@@ -1,6 +1,6 @@
 //! Prints on standard error why a verb fails, which an errno cannot express.
 //!
-//! [`note`] and [`Errno::because`] store the reason where an error becomes an errno. [`emit`],
+//! [`record`] and [`Errno::because`] store the reason where an error becomes an errno. [`emit`],
 //! called by `ffi`, prints it where the errno leaves the library: the verb, the queue pair, the
 //! reason, the remedy. Each reason of a verb is printed once per process. `ROCADE_LOG=off` silences
 //! all of it.

@@ -206,10 +206,8 @@ mod tests {
         // SAFETY: the C part is live, and only this test uses it.
         assert_eq!(unsafe { *handle.c() }, 7);
         // SAFETY: last use.
-        assert_eq!(
-            unsafe { CHandle::<u32, &str>::destroy(c, |_| Ok(())) },
-            Ok(())
-        );
+        let destroyed = unsafe { CHandle::<u32, &str>::destroy(c, |_| Ok(())) };
+        assert_eq!(destroyed, Ok(()));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Source {
         let prose = match self {
             Self::Rust => line.starts_with("//"),
             Self::C => line.starts_with("/*") || line.starts_with("* "),
-            Self::Markdown => !line.starts_with('|') && !line.starts_with('<'),
+            Self::Markdown => !line.starts_with(['|', '<', '!']),
         };
         // A table or a line of code in a doc comment.
         let inner = line.trim_start_matches(['/', '!', '*', ' ']);

@@ -12,7 +12,7 @@ enum ibv_exp_atomic_cap {
 	IBV_EXP_ATOMIC_NONE = IBV_ATOMIC_NONE,
 	IBV_EXP_ATOMIC_HCA = IBV_ATOMIC_HCA,
 	IBV_EXP_ATOMIC_GLOB = IBV_ATOMIC_GLOB,
-	/* Big-endian results. Rocade never reports it: by default, results are in host byte order. */
+	/* Big-endian results. Rocade never reports it, because its results are in host order. */
 	IBV_EXP_ATOMIC_HCA_REPLY_BE = IBV_EXP_START_ENUM,
 };
 

@@ -14,7 +14,8 @@
  *         .create_flags = IBV_EXP_MR_INDIRECT_KLMS,
  *         .exp_access_flags = IBV_EXP_ACCESS_LOCAL_WRITE | IBV_EXP_ACCESS_REMOTE_READ } };
  *     struct ibv_mr *both = ibv_exp_create_mr(&in);
- *     struct ibv_exp_mem_region list[] = { { (uintptr_t)head, head_mr, 40 }, { (uintptr_t)body, body_mr, 1000 } };
+ *     struct ibv_exp_mem_region list[] = { { (uintptr_t)head, head_mr, 40 },
+ *                                          { (uintptr_t)body, body_mr, 1000 } };
  *     struct ibv_exp_send_wr wr = { .exp_opcode = IBV_EXP_WR_UMR_FILL,
  *         .exp_send_flags = IBV_EXP_SEND_INLINE | IBV_EXP_SEND_SIGNALED };
  *     wr.ext_op.umr.modified_mr = both;

@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
 }
 
 /// Like [`ibv_exp_post_send`]. `locked` says that the caller holds the lock of
-/// [`cross_channel::lock_posting`].
+/// `cross_channel::lock_posting`.
 ///
 /// # Safety
 /// As for [`ibv_exp_post_send`].
