@@ -87,8 +87,10 @@ fn collect(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 
 fn check(source: Source, text: &str, terms: &[Term]) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut in_code = false;
+    // Code keeps its lines, and a program writes what stands between these marks.
+    let (mut in_code, mut generated) = (false, false);
     for (index, line) in text.lines().enumerate() {
+        generated = (generated || line.starts_with("<!-- begin")) && !line.starts_with("<!-- end");
         if line.contains("```") {
             in_code = !in_code;
         }
@@ -99,7 +101,8 @@ fn check(source: Source, text: &str, terms: &[Term]) -> Vec<Finding> {
                 excerpt: excerpt.to_owned(),
             });
         };
-        if text::columns(line) > WIDTH && !in_code && source.wraps(line) {
+        let free = in_code || generated;
+        if text::columns(line) > WIDTH && !free && source.wraps(line) {
             add(Kind::Width, line.trim());
         }
         for term in terms {
@@ -196,5 +199,11 @@ mod tests {
         assert_eq!(kinds(Source::Rust, &long), [(1, Kind::Width)]);
         assert_eq!(kinds(Source::Markdown, &format!("| {long}")), []);
         assert_eq!(kinds(Source::Markdown, &format!("```\n{long}```\n")), []);
+        let written = format!("<!-- begin x -->\n{long}<!-- end x -->\n");
+        assert_eq!(kinds(Source::Markdown, &written), []);
+        assert_eq!(
+            kinds(Source::Markdown, &format!("{written}{long}")),
+            [(4, Kind::Width)]
+        );
     }
 }
