@@ -63,14 +63,14 @@ pub struct FabricPacketEvent<'a> {
     pub packet: Packet<'a>,
 }
 
-type Network = Box<dyn FnMut(&FabricPacketEvent<'_>) -> Delivery>;
+type DeliveryHook = Box<dyn FnMut(&FabricPacketEvent<'_>) -> Delivery>;
 
 /// A network of any number of nodes, each with an address.
 pub struct Fabric {
     nodes: Vec<FabricNode>,
     now: Time,
     latency_ns: u64,
-    network: Network,
+    network: DeliveryHook,
     tx: TxBuffer,
     in_flight: BTreeMap<(Time, u64), (IpAddr, IpAddr, Vec<u8>)>,
     serial: u64,

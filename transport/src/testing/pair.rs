@@ -48,7 +48,7 @@ struct InFlight {
     bytes: Vec<u8>,
 }
 
-type Network = Box<dyn FnMut(&PacketEvent<'_>) -> Delivery>;
+type DeliveryHook = Box<dyn FnMut(&PacketEvent<'_>) -> Delivery>;
 
 /// Two connected QPs.
 pub struct Pair {
@@ -58,7 +58,7 @@ pub struct Pair {
     pub(super) now: Time,
     latency_ns: u64,
     gap_ns: u64,
-    network: Network,
+    network: DeliveryHook,
     tx: TxBuffer,
     in_flight: BTreeMap<(Time, u64), InFlight>,
     serial: u64,

@@ -79,7 +79,7 @@ extern "C" fn initialise() {
 static INITIALISE: extern "C" fn() = initialise;
 
 /// A path, or its shadow path in the staging directory.
-pub(crate) struct Path {
+pub(crate) struct ViewPath {
     given: *const c_char,
     shadow_path: Option<ShadowPath>,
 }
@@ -92,7 +92,7 @@ struct ShadowPath {
     is_char_device: bool,
 }
 
-impl Path {
+impl ViewPath {
     /// Returns the path for libc's function.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         match &self.shadow_path {
@@ -138,7 +138,7 @@ pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
 ///
 /// # Safety
 /// `path` must be NULL or a terminated string that lives as long as the result.
-pub(crate) unsafe fn redirect(path: *const c_char) -> Path {
+pub(crate) unsafe fn redirect(path: *const c_char) -> ViewPath {
     // SAFETY: same contract.
     let shadow_path = if unsafe { may_be_ours(path) } {
         // SAFETY: it is not NULL, so by contract terminated.
@@ -146,7 +146,7 @@ pub(crate) unsafe fn redirect(path: *const c_char) -> Path {
     } else {
         None
     };
-    Path {
+    ViewPath {
         given: path,
         shadow_path,
     }
@@ -157,7 +157,7 @@ pub(crate) unsafe fn redirect(path: *const c_char) -> Path {
 ///
 /// # Safety
 /// As for [`redirect`].
-pub(crate) unsafe fn redirect_list(path: *const c_char) -> Path {
+pub(crate) unsafe fn redirect_list(path: *const c_char) -> ViewPath {
     // SAFETY: same contract.
     let mut redirected = unsafe { redirect(path) };
     // SAFETY: same contract.
