@@ -1,6 +1,6 @@
 //! The sockets of one address. The socket of slot *n* is at index *n*.
 //!
-//! Where the kernel steers, they form a `SO_REUSEPORT` group. Some sandboxes refuse classic BPF
+//! The sockets form a `SO_REUSEPORT` group if the kernel steers. Some sandboxes refuse classic BPF
 //! programs on groups. There only the broker's socket has port 4791, the sockets of the processes
 //! have other ports, and the broker forwards packets to them.
 

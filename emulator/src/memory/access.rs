@@ -27,7 +27,7 @@ pub(super) struct Span {
 
 impl Span {
     /// # Safety
-    /// Where `addr..addr+len` is mapped, it must be memory that the engine may read and write. The
+    /// The mapped part of `addr..addr+len` must be memory that the engine may read and write. The
     /// application has promised that when it registered the memory (see `Pd::reg_mr`), and the
     /// region table is locked against deregistration.
     pub(super) const unsafe fn new(addr: usize, len: usize, method: CopyMethod) -> Self {
