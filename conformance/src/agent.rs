@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
     rc::Rc,
     str::{FromStr, SplitWhitespace},
-    sync::mpsc::{self, Receiver},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::Duration,
 };
@@ -60,15 +60,21 @@ impl Link {
         if let Some(why) = &self.is_lost {
             return Err(why.clone());
         }
+        let name = order.split_whitespace().next().unwrap_or_default();
         let sent = self.orders.write_all(format!("{order}\n").as_bytes());
         let sent = sent.and_then(|()| self.orders.flush());
-        let answer = match sent {
-            Ok(()) => self.answers.recv_timeout(PATIENCE).map_err(|error| {
-                let order = order.split_whitespace().next().unwrap_or_default();
-                Unable(format!("the agent does not answer {order}: {error}"))
-            }),
-            Err(error) => Err(Unable(format!("lost the connection to the agent: {error}"))),
-        };
+        // The order cannot be written to an agent that ended. Its last answer tells why it ended.
+        let answer = self.answers.recv_timeout(PATIENCE).map_err(|error| {
+            Unable(match (error, sent) {
+                (_, Err(error)) => format!("the agent ended before {name}: {error}"),
+                (RecvTimeoutError::Disconnected, Ok(())) => {
+                    format!("the agent ended before it answered {name}")
+                }
+                (RecvTimeoutError::Timeout, Ok(())) => {
+                    format!("the agent does not answer {name} within {PATIENCE:?}")
+                }
+            })
+        });
         answer.inspect_err(|why| self.is_lost = Some(why.clone()))
     }
 }
@@ -520,8 +526,25 @@ mod tests {
         assert_eq!((agent.name(), agent.address()), ("mlx5_9", address));
         assert!(agent.can(Feature::Flush) && !agent.can(Feature::Own));
         let gone = Agent::start("true", address).unwrap_err();
-        assert!(gone.0.starts_with("the agent"), "{gone}");
+        assert!(gone.0.starts_with("the agent ended"), "{gone}");
         let unable = Agent::start("read hello && echo unable no device", address);
         assert_eq!(unable.unwrap_err(), Unable("no device".to_owned()));
+    }
+
+    #[test]
+    fn the_last_answer_of_an_agent_that_ended_is_read() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo unable no device"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        child.wait().unwrap();
+        let mut link = Link::new(Box::new(orders), answers);
+        let answer = link.ask("hello").unwrap();
+        assert_eq!(answer, "unable no device");
+        let gone = link.ask("hello").unwrap_err();
+        assert!(gone.0.starts_with("the agent ended"), "{gone}");
     }
 }
