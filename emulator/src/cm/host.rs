@@ -222,6 +222,11 @@ impl CmHost {
         }
     }
 
+    /// Returns true if there are queued datagrams.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.has_arrived.load(Ordering::Acquire)
+    }
+
     /// The counters of the connection manager.
     pub(crate) fn counters(&self) -> CmCounters {
         let core = self.core.lock();
@@ -259,11 +264,11 @@ impl EngineInner {
         }
     }
 
-    /// Handles queued datagrams and expired timers. Called without any lock except that of a link.
+    /// Handles queued datagrams and expired timers. The caller holds no lock.
     pub(crate) fn serve_cm(&self) {
         let host = self.cm();
         let timeout = host.next_timeout();
-        let has_arrived = host.has_arrived.load(Ordering::Acquire);
+        let has_arrived = host.has_arrived();
         // Reading the clock takes a tenth of a poll.
         if timeout.is_none() && !has_arrived {
             return;
@@ -278,6 +283,11 @@ impl EngineInner {
     fn serve_cm_now(&self, now: Time) {
         let Some(slot) = self.slot() else { return };
         let host = self.cm();
+        if host.has_arrived() {
+            // A peer sends its DREQ after the ACKs of what it received. They may be in shared
+            // memory, which the DREQ must not overtake.
+            self.receive_all_unpublished();
+        }
         let mut core = host.lock();
         let core =
             core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));

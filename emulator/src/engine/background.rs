@@ -338,6 +338,7 @@ impl EngineInner {
                 let mut rx = endpoint.rx.lock();
                 packets += self.receive(endpoint, &mut rx, Caller::Background).packets;
             }
+            self.serve_cm();
         }
         packets > 0
     }
@@ -375,6 +376,7 @@ impl EngineInner {
                 }
             }
         }
+        self.serve_cm();
         packets > 0
     }
 
@@ -393,6 +395,7 @@ impl EngineInner {
                 }
             }
         }
+        self.serve_cm();
     }
 
     /// Receives from all shared memory links until they are empty, or the limit of rounds is

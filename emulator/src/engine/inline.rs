@@ -56,6 +56,7 @@ impl EngineInner {
                     self.receive(endpoint, &mut rx, Caller::Application);
                 }
             }
+            self.serve_cm();
             if is_there() {
                 return Ok(true);
             }

@@ -54,6 +54,7 @@ impl EngineInner {
                 packets += self.receive(endpoint, &mut rx, Caller::Application).packets;
             }
         }
+        self.serve_cm();
         packets
     }
 
@@ -120,6 +121,9 @@ impl EngineInner {
     /// After long batches the outputs of all QPs are flushed together, so that one ACK covers many
     /// packets. In the middle of a message this polls for a little longer, because the rest is on
     /// its way.
+    ///
+    /// Datagrams to QP 1 are only queued: [`EngineInner::serve_cm`] follows when the caller holds
+    /// no lock.
     pub(super) fn receive(
         &self,
         endpoint: &LocalEndpoint,
@@ -172,7 +176,6 @@ impl EngineInner {
                 self.flush_outputs(inner, core, mem, trigger, self.now(), caller);
             });
         }
-        self.serve_cm();
         received
     }
 

@@ -242,9 +242,10 @@ impl EngineInner {
         }
     }
 
-    /// Like `receive_unpublished`, from all peers. A timer is due, and the awaited ACK may be an
-    /// unpublished record.
-    pub(super) fn receive_all_unpublished(&self) {
+    /// Receives the packets of all peers, including unpublished records. Follows what does not come
+    /// through shared memory: a timer that is due, while the awaited ACK is an unpublished record,
+    /// or a datagram of the connection manager that ends the connection.
+    pub(crate) fn receive_all_unpublished(&self) {
         for shm_link in self.shm_links.read().iter() {
             self.receive_unpublished(shm_link, UNPUBLISHED_ROUNDS);
         }
@@ -397,6 +398,10 @@ impl EngineInner {
                     break;
                 }
             }
+        }
+        if self.cm().has_arrived() {
+            // The caller holds a lock, so that another thread handles the datagrams.
+            self.wake_background();
         }
     }
 
