@@ -312,3 +312,45 @@ fn a_queue_pair_is_taken_off_a_list_once() {
     service_queue.remove_qp(qpn, ServiceReason::TxBlocked);
     assert_eq!(service_queue.count(ServiceReason::TxBlocked), 0);
 }
+
+/// A peer ends a connection by a DREQ, which comes through a socket. The ACK of its last message is
+/// in shared memory, perhaps unpublished. An application that closes the QP when it is told of the
+/// DREQ has the completion.
+//= RC-ACK-20 type=test
+#[test]
+fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
+    let config = EngineConfig::from_specs(&["dev=127.4.0.11".to_owned()], BrokerMode::Embedded);
+    let link = LinkMode::Shm;
+    let config = config.expect("a device");
+    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let host = host_on(&engine, "dev");
+    let (a, b) = (&host.qps[0], &host.qps[1]);
+    connect(a, b, &host);
+    connect(b, a, &host);
+    let inner = &engine.inner;
+    let address: IpAddr = "127.4.0.11".parse().expect("an address");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut seen = 0;
+    while seen < 3 {
+        assert!(Instant::now() < deadline, "no ACK was delayed");
+        b.recv_queue().push(1, &[]).expect("posted");
+        let wr = SendWr {
+            wr_id: 2,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+        };
+        a.send_queue().push(&wr).expect("posted");
+        let mut completions = 0;
+        while completions < 2 {
+            completions += host.cq.poll_one().is_some() as u32;
+            if completions == 1 && a.inner().lock().qp.awaits_acknowledgements() {
+                inner.cm().put(address, address, &[0; 256]);
+                inner.serve_cm();
+                assert!(!a.inner().lock().qp.awaits_acknowledgements());
+                seen += 1;
+            }
+            assert!(Instant::now() < deadline, "no completion");
+        }
+    }
+}
