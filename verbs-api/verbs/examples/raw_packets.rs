@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
-use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Result, VerbsError};
+use rocade_verbs::flow::{FlowAttr, FlowSpec, Masked, PortFields};
+use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Result, VerbsErrorKind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
@@ -45,19 +45,11 @@ fn to_port(port: u16) -> Masked<PortFields> {
         dst_port,
         ..PortFields::default()
     };
-    Masked {
-        val: fields(port.to_be_bytes()),
-        mask: fields([0xff; 2]),
-    }
+    Masked::new(fields(port), fields(0xffff))
 }
 
 fn only(spec: FlowSpec) -> FlowAttr {
-    FlowAttr {
-        kind: FlowKind::Normal,
-        priority: 0,
-        dont_trap: false,
-        specs: vec![spec],
-    }
+    FlowAttr::matching(vec![spec])
 }
 
 fn main() -> Result<()> {
@@ -67,8 +59,8 @@ fn main() -> Result<()> {
     let sends = pd.context().completion_queue(16)?;
     let receives = pd.context().completion_queue(16)?;
     let qp = match pd.raw_queue_pair(&sends, &receives) {
-        Err(Error::Verbs(VerbsError::NotPermitted(why))) => {
-            println!("raw packets need CAP_NET_RAW: {why}");
+        Err(Error::Verbs(error)) if error.kind() == VerbsErrorKind::NotPermitted => {
+            println!("raw packets need CAP_NET_RAW: {error}");
             return Ok(());
         }
         qp => qp?,

@@ -1,8 +1,8 @@
 //! Attributes of queue pairs, and the calls that change them.
 
-pub use rocade_emulator::QpCap;
-pub use rocade_emulator::cm::Ece;
 use rocade_emulator::{AccessFlags, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpState};
+pub use rocade_transport::QpCap;
+pub use rocade_wire::mad::Ece;
 
 use crate::error::Result;
 use crate::queue_pair::{ConnectOptions, QueuePair, UnconnectedQueuePair};

@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use rocade_emulator::{Calc, CalcOp, CrossChannel};
 use rocade_emulator::{Qp, SendFlags, Sge};
+pub use rocade_transport::{Calc, CalcOp};
 
 use crate::completion::CompletionQueue;
 use crate::datagram::AddressHandle;
@@ -211,6 +211,35 @@ pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::
         posted.map_err(|error| (index, error))?;
     }
     Ok(())
+}
+
+/// The role of a queue pair in cross-channel operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
+pub struct CrossChannel {
+    /// Set if the queue pair may carry WAIT, ENABLE and compute requests.
+    pub is_master: bool,
+    /// Set if the send queue executes only released requests.
+    pub managed_send: bool,
+    /// Set if the receive queue has only released receives.
+    pub managed_recv: bool,
+    /// Set if the program does not poll the completions of its sends. Their places in the queue are
+    /// free when they are executed.
+    pub sends_untaken: bool,
+    /// Set if the program does not poll the completions of its receives.
+    pub receives_untaken: bool,
+}
+
+impl CrossChannel {
+    pub(crate) const fn raw(self) -> rocade_emulator::CrossChannel {
+        rocade_emulator::CrossChannel {
+            is_master: self.is_master,
+            managed_send: self.managed_send,
+            managed_recv: self.managed_recv,
+            sends_untaken: self.sends_untaken,
+            receives_untaken: self.receives_untaken,
+        }
+    }
 }
 
 impl CompletionQueue {

@@ -197,7 +197,7 @@ impl ProtectionDomain {
         memory.read(offset, &mut bytes)?;
         let none = || VerbsError::Io(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT));
         let header = Grh::of(&bytes).ok_or_else(none)?;
-        let back = header.reply_address(PORT, &self.context().gids());
+        let back = header.reply_address(PORT, &self.context().raw().gid_entries());
         let back = back.ok_or(VerbsError::InvalidArgument(
             "the message was not sent to an address of this device",
         ))?;

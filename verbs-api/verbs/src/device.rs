@@ -2,13 +2,9 @@
 
 use std::fmt;
 use std::fs::File;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rocade_emulator::{
-    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineCounters, Gid,
-    GidEntry, Pd as RawPd, Pkey, PortAttr, Psn,
-};
+use rocade_emulator::{AccessFlags, Context as RawContext, Engine, Gid, Pd as RawPd, Pkey, Psn};
 
 use crate::completion::CompletionQueue;
 use crate::config::Config;
@@ -16,6 +12,7 @@ use crate::datagram::{AddressHandle, AddressOptions, DatagramQueuePair, Datagram
 use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
+use crate::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};
 use crate::indirect::IndirectKey;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
@@ -75,7 +72,8 @@ impl DeviceList {
     #[doc(alias = "ibv_get_device_guid")]
     #[doc(alias = "ibv_get_device_index")]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.engine.devices()
+        let devices = self.engine.devices().into_iter();
+        devices.map(DeviceInfo::of).collect()
     }
 
     /// Opens the device called `name`.
@@ -95,7 +93,7 @@ impl DeviceList {
     /// Returns the packet statistics of the engine, by the link that each packet took.
     #[must_use]
     pub fn engine_counters(&self) -> EngineCounters {
-        self.engine.counters()
+        EngineCounters::of(&self.engine.counters())
     }
 
     /// Opens the first device.
@@ -151,7 +149,7 @@ impl Context {
     /// Returns name, GUID and interface of the device.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
-        self.raw.device()
+        DeviceInfo::of(self.raw.device())
     }
 
     /// Returns identity and limits of the device.
@@ -159,7 +157,7 @@ impl Context {
     #[doc(alias = "ibv_query_device")]
     #[doc(alias = "ibv_query_device_ex")]
     pub fn attributes(&self) -> DeviceAttr {
-        self.raw.device_attr()
+        DeviceAttr::of(&self.raw.device_attr())
     }
 
     /// Returns the state of the device's first port.
@@ -168,7 +166,7 @@ impl Context {
     /// None in practice: every device has a first port.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> Result<PortAttr> {
-        Ok(self.raw.port_attr(PORT)?)
+        Ok(PortAttr::of(&self.raw.port_attr(PORT)?))
     }
 
     /// Returns the state of a port. Ports count from 1. The
@@ -178,7 +176,7 @@ impl Context {
     /// [`Error::Verbs`] if there is no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_at(&self, port: u8) -> Result<PortAttr> {
-        Ok(self.raw.port_attr(port)?)
+        Ok(PortAttr::of(&self.raw.port_attr(port)?))
     }
 
     /// Returns the GID table of a port. Ports count from 1.
@@ -186,8 +184,8 @@ impl Context {
     /// # Errors
     /// [`Error::Verbs`] if there is no such port.
     #[doc(alias = "ibv_query_gid_table")]
-    pub fn gids_of(&self, port: u8) -> Result<Arc<[GidEntry]>> {
-        Ok(self.raw.gid_entries_of(port)?)
+    pub fn gids_of(&self, port: u8) -> Result<Vec<GidEntry>> {
+        Ok(GidEntry::all(&self.raw.gid_entries_of(port)?))
     }
 
     /// Returns the GID table of the first port, made from its current IP addresses. A GID of 0 is
@@ -196,8 +194,8 @@ impl Context {
     #[doc(alias = "ibv_query_gid")]
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid_table")]
-    pub fn gids(&self) -> Arc<[GidEntry]> {
-        self.raw.gid_entries()
+    pub fn gids(&self) -> Vec<GidEntry> {
+        GidEntry::all(&self.raw.gid_entries())
     }
 
     /// Returns the P_Key table: the partitions that queue pairs may belong to, by index.

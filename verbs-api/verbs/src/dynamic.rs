@@ -1,13 +1,14 @@
 //! Dynamically connected (DC) transport: an initiator reaches many targets, and a target serves
 //! many initiators.
 
-pub use rocade_emulator::DciStreams;
 use rocade_emulator::{
-    AccessFlags, AddressVector, CrossChannel, DciInit, DctInitAttr, Gid, Mtu, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, ToDct, VerbsError,
+    AccessFlags, AddressVector, DciInit, DctInitAttr, Gid, Mtu, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, QpType, Qpn, ToDct, VerbsError,
 };
+pub use rocade_transport::DciStreams;
 
 use crate::completion::CompletionQueue;
+use crate::cross_channel::CrossChannel;
 use crate::datagram::AddressHandle;
 use crate::device::ProtectionDomain;
 use crate::error::{Error, Result};
@@ -286,7 +287,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         let streams = self.streams;
         let qp = self.pd.raw().create_dci(init, DciInit { streams })?;
         if let Some(how) = self.cross_channel {
-            qp.enable_cross_channel(how)?;
+            qp.enable_cross_channel(how.raw())?;
         }
         let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;

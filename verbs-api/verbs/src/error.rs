@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 
-use rocade_emulator::cm::RejReason;
+use rocade_emulator::VerbsError as RawError;
 use rocade_emulator::config::ConfigError;
 use rocade_emulator::link::fault::RuleError;
-use rocade_emulator::{VerbsError, WcStatus};
+use rocade_transport::{PostError, WcStatus};
+use rocade_wire::mad::RejReason;
 
 /// The error of a failed call or work request.
 #[derive(Debug)]
@@ -64,6 +65,98 @@ pub enum Error {
     Malformed(&'static str),
 }
 
+/// The error of a failed verb: its kind, its errno value and a text.
+///
+/// ```
+/// use rocade_verbs::{Config, DeviceList, Error, VerbsErrorKind};
+///
+/// let context = DeviceList::new(Config::simulated(1))?.open("a")?;
+/// let Err(Error::Verbs(error)) = context.completion_queue(0) else { panic!("0 entries") };
+/// assert_eq!((error.kind(), error.errno()), (VerbsErrorKind::InvalidArgument, 22));
+/// assert_eq!(error.to_string(), "invalid argument: cqe");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct VerbsError(RawError);
+
+impl VerbsError {
+    /// Returns the errno value that a C program gets.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.0.errno()
+    }
+
+    /// Returns the kind of the error.
+    #[must_use]
+    pub const fn kind(&self) -> VerbsErrorKind {
+        match &self.0 {
+            RawError::InvalidArgument(_) => VerbsErrorKind::InvalidArgument,
+            RawError::Post(PostError::QueueFull) | RawError::NoMemory(_) => VerbsErrorKind::NoRoom,
+            RawError::Post(_) | RawError::Modify(_) | RawError::Srq(_) => VerbsErrorKind::Refused,
+            RawError::NotSupported(_) => VerbsErrorKind::NotSupported,
+            RawError::NotPermitted(_) => VerbsErrorKind::NotPermitted,
+            RawError::Busy(_) => VerbsErrorKind::Busy,
+            RawError::NotFound(_) => VerbsErrorKind::NotFound,
+            RawError::Fault => VerbsErrorKind::Fault,
+            RawError::NoDevice => VerbsErrorKind::NoDevice,
+            RawError::NoData => VerbsErrorKind::NoData,
+            RawError::WouldBlock => VerbsErrorKind::WouldBlock,
+            RawError::PeerRefused(_) => VerbsErrorKind::PeerRefused,
+            RawError::Link(_) => VerbsErrorKind::Address,
+            RawError::Broker(_) => VerbsErrorKind::Broker,
+            RawError::Io(_) => VerbsErrorKind::Io,
+        }
+    }
+}
+
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for VerbsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// The kinds of errors of verbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum VerbsErrorKind {
+    /// EINVAL: an argument is invalid. The text names it.
+    InvalidArgument,
+    /// EINVAL: the state or the attributes of the object do not allow the call.
+    Refused,
+    /// ENOMEM: a queue is full, or a limit is reached.
+    NoRoom,
+    /// EOPNOTSUPP: the device does not support this.
+    NotSupported,
+    /// EPERM: the caller may not do this.
+    NotPermitted,
+    /// EBUSY: the object is still in use. The text names the user.
+    Busy,
+    /// ENOENT: the object does not exist.
+    NotFound,
+    /// EFAULT: memory is not mapped, or not writable.
+    Fault,
+    /// ENODEV: there is no such device.
+    NoDevice,
+    /// ENODATA: the entry of the GID table is empty.
+    NoData,
+    /// EAGAIN: there is nothing to get now.
+    WouldBlock,
+    /// EACCES: `ROCADE_PEERS` does not allow this address as a peer.
+    PeerRefused,
+    /// The address or port 4791 cannot be used: EADDRINUSE, EADDRNOTAVAIL or EIO.
+    Address,
+    /// EIO: the broker cannot be reached, or refused.
+    Broker,
+    /// A system call failed.
+    Io,
+}
+
 /// The result type of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -117,9 +210,9 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<VerbsError> for Error {
-    fn from(error: VerbsError) -> Self {
-        Self::Verbs(error)
+impl From<RawError> for Error {
+    fn from(error: RawError) -> Self {
+        Self::Verbs(VerbsError(error))
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rocade_emulator::{AsyncEventKind, EventElement, VerbsError};
+use rocade_emulator::{EventElement, VerbsError};
 
 use crate::device::Context;
 use crate::error::{Error, Result};
@@ -22,6 +22,74 @@ impl ObjectId {
 
     pub(crate) const fn cookie(self) -> u64 {
         self.0
+    }
+}
+
+/// The kind of an asynchronous event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[doc(alias = "ibv_event_type")]
+pub enum AsyncEventKind {
+    /// A completion queue overflowed.
+    CqErr,
+    /// A queue pair could not report a completion.
+    QpFatal,
+    /// An invalid request reached the responder.
+    QpReqErr,
+    /// An access violation happened at the responder.
+    QpAccessErr,
+    /// The first packet arrived in RTR.
+    CommEst,
+    /// The send queue has drained.
+    SqDrained,
+    /// A queue pair has migrated to its alternate path.
+    PathMig,
+    /// The peer requested a migration that does not match the alternate path.
+    PathMigErr,
+    /// The network interfaces of the device are gone.
+    DeviceFatal,
+    /// The network interface of the port is up and has a carrier.
+    PortActive,
+    /// The network interface of the port is down or has no carrier.
+    PortErr,
+    /// The completion queue of an XRC shared receive queue has no room.
+    SrqErr,
+    /// Fewer receives than the limit are left in a shared receive queue.
+    SrqLimitReached,
+    /// A queue pair in ERR takes no more receives from its shared receive queue.
+    QpLastWqeReached,
+    /// The GID table has changed.
+    GidChange,
+    /// A packet with a wrong key came to a DC target that was armed.
+    DctKeyViolation,
+    /// An access violation happened at a DC target.
+    DctAccessErr,
+    /// An invalid request reached a DC target.
+    DctReqErr,
+}
+
+impl AsyncEventKind {
+    const fn of(raw: rocade_emulator::AsyncEventKind) -> Self {
+        match raw {
+            rocade_emulator::AsyncEventKind::CqErr => Self::CqErr,
+            rocade_emulator::AsyncEventKind::QpFatal => Self::QpFatal,
+            rocade_emulator::AsyncEventKind::QpReqErr => Self::QpReqErr,
+            rocade_emulator::AsyncEventKind::QpAccessErr => Self::QpAccessErr,
+            rocade_emulator::AsyncEventKind::CommEst => Self::CommEst,
+            rocade_emulator::AsyncEventKind::SqDrained => Self::SqDrained,
+            rocade_emulator::AsyncEventKind::PathMig => Self::PathMig,
+            rocade_emulator::AsyncEventKind::PathMigErr => Self::PathMigErr,
+            rocade_emulator::AsyncEventKind::DeviceFatal => Self::DeviceFatal,
+            rocade_emulator::AsyncEventKind::PortActive => Self::PortActive,
+            rocade_emulator::AsyncEventKind::PortErr => Self::PortErr,
+            rocade_emulator::AsyncEventKind::SrqErr => Self::SrqErr,
+            rocade_emulator::AsyncEventKind::SrqLimitReached => Self::SrqLimitReached,
+            rocade_emulator::AsyncEventKind::QpLastWqeReached => Self::QpLastWqeReached,
+            rocade_emulator::AsyncEventKind::GidChange => Self::GidChange,
+            rocade_emulator::AsyncEventKind::DctKeyViolation => Self::DctKeyViolation,
+            rocade_emulator::AsyncEventKind::DctAccessErr => Self::DctAccessErr,
+            rocade_emulator::AsyncEventKind::DctReqErr => Self::DctReqErr,
+        }
     }
 }
 
@@ -98,7 +166,7 @@ impl Context {
                     EventElement::Port(port) => EventSource::Port(port),
                     EventElement::Device => EventSource::Device,
                 };
-                let kind = event.kind;
+                let kind = AsyncEventKind::of(event.kind);
                 Ok(Some(Event { kind, source }))
             }
             Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),

@@ -55,6 +55,8 @@ mod dynamic;
 mod endpoint;
 mod error;
 mod events;
+mod facts;
+pub mod flow;
 mod indirect;
 mod masked;
 mod memory;
@@ -71,21 +73,9 @@ mod window;
 mod xrc;
 
 // Protocol values.
-pub use rocade_transport::{AccessFlags, QpState, Sge, WcOpcode, WcStatus};
+pub use rocade_transport::{AccessFlags, Counters, QpState, Sge, WcOpcode, WcStatus};
+pub use rocade_wire::mad::RejReason;
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};
-// Device descriptions and errors.
-pub use rocade_emulator::cm::RejReason;
-pub use rocade_emulator::{
-    AsyncEventKind, Counters, DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr,
-    VerbsError,
-};
-
-/// Flow rules: they select the packets that a [`RawQueuePair`] receives.
-pub mod flow {
-    pub use rocade_emulator::{
-        EthFields, Flow, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, Masked, PortFields,
-    };
-}
 
 pub use self::attributes::{Ece, QpCap, QueuePairAttributes};
 pub use self::completion::{Completion, CompletionQueue};
@@ -104,8 +94,9 @@ pub use self::dynamic::{
     DciStreams, DctAddress, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
-pub use self::error::{Error, Result};
-pub use self::events::{Event, EventSource, ObjectId};
+pub use self::error::{Error, Result, VerbsError, VerbsErrorKind};
+pub use self::events::{AsyncEventKind, Event, EventSource, ObjectId};
+pub use self::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};
 pub use self::indirect::{IndirectKey, KeyMapping};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::{Advice, MemoryRegion};

@@ -11,7 +11,6 @@ use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-pub use rocade_emulator::Advice;
 use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError};
 
 use crate::device::ProtectionDomain;
@@ -426,7 +425,30 @@ impl ProtectionDomain {
         if parts.is_empty() {
             return Err(VerbsError::InvalidArgument("the list of parts is empty").into());
         }
-        Ok(self.raw().advise_mr(advice, parts)?)
+        Ok(self.raw().advise_mr(advice.raw(), parts)?)
+    }
+}
+
+/// The intended use of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[doc(alias = "ibv_advise_mr_advice")]
+pub enum Advice {
+    /// The memory will be read soon.
+    Prefetch,
+    /// The memory will be written soon.
+    PrefetchWrite,
+    /// The memory will be used soon. Pages that are not resident stay so.
+    PrefetchNoFault,
+}
+
+impl Advice {
+    const fn raw(self) -> rocade_emulator::Advice {
+        match self {
+            Self::Prefetch => rocade_emulator::Advice::Prefetch,
+            Self::PrefetchWrite => rocade_emulator::Advice::PrefetchWrite,
+            Self::PrefetchNoFault => rocade_emulator::Advice::PrefetchNoFault,
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Connected queue pairs and their builder.
 
 use rocade_emulator::{
-    AccessFlags, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, SendPoster, Sge,
+    AccessFlags, Connection, Counters, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, SendPoster, Sge,
 };
 
 use crate::completion::{Completion, CompletionQueue};
+use crate::cross_channel::CrossChannel;
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -183,7 +184,7 @@ impl<'a> QueuePairBuilder<'a> {
             cookie: id.cookie(),
         })?;
         if let Some(how) = self.cross_channel {
-            qp.enable_cross_channel(how)?;
+            qp.enable_cross_channel(how.raw())?;
         }
         UnconnectedQueuePair::new(context, (qp, id), self.gid_index, self.access, self.psn)
     }

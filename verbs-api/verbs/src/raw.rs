@@ -1,14 +1,14 @@
 //! Raw packet queue pairs: whole Ethernet frames, flow steering and segmentation offload.
 
 use rocade_emulator::{
-    Flow, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags, SendOp,
-    SendWr, Sge, Tso,
+    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, Sge, Tso,
 };
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 use crate::events::ObjectId;
+use crate::flow::{Flow, FlowAttr};
 
 /// A queue pair that sends and receives whole Ethernet frames on the network interface of its
 /// device. It needs the capability `CAP_NET_RAW`.
@@ -16,19 +16,14 @@ use crate::events::ObjectId;
 /// It receives the frames that match its [flows](Self::flow), and none without a flow.
 ///
 /// ```no_run
-/// use rocade_verbs::flow::{FlowAttr, FlowKind};
+/// use rocade_verbs::flow::FlowAttr;
 /// use rocade_verbs::{Config, DeviceList};
 ///
 /// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
 /// let cq = domain.context().completion_queue(64)?;
 /// let frames = domain.raw_queue_pair(&cq, &cq)?;
 /// // Every frame that the interface receives, until the flow is dropped.
-/// let _all = frames.flow(FlowAttr {
-///     kind: FlowKind::Sniffer,
-///     priority: 0,
-///     dont_trap: false,
-///     specs: Vec::new(),
-/// })?;
+/// let _all = frames.flow(FlowAttr::sniffer())?;
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -137,7 +132,7 @@ impl RawQueuePair {
     /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
     pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
-        Ok(self.qp.create_flow(attr)?)
+        Flow::new(&self.qp, attr)
     }
 
     /// Returns true if the completion belongs to this queue pair. Several queue pairs can share a
@@ -165,7 +160,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) with
-    /// [`VerbsError::NotPermitted`](rocade_emulator::VerbsError::NotPermitted) without
+    /// [`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted) without
     /// `CAP_NET_RAW`.
     pub fn raw_queue_pair(
         &self,

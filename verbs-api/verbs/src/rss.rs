@@ -1,19 +1,47 @@
 //! Receive side scaling (RSS): frames distributed over several receive queues.
 
-pub use rocade_emulator::WqState;
-use rocade_emulator::{
-    Flow, FlowAttr, Qp, QpAttr, QpAttrMask, QpState, Qpn, RSS_KEY_LEN, RxHash, Sge, Wq,
-};
+use rocade_emulator::{Qp, QpAttr, QpAttrMask, QpState, Qpn, RSS_KEY_LEN, RxHash, Sge, Wq};
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
+use crate::flow::{Flow, FlowAttr};
 
 /// A receive work queue. It receives a share of the frames of a [`RssQueuePair`].
 #[derive(Debug)]
 #[doc(alias = "ibv_wq")]
 pub struct WorkQueue {
     wq: Wq,
+}
+
+/// The state of a receive work queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wq_state")]
+pub enum WqState {
+    /// The queue is empty and receives nothing.
+    Reset,
+    /// The queue receives.
+    Rdy,
+    /// The queue has flushed its receives.
+    Err,
+}
+
+impl WqState {
+    const fn of(raw: rocade_emulator::WqState) -> Self {
+        match raw {
+            rocade_emulator::WqState::Reset => Self::Reset,
+            rocade_emulator::WqState::Rdy => Self::Rdy,
+            rocade_emulator::WqState::Err => Self::Err,
+        }
+    }
+
+    const fn raw(self) -> rocade_emulator::WqState {
+        match self {
+            Self::Reset => rocade_emulator::WqState::Reset,
+            Self::Rdy => rocade_emulator::WqState::Rdy,
+            Self::Err => rocade_emulator::WqState::Err,
+        }
+    }
 }
 
 impl WorkQueue {
@@ -26,7 +54,7 @@ impl WorkQueue {
     /// Returns the state. A new queue is ready (`Rdy`).
     #[must_use]
     pub fn state(&self) -> WqState {
-        self.wq.state()
+        WqState::of(self.wq.state())
     }
 
     /// Posts a receive for one frame.
@@ -46,7 +74,7 @@ impl WorkQueue {
     /// [`Error::Verbs`](crate::Error::Verbs) for any other transition.
     #[doc(alias = "ibv_modify_wq")]
     pub fn set_state(&self, to: WqState) -> Result<()> {
-        Ok(self.wq.modify(to)?)
+        Ok(self.wq.modify(to.raw())?)
     }
 
     /// Returns true if the completion belongs to this queue. Several queues can share a completion
@@ -106,19 +134,14 @@ impl RssHash {
 /// queues. All frames of a TCP or UDP connection reach the same queue.
 ///
 /// ```no_run
-/// use rocade_verbs::flow::{FlowAttr, FlowKind};
+/// use rocade_verbs::flow::FlowAttr;
 /// use rocade_verbs::{Config, DeviceList, RssHash};
 ///
 /// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
 /// let cq = domain.context().completion_queue(64)?;
 /// let (one, two) = (domain.work_queue(&cq, 64, 1)?, domain.work_queue(&cq, 64, 1)?);
 /// let both = domain.rss_queue_pair(&[&one, &two], &RssHash::default())?;
-/// let _all = both.flow(FlowAttr {
-///     kind: FlowKind::Sniffer,
-///     priority: 0,
-///     dont_trap: false,
-///     specs: Vec::new(),
-/// })?;
+/// let _all = both.flow(FlowAttr::sniffer())?;
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -136,7 +159,7 @@ impl RssQueuePair {
     /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
     pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
-        Ok(self.qp.create_flow(attr)?)
+        Flow::new(&self.qp, attr)
     }
 }
 
@@ -147,11 +170,11 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs):
     /// - A size is above the device's limit.
-    /// - [`VerbsError::NotPermitted`](crate::VerbsError::NotPermitted) without `CAP_NET_RAW`.
+    /// - [`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted) without `CAP_NET_RAW`.
     #[doc(alias = "ibv_create_wq")]
     pub fn work_queue(&self, cq: &CompletionQueue, depth: u32, max_sges: u32) -> Result<WorkQueue> {
         let wq = self.raw().create_wq(cq.raw(), depth, max_sges)?;
-        wq.modify(WqState::Rdy)?;
+        wq.modify(WqState::Rdy.raw())?;
         Ok(WorkQueue { wq })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rocade_verbs::flow::{FlowAttr, FlowKind, FlowSpec, Masked, PortFields};
+use rocade_verbs::flow::{FlowAttr, FlowSpec, Masked, PortFields};
 use rocade_verbs::{AccessFlags, Config, DeviceList, Error, RssHash, WcStatus, WqState};
 
 /// A time limit that is long enough for any machine.
@@ -27,16 +27,8 @@ fn to_port() -> FlowAttr {
         dst_port,
         ..PortFields::default()
     };
-    let spec = FlowSpec::Udp(Masked {
-        val: fields(TO_PORT.to_be_bytes()),
-        mask: fields([0xff; 2]),
-    });
-    FlowAttr {
-        kind: FlowKind::Normal,
-        priority: 0,
-        dont_trap: false,
-        specs: vec![spec],
-    }
+    let spec = FlowSpec::Udp(Masked::new(fields(TO_PORT), fields(0xffff)));
+    FlowAttr::matching(vec![spec])
 }
 
 /// Every frame arrives once, and all frames of one connection reach the same queue.
