@@ -242,9 +242,10 @@ impl EngineInner {
         }
     }
 
-    /// Receives the packets of all peers, including unpublished records. Follows what does not come
-    /// through shared memory: a timer that is due, while the awaited ACK is an unpublished record,
-    /// or a datagram of the connection manager that ends the connection.
+    /// Receives the packets of all peers, including unpublished records.
+    ///
+    /// The awaited ACK may be an unpublished record when a timer is due, or when a datagram of the
+    /// connection manager ends the connection.
     pub(crate) fn receive_all_unpublished(&self) {
         for shm_link in self.shm_links.read().iter() {
             self.receive_unpublished(shm_link, UNPUBLISHED_ROUNDS);

@@ -61,8 +61,8 @@ impl fmt::Display for SocketOwner {
             ),
             Self::KernelRxe => write!(
                 f,
-                "by the kernel's software RoCE driver. Remove its device (`rdma link delete`) or \
-                 unload rdma_rxe"
+                "by the kernel's software RoCE driver. Unload it (`modprobe -r rdma_rxe`), or use a \
+                 network namespace"
             ),
             Self::OtherUser { uid } => {
                 write!(

@@ -170,7 +170,8 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs):
     /// - A size is above the device's limit.
-    /// - [`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted) without `CAP_NET_RAW`.
+    /// - The process lacks `CAP_NET_RAW`
+    ///   ([`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted)).
     #[doc(alias = "ibv_create_wq")]
     pub fn work_queue(&self, cq: &CompletionQueue, depth: u32, max_sges: u32) -> Result<WorkQueue> {
         let wq = self.raw().create_wq(cq.raw(), depth, max_sges)?;
