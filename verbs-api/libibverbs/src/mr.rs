@@ -281,6 +281,58 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
+/// The fields of [`ibv_mr_init_attr`] that are set.
+const REG_MR_IOVA: u64 = 1 << 0;
+const REG_MR_ADDR: u64 = 1 << 1;
+const REG_MR_FD: u64 = 1 << 2;
+const REG_MR_FD_OFFSET: u64 = 1 << 3;
+
+/// `struct ibv_mr_init_attr`, as far as rdma-core 59 has it. Later fields have bits in `comp_mask`.
+#[repr(C)]
+pub(crate) struct ibv_mr_init_attr {
+    length: usize,
+    access: c_int,
+    comp_mask: u64,
+    iova: u64,
+    addr: *mut c_void,
+    fd: c_int,
+    fd_offset: u64,
+}
+
+/// `ibv_reg_mr_ex`: registers memory at an address, or of a descriptor.
+///
+/// EOPNOTSUPP for a field that Rocade does not know, such as a DMA handle. EINVAL if neither the
+/// address nor the descriptor is set, or both are, and for an offset without a descriptor.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    if attr.is_null() {
+        return ptr_verb(|| Err(Errno::INVAL));
+    }
+    // SAFETY: by contract a readable structure.
+    let attr = unsafe { &*attr };
+    let has = |field| attr.comp_mask & field != 0;
+    let known = REG_MR_IOVA | REG_MR_ADDR | REG_MR_FD | REG_MR_FD_OFFSET;
+    if attr.comp_mask & !known != 0 {
+        return ptr_verb(|| Err(Errno::OPNOTSUPP));
+    }
+    if has(REG_MR_ADDR) == has(REG_MR_FD) || has(REG_MR_FD_OFFSET) && !has(REG_MR_FD) {
+        return ptr_verb(|| Err(Errno::INVAL));
+    }
+    let access = attr.access;
+    if has(REG_MR_FD) {
+        let offset = if has(REG_MR_FD_OFFSET) { attr.fd_offset } else { 0 };
+        let iova = if has(REG_MR_IOVA) { attr.iova } else { offset };
+        // SAFETY: same contract.
+        return unsafe { ibv_reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, access) };
+    }
+    let own = attr.addr.expose_provenance() as u64;
+    let iova = if has(REG_MR_IOVA) { attr.iova } else { own };
+    // SAFETY: same contract.
+    unsafe { ibv_reg_mr_iova2(pd, attr.addr, attr.length, iova, access.cast_unsigned()) }
+}
+
 /// `ibv_reg_dmabuf_mr`: not supported, because Rocade can reach the memory of no other device.
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,

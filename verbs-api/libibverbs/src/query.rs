@@ -35,6 +35,8 @@ const OLD_PORT_ATTR_LEN: usize = 48;
 const WIDTH_4X: u8 = 2;
 /// `active_speed`: 25 Gbit/s per lane.
 const SPEED_EDR: u8 = 32;
+/// `ibv_query_port_speed`: 4 lanes of 25 Gbit/s, in units of 100 Mbit/s.
+const PORT_SPEED: u64 = 1000;
 /// `phys_state`: link up.
 const PHYS_LINK_UP: u8 = 5;
 /// `phys_state`: down.
@@ -233,6 +235,21 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: same contract, with a structure of the old length.
     int_verb(|| unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_LEN) })
+}
+
+/// `ibv_query_port_speed`: the bandwidth of a port in units of 100 Mbit/s.
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port_num: c_uint,
+    speed: *mut u64,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(speed, PORT_SPEED) }
+    })
 }
 
 /// Returns the error for a GID index beyond the table.

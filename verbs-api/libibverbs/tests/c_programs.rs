@@ -120,6 +120,11 @@ rocade_tests::c_programs! {
         null_regions,
         memory_on_demand,
         addresses_of_peers;
+    later_releases:
+        regions_by_attributes,
+        a_port_has_a_speed,
+        private_nodes_have_the_same_calls,
+        what_is_not_supported_says_so;
     srq:
         sizes_and_limits,
         chains_of_receives,

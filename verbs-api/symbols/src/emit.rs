@@ -125,10 +125,12 @@ mod tests {
             VersionNode {
                 name: "A_1.0".to_owned(),
                 parent: None,
+                repeats: Vec::new(),
             },
             VersionNode {
                 name: "A_1.1".to_owned(),
                 parent: Some("A_1.0".to_owned()),
+                repeats: Vec::new(),
             },
         ];
         assert_eq!(version_script(&nodes), "A_1.0 {};\nA_1.1 {} A_1.0;\n");

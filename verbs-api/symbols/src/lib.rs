@@ -13,7 +13,8 @@
 //!
 //! * `exports.tsv`: `symbol`, `version`, `default` (`yes`/`no`), `impl`. The last column is the
 //!   path of a Rust function, one of the stubs of [`Stub`], or `data` (one zero byte).
-//! * `versions.tsv`: `version`, `parent` (may be empty).
+//! * `versions.tsv`: `version`, `parent` (may be empty), `repeats` (may be missing). The last column
+//!   lists the nodes whose symbols this node has as well, separated by commas.
 //!
 //! # Use
 //! ```no_run
@@ -36,7 +37,7 @@ pub mod verify;
 use std::{env, fs, path::PathBuf};
 
 pub use emit::{exports_rs, version_script};
-pub use table::{Export, Implementation, Stub, TableError, VersionNode, exports, versions};
+pub use table::{Export, Implementation, Stub, TableError, VersionNode, exports, versions, with_repeated};
 
 /// Reads the tables of the crate that is being built, and writes `exports.rs` and `exports.map`
 /// into its `OUT_DIR`. Passes the link arguments of the `cdylib` to cargo.
@@ -56,6 +57,7 @@ pub fn build(soname: &str) {
     let version_table =
         versions(&read("versions.tsv")).unwrap_or_else(|error| panic!("versions.tsv: {error}"));
 
+    let export_table = with_repeated(export_table, &version_table);
     let map = out_dir.join("exports.map");
     let write = |path: &PathBuf, text: String| {
         fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -48,6 +48,8 @@ pub struct VersionNode {
     pub name: String,
     /// The node that it succeeds.
     pub parent: Option<String>,
+    /// The nodes whose symbols it has as well, not as the default versions.
+    pub repeats: Vec<String>,
 }
 
 /// The reason why a table is rejected.
@@ -98,21 +100,42 @@ pub fn exports(text: &str) -> Result<Vec<Export>, TableError> {
         .collect()
 }
 
-/// Parses `versions.tsv`. A [`TableError`] that names the line.
+/// Parses `versions.tsv`. The last column may be missing.
+///
 /// # Errors
 /// [`TableError`] names the line.
 pub fn versions(text: &str) -> Result<Vec<VersionNode>, TableError> {
     rows(text)
         .map(|(line, columns)| {
-            let [node, parent] = columns.as_slice() else {
-                return Err(TableError::Columns(line));
+            let (node, parent, repeats) = match *columns.as_slice() {
+                [node, parent] => (node, parent, ""),
+                [node, parent, repeats] => (node, parent, repeats),
+                _ => return Err(TableError::Columns(line)),
             };
+            let repeats = repeats.split(',').filter(|node| !node.is_empty());
+            let repeats = repeats.map(name).collect::<Option<Vec<_>>>();
             Ok(VersionNode {
                 name: name(node).ok_or(TableError::Word(line, "version"))?,
                 parent: name(parent),
+                repeats: repeats.ok_or(TableError::Word(line, "repeats"))?,
             })
         })
         .collect()
+}
+
+/// Returns `exports` with the symbols that nodes repeat.
+#[must_use]
+pub fn with_repeated(exports: Vec<Export>, nodes: &[VersionNode]) -> Vec<Export> {
+    let mut all = exports.clone();
+    for node in nodes {
+        let repeated = exports.iter().filter(|e| node.repeats.contains(&e.version));
+        all.extend(repeated.map(|export| Export {
+            version: node.name.clone(),
+            default: false,
+            ..export.clone()
+        }));
+    }
+    all
 }
 
 fn rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
@@ -187,5 +210,24 @@ mod tests {
         let nodes = versions("version\tparent\nA_1.0\t\nA_1.1\tA_1.0\n").expect("well formed");
         assert_eq!(nodes[0].parent, None);
         assert_eq!(nodes[1].parent.as_deref(), Some("A_1.0"));
+    }
+
+    #[test]
+    fn a_node_has_the_symbols_of_the_nodes_that_it_repeats() {
+        let table = "symbol\tversion\tdefault\timpl\nf\tA\tyes\tcrate::f\ng\tB\tyes\tdata\n";
+        let nodes = "version\tparent\trepeats\nA\t\nB\t\tA\nC\t\tA,B\n";
+        let nodes = versions(nodes).expect("well formed");
+        let all = with_repeated(exports(table).expect("well formed"), &nodes);
+        let all = all.iter().map(|e| (&*e.symbol, &*e.version, e.default));
+        let expected = [
+            ("f", "A", true),
+            ("g", "B", true),
+            ("f", "B", false),
+            ("f", "C", false),
+            ("g", "C", false),
+        ];
+        assert_eq!(all.collect::<Vec<_>>(), expected);
+        let bad = versions("version\tparent\trepeats\nA\t\tB;C\n").expect_err("malformed");
+        assert_eq!(bad, TableError::Word(2, "repeats"));
     }
 }

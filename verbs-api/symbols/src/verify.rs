@@ -11,6 +11,13 @@ use std::{
 /// headers.
 const OURS: &str = "ROCADE_";
 
+/// The private nodes of the releases between the two measured ones.
+const BETWEEN: [&str; 3] = [
+    "IBVERBS_PRIVATE_57",
+    "IBVERBS_PRIVATE_59",
+    "IBVERBS_PRIVATE_64",
+];
+
 /// A defined, versioned dynamic symbol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DynamicSymbol {
@@ -28,8 +35,9 @@ pub struct DynamicSymbol {
 
 /// Checks the exports of `lib<name>.so`, which it builds first. The library must have the SONAME
 /// `lib<name>.so.1`. It must export exactly the symbols of
-/// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`.
-/// Skips the check if `readelf` is not installed.
+/// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`,
+/// besides those that later releases have added ([`later_symbols`]). Skips the check if `readelf`
+/// is not installed.
 ///
 /// # Panics
 /// On any difference, and if a file is missing.
@@ -41,8 +49,26 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     let data = Path::new(crate_dir).join("../../tests/abi");
     let expected = measured_symbols(&read(&data.join(format!("symbols-exported-lib{name}.tsv"))));
     let actual = defined_symbols(&symbols);
+    let later = later_symbols(&read(&data.join("symbols-rdma-core-65.tsv")), name);
+    let nodes = measured_nodes(&read(&data.join(format!("symbols-versions-lib{name}.tsv"))));
+    let lacks = |(symbol, version): &&(String, String)| {
+        let is_it = |found: &DynamicSymbol| (&found.symbol, &found.version) == (symbol, version);
+        !actual.iter().any(is_it)
+    };
     let missing: Vec<_> = expected.difference(&actual).collect();
+    let missing_later: Vec<_> = later.iter().filter(lacks).collect();
+    assert!(missing_later.is_empty(), "missing {missing_later:?}");
+    // The private nodes of releases between the two have the same symbols.
+    let is_later = |found: &&DynamicSymbol| {
+        let is_new = !nodes.contains(&found.version);
+        let private = found.version.starts_with("IBVERBS_PRIVATE_");
+        let of_node = |(symbol, version): &(String, String)| {
+            *symbol == found.symbol && (private || *version == found.version)
+        };
+        is_new && (later.iter().any(of_node) || private && expected.iter().any(|e| e.symbol == found.symbol))
+    };
     let surplus: Vec<_> = actual.difference(&expected).collect();
+    let surplus: Vec<_> = surplus.into_iter().filter(|found| !is_later(found)).collect();
     assert!(
         missing.is_empty() && surplus.is_empty(),
         "missing {missing:?}, surplus {surplus:?}"
@@ -54,10 +80,28 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
         "wrong SONAME: {dynamic}"
     );
 
-    let nodes = measured_nodes(&read(&data.join(format!("symbols-versions-lib{name}.tsv"))));
     let defined = readelf(&library, &["-V", "-W"]).unwrap_or_default();
     let defined = defined_nodes(&defined);
-    assert_eq!(defined, nodes, "version nodes");
+    let mut expected = nodes;
+    expected.extend(later.into_iter().map(|(_, version)| version));
+    if name == "ibverbs" {
+        expected.extend(BETWEEN.map(str::to_owned));
+    }
+    assert_eq!(defined, expected, "version nodes");
+}
+
+/// Returns the symbols and nodes of a library in rdma-core 65.
+fn later_symbols(table: &str, name: &str) -> BTreeSet<(String, String)> {
+    let library = format!("lib{name}");
+    let rows = table.lines().skip(1).map(|line| {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [library, version, symbol] = columns.as_slice() else {
+            panic!("malformed row: {line}");
+        };
+        (*library, ((*symbol).to_owned(), (*version).to_owned()))
+    });
+    let rows = rows.filter(|(of, _)| *of == library);
+    rows.map(|(_, symbol)| symbol).collect()
 }
 
 /// Builds `lib<name>.so` into the target directory and profile of the running test, and returns its
