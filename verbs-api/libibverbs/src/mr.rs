@@ -322,7 +322,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     }
     let access = attr.access;
     if has(REG_MR_FD) {
-        let offset = if has(REG_MR_FD_OFFSET) { attr.fd_offset } else { 0 };
+        let offset = if has(REG_MR_FD_OFFSET) {
+            attr.fd_offset
+        } else {
+            0
+        };
         let iova = if has(REG_MR_IOVA) { attr.iova } else { offset };
         // SAFETY: same contract.
         return unsafe { ibv_reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, access) };

@@ -19,6 +19,13 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
+/// Sets `errno` for a call of a later release, without a diagnostic.
+#[cfg(not(test))]
+pub(crate) fn unsupported(_function: &str) {
+    // SAFETY: the C library returns a valid pointer to the errno of this thread.
+    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
+}
+
 mod addrinfo;
 mod connect;
 mod devices;

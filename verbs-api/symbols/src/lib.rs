@@ -37,7 +37,9 @@ pub mod verify;
 use std::{env, fs, path::PathBuf};
 
 pub use emit::{exports_rs, version_script};
-pub use table::{Export, Implementation, Stub, TableError, VersionNode, exports, versions, with_repeated};
+pub use table::{
+    Export, Implementation, Stub, TableError, VersionNode, exports, versions, with_repeated,
+};
 
 /// Reads the tables of the crate that is being built, and writes `exports.rs` and `exports.map`
 /// into its `OUT_DIR`. Passes the link arguments of the `cdylib` to cargo.

@@ -65,10 +65,15 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
         let of_node = |(symbol, version): &(String, String)| {
             *symbol == found.symbol && (private || *version == found.version)
         };
-        is_new && (later.iter().any(of_node) || private && expected.iter().any(|e| e.symbol == found.symbol))
+        is_new
+            && (later.iter().any(of_node)
+                || private && expected.iter().any(|e| e.symbol == found.symbol))
     };
     let surplus: Vec<_> = actual.difference(&expected).collect();
-    let surplus: Vec<_> = surplus.into_iter().filter(|found| !is_later(found)).collect();
+    let surplus: Vec<_> = surplus
+        .into_iter()
+        .filter(|found| !is_later(found))
+        .collect();
     assert!(
         missing.is_empty() && surplus.is_empty(),
         "missing {missing:?}, surplus {surplus:?}"
