@@ -29,9 +29,10 @@ const LANES: usize = 2;
 /// Programs that run the release build, of the package `rocade-tests`.
 const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
 
-/// The program that fetches kernels for its guests, of the package `rocade-tests`. It makes its
-/// namespaces by itself.
-const NEEDS_NETWORK: &str = "interop_rxe";
+/// The program with guests, of the package `rocade-tests`. It fetches their kernels and makes its
+/// namespaces by itself. An emulated processor that waits for a real one misses the timeouts of the
+/// programs that run on it, so nothing of normal priority runs beside it.
+const HAS_GUESTS: &str = "interop_rxe";
 
 /// Runs a command in a network namespace that has nothing but loopback.
 const ALONE: [&str; 6] = [
@@ -54,8 +55,8 @@ pub(crate) struct Program {
     dir: PathBuf,
     /// True if it runs the release build of the command and the libraries.
     needs_release: bool,
-    /// True if it runs in the network of this process.
-    needs_network: bool,
+    /// True if it runs in the network of this process, and without another program.
+    has_guests: bool,
 }
 
 impl Program {
@@ -73,12 +74,12 @@ impl Program {
             path,
             dir: dir.to_owned(),
             needs_release: is_ours && NEED_RELEASE.contains(&target),
-            needs_network: is_ours && target == NEEDS_NETWORK,
+            has_guests: is_ours && target == HAS_GUESTS,
         })
     }
 
     fn command(&self, wrapper: &[&str], environment: &[(String, String)]) -> Command {
-        let wrapper = if self.needs_network { &[] } else { wrapper };
+        let wrapper = if self.has_guests { &[] } else { wrapper };
         let mut words = wrapper.iter();
         let mut command = match words.next() {
             Some(first) => Command::new(first),
@@ -131,7 +132,8 @@ impl Release {
     }
 }
 
-/// Runs all programs. Those that need the release build begin when it is there.
+/// Runs all programs. Those that need the release build begin when it is there, those with guests
+/// when all others have ended.
 pub(crate) fn run(
     programs: Vec<Program>,
     environment: &[(String, String)],
@@ -141,7 +143,16 @@ pub(crate) fn run(
     probe.args(&ALONE[1..]).args(["sh", "true"]);
     let alone = step::succeeds(&mut probe);
     let (wrapper, lanes): (&[&str], _) = if alone { (&ALONE, LANES) } else { (&[], 1) };
-    let queue = Mutex::new(Queue::new(programs));
+    let run_one = |program: Program| {
+        if program.needs_release && !release.wait() {
+            return Tally::FAIL;
+        }
+        let command = program.command(wrapper, environment);
+        let headline = format!("tests: {}", program.name);
+        step::aside(Priority::Normal, || step::run(&headline, LIMIT, command)).as_tests()
+    };
+    let (last, side_by_side) = programs.into_iter().partition(|program| program.has_guests);
+    let queue = Mutex::new(Queue::new(side_by_side));
     let next = || {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.next(release.is_known())
@@ -149,26 +160,20 @@ pub(crate) fn run(
     let lane = || {
         let mut tally = Tally::default();
         while let Some(program) = next() {
-            let built = !program.needs_release || release.wait();
-            let command = program.command(wrapper, environment);
-            let headline = format!("tests: {}", program.name);
-            tally = tally
-                + if built {
-                    step::aside(Priority::Normal, || step::run(&headline, LIMIT, command))
-                        .as_tests()
-                } else {
-                    Tally::FAIL
-                };
+            tally = tally + run_one(program);
         }
         tally
     };
-    thread::scope(|scope| {
+    let tally = thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         let tallies = lanes
             .into_iter()
             .map(|lane| lane.join().unwrap_or(Tally::FAIL));
         tallies.fold(Tally::default(), |sum, tally| sum + tally)
-    })
+    });
+    let last: Vec<Program> = last;
+    last.into_iter()
+        .fold(tally, |sum, program| sum + run_one(program))
 }
 
 /// Programs that have not begun.
@@ -215,7 +220,7 @@ mod tests {
             path: "true".into(),
             dir: "/".into(),
             needs_release,
-            needs_network: false,
+            has_guests: false,
         }
     }
 
@@ -247,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fetches_kernels_has_the_network() {
+    fn a_program_with_guests_has_the_network() {
         let message = MESSAGE
             .replace('\n', "")
             .replace("consumers", "interop_rxe");
@@ -280,6 +285,37 @@ mod tests {
         release.set(false);
         let tally = run(vec![program("a", true), program("b", true)], &[], &release);
         assert_eq!(tally, Tally::FAIL + Tally::FAIL);
+    }
+
+    #[test]
+    fn a_program_with_guests_runs_last() {
+        let release = Release::default();
+        release.set(true);
+        let dir = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str, has_guests| {
+            let path = dir.path().join(name);
+            // Another process writes it: a child that another test starts meanwhile would hold it
+            // open for writing, and it could not be run.
+            let mut write = Command::new("sh");
+            write.args([
+                "-c",
+                "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\"",
+            ]);
+            assert!(write.arg(&path).arg(text).status().unwrap().success());
+            Program {
+                path,
+                dir: dir.path().to_owned(),
+                has_guests,
+                ..program(name, false)
+            }
+        };
+        let programs = vec![
+            script("guests", "test -e a.end && test -e b.end", true),
+            script("a", "sleep 0.2; touch a.end", false),
+            script("b", "sleep 0.2; touch b.end", false),
+        ];
+        // A program that prints no result counts only where it fails.
+        assert_eq!(run(programs, &[], &release), Tally::default());
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! The tests wait most of the time, builds and checks compute. So the suite has two lines of work:
 //!
 //! ```text
-//! build of the tests ─┬─ test programs, two at a time ──────── those on the release build ─┬─ result
-//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz ─────┘
+//! build of the tests ─┬─ test programs, two at a time ─ those on the release build ─ guests ─┬─ result
+//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz ──────┘
 //! ```
 //!
 //! The lower line has low priority.
