@@ -674,6 +674,32 @@ impl CmId {
         })
     }
 
+    /// Queues an event on the channel of the ID, for the application itself.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a kind that only the connection manager writes, and for
+    /// a request that was not accepted yet. The ID was destroyed.
+    #[doc(alias = "rdma_write_cm_event")]
+    pub fn write_event(
+        &self,
+        kind: CmEventKind,
+        status: i32,
+        argument: u64,
+    ) -> Result<(), VerbsError> {
+        let param = match kind {
+            CmEventKind::User => CmParam::User(argument),
+            CmEventKind::AddrinfoResolved => CmParam::None,
+            _ => return Err(VerbsError::InvalidArgument("kind of event")),
+        };
+        self.with(|core, key, _| {
+            if core.id(key)?.cookie.is_none() {
+                return Err(VerbsError::InvalidArgument("request that is not accepted"));
+            }
+            core.queue_event(key, kind, status, param);
+            Ok(())
+        })
+    }
+
     /// Returns the attributes that the queue pair needs to reach a state.
     ///
     /// # Errors

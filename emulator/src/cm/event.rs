@@ -51,6 +51,10 @@ pub enum CmEventKind {
     AddrChange = 14,
     /// No packets of the connection are in flight any more.
     TimewaitExit = 15,
+    /// A name is resolved to addresses.
+    AddrinfoResolved = 16,
+    /// The application has written the event ([`CmId::write_event`]).
+    User = 18,
 }
 
 impl CmEventKind {
@@ -106,6 +110,8 @@ pub enum CmParam {
     Conn(ConnParam),
     /// Parameters of a datagram service.
     Ud(UdParam),
+    /// The argument of an event that the application has written.
+    User(u64),
 }
 
 /// An event (`rdma_cm_event`).

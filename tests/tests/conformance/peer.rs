@@ -165,7 +165,7 @@ impl PeerManager for RocadeManager {
             private_data: match event.param {
                 CmParam::Conn(param) => param.private_data,
                 CmParam::Ud(param) => param.private_data,
-                CmParam::None => Vec::new(),
+                CmParam::None | CmParam::User(_) => Vec::new(),
             },
         })
     }

@@ -33,6 +33,7 @@ pub(crate) fn build(workspace: &Workspace) -> Tally {
         install.args(["--no-default-features", "--debug", "--root"]);
         install
             .arg(&root)
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .env("CARGO_TARGET_DIR", root.join("build"));
         if !step::run("install of mdbook", INSTALL_LIMIT, install).success {
             return Tally::FAIL;

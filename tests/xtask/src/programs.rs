@@ -30,8 +30,8 @@ const LANES: usize = 2;
 const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
 
 /// The program with guests, of the package `rocade-tests`. It fetches their kernels and makes its
-/// namespaces by itself. An emulated processor that waits for a real one misses the timeouts of the
-/// programs that run on it, so nothing of normal priority runs beside it.
+/// namespaces by itself. Nothing of normal priority runs beside it, because an emulated processor
+/// that waits for a real one misses the timeouts of its programs.
 const HAS_GUESTS: &str = "interop_rxe";
 
 /// Runs a command in a network namespace that has nothing but loopback.

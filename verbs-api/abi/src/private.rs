@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 5;
+pub const ROCADE_CM_VERSION: u32 = 6;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -110,6 +110,8 @@ pub struct rocade_cm_event {
     pub srq: u8,
     pub qp_num: u32,
     pub qkey: u32,
+    /// The argument of an event that the program has written.
+    pub argument: u64,
     pub ah_attr: ibv_ah_attr,
     pub private_data: [u8; ROCADE_CM_PRIVATE_LEN],
 }
@@ -189,6 +191,8 @@ pub struct rocade_cm_ops {
     pub id_reject: unsafe extern "C" fn(*mut rocade_cm_id, u16, *const c_void, u8) -> c_int,
     pub id_disconnect: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
     pub id_notify: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
+    /// Takes the kind of event, its status and its argument.
+    pub id_write_event: unsafe extern "C" fn(*mut rocade_cm_id, u32, c_int, u64) -> c_int,
     /// Returns the attributes for the state in `qp_state`. Stores the mask in the last argument.
     pub id_qp_attr: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int,
     /// Takes level, name, value and length.

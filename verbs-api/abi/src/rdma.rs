@@ -157,6 +157,8 @@ pub union rdma_cm_event_param {
     pub conn: rdma_conn_param,
     /// Datagram services and multicast.
     pub ud: rdma_ud_param,
+    /// The argument of an event that the program has written.
+    pub arg: u64,
 }
 
 impl core::fmt::Debug for rdma_cm_event_param {

@@ -16,8 +16,8 @@ use rocade_abi::{
 use rocade_emulator::{
     AddressVector, Gid, Pkey, QpCap, QpState, QpType, Qpn,
     cm::{
-        CmAddr, CmEvent, CmId, CmParam, ConnParam, Ece, IbAddr, PathHint, PortSpace, RejReason,
-        ServiceId,
+        CmAddr, CmEvent, CmEventKind, CmId, CmParam, ConnParam, Ece, IbAddr, PathHint, PortSpace,
+        RejReason, ServiceId,
     },
 };
 
@@ -63,6 +63,7 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     id_reject: rdma_reject,
     id_disconnect: rdma_disconnect,
     id_notify: rdma_notify,
+    id_write_event: rdma_write_cm_event,
     id_qp_attr: rdma_init_qp_attr,
     id_set_option: rdma_set_option,
     id_set_ece: rdma_set_local_ece,
@@ -227,6 +228,7 @@ pub(crate) fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
         srq: 0,
         qp_num: 0,
         qkey: 0,
+        argument: 0,
         ah_attr: no_address(),
         private_data: [0; ROCADE_CM_PRIVATE_LEN],
     };
@@ -237,6 +239,7 @@ pub(crate) fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
     };
     match &event.param {
         CmParam::None => {}
+        CmParam::User(argument) => c.argument = *argument,
         CmParam::Conn(param) => {
             private(&param.private_data);
             c.responder_resources = param.responder_resources;
@@ -398,6 +401,21 @@ unsafe extern "C" fn rdma_disconnect(c: *mut rocade_cm_id) -> c_int {
 unsafe extern "C" fn rdma_notify(c: *mut rocade_cm_id) -> c_int {
     // SAFETY: by contract a live ID.
     int_verb(|| Ok(unsafe { id(c) }?.notify_established()?))
+}
+
+unsafe extern "C" fn rdma_write_cm_event(
+    c: *mut rocade_cm_id,
+    kind: u32,
+    status: c_int,
+    argument: u64,
+) -> c_int {
+    int_verb(|| {
+        let kinds = [CmEventKind::User, CmEventKind::AddrinfoResolved];
+        let kind = kinds.into_iter().find(|known| known.code() == kind);
+        let kind = kind.ok_or(Errno::INVAL)?;
+        // SAFETY: by contract a live ID.
+        Ok(unsafe { id(c) }?.write_event(kind, status, argument)?)
+    })
 }
 
 unsafe extern "C" fn rdma_init_qp_attr(

@@ -20,6 +20,7 @@ use crate::{
     ffi::{Errno, int_verb, ptr_verb},
     handle::CHandle,
     import,
+    mapping::Mapping,
     pd_mr::{PdObject, PdRef, PdState},
     post::to_sge,
 };
@@ -32,6 +33,29 @@ pub(crate) struct MrState {
     mr: Mr,
     _context: Arc<ContextObject>,
     pd: Mutex<PdRef>,
+    /// Memory that the library has mapped for this region.
+    _memory: Option<Arc<Mapping>>,
+}
+
+/// The range that the C object of a region names.
+pub(crate) struct Extent {
+    /// Address of the range, as the program knows it.
+    pub(crate) addr: *mut c_void,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    /// The library's mapping of the range. `None` for memory of the program.
+    pub(crate) memory: Option<Arc<Mapping>>,
+}
+
+impl Extent {
+    /// A range of the program's memory.
+    pub(crate) const fn of_program(addr: *mut c_void, length: usize) -> Self {
+        Self {
+            addr,
+            length,
+            memory: None,
+        }
+    }
 }
 
 impl MrState {
@@ -46,17 +70,17 @@ pub(crate) fn new_mr(
     pd: *mut ibv_pd,
     state: &PdState,
     mr: Mr,
-    range: (*mut c_void, usize),
+    extent: Extent,
 ) -> Result<*mut ibv_mr, Errno> {
     import::register_region(&mr);
-    shell_of(pd, state, mr, range, state.pd_ref())
+    shell_of(pd, state, mr, extent, state.pd_ref())
 }
 
 fn shell_of(
     pd: *mut ibv_pd,
     state: &PdState,
     mr: Mr,
-    (addr, length): (*mut c_void, usize),
+    extent: Extent,
     pd_ref: PdRef,
 ) -> Result<*mut ibv_mr, Errno> {
     let context = Arc::clone(state.context());
@@ -64,8 +88,8 @@ fn shell_of(
         let c = ibv_mr {
             context: context.as_c(),
             pd,
-            addr,
-            length,
+            addr: extent.addr,
+            length: extent.length,
             handle: mr.lkey().get(),
             lkey: mr.lkey().get(),
             rkey: mr.rkey().get(),
@@ -76,6 +100,7 @@ fn shell_of(
                 mr,
                 _context: context,
                 pd: Mutex::new(pd_ref),
+                _memory: extent.memory,
             },
         ))
     })
@@ -84,7 +109,8 @@ fn shell_of(
 /// Creates a C object for an existing MR.
 pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
     let length = usize::try_from(mr.len()).unwrap_or(usize::MAX);
-    shell_of(pd, state, mr, (import::NO_ADDRESS, length), state.pd_ref())
+    let extent = Extent::of_program(import::NO_ADDRESS, length);
+    shell_of(pd, state, mr, extent, state.pd_ref())
 }
 
 /// `ibv_reg_mr` as a function, which binaries with constant access flags call directly.
@@ -141,12 +167,31 @@ pub(crate) unsafe fn register(
     iova: u64,
     access: AccessFlags,
 ) -> Result<*mut ibv_mr, Errno> {
+    let start = addr.expose_provenance() as u64;
+    let extent = Extent::of_program(addr, length);
+    // SAFETY: same contract.
+    unsafe { register_extent(pd, start, iova, access, extent) }
+}
+
+/// Registers the memory at `start`, under the address and length of `extent`.
+///
+/// # Errors
+/// Any error of the emulator.
+///
+/// # Safety
+/// As for [`register`]. The memory of `extent`, if it has any, contains the range at `start`.
+pub(crate) unsafe fn register_extent(
+    pd: *mut ibv_pd,
+    start: u64,
+    iova: u64,
+    access: AccessFlags,
+    extent: Extent,
+) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: same contract.
     let state = unsafe { PdObject::borrow(pd) }?.inner();
-    let start = addr.expose_provenance() as u64;
     // SAFETY: same contract.
-    let mr = unsafe { state.pd().reg_mr(start, length, iova, access) }?;
-    new_mr(pd, state, mr, (addr, length))
+    let mr = unsafe { state.pd().reg_mr(start, extent.length, iova, access) }?;
+    new_mr(pd, state, mr, extent)
 }
 
 /// Context op `alloc_null_mr`.
@@ -158,8 +203,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let mr = state.pd().alloc_null_mr()?;
         import::register_region(&mr);
         // A null MR does not keep its PD in use.
-        let range = (ptr::null_mut(), usize::MAX);
-        shell_of(pd, state, mr, range, PdRef::default())
+        let extent = Extent::of_program(ptr::null_mut(), usize::MAX);
+        shell_of(pd, state, mr, extent, PdRef::default())
     })
 }
 
@@ -179,7 +224,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
         let access = AccessFlags::from_bits_retain(access);
         let mr = state.pd().reg_dm_mr(dm, offset, length, access)?;
-        new_mr(pd, state, mr, (ptr::null_mut(), length))
+        new_mr(pd, state, mr, Extent::of_program(ptr::null_mut(), length))
     })
 }
 
@@ -278,78 +323,6 @@ pub(crate) unsafe extern "C" fn advise_mr(
             to_sge(unsafe { sg_list.add(index).read() })
         });
         Ok(state.pd().advise_mr(advice, &entries.collect::<Vec<_>>())?)
-    })
-}
-
-/// The fields of [`ibv_mr_init_attr`] that are set.
-const REG_MR_IOVA: u64 = 1 << 0;
-const REG_MR_ADDR: u64 = 1 << 1;
-const REG_MR_FD: u64 = 1 << 2;
-const REG_MR_FD_OFFSET: u64 = 1 << 3;
-
-/// `struct ibv_mr_init_attr`, as far as rdma-core 59 has it. Later fields have bits in `comp_mask`.
-#[repr(C)]
-pub(crate) struct ibv_mr_init_attr {
-    length: usize,
-    access: c_int,
-    comp_mask: u64,
-    iova: u64,
-    addr: *mut c_void,
-    fd: c_int,
-    fd_offset: u64,
-}
-
-/// `ibv_reg_mr_ex`: registers memory at an address, or of a descriptor.
-///
-/// EOPNOTSUPP for a field that Rocade does not know, such as a DMA handle. EINVAL if neither the
-/// address nor the descriptor is set, or both are, and for an offset without a descriptor.
-pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_mr_init_attr,
-) -> *mut ibv_mr {
-    if attr.is_null() {
-        return ptr_verb(|| Err(Errno::INVAL));
-    }
-    // SAFETY: by contract a readable structure.
-    let attr = unsafe { &*attr };
-    let has = |field| attr.comp_mask & field != 0;
-    let known = REG_MR_IOVA | REG_MR_ADDR | REG_MR_FD | REG_MR_FD_OFFSET;
-    if attr.comp_mask & !known != 0 {
-        return ptr_verb(|| Err(Errno::OPNOTSUPP));
-    }
-    if has(REG_MR_ADDR) == has(REG_MR_FD) || has(REG_MR_FD_OFFSET) && !has(REG_MR_FD) {
-        return ptr_verb(|| Err(Errno::INVAL));
-    }
-    let access = attr.access;
-    if has(REG_MR_FD) {
-        let offset = if has(REG_MR_FD_OFFSET) {
-            attr.fd_offset
-        } else {
-            0
-        };
-        let iova = if has(REG_MR_IOVA) { attr.iova } else { offset };
-        // SAFETY: same contract.
-        return unsafe { ibv_reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, access) };
-    }
-    let own = attr.addr.expose_provenance() as u64;
-    let iova = if has(REG_MR_IOVA) { attr.iova } else { own };
-    // SAFETY: same contract.
-    unsafe { ibv_reg_mr_iova2(pd, attr.addr, attr.length, iova, access.cast_unsigned()) }
-}
-
-/// `ibv_reg_dmabuf_mr`: not supported, because Rocade can reach the memory of no other device.
-pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
-    pd: *mut ibv_pd,
-    _offset: u64,
-    _length: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
-) -> *mut ibv_mr {
-    ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        unsafe { PdObject::borrow(pd) }?;
-        Err(Errno::OPNOTSUPP)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::c_int,
+    ptr,
     sync::{Arc, Weak},
 };
 
@@ -50,6 +51,11 @@ impl WeakPdRef {
     /// Returns a reference, unless the domain was deallocated.
     pub(crate) fn upgrade(&self) -> Option<PdRef> {
         self.0.upgrade().map(PdRef)
+    }
+
+    /// Returns true if both are references to one domain.
+    pub(crate) fn is(&self, domain: &PdRef) -> bool {
+        ptr::eq(self.0.as_ptr(), Arc::as_ptr(&domain.0))
     }
 }
 

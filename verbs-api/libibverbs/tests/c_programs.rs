@@ -122,6 +122,9 @@ rocade_tests::c_programs! {
         addresses_of_peers;
     later_releases:
         regions_by_attributes,
+        regions_of_a_descriptor,
+        buffers_of_the_library,
+        a_buffer_above_the_limit_for_files,
         a_port_has_a_speed,
         private_nodes_have_the_same_calls,
         what_is_not_supported_says_so;

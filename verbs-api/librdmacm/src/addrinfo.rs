@@ -2,22 +2,26 @@
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    mem::ManuallyDrop,
     net::Ipv6Addr,
     ptr,
 };
 
 use libc::{addrinfo, sockaddr, sockaddr_in6};
-use rocade_abi::{AF_IB, IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo, sockaddr_ib};
+use rocade_abi::{AF_IB, IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo, rdma_cm_id, sockaddr_ib};
 
 use crate::{
-    ffi::{set_errno, void_call},
-    id::{PS_TCP, PS_UDP, ib_address},
+    event,
+    ffi::{Errno, int_call, set_errno, void_call},
+    id::{IdObject, PS_TCP, PS_UDP, ib_address},
 };
 
 /// Asks for the address of the passive (listening) side.
 pub(crate) const RAI_PASSIVE: c_int = 1;
 const RAI_NUMERICHOST: c_int = 2;
 const RAI_FAMILY: c_int = 8;
+/// Asks the subnet administrator.
+const RAI_SA: c_int = 16;
 
 /// Returns the bytes of `ai_connect`, which precede the private data of a connection.
 ///
@@ -98,6 +102,88 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     // SAFETY: not NULL, and by contract writable.
     unsafe { res.write(info) };
     0
+}
+
+/// Addresses that `rdma_resolve_addrinfo` has found.
+pub(crate) struct Resolved(*mut rdma_addrinfo);
+
+// SAFETY: only this value refers to the list, which any thread may read and free.
+unsafe impl Send for Resolved {}
+
+impl Drop for Resolved {
+    fn drop(&mut self) {
+        // SAFETY: the list of `rdma_getaddrinfo`, which only this value has.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+/// `rdma_resolve_addrinfo`: resolves a name during the call, as `rdma_getaddrinfo` does, and queues
+/// the event of its end.
+///
+/// EBUSY while the program has not taken the addresses of an earlier call. EOPNOTSUPP for names of
+/// a subnet administrator, which Ethernet does not have. ENOENT if the name has no address.
+pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract NULL or live.
+        let object = unsafe { IdObject::borrow(id) }?;
+        // SAFETY: by contract NULL or valid.
+        if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if object.state.lock().resolved.is_some() {
+            return Err(Errno(libc::EBUSY));
+        }
+        let mut found = ptr::null_mut();
+        // SAFETY: same contract, and room for the list.
+        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut found) } {
+            0 => {}
+            -1 | libc::EAI_SYSTEM => return Err(Errno::last()),
+            libc::EAI_MEMORY => return Err(Errno(libc::ENOMEM)),
+            libc::EAI_AGAIN => return Err(Errno(libc::EAGAIN)),
+            _ => return Err(Errno(libc::ENOENT)),
+        }
+        let found = Resolved(found);
+        // Another thread may have been faster.
+        {
+            let mut state = object.state.lock();
+            if state.resolved.is_some() {
+                return Err(Errno(libc::EBUSY));
+            }
+            state.resolved = Some(found);
+        }
+        // SAFETY: a live ID.
+        let written = unsafe { event::write(id, event::ADDRINFO_RESOLVED, 0, 0) };
+        if written.is_err() {
+            object.state.lock().resolved = None;
+        }
+        written?;
+        object.complete()
+    })
+}
+
+/// `rdma_query_addrinfo`: gives the addresses of `rdma_resolve_addrinfo` to the program, which
+/// frees them. ENOENT if there are none.
+pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut *mut rdma_addrinfo,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract NULL or live.
+        let object = unsafe { IdObject::borrow(id) }?;
+        if info.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let resolved = object.state.lock().resolved.take();
+        let resolved = ManuallyDrop::new(resolved.ok_or(Errno(libc::ENOENT))?);
+        // SAFETY: by contract writable, and not NULL.
+        unsafe { info.write(resolved.0) };
+        Ok(())
+    })
 }
 
 /// # Safety

@@ -34,6 +34,8 @@ pub(crate) const DISCONNECTED: c_uint = 10;
 pub(crate) const MULTICAST_JOIN: c_uint = 12;
 pub(crate) const MULTICAST_ERROR: c_uint = 13;
 pub(crate) const TIMEWAIT_EXIT: c_uint = 15;
+pub(crate) const ADDRINFO_RESOLVED: c_uint = 16;
+pub(crate) const USER: c_uint = 18;
 
 /// The reason code of a rejection by the consumer.
 const REJ_CONSUMER: u16 = 28;
@@ -154,6 +156,10 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
             event.group = multicast::token_of(&told.private_data);
             true
         }
+        USER => {
+            event.c.param.arg = told.argument;
+            true
+        }
         REJECTED => {
             let is_news = !object.state.lock().connect_error;
             // An error of the QP does not hide the rejection from the program.
@@ -266,6 +272,38 @@ fn ud_param(told: &rocade_cm_event) -> rdma_ud_param {
         qp_num: told.qp_num,
         qkey: told.qkey,
     }
+}
+
+/// Queues an event on the channel of an ID.
+///
+/// # Safety
+/// `id` must be NULL or live.
+pub(crate) unsafe fn write(
+    id: *mut rdma_cm_id,
+    kind: c_uint,
+    status: c_int,
+    argument: u64,
+) -> Result<(), Errno> {
+    // SAFETY: by contract.
+    let raw = unsafe { IdObject::borrow(id) }?.raw;
+    // SAFETY: a live ID.
+    Errno::check(unsafe { (ops()?.id_write_event)(raw, kind, status, argument) })
+}
+
+/// `rdma_write_cm_event`: EINVAL for another kind of event than `RDMA_CM_EVENT_USER`.
+pub(crate) unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    kind: c_uint,
+    status: c_int,
+    argument: u64,
+) -> c_int {
+    int_call(|| {
+        if kind != USER {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract.
+        unsafe { write(id, kind, status, argument) }
+    })
 }
 
 /// `rdma_ack_cm_event`.

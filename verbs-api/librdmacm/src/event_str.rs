@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 /// Names in the order of `enum rdma_cm_event_type`.
-const NAMES: [&CStr; 16] = [
+const NAMES: [&CStr; 20] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
     c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -20,6 +20,10 @@ const NAMES: [&CStr; 16] = [
     c"RDMA_CM_EVENT_MULTICAST_ERROR",
     c"RDMA_CM_EVENT_ADDR_CHANGE",
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+    c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+    c"RDMA_CM_EVENT_USER",
+    c"RDMA_CM_EVENT_INTERNAL",
 ];
 
 /// `rdma_event_str`: returns a static string, also for unknown values.
@@ -44,7 +48,8 @@ mod tests {
     fn names_known_and_unknown_events() {
         assert_eq!(text(9), c"RDMA_CM_EVENT_ESTABLISHED");
         assert_eq!(text(15), c"RDMA_CM_EVENT_TIMEWAIT_EXIT");
-        assert_eq!(text(16), c"UNKNOWN EVENT");
+        assert_eq!(text(18), c"RDMA_CM_EVENT_USER");
+        assert_eq!(text(20), c"UNKNOWN EVENT");
         assert_eq!(text(-1), c"UNKNOWN EVENT");
     }
 }

@@ -17,6 +17,7 @@ use rocade_abi::{
 };
 
 use crate::{
+    addrinfo::Resolved,
     devices,
     engine::{self, ops},
     event,
@@ -140,6 +141,8 @@ pub(crate) struct IdState {
     pub(crate) qp_init_attr: Option<ibv_qp_init_attr>,
     /// Multicast groups that the ID has joined or is joining.
     pub(crate) groups: Vec<Group>,
+    /// The addresses of `rdma_resolve_addrinfo`, until the program takes them.
+    pub(crate) resolved: Option<Resolved>,
 }
 
 // SAFETY: the pointers in the attributes are to objects of libibverbs, which any thread may use.

@@ -57,6 +57,9 @@ rocade_tests::c_programs! {
         //= LRC-18 type=test
         devices_stay_open,
         there_are_no_devices_where_asking_fails;
+    later_releases:
+        events_of_the_program,
+        addresses_by_an_event;
     flood:
         //= CM-ST-04 type=test
         forty_requests_do_not_block_others,

@@ -13,8 +13,8 @@
 //!
 //! * `exports.tsv`: `symbol`, `version`, `default` (`yes`/`no`), `impl`. The last column is the
 //!   path of a Rust function, one of the stubs of [`Stub`], or `data` (one zero byte).
-//! * `versions.tsv`: `version`, `parent` (may be empty), `repeats` (may be missing). The last column
-//!   lists the nodes whose symbols this node has as well, separated by commas.
+//! * `versions.tsv`: `version`, `parent` (may be empty), `repeats` (may be missing). The last
+//!   column lists the nodes whose symbols this node has as well, separated by commas.
 //!
 //! # Use
 //! ```no_run

@@ -36,8 +36,8 @@ pub struct DynamicSymbol {
 /// Checks the exports of `lib<name>.so`, which it builds first. The library must have the SONAME
 /// `lib<name>.so.1`. It must export exactly the symbols of
 /// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`,
-/// besides those that later releases have added ([`later_symbols`]). Skips the check if `readelf`
-/// is not installed.
+/// besides those that later releases have added (`tests/abi/symbols-rdma-core-65.tsv`). Skips the
+/// check if `readelf` is not installed.
 ///
 /// # Panics
 /// On any difference, and if a file is missing.

@@ -365,7 +365,7 @@ fn data_of(param: CmParam) -> Vec<u8> {
     match param {
         CmParam::Conn(param) => param.private_data,
         CmParam::Ud(param) => param.private_data,
-        CmParam::None => Vec::new(),
+        CmParam::None | CmParam::User(_) => Vec::new(),
     }
 }
 

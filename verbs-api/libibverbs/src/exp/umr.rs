@@ -32,7 +32,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
-    mr::{self, MrObject},
+    mr::{self, Extent, MrObject},
     pd_mr::{PdObject, PdRef},
     qp::QpState,
 };
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_mr(input: *mut ibv_exp_create_mr_
         let access = rights(input.attr.exp_access_flags)?;
         let entries = input.attr.max_klm_list_size;
         let key = pd.pd().create_indirect(entries, access)?;
-        mr::new_mr(input.pd, pd, key, (ptr::null_mut(), 0))
+        mr::new_mr(input.pd, pd, key, Extent::of_program(ptr::null_mut(), 0))
     })
 }
 

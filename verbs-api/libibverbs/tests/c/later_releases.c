@@ -4,10 +4,14 @@
 #include "rig.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
-enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMA_HANDLE = 16 };
+enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMA_HANDLE = 16, BUFFER = 32 };
 
 /* struct ibv_mr_init_attr */
 struct mr_init_attr {
@@ -19,6 +23,7 @@ struct mr_init_attr {
 	int fd;
 	uint64_t fd_offset;
 	void *dmah;
+	void *buf;
 };
 
 static void *call(const char *name, const char *node)
@@ -62,7 +67,7 @@ static void regions_by_attributes(void)
 	static const struct { uint64_t mask; int error; } refused[] = {
 		{ 0, EINVAL }, { IOVA, EINVAL }, { ADDR | FD, EINVAL }, { ADDR | FD_OFFSET, EINVAL },
 		{ ADDR | DMA_HANDLE, EOPNOTSUPP }, { ADDR | 1ULL << 40, EOPNOTSUPP },
-		{ FD | FD_OFFSET | IOVA, EOPNOTSUPP },
+		{ BUFFER, EINVAL }, { BUFFER | FD, EINVAL }, { BUFFER | ADDR | IOVA, EINVAL },
 	};
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
 		attr.comp_mask = refused[i].mask;
@@ -75,6 +80,148 @@ static void regions_by_attributes(void)
 	CHECK_INT(errno, EINVAL);
 	CHECK_INT(ibv_dereg_mr(own), 0);
 	CHECK_INT(ibv_dereg_mr(named), 0);
+	rig_close(&r);
+}
+
+/* A region of a descriptor is the memory that others map from it. */
+static void regions_of_a_descriptor(void)
+{
+	struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int) =
+		call("ibv_reg_dmabuf_mr", "IBVERBS_1.12");
+	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct mr_init_attr *) =
+		call("ibv_reg_mr_ex", "IBVERBS_1.15");
+	const size_t page = sysconf(_SC_PAGESIZE), length = 3 * page;
+	struct rig r = rig_open();
+	int fd = memfd_create("dmabuf", 0);
+	CHECK(fd >= 0);
+	CHECK_INT(ftruncate(fd, length), 0);
+	char *seen = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(seen != MAP_FAILED);
+	memcpy(r.buffer, "of a fd!", 8);
+
+	/* 100 bytes from the second page on, under an address of its own. */
+	struct ibv_mr *mr = reg_dmabuf_mr(r.pd, page + 40, 100, 16 * page + 40, fd, ALL_ACCESS);
+	CHECK(mr);
+	CHECK_INT((uintptr_t)mr->addr, page + 40);
+	CHECK_INT(mr->length, 100);
+	struct mr_init_attr attr = { .length = 8, .access = ALL_ACCESS, .comp_mask = FD | FD_OFFSET,
+				     .fd = fd, .fd_offset = 2 * page };
+	struct ibv_mr *last = reg_mr_ex(r.pd, &attr);
+	CHECK(last);
+	/* Neither needs the descriptor any more. */
+	int copy = dup(fd);
+	close(fd);
+	CHECK_INT(write_to(&r, 16 * page + 40, mr->rkey), IBV_WC_SUCCESS);
+	CHECK(!memcmp(seen + page + 40, "of a fd!", 8));
+	CHECK_INT(write_to(&r, 2 * page, last->rkey), IBV_WC_SUCCESS);
+	CHECK(!memcmp(seen + 2 * page, "of a fd!", 8));
+
+	static const struct { long offset, length, iova; int access, error; } refused[] = {
+		{ 0, 0, 0, ALL_ACCESS, EINVAL },
+		{ 0, 1 << 20, 0, ALL_ACCESS, EINVAL },
+		{ -1, 2, -1, ALL_ACCESS, EINVAL },
+		{ 0, 8, 1, ALL_ACCESS, EINVAL },
+		{ 0, 8, 0, IBV_ACCESS_REMOTE_WRITE, EINVAL },
+		{ 0, 8, 0, ALL_ACCESS | IBV_ACCESS_ON_DEMAND, EINVAL },
+	};
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		errno = 0;
+		CHECK(!reg_dmabuf_mr(r.pd, refused[i].offset, refused[i].length, refused[i].iova, copy,
+				     refused[i].access));
+		CHECK_INT(errno, refused[i].error);
+	}
+	errno = 0;
+	CHECK(!reg_dmabuf_mr(r.pd, 0, 8, 0, -1, ALL_ACCESS));
+	CHECK_INT(errno, EBADF);
+	int read_only = open("/proc/self/exe", O_RDONLY);
+	errno = 0;
+	CHECK(!reg_dmabuf_mr(r.pd, 0, 8, 0, read_only, ALL_ACCESS));
+	CHECK_INT(errno, EACCES);
+	struct ibv_mr *readable = reg_dmabuf_mr(r.pd, 0, 8, 0, read_only, IBV_ACCESS_REMOTE_READ);
+	CHECK(readable);
+	CHECK_INT(ibv_dereg_mr(readable), 0);
+
+	/* Memory that is gone refuses an access, and does not end the program. */
+	CHECK_INT(ftruncate(copy, page), 0);
+	CHECK(write_to(&r, 2 * page, last->rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK_INT(ibv_dereg_mr(last), 0);
+	CHECK_INT(ibv_dereg_mr(mr), 0);
+	close(read_only);
+	close(copy);
+	rig_close(&r);
+}
+
+static void buffers_of_the_library(void)
+{
+	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = call("ibv_alloc_buf", "IBVERBS_1.17");
+	void (*free_buf)(void *) = call("ibv_free_buf", "IBVERBS_1.17");
+	struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, void *, void *, size_t, int) =
+		call("ibv_reg_buf_mr", "IBVERBS_1.17");
+	int (*export_fd)(void *) = call("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
+	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct mr_init_attr *) =
+		call("ibv_reg_mr_ex", "IBVERBS_1.15");
+	struct rig r = rig_open();
+	void *handle = NULL;
+	char *buffer = alloc_buf(r.pd, 5000, &handle);
+	CHECK(buffer && handle);
+	CHECK_INT((uintptr_t)buffer % sysconf(_SC_PAGESIZE), 0);
+	CHECK(!buffer[0] && !buffer[4999]);
+	struct ibv_mr *mr = reg_buf_mr(r.pd, handle, buffer + 4000, 1000, ALL_ACCESS);
+	struct mr_init_attr attr = { .length = 8, .access = ALL_ACCESS, .comp_mask = ADDR | BUFFER,
+				     .addr = buffer, .buf = handle };
+	struct ibv_mr *first = reg_mr_ex(r.pd, &attr);
+	CHECK(mr && first);
+	memcpy(r.buffer, "a buffer", 8);
+	CHECK_INT(write_to(&r, (uintptr_t)buffer + 4992, mr->rkey), IBV_WC_SUCCESS);
+	CHECK_INT(write_to(&r, (uintptr_t)buffer, first->rkey), IBV_WC_SUCCESS);
+	CHECK(!memcmp(buffer + 4992, "a buffer", 8) && !memcmp(buffer, "a buffer", 8));
+	int fd = export_fd(handle);
+	char bytes[8];
+	CHECK_INT(pread(fd, bytes, 8, 4992), 8);
+	CHECK(!memcmp(bytes, "a buffer", 8));
+	CHECK_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
+	CHECK_INT(ftruncate(fd, 0), -1);
+	close(fd);
+
+	struct ibv_pd *other = ibv_alloc_pd(r.context);
+	static const struct { int offset, length; } outside[] = { { 4000, 1001 }, { -8, 16 },
+								  { 0, 0 }, { 5000, 1 } };
+	for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+		errno = 0;
+		CHECK(!reg_buf_mr(r.pd, handle, buffer + outside[i].offset, outside[i].length,
+				  ALL_ACCESS));
+		CHECK_INT(errno, EINVAL);
+	}
+	errno = 0;
+	CHECK(!reg_buf_mr(other, handle, buffer, 8, ALL_ACCESS));
+	CHECK_INT(errno, EINVAL);
+	CHECK_INT(ibv_dealloc_pd(other), 0);
+	errno = 0;
+	CHECK(!alloc_buf(r.pd, 0, &handle));
+	CHECK_INT(errno, EINVAL);
+	errno = 0;
+	CHECK_INT(export_fd(NULL), -1);
+	CHECK_INT(errno, EINVAL);
+
+	/* A region keeps the memory of its buffer. */
+	free_buf(handle);
+	CHECK_INT(write_to(&r, (uintptr_t)buffer, first->rkey), IBV_WC_SUCCESS);
+	CHECK_INT(ibv_dereg_mr(first), 0);
+	CHECK_INT(ibv_dereg_mr(mr), 0);
+	rig_close(&r);
+}
+
+/* The kernel would end a program that exceeds its limit for files. */
+static void a_buffer_above_the_limit_for_files(void)
+{
+	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = call("ibv_alloc_buf", "IBVERBS_1.17");
+	struct rig r = rig_open();
+	struct rlimit limit = { 65536, 65536 };
+	CHECK_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	void *handle;
+	errno = 0;
+	CHECK(!alloc_buf(r.pd, 1 << 20, &handle));
+	CHECK_INT(errno, EFBIG);
 	rig_close(&r);
 }
 
@@ -132,6 +279,9 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "regions_by_attributes", regions_by_attributes },
+		{ "regions_of_a_descriptor", regions_of_a_descriptor },
+		{ "buffers_of_the_library", buffers_of_the_library },
+		{ "a_buffer_above_the_limit_for_files", a_buffer_above_the_limit_for_files },
 		{ "a_port_has_a_speed", a_port_has_a_speed },
 		{ "private_nodes_have_the_same_calls", private_nodes_have_the_same_calls },
 		{ "what_is_not_supported_says_so", what_is_not_supported_says_so },

@@ -1,0 +1,141 @@
+//! Buffers that the library allocates for the program: `ibv_alloc_buf`.
+//!
+//! A buffer is a file in memory, so that `ibv_export_buf_dmabuf_fd` can give it to another process.
+//! `ibv_reg_dmabuf_mr` registers it there.
+
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{AsRawFd, IntoRawFd, OwnedFd},
+    ptr,
+    sync::Arc,
+};
+
+use rocade_abi::{ibv_mr, ibv_pd};
+use rocade_emulator::{AccessFlags, VerbsError};
+
+use crate::{
+    ffi::{Errno, neg_verb, ptr_verb},
+    handle::CHandle,
+    mapping::{self, Mapping},
+    mr::{self, Extent},
+    pd_mr::{PdObject, WeakPdRef},
+};
+
+/// `struct ibv_buf`, whose content the program does not know.
+#[repr(C)]
+pub(crate) struct ibv_buf {
+    _opaque: [u8; 0],
+}
+
+/// A buffer.
+type BufferObject = CHandle<ibv_buf, BufferState>;
+
+/// The Rust state of an `ibv_buf`.
+pub(crate) struct BufferState {
+    file: OwnedFd,
+    memory: Arc<Mapping>,
+    /// The domain of its regions.
+    domain: WeakPdRef,
+}
+
+/// `ibv_alloc_buf`: returns the address of a new zeroed buffer, at the start of a page.
+///
+/// EINVAL for length 0, EFBIG above the process's limit for files, ENOMEM without memory.
+pub(crate) unsafe extern "C" fn ibv_alloc_buf(
+    pd: *mut ibv_pd,
+    size: usize,
+    buf: *mut *mut ibv_buf,
+) -> *mut c_void {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or a live domain.
+        let domain = unsafe { PdObject::borrow(pd) }?.inner().pd_ref();
+        if buf.is_null() {
+            return Err(VerbsError::InvalidArgument("buf").into());
+        }
+        let file = mapping::memory_file(size)?;
+        let memory = Arc::new(Mapping::new(file.as_raw_fd(), 0, size, true)?);
+        let addr = memory.addr();
+        let domain = domain.downgrade();
+        let state = BufferState {
+            file,
+            memory,
+            domain,
+        };
+        let object = BufferObject::create(|_| Ok((ibv_buf { _opaque: [] }, state)))?;
+        // SAFETY: by contract writable, and not NULL.
+        unsafe { buf.write(object) };
+        Ok(addr)
+    })
+}
+
+/// `ibv_free_buf`. Regions of the buffer keep its memory until they are deregistered.
+pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
+    // The call cannot report an error. `ptr_verb` prints it where the program asks for that.
+    let _ = ptr_verb(|| {
+        // SAFETY: by contract a live buffer that is not used afterwards.
+        unsafe { BufferObject::destroy(buf, |_| Ok(())) }?;
+        Ok(ptr::null_mut::<c_void>())
+    });
+}
+
+/// `ibv_reg_buf_mr`.
+pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    ptr_verb(|| {
+        let access = AccessFlags::from_bits_retain(access.cast_unsigned());
+        // SAFETY: same contract.
+        unsafe { register(pd, buf, addr, length, access) }
+    })
+}
+
+/// Registers a range of a buffer.
+///
+/// # Errors
+/// `EINVAL` for a range outside the buffer, or if the buffer was allocated with another domain, and
+/// any error of the emulator.
+///
+/// # Safety
+/// Each of `pd` and `buf` must be NULL or live.
+pub(crate) unsafe fn register(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: AccessFlags,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: same contract.
+    let domain = unsafe { PdObject::borrow(pd) }?.inner().pd_ref();
+    // SAFETY: same contract.
+    let buffer = unsafe { BufferObject::borrow(buf) }?.inner();
+    if !buffer.domain.is(&domain) {
+        return Err(VerbsError::InvalidArgument("domain of the buffer").into());
+    }
+    let start = addr.addr().checked_sub(buffer.memory.addr().addr());
+    let end = start.and_then(|start| start.checked_add(length));
+    if end.is_none_or(|end| end > buffer.memory.len()) {
+        return Err(VerbsError::InvalidArgument("range of the buffer").into());
+    }
+    let extent = Extent {
+        addr,
+        length,
+        memory: Some(Arc::clone(&buffer.memory)),
+    };
+    let start = addr.expose_provenance() as u64;
+    // SAFETY: the region holds the mapping, which contains the range.
+    unsafe { mr::register_extent(pd, start, start, access, extent) }
+}
+
+/// `ibv_export_buf_dmabuf_fd`: returns a new descriptor of the buffer's memory, closed on exec.
+pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract NULL or a live buffer.
+        let buffer = unsafe { BufferObject::borrow(buf) }?.inner();
+        let copy = buffer.file.try_clone().map_err(VerbsError::Io)?;
+        Ok(copy.into_raw_fd())
+    })
+}
