@@ -66,6 +66,17 @@ pub(crate) const BACKOFF_NS: u64 = 10_000;
 pub(crate) const BACKOFF_DOUBLINGS: u32 = 7;
 /// Most doublings if the application has polled but may lack CPU time: 320 µs.
 pub(crate) const BACKOFF_DOUBLINGS_UNSEEN: u32 = 5;
+/// Time for which the background thread yields while a poller waits for the packets.
+pub(crate) const WATCHED_BACKOFF_NS: u64 = 640_000;
+/// Time without any poll of the application after which the thread receives, whoever else waits for
+/// the packets. A thread that is stopped, or gets no processor, does not poll.
+pub(crate) const MAX_UNREAD_NS: u64 = 600_000;
+/// Time without any poll after which a poller that waits for packets is displaced even if there are
+/// none. A sleeping poller polls sooner, if it runs.
+pub(crate) const DISPLACED_NS: u64 = 4_000_000;
+/// Time after which a thread that holds the receive lock of a link counts as stopped. A thread that
+/// only waits for its turn of the processor usually runs again sooner.
+pub(crate) const STALLED_NS: u64 = 16_000_000;
 /// Wakeups without yielding, after the background thread yielded and the application did not poll:
 /// initial and largest number.
 pub(crate) const FIRST_IMMEDIATE_WAKES: u32 = 16;
@@ -171,6 +182,16 @@ const _: () = assert!(LONG_RUN < FLUSH_BYTES && FLUSH_BYTES < LONG_ANSWER);
 // processor.
 const _: () = assert!(FRESH_NS < BACKOFF_NS && BACKOFF_DOUBLINGS_UNSEEN < BACKOFF_DOUBLINGS);
 const _: () = assert!(BACKOFF_NS << BACKOFF_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_NS);
+// An application that has not polled for two looks of the thread, about 1 ms, is helped.
+const _: () = assert!(
+    MAX_UNREAD_NS <= WATCHED_BACKOFF_NS
+        && WATCHED_BACKOFF_NS <= MAX_BACKOFF_NS
+        && BACKOFF_NS << BACKOFF_DOUBLINGS_UNSEEN < MAX_UNREAD_NS
+);
+// A poller that sleeps and runs has polled by then.
+const _: () = assert!(2 * (FIRST_SLEEP_NS << SLEEP_DOUBLINGS) < DISPLACED_NS);
+// Nobody gives up a peer sooner: seven retries of the usual 67 ms, or of the shortest timeouts.
+const _: () = assert!(DISPLACED_NS < STALLED_NS && STALLED_NS < 67_000_000);
 // While it ignores packets, it wakes up for delayed ACKs, the most urgent of its own tasks.
 const _: () = assert!(MAX_BACKOFF_NS < 2 * BATCH_DELAY_NS);
 // A delayed ACK still waits when the response arrives, and is sent long before the peer's timeout.

@@ -19,8 +19,8 @@ use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
 use crate::tuning::{
-    FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_POLL_INTERVAL, SOCKET_ROUNDS, STREAM_PACKETS,
-    STREAM_SOCKET_SPINS, STREAM_SPINS,
+    DISPLACED_NS, FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_POLL_INTERVAL, SOCKET_ROUNDS,
+    STREAM_PACKETS, STREAM_SOCKET_SPINS, STREAM_SPINS,
 };
 
 /// Starts the thread. It ends after the engine was dropped.
@@ -254,7 +254,7 @@ impl EngineInner {
             }
             PollStep::Poll => return WaitMode::Poll,
             PollStep::BackOff { .. } => policy.cancel_backoff(),
-            PollStep::Sleep | PollStep::Receive | PollStep::Spin => {}
+            PollStep::Sleep | PollStep::Receive | PollStep::TakeOver { .. } | PollStep::Spin => {}
         }
         // The next turn notices a poller that watches by now.
         if sleepers.watch_in_background() {
@@ -303,6 +303,7 @@ impl EngineInner {
             let step = policy.next(&seen, || cpu_idle.has_idle_processors(seen.now));
             seen.packets = match step {
                 PollStep::Receive => self.receive_all(),
+                PollStep::TakeOver { stalled_ns } => self.take_over(stalled_ns),
                 PollStep::Spin => {
                     if spins > 0 {
                         std::hint::spin_loop();
@@ -324,6 +325,17 @@ impl EngineInner {
         }
     }
 
+    /// Receives the packets that other threads have left unread for `stalled_ns`. If there are any,
+    /// or if that is long ago, this thread watches for the next ones. A thread that does not run may hold the lock of a
+    /// link, so that this one does not wait for locks.
+    fn take_over(&self, stalled_ns: u64) -> bool {
+        let found = self.receive_unlocked(Caller::Background, stalled_ns);
+        if found || stalled_ns >= DISPLACED_NS {
+            self.service_queue.sleepers().displace();
+        }
+        found
+    }
+
     /// Receives pending packets. Returns true if there were any. Reading a socket takes longer than
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
@@ -335,7 +347,7 @@ impl EngineInner {
         if sockets {
             packets += self.receive_frames(Caller::Background);
             for endpoint in self.endpoints.read().iter() {
-                let mut rx = endpoint.rx.lock();
+                let mut rx = endpoint.lock_rx();
                 packets += self.receive(endpoint, &mut rx, Caller::Background).packets;
             }
             self.serve_cm();
@@ -358,7 +370,7 @@ impl EngineInner {
     pub(super) fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
         for endpoint in self.endpoints.read().iter() {
-            let mut rx = endpoint.rx.lock();
+            let mut rx = endpoint.lock_rx();
             let mut spins = 0;
             for _ in 0..SOCKET_ROUNDS {
                 let received = self.receive(endpoint, &mut rx, Caller::Background);
@@ -388,7 +400,7 @@ impl EngineInner {
         }
         self.receive_all_unpublished();
         for endpoint in self.endpoints.read().iter() {
-            let mut rx = endpoint.rx.lock();
+            let mut rx = endpoint.lock_rx();
             for _ in 0..SOCKET_ROUNDS {
                 if !self.receive(endpoint, &mut rx, Caller::Application).more {
                     break;

@@ -125,9 +125,12 @@ impl EngineInner {
         if sleeper.watches() {
             self.announce_awake();
         }
-        self.service_queue.sleepers().end(sleeper);
+        if !self.service_queue.sleepers().end(sleeper) {
+            // The background thread has taken over, and announces its sleep again.
+            self.service_queue.wake_thread();
+        }
         let took_ns = self.now().ns_since(begin);
-        let received = self.receive_inline();
+        let received = self.receive_unlocked(Caller::Application, 0);
         if is_idle {
             let found = received || !cq.is_empty();
             let learn = |policy: &mut IdlePolicy| policy.slept(limit_ns, took_ns, found);
@@ -318,6 +321,36 @@ mod tests {
             sleep_until_completion(&a, |_| send(&b));
         });
         assert_eq!(a.completion().wr_id, 7);
+    }
+
+    /// A poller that is registered as the watcher and does not run, as if a debugger had stopped it,
+    /// keeps no packet from its process. Later packets do not wait for it either.
+    #[test]
+    fn a_watcher_that_does_not_run_keeps_nothing_from_its_process() {
+        let (a, b) = common::pair("127.4.0.45", "127.4.0.46", 64);
+        let sleepers = a.engine.inner.service_queue.sleepers();
+        let begin = Instant::now();
+        let stopped = loop {
+            let sleeper = sleepers.begin().expect("a descriptor");
+            if sleeper.watches() {
+                break sleeper;
+            }
+            assert!(sleepers.end(sleeper));
+            assert!(begin.elapsed() < LIMIT / 2);
+            // The background thread watches, until it is woken.
+            a.engine.inner.wake_background();
+        };
+        for _ in 0..100 {
+            post_receive(&a);
+            send(&b);
+            while a.cq.is_empty() {
+                assert!(begin.elapsed() < LIMIT / 2, "nobody receives");
+                thread::yield_now();
+            }
+            assert_eq!(a.completion().wr_id, 7);
+            assert_eq!(b.completion().wr_id, 1);
+        }
+        assert!(!sleepers.end(stopped), "another thread watches");
     }
 
     /// More threads than processors are runnable: a thread whose polls find nothing does not yield

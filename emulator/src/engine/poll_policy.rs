@@ -6,6 +6,10 @@
 //! thread receives them. It then receives the next packets at once, more of them the more often
 //! this happened ([`BackoffEstimator`]), unless the application is polling.
 //!
+//! No thread keeps this one away for long. If the application has not polled for a moment, this
+//! thread receives ([`PollStep::TakeOver`]), even if a thread is registered as the one that waits
+//! for the packets: it may be stopped, or get no processor.
+//!
 //! After packets the thread spins for a moment to receive the next ones ([`SpinEstimator`]), if a
 //! processor is idle. A process whose memory is read and written by peers makes no calls, and
 //! waking up takes longer than all the rest.
@@ -14,8 +18,9 @@ use rocade_transport::Time;
 
 use crate::state::Activity;
 use crate::tuning::{
-    BACKOFF_DOUBLINGS, BACKOFF_DOUBLINGS_UNSEEN, BACKOFF_NS, EMPTY_SPIN_DOUBLINGS,
-    FIRST_IMMEDIATE_WAKES, MAX_IMMEDIATE_WAKES, MAX_SENDING_ONLY, MAX_SPIN_NS, SPIN_NS,
+    BACKOFF_DOUBLINGS, BACKOFF_DOUBLINGS_UNSEEN, BACKOFF_NS, DISPLACED_NS, EMPTY_SPIN_DOUBLINGS,
+    FIRST_IMMEDIATE_WAKES, MAX_IMMEDIATE_WAKES, MAX_SENDING_ONLY, MAX_SPIN_NS, MAX_UNREAD_NS,
+    SPIN_NS, WATCHED_BACKOFF_NS,
 };
 
 /// The observations that a decision is based on.
@@ -42,6 +47,9 @@ pub(super) struct Observation {
 pub(super) enum PollStep {
     /// Receive the pending packets.
     Receive,
+    /// Receive the pending packets that the other threads have left for `stalled_ns`. If there are
+    /// any, watch for packets instead of these threads.
+    TakeOver { stalled_ns: u64 },
     /// Poll once for more packets.
     Spin,
     /// Sleep for this time, ignoring packets.
@@ -62,6 +70,10 @@ enum Stage {
     Received {
         after_backoff: bool,
     },
+    /// The thread has received what other threads had left for `stalled_ns`.
+    TakenOver {
+        stalled_ns: u64,
+    },
     /// The thread spins since `begin`, and got packets at `last`.
     Spinning {
         begin: Time,
@@ -76,6 +88,13 @@ pub(super) struct PollPolicy {
     backoff: BackoffEstimator,
     spin: SpinEstimator,
     sleep_epoch: u64,
+    /// The application's activity at the last look.
+    last_activity: Activity,
+    /// Time at which the application was last seen to have polled, or at which this thread began
+    /// to wait for a poll.
+    unread_since: Time,
+    /// The application has not polled since this thread last took over.
+    is_stalled: bool,
 }
 
 impl PollPolicy {
@@ -88,11 +107,26 @@ impl PollPolicy {
         match std::mem::take(&mut self.stage) {
             Stage::Waited => self.on_wake(seen, None),
             Stage::BackedOff(before) => self.on_wake(seen, Some(before)),
-            Stage::Received { after_backoff } => {
+            Stage::TakenOver { stalled_ns } if !seen.packets => {
+                if !seen.has_sleeping_poller || stalled_ns >= DISPLACED_NS {
+                    return PollStep::Sleep;
+                }
+                // The poller sleeps because there is nothing to receive.
+                self.stage = Stage::BackedOff(seen.activity);
+                PollStep::BackOff {
+                    blind_ns: WATCHED_BACKOFF_NS,
+                }
+            }
+            stage @ (Stage::Received { .. } | Stage::TakenOver { .. }) => {
                 if !seen.packets {
                     return PollStep::Sleep;
                 }
-                if after_backoff {
+                if !matches!(
+                    stage,
+                    Stage::Received {
+                        after_backoff: false
+                    }
+                ) {
                     self.backoff.backoff_failed();
                 }
                 if !self.spin.should_spin(has_idle_processors) {
@@ -114,8 +148,19 @@ impl PollPolicy {
     fn on_wake(&mut self, seen: &Observation, before: Option<Activity>) -> PollStep {
         // An application that sleeps frequently is not waited for while it is awake either.
         let sleeps = std::mem::replace(&mut self.sleep_epoch, seen.sleep_epoch) != seen.sleep_epoch;
+        let last = std::mem::replace(&mut self.last_activity, seen.activity);
+        if last.has_polled(seen.activity) || (before.is_none() && !self.is_stalled) {
+            self.unread_since = seen.now;
+            self.is_stalled = false;
+        }
+        let stalled_ns = seen.now.ns_since(self.unread_since);
+        if stalled_ns >= MAX_UNREAD_NS {
+            self.is_stalled = true;
+            self.stage = Stage::TakenOver { stalled_ns };
+            return PollStep::TakeOver { stalled_ns };
+        }
         let backoff_step = if seen.has_sleeping_poller {
-            Some(BACKOFF_NS << BACKOFF_DOUBLINGS)
+            Some(WATCHED_BACKOFF_NS)
         } else if sleeps || seen.app_asleep {
             None
         } else if let Some(before) = before {
@@ -391,19 +436,131 @@ mod tests {
             app_asleep: true,
             ..PACKETS
         };
-        assert_eq!(next(&mut policy, has_sleeping_poller), backoff_step(1_280));
-        assert_eq!(
-            next(&mut policy, has_sleeping_poller),
-            backoff_step(1_280),
-            "as long as the poller sleeps"
-        );
+        assert_eq!(next(&mut policy, has_sleeping_poller), backoff_step(640));
+        let mut activity = IDLE;
+        for looks in 1..100 {
+            activity = activity.after_a_poll();
+            let seen = Observation {
+                now: at(looks * 640),
+                activity,
+                ..has_sleeping_poller
+            };
+            let step = next(&mut policy, seen);
+            assert_eq!(step, backoff_step(640), "as long as the poller sleeps");
+        }
         // The application has polled since, and does something else now.
         let seen = Observation {
-            activity: POLLED,
+            now: at(64_000),
+            activity: activity.after_a_poll(),
             ..QUIET
         };
         assert_eq!(next(&mut policy, seen), backoff_step(20));
         assert_eq!(next(&mut policy, seen), PollStep::Receive);
+    }
+
+    /// A poller that is stopped, or gets no processor, keeps the thread away for about 1 ms.
+    #[test]
+    fn a_watcher_that_does_not_poll_is_helped() {
+        let mut policy = PollPolicy::default();
+        let stopped = Observation {
+            has_sleeping_poller: true,
+            ..PACKETS
+        };
+        let at_us = |us| Observation {
+            now: at(us),
+            ..stopped
+        };
+        assert_eq!(next(&mut policy, at_us(5)), backoff_step(640));
+        let polled = Observation {
+            activity: POLLED,
+            ..at_us(645)
+        };
+        assert_eq!(next(&mut policy, polled), backoff_step(640));
+        let still = Observation {
+            activity: POLLED,
+            ..at_us(1_285)
+        };
+        let stalled_ns = 640_000;
+        assert_eq!(next(&mut policy, still), PollStep::TakeOver { stalled_ns });
+        // The next packets do not wait either, until the application polls.
+        let received = Observation {
+            has_sleeping_poller: false,
+            ..still
+        };
+        assert_eq!(policy.next(&received, || false), PollStep::Sleep);
+        assert_eq!(
+            next(&mut policy, received),
+            PollStep::TakeOver { stalled_ns }
+        );
+        assert_eq!(policy.next(&received, || false), PollStep::Sleep);
+        let polled = Observation {
+            activity: POLLED.after_a_poll(),
+            ..received
+        };
+        assert_eq!(next(&mut policy, polled), PollStep::Receive);
+    }
+
+    /// Without packets, a poller that sleeps for long remains the watcher for a while. A stopped one
+    /// is displaced after that, so that this thread can sleep.
+    #[test]
+    fn a_watcher_without_packets_is_not_disturbed_at_once() {
+        let mut policy = PollPolicy::default();
+        let mut us = 0;
+        let mut looks = Vec::new();
+        loop {
+            let seen = Observation {
+                now: at(us),
+                has_sleeping_poller: true,
+                ..QUIET
+            };
+            match next(&mut policy, seen) {
+                PollStep::BackOff { blind_ns } => us += blind_ns / 1_000,
+                PollStep::TakeOver { stalled_ns } => looks.push(stalled_ns),
+                PollStep::Sleep => break,
+                step => panic!("{step:?}"),
+            }
+        }
+        assert_eq!(looks[..2], [640_000, 1_280_000]);
+        assert_eq!(looks.last(), Some(&4_480_000));
+        assert_eq!(us, 4_480);
+        // The lock of a socket may be held as well: the time counts on until the application polls.
+        let seen = Observation {
+            now: at(20_000),
+            activity: Activity::of(7, 7, true),
+            ..PACKETS
+        };
+        let stalled_ns = 20_000_000;
+        assert_eq!(next(&mut policy, seen), PollStep::TakeOver { stalled_ns });
+        next(&mut policy, QUIET);
+        let polled = Observation {
+            activity: POLLING,
+            ..seen
+        };
+        assert_eq!(next(&mut policy, polled), backoff_step(10));
+    }
+
+    /// A thread that holds the lock of a socket and does not run looks as if it were polling.
+    #[test]
+    fn a_receiver_that_does_not_go_on_is_helped() {
+        let mut policy = PollPolicy::default();
+        let mut us = 0;
+        let steps = std::iter::from_fn(|| {
+            let seen = Observation {
+                now: at(us),
+                activity: POLLING,
+                ..PACKETS
+            };
+            match next(&mut policy, seen) {
+                PollStep::BackOff { blind_ns } => {
+                    us += blind_ns / 1_000;
+                    Some(blind_ns)
+                }
+                PollStep::TakeOver { .. } => None,
+                step => panic!("{step:?}"),
+            }
+        });
+        assert!(steps.count() < 12);
+        assert!((600..=2_000).contains(&us), "{us} µs");
     }
 
     #[test]

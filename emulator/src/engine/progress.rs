@@ -34,7 +34,7 @@ impl EngineInner {
         if !shared.sockets {
             return shared.found;
         }
-        let packets = self.receive_from_sockets();
+        let packets = self.receive_from_sockets(Caller::Application, 0);
         if packets == 0 && self.sim.is_some() {
             return self.advance() || shared.found;
         }
@@ -46,24 +46,30 @@ impl EngineInner {
     }
 
     #[inline]
-    fn receive_from_sockets(&self) -> u64 {
-        let mut packets = self.receive_frames(Caller::Application);
+    fn receive_from_sockets(&self, caller: Caller, stalled_ns: u64) -> u64 {
+        let mut packets = self.receive_frames(caller);
         for endpoint in self.endpoints.read().iter() {
             // The thread that holds the lock is receiving already.
-            if let Some(mut rx) = endpoint.rx.try_lock() {
-                packets += self.receive(endpoint, &mut rx, Caller::Application).packets;
+            if let Some(mut rx) = endpoint.try_lock_rx(stalled_ns) {
+                packets += self.receive(endpoint, &mut rx, caller).packets;
             }
         }
         self.serve_cm();
         packets
     }
 
-    /// Receives from all links. Returns true if there were packets.
-    pub(super) fn receive_inline(&self) -> bool {
+    /// Receives from all links that no other thread receives from, or has received from for
+    /// `stalled_ns` without going on. Returns true if there were packets.
+    pub(super) fn receive_unlocked(&self, caller: Caller, stalled_ns: u64) -> bool {
         let shm_links = self.shm_links.read();
-        let shared = self.receive_shared(&shm_links, Caller::Application);
+        let mut packets = 0;
+        for shm_link in shm_links.iter().filter(|shm_link| shm_link.has_packets()) {
+            if let Some(mut receiver) = shm_link.try_receiver() {
+                packets += self.receive_from(shm_link, &mut receiver, caller);
+            }
+        }
         drop(shm_links);
-        let packets = shared + self.receive_from_sockets();
+        packets += self.receive_from_sockets(caller, stalled_ns);
         if packets > 0 {
             self.polls.idle_since.store(0, Ordering::Relaxed);
         }

@@ -307,7 +307,7 @@ impl EngineInner {
         packets
     }
 
-    fn receive_from(
+    pub(super) fn receive_from(
         &self,
         shm_link: &Arc<ShmLink>,
         receiver: &mut ShmReceiver<'_>,
@@ -392,7 +392,7 @@ impl EngineInner {
             .iter()
             .filter(|endpoint| endpoint.link.local() == shm_link.local());
         if let Some(endpoint) = of_channel.next() {
-            let mut rx = endpoint.rx.lock();
+            let mut rx = endpoint.lock_rx();
             // Bounded, because other senders may keep the socket full.
             for _ in 0..MAX_UDP_BEFORE {
                 if !self.receive(endpoint, &mut rx, caller).more {

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
@@ -14,6 +16,7 @@ use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmLink;
 use crate::link::{DEFAULT_HOP_LIMIT, Link, Pacer, RxBuffer, UdpTxHandle};
 use crate::steering::ProcessSlot;
+use crate::tuning::STALLED_NS;
 
 /// Number of peers whose flow is remembered. A further one replaces the oldest.
 const FLOWS: usize = 16;
@@ -23,6 +26,10 @@ const FLOWS: usize = 16;
 pub(crate) struct LocalEndpoint {
     pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
+    /// The receive state that is used while a thread holds `rx` and does not run.
+    spare_rx: OnceLock<Box<Mutex<RxState>>>,
+    /// `spare_rx` is in use.
+    is_stalled: AtomicBool,
     /// Paces packets that are not acknowledged.
     pub(crate) pacer: Pacer,
     /// The device with this address.
@@ -38,6 +45,16 @@ pub(crate) struct RxState {
     pub(crate) flows: Flows,
     /// QPs that have received packets and whose outputs were not flushed yet.
     pub(crate) deferred_qps: Vec<Qpn>,
+}
+
+impl RxState {
+    fn new() -> Self {
+        Self {
+            buffer: RxBuffer::new(),
+            flows: Flows::default(),
+            deferred_qps: Vec::new(),
+        }
+    }
 }
 
 /// The route of the packets of a QP.
@@ -91,18 +108,46 @@ impl TxRoute {
 
 impl LocalEndpoint {
     pub(crate) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
-        let rx = RxState {
-            buffer: RxBuffer::new(),
-            flows: Flows::default(),
-            deferred_qps: Vec::new(),
-        };
         Self {
             link,
-            rx: Mutex::new(rx),
+            rx: Mutex::new(RxState::new()),
+            spare_rx: OnceLock::new(),
+            is_stalled: AtomicBool::new(false),
             pacer: Pacer::default(),
             hca,
             group: None,
         }
+    }
+
+    /// Locks the receive state. If the thread that holds it does not go on for 16 ms, because it is
+    /// stopped or gets no processor, the caller gets a second state of the same link. Packets that
+    /// the other thread has read and not handled then count as reordered by the network.
+    pub(crate) fn lock_rx(&self) -> MutexGuard<'_, RxState> {
+        let patience = if self.is_stalled.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            Duration::from_nanos(STALLED_NS)
+        };
+        let locked = self.rx.try_lock_for(patience);
+        self.is_stalled.store(locked.is_none(), Ordering::Relaxed);
+        locked.unwrap_or_else(|| self.spare_rx().lock())
+    }
+
+    /// Locks the receive state if no other thread has it, or if that thread has not gone on for
+    /// `stalled_ns`, as in [`Self::lock_rx`].
+    pub(crate) fn try_lock_rx(&self, stalled_ns: u64) -> Option<MutexGuard<'_, RxState>> {
+        match self.rx.try_lock() {
+            None if stalled_ns >= STALLED_NS => {
+                self.is_stalled.store(true, Ordering::Relaxed);
+                self.spare_rx().try_lock()
+            }
+            locked => locked,
+        }
+    }
+
+    fn spare_rx(&self) -> &Mutex<RxState> {
+        self.spare_rx
+            .get_or_init(|| Box::new(Mutex::new(RxState::new())))
     }
 
     /// Makes the endpoint of a multicast group.

@@ -200,6 +200,6 @@ fn loom_no_completion_is_slept_over() {
         let sees_it = cq.has_any();
         adder.join().unwrap();
         assert!(sees_it || sleepers.is_woken(&sleeper));
-        sleepers.end(sleeper);
+        assert!(sleepers.end(sleeper));
     });
 }

@@ -12,6 +12,9 @@
 //! shared memory link wakes a process once. A second thread that woke for the same packet would
 //! also only take the processor from the first. The background thread ignores packets while a
 //! poller watches. A poller sleeps until it is woken if the background thread watches.
+//!
+//! A watcher that gets no processor, or that a debugger has stopped, must not keep packets from the
+//! process. The background thread then displaces it ([`Sleepers::displace`]) and watches instead.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -28,7 +31,14 @@ enum Watcher {
     #[default]
     Nobody,
     Background,
-    Poller,
+    /// The poller with this descriptor.
+    Poller(RawFd),
+}
+
+impl Watcher {
+    const fn is_poller(self) -> bool {
+        matches!(self, Self::Poller(_))
+    }
 }
 
 /// The pollers of an engine that sleep.
@@ -42,10 +52,18 @@ pub(crate) struct Sleepers {
 #[derive(Debug, Default)]
 struct SleeperState {
     watcher: Watcher,
-    /// The descriptor of each sleeping poller, and whether it was woken.
-    asleep: Vec<(Arc<OwnedFd>, bool)>,
+    asleep: Vec<Asleep>,
     /// Unused descriptors.
     spare: Vec<Arc<OwnedFd>>,
+}
+
+/// A poller that sleeps, or that was woken and does not run yet.
+#[derive(Debug)]
+struct Asleep {
+    wake_fd: Arc<OwnedFd>,
+    is_woken: bool,
+    /// It has left packets unread for too long: nothing is expected of it any more.
+    is_displaced: bool,
 }
 
 /// A poller that is about to sleep. The caller has to hand it back to [`Sleepers::end`].
@@ -80,30 +98,52 @@ impl Sleepers {
         };
         let watches = state.watcher == Watcher::Nobody;
         if watches {
-            state.watcher = Watcher::Poller;
+            state.watcher = Watcher::Poller(wake_fd.as_raw_fd());
         }
-        state.asleep.push((Arc::clone(&wake_fd), false));
+        state.asleep.push(Asleep {
+            wake_fd: Arc::clone(&wake_fd),
+            is_woken: false,
+            is_displaced: false,
+        });
         self.publish(&state);
         Some(Sleeper { wake_fd, watches })
     }
 
     /// Ends the sleep of a poller. If it was the watcher, the others wake, and one of them becomes
     /// the watcher.
-    pub(crate) fn end(&self, sleeper: Sleeper) {
+    ///
+    /// Returns false if the watcher was displaced. The caller may have withdrawn the announcement
+    /// of the thread that watches now, and has to wake it.
+    #[must_use]
+    pub(crate) fn end(&self, sleeper: Sleeper) -> bool {
         let mut state = self.state.lock();
-        let is_own = |(fd, _): &(Arc<OwnedFd>, bool)| Arc::ptr_eq(fd, &sleeper.wake_fd);
+        let is_own = |asleep: &Asleep| Arc::ptr_eq(&asleep.wake_fd, &sleeper.wake_fd);
         if let Some(index) = state.asleep.iter().position(is_own) {
-            let (_, was_woken) = state.asleep.swap_remove(index);
-            if was_woken {
+            let ended = state.asleep.swap_remove(index);
+            if ended.is_woken {
                 sys::eventfd_clear(sleeper.wake_fd.as_fd());
             }
         }
-        state.spare.push(sleeper.wake_fd);
-        if sleeper.watches {
+        let still_watches = state.watcher == Watcher::Poller(sleeper.wake_fd.as_raw_fd());
+        if still_watches {
             state.watcher = Watcher::Nobody;
             state.wake_all();
         }
+        state.spare.push(sleeper.wake_fd);
         self.publish(&state);
+        still_watches || !sleeper.watches
+    }
+
+    /// Ends the watch of a poller, and expects nothing of the pollers that sleep now: they have
+    /// left packets unread.
+    pub(crate) fn displace(&self) {
+        let mut state = self.state.lock();
+        if state.watcher.is_poller() {
+            state.watcher = Watcher::Nobody;
+        }
+        for asleep in &mut state.asleep {
+            asleep.is_displaced = true;
+        }
     }
 
     /// Wakes all pollers that sleep. Takes a few nanoseconds if there are none. The caller may hold
@@ -125,7 +165,7 @@ impl Sleepers {
     /// Makes the background thread the watcher. Returns false if a poller is.
     pub(crate) fn watch_in_background(&self) -> bool {
         let mut state = self.state.lock();
-        let may_watch = state.watcher != Watcher::Poller;
+        let may_watch = !state.watcher.is_poller();
         if may_watch {
             state.watcher = Watcher::Background;
         }
@@ -147,33 +187,38 @@ impl Sleepers {
 
     /// Returns true if a poller is the watcher.
     pub(crate) fn has_watching_poller(&self) -> bool {
-        self.state.lock().watcher == Watcher::Poller
+        self.state.lock().watcher.is_poller()
     }
 
-    /// Returns true if any poller sleeps, or was woken and does not run yet.
+    /// Returns true if any poller sleeps, or was woken and does not run yet, and was not displaced.
     pub(crate) fn has_any(&self) -> bool {
-        !self.state.lock().asleep.is_empty()
+        let state = self.state.lock();
+        state.asleep.iter().any(|asleep| !asleep.is_displaced)
     }
 
     #[cfg(all(test, loom))]
     pub(super) fn is_woken(&self, sleeper: &Sleeper) -> bool {
         let state = self.state.lock();
         let mut asleep = state.asleep.iter();
-        asleep.any(|(fd, woken)| *woken && Arc::ptr_eq(fd, &sleeper.wake_fd))
+        asleep.any(|asleep| asleep.is_woken && Arc::ptr_eq(&asleep.wake_fd, &sleeper.wake_fd))
     }
 
     fn publish(&self, state: &SleeperState) {
-        let unwoken = state.asleep.iter().filter(|(_, woken)| !woken).count();
+        let unwoken = state
+            .asleep
+            .iter()
+            .filter(|asleep| !asleep.is_woken)
+            .count();
         self.unwoken.store(unwoken, Ordering::Relaxed);
     }
 }
 
 impl SleeperState {
     fn wake_all(&mut self) {
-        for (fd, woken) in &mut self.asleep {
-            if !*woken {
-                *woken = true;
-                sys::eventfd_set(fd.as_fd());
+        for asleep in &mut self.asleep {
+            if !asleep.is_woken {
+                asleep.is_woken = true;
+                sys::eventfd_set(asleep.wake_fd.as_fd());
             }
         }
     }
@@ -201,9 +246,9 @@ mod tests {
         assert!(first.watches() && !second.watches());
         assert!(!sleepers.watch_in_background(), "a poller watches");
         assert!(!is_woken(&second));
-        sleepers.end(first);
+        assert!(sleepers.end(first));
         assert!(is_woken(&second), "there has to be another watcher");
-        sleepers.end(second);
+        assert!(sleepers.end(second));
         assert!(!sleepers.has_any());
 
         assert!(sleepers.watch_in_background());
@@ -217,10 +262,29 @@ mod tests {
         sleepers.wake();
         assert!(is_woken(&third));
         sleepers.wake();
-        sleepers.end(third);
+        assert!(sleepers.end(third));
         let fourth = sleepers.begin().unwrap();
         assert!(fourth.watches() && !is_woken(&fourth));
-        sleepers.end(fourth);
+        assert!(sleepers.end(fourth));
+    }
+
+    #[test]
+    fn a_displaced_watcher_is_replaced_and_told() {
+        let sleepers = Sleepers::default();
+        let stopped = sleepers.begin().unwrap();
+        let other = sleepers.begin().unwrap();
+        sleepers.displace();
+        assert!(!sleepers.has_any() && !sleepers.has_watching_poller());
+        assert!(sleepers.watch_in_background());
+        // Completions wake both all the same.
+        sleepers.wake();
+        assert!(is_woken(&stopped) && is_woken(&other));
+        assert!(sleepers.end(other), "it never watched");
+        assert!(!sleepers.end(stopped), "it watches no more");
+        assert!(sleepers.is_watched_in_background());
+        let next = sleepers.begin().unwrap();
+        assert!(!next.watches() && sleepers.has_any());
+        assert!(sleepers.end(next));
     }
 }
 
@@ -241,7 +305,7 @@ mod loom_tests {
             let first = sleepers.begin().expect("a descriptor");
             let second = sleepers.begin().expect("a descriptor");
             let first_watches = first.watches();
-            sleepers.end(first);
+            assert!(sleepers.end(first));
             let in_background = background.join().unwrap();
             assert!(!second.watches());
             if first_watches {
@@ -249,7 +313,34 @@ mod loom_tests {
             } else {
                 assert!(in_background);
             }
-            sleepers.end(second);
+            assert!(sleepers.end(second));
+        });
+    }
+
+    /// In every interleaving, a watcher that was displaced and then withdraws its announcement
+    /// wakes the background thread, which may already rely on an announcement of its own.
+    #[test]
+    fn loom_a_displaced_watcher_withdraws_no_announcement_unnoticed() {
+        loom::model(|| {
+            let sleepers = loom::sync::Arc::new(Sleepers::default());
+            let announced = loom::sync::Arc::new(AtomicUsize::new(0));
+            let stopped = sleepers.begin().expect("a descriptor");
+            announced.store(1, Ordering::SeqCst);
+            let background = {
+                let (sleepers, announced) = (sleepers.clone(), announced.clone());
+                loom::thread::spawn(move || {
+                    sleepers.displace();
+                    let watches = sleepers.watch_in_background();
+                    announced.store(1, Ordering::SeqCst);
+                    watches
+                })
+            };
+            announced.store(0, Ordering::SeqCst);
+            let may_be_silent = sleepers.end(stopped);
+            let watches = background.join().unwrap();
+            assert!(watches, "nobody else watches");
+            let is_announced = announced.load(Ordering::SeqCst) == 1;
+            assert!(is_announced || !may_be_silent, "nobody wakes the thread");
         });
     }
 }

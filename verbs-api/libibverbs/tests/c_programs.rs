@@ -24,11 +24,19 @@ static PROGRAMS: Programs = Programs::new(
         "shared_xrc",
         "environment",
         "barrier_and_lock",
+        "stalled",
     ],
 );
 
 rocade_tests::c_programs! {
     PROGRAMS;
+    stalled:
+        a_handler_that_lasts_by_udp,
+        a_handler_that_lasts_by_shm,
+        a_debugger_by_udp,
+        a_debugger_by_shm,
+        no_processor_by_udp,
+        no_processor_by_shm;
     datagrams:
         an_answer_finds_its_way,
         a_header_of_ipv6_is_read,
