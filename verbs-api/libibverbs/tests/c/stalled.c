@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <time.h>
