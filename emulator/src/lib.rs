@@ -67,4 +67,6 @@ pub use rocade_transport::{
     WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
-pub use state::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};
+pub use state::{
+    AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, WaitStep, XrcdInitAttr,
+};

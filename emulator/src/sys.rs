@@ -10,6 +10,7 @@ use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -431,6 +432,29 @@ impl PollSet {
         Ok(())
     }
 
+    /// Like [`Self::wait`] without a timeout, for a thread that may be cancelled (pthread_cancel(3)),
+    /// which unwinds the stack. No frame of the caller may hold anything that needs dropping.
+    ///
+    /// # Errors
+    /// Errors of ppoll(2), `Interrupted` by any signal that is handled.
+    pub(crate) fn wait_cancellable(&mut self) -> io::Result<()> {
+        unsafe extern "C-unwind" {
+            /// Unlike the declaration in `libc`, this one allows the stack to unwind.
+            fn ppoll(
+                fds: *mut libc::pollfd,
+                count: libc::nfds_t,
+                timeout: *const libc::timespec,
+                mask: *const libc::sigset_t,
+            ) -> c_int;
+        }
+        let (fds, count) = (self.0.as_mut_ptr(), self.0.len() as libc::nfds_t);
+        // SAFETY: the set has the given number of entries. There is no timeout and no signal mask.
+        if unsafe { ppoll(fds, count, std::ptr::null(), std::ptr::null()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// Returns true if the descriptor with this index was readable at the end of the last wait.
     pub(crate) fn is_ready(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|poll| poll.revents != 0)
@@ -469,6 +493,65 @@ pub(crate) fn block_all_signals() {
         libc::sigdelset(&raw mut all, libc::SIGSEGV);
         libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+/// The effect of the program's signal handlers on system calls that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Interruption {
+    /// All handlers restart system calls (`SA_RESTART`), or there are none.
+    Restart = 1,
+    /// No handler does.
+    Interrupt = 2,
+    /// Some handlers do.
+    Mixed = 3,
+}
+
+impl Interruption {
+    /// Returns the effect of the handlers that are installed at the moment.
+    pub(crate) fn of_handlers() -> Self {
+        let (mut restarting, mut interrupting) = (false, false);
+        // Signals of faults end the thread, or are handled and change nothing.
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+        for signal in (1..=libc::SIGRTMAX()).filter(|signal| !faults.contains(signal)) {
+            // SAFETY: plain data, for which zero is a value.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: `action` is writable, and no handler is installed. The C library refuses
+            // the signals that it uses itself.
+            if unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } < 0 {
+                continue;
+            }
+            match action.sa_sigaction {
+                libc::SIG_DFL | libc::SIG_IGN => {}
+                _ if action.sa_flags & libc::SA_RESTART != 0 => restarting = true,
+                _ => interrupting = true,
+            }
+        }
+        match (restarting, interrupting) {
+            (_, false) => Self::Restart,
+            (false, true) => Self::Interrupt,
+            (true, true) => Self::Mixed,
+        }
+    }
+
+    /// Returns the effect of the handlers, looked up at most once a second.
+    pub(crate) fn recent() -> Self {
+        const VALID_NS: u64 = 1_000_000_000;
+        static KNOWN: AtomicU8 = AtomicU8::new(0);
+        static UNTIL: AtomicU64 = AtomicU64::new(0);
+        let now = monotonic_ns();
+        if now < UNTIL.load(Ordering::Relaxed) {
+            match KNOWN.load(Ordering::Relaxed) {
+                1 => return Self::Restart,
+                2 => return Self::Interrupt,
+                _ => return Self::Mixed,
+            }
+        }
+        let found = Self::of_handlers();
+        KNOWN.store(found as u8, Ordering::Relaxed);
+        UNTIL.store(now + VALID_NS, Ordering::Relaxed);
+        found
     }
 }
 

@@ -49,6 +49,11 @@ pub(crate) const POST_FLUSH_NS: u64 = 500_000_000;
 /// Most queue pairs processed at a time if each wakes the next, so that others get their turn.
 pub(crate) const MAX_CHAIN: usize = 256;
 
+// Threads that wait for an event.
+
+/// Time for which a waiting thread leaves the packets to the others, after one of them has polled.
+pub(crate) const OTHERS_POLL_NS: u64 = 10_000_000;
+
 // Threads that wait for an event of the connection manager.
 
 /// Time for which the thread polls the sockets itself.

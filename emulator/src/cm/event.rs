@@ -218,8 +218,15 @@ impl CmChannel {
     /// [`CompChannel::begin_wait`](crate::CompChannel::begin_wait).
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
+        let channel = Arc::clone(&self.inner);
+        let has_event = move || channel.events.len() > 0;
+        let waiter = self.inner.events.waiter();
+        self.engine.receive_in(waiter, self.fd(), has_event)
+    }
+
+    /// Leaves the packets to other threads, because this one is going to wait for the descriptor.
+    pub fn stop_polling(&self) {
         self.engine.leave_inline();
-        self.inner.events.waiter()
     }
 
     /// Waits until the descriptor is readable. Returns false after a timeout. For applications that
@@ -238,7 +245,11 @@ impl CmChannel {
     /// # Errors
     /// As [`CmChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<CmEvent>, VerbsError> {
-        self.take(|events| events.pop(|_| ()))
+        let taken = self.take(|events| events.pop(|_| ()));
+        if matches!(taken, Err(VerbsError::WouldBlock)) {
+            self.stop_polling();
+        }
+        taken
     }
 
     /// Takes an event if there is one, even if the descriptor is blocking.

@@ -197,8 +197,8 @@ impl EngineInner {
         self.service_queue.set_awake();
         let by_shared = self.stop_watching();
         if woken.by_peers {
-            // The peers may have meant to wake a sleeping poller.
-            self.service_queue.sleepers().wake();
+            // The peers may have meant to wake another watcher.
+            self.service_queue.sleepers().wake_all();
         }
         self.arbiter.resume();
         if let Some(broker) = self.broker_link() {
@@ -309,7 +309,7 @@ impl EngineInner {
                         std::hint::spin_loop();
                     }
                     spins += 1;
-                    self.spin_once(spins - 1)
+                    self.spin_once(spins - 1, Caller::Background)
                 }
                 PollStep::BackOff { .. } | PollStep::Sleep | PollStep::Poll => return step,
             };
@@ -339,18 +339,13 @@ impl EngineInner {
     /// Receives pending packets. Returns true if there were any. Reading a socket takes longer than
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
-    fn spin_once(&self, spins: u32) -> bool {
+    pub(super) fn spin_once(&self, spins: u32, caller: Caller) -> bool {
         let shm_links = self.shm_links.read();
-        let mut packets = self.receive_shared(&shm_links, Caller::Background);
+        let mut packets = self.receive_shared(&shm_links, caller);
         let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_POLL_INTERVAL);
         drop(shm_links);
         if sockets {
-            packets += self.receive_frames(Caller::Background);
-            for endpoint in self.endpoints.read().iter() {
-                let mut rx = endpoint.lock_rx();
-                packets += self.receive(endpoint, &mut rx, Caller::Background).packets;
-            }
-            self.serve_cm();
+            packets += self.receive_from_sockets(caller, 0);
         }
         packets > 0
     }

@@ -8,6 +8,7 @@
 mod ack_durability;
 mod background;
 mod dispatch;
+mod event_wait;
 mod frames;
 mod gsi;
 mod hooked;
@@ -61,6 +62,7 @@ use crate::state::{
 use crate::steering::{ProcessSlot, QpnAllocator};
 use crate::xrc_shared::SharedTargets;
 
+use event_wait::EventWaits;
 use hooked::OwnedTxRoute;
 use idle_poll::IdlePolls;
 pub(crate) use inventory::{Inventory, Registration};
@@ -132,6 +134,7 @@ pub(crate) struct EngineInner {
     /// Written with each poll, and therefore on its own cache line.
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
+    event_waits: EventWaits,
     /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
     peer_wake_fd: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
@@ -199,6 +202,7 @@ impl Engine {
                 arbiter: DriverArbiter::new(),
                 polls: CachePadded::default(),
                 idle_polls: IdlePolls::default(),
+                event_waits: EventWaits::default(),
                 peer_wake_fd: Arc::new(shm::wake_fd()?),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
@@ -616,7 +620,7 @@ impl EngineInner {
     fn wake_background(&self) {
         self.service_queue.wake_thread();
         // A sleeping poller may wait for the same change.
-        self.service_queue.sleepers().wake();
+        self.service_queue.sleepers().wake_all();
     }
 
     /// The work queue of the background thread.

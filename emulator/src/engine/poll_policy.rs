@@ -272,7 +272,7 @@ impl BackoffEstimator {
 
 /// Estimates whether spinning for the next packets is worth it.
 #[derive(Debug, Default)]
-struct SpinEstimator {
+pub(super) struct SpinEstimator {
     /// Number of times in a row that spinning found nothing.
     empty_spins: u32,
     /// Number of opportunities to skip.
@@ -281,7 +281,7 @@ struct SpinEstimator {
 
 impl SpinEstimator {
     /// Returns true if the thread should spin after it has handled packets.
-    fn should_spin(&mut self, has_idle_processors: impl FnOnce() -> bool) -> bool {
+    pub(super) fn should_spin(&mut self, has_idle_processors: impl FnOnce() -> bool) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
             return false;
@@ -289,7 +289,7 @@ impl SpinEstimator {
         has_idle_processors()
     }
 
-    fn note_result(&mut self, found: bool) {
+    pub(super) fn note_result(&mut self, found: bool) {
         if found {
             self.empty_spins = 0;
         } else {

@@ -46,7 +46,7 @@ impl EngineInner {
     }
 
     #[inline]
-    fn receive_from_sockets(&self, caller: Caller, stalled_ns: u64) -> u64 {
+    pub(super) fn receive_from_sockets(&self, caller: Caller, stalled_ns: u64) -> u64 {
         let mut packets = self.receive_frames(caller);
         for endpoint in self.endpoints.read().iter() {
             // The thread that holds the lock is receiving already.

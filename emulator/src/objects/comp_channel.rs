@@ -1,7 +1,9 @@
 //! Completion channels.
 
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::ContextInner;
 use crate::error::VerbsError;
@@ -55,13 +57,14 @@ impl CompChannel {
     }
 
     /// Returns the waiter for the first step of [`CompChannel::get_event`], for callers that take
-    /// the steps themselves: the thread stops polling. The next step is
-    /// [`CompChannel::take_event`], followed by [`EventWaiter::wait`] as long as there is no event.
+    /// the steps themselves. The next step is [`CompChannel::take_event`], followed by
+    /// [`EventWaiter::wait`] as long as there is no event.
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
-        // The background thread has to receive while this thread sleeps.
-        self.context.engine.leave_inline();
-        self.inner.events.waiter()
+        let engine = &self.context.engine;
+        let channel = Arc::clone(&self.inner);
+        let has_event = move || channel.events.len() > 0;
+        engine.receive_in(self.inner.events.waiter(), self.fd(), has_event)
     }
 
     /// Takes a completion event and returns the cookie of its CQ, or `None` if the caller has to
@@ -70,8 +73,31 @@ impl CompChannel {
     /// # Errors
     /// As [`CompChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<u64>, VerbsError> {
-        let cq = self.inner.events.pop(|cq| cq.acks().delivered())?;
-        Ok(cq.map(|cq| cq.cookie()))
+        let taken = self.inner.events.pop(|cq| cq.acks().delivered());
+        if matches!(taken, Err(VerbsError::WouldBlock)) {
+            // The program waits for the descriptor, and another thread has to receive.
+            self.context.engine.leave_inline();
+        }
+        Ok(taken?.map(|cq| cq.cookie()))
+    }
+
+    /// Takes a completion event and returns the cookie of its CQ, if there is an event.
+    #[must_use]
+    pub fn try_event(&self) -> Option<u64> {
+        let taken = self.inner.events.try_pop(|cq| cq.acks().delivered());
+        taken.map(|cq| cq.cookie())
+    }
+
+    /// Waits until there may be an event, and receives meanwhile, even if the descriptor is
+    /// non-blocking. It is faster than poll(2) of the descriptor. Ends early after a signal.
+    ///
+    /// # Errors
+    /// Those of ppoll(2) but for `Interrupted`.
+    pub fn wait_readable(&self, timeout: Duration) -> io::Result<()> {
+        match self.begin_wait().wait_for(self.fd(), timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            result => result,
+        }
     }
 
     /// Destroys the channel.

@@ -25,7 +25,7 @@ mod tx;
 mod users;
 
 pub use domain::{FileId, XrcdInitAttr};
-pub use event_queue::EventWaiter;
+pub use event_queue::{EventWaiter, WaitStep};
 pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
 pub(crate) use cq::{CompChannelState, CqInner};
@@ -33,7 +33,7 @@ pub(crate) use cq_ring::CqRing;
 pub(crate) use cross_channel::{CompletionWait, CrossChannelState, ManagedQueue, SendRelease};
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
-pub(crate) use event_queue::{AckCounter, EventQueue};
+pub(crate) use event_queue::{AckCounter, EventQueue, ReceivingWait, WaitOn};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};

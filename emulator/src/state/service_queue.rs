@@ -201,7 +201,7 @@ impl ServiceQueue {
         self.woken_count.store(woken.len(), Ordering::Relaxed);
         drop(woken);
         self.wake_thread_by(Time::ZERO);
-        self.sleepers.wake();
+        self.sleepers.wake_all();
     }
 
     /// Number of QPs that were woken.

@@ -1,4 +1,5 @@
-//! Threads that sleep while they poll, and the one thread that waits for packets.
+//! Threads that sleep while they poll or wait for an event, and the one thread that waits for
+//! packets.
 //!
 //! A thread that polls an empty CQ sleeps if the processors are busy (`engine/idle_poll.rs`). It is
 //! woken
@@ -8,7 +9,10 @@
 //! * by any thread that adds a completion to a CQ of the process, or otherwise calls
 //!   [`Sleepers::wake`].
 //!
-//! The watcher is a poller or the background thread. There is only one, because the peer of a
+//! A thread that waits for an event (`engine/event_wait.rs`) is here only as the watcher.
+//! Completions do not wake it, because its event has a descriptor.
+//!
+//! The watcher is one of these threads or the background thread. There is only one, because the peer of a
 //! shared memory link wakes a process once. A second thread that woke for the same packet would
 //! also only take the processor from the first. The background thread ignores packets while a
 //! poller watches. A poller sleeps until it is woken if the background thread watches.
@@ -46,6 +50,8 @@ impl Watcher {
 pub(crate) struct Sleepers {
     /// Number of sleeping pollers that were not woken yet. Threads that add completions read it.
     unwoken: CachePadded<AtomicUsize>,
+    /// Number of threads that wait for an event and were not woken yet, 0 or 1.
+    unwoken_waiters: AtomicUsize,
     state: Mutex<SleeperState>,
 }
 
@@ -61,6 +67,8 @@ struct SleeperState {
 #[derive(Debug)]
 struct Asleep {
     wake_fd: Arc<OwnedFd>,
+    /// It polls no CQ, but waits for an event. Completions do not wake it.
+    waits_for_event: bool,
     is_woken: bool,
     /// It has left packets unread for too long: nothing is expected of it any more.
     is_displaced: bool,
@@ -91,7 +99,10 @@ impl Sleepers {
     /// checks its CQ, under the lock of the CQ, after this call and before it sleeps. Returns
     /// `None` if no descriptor can be made.
     pub(crate) fn begin(&self) -> Option<Sleeper> {
-        let mut state = self.state.lock();
+        self.register(&mut self.state.lock(), false)
+    }
+
+    fn register(&self, state: &mut SleeperState, waits_for_event: bool) -> Option<Sleeper> {
         let wake_fd = match state.spare.pop() {
             Some(fd) => fd,
             None => Arc::new(sys::eventfd_nonblocking().ok()?),
@@ -102,11 +113,31 @@ impl Sleepers {
         }
         state.asleep.push(Asleep {
             wake_fd: Arc::clone(&wake_fd),
+            waits_for_event,
             is_woken: false,
             is_displaced: false,
         });
-        self.publish(&state);
+        self.publish(state);
         Some(Sleeper { wake_fd, watches })
+    }
+
+    /// Registers a thread that is going to wait for an event, as the watcher. Returns `None` if a
+    /// poller watches already, or if no descriptor can be made.
+    ///
+    /// The flag tells that the background thread has watched so far. The caller wakes it, so that
+    /// it leaves the packets to the caller and looks after it.
+    pub(crate) fn begin_watch(&self) -> Option<(Sleeper, bool)> {
+        let mut state = self.state.lock();
+        let before = state.watcher;
+        if before.is_poller() {
+            return None;
+        }
+        state.watcher = Watcher::Nobody;
+        let sleeper = self.register(&mut state, true);
+        if sleeper.is_none() {
+            state.watcher = before;
+        }
+        Some((sleeper?, before == Watcher::Background))
     }
 
     /// Ends the sleep of a poller. If it was the watcher, the others wake, and one of them becomes
@@ -127,7 +158,7 @@ impl Sleepers {
         let still_watches = state.watcher == Watcher::Poller(sleeper.wake_fd.as_raw_fd());
         if still_watches {
             state.watcher = Watcher::Nobody;
-            state.wake_all();
+            state.wake(true);
         }
         state.spare.push(sleeper.wake_fd);
         self.publish(&state);
@@ -151,14 +182,23 @@ impl Sleepers {
     #[inline]
     pub(crate) fn wake(&self) {
         if self.unwoken.load(Ordering::Relaxed) > 0 {
-            self.wake_some();
+            self.wake_some(false);
+        }
+    }
+
+    /// Wakes all pollers that sleep, and the thread that waits for an event, because something
+    /// other than a completion needs a thread. The caller may hold any lock.
+    pub(crate) fn wake_all(&self) {
+        let waiters = self.unwoken_waiters.load(Ordering::Relaxed);
+        if self.unwoken.load(Ordering::Relaxed) + waiters > 0 {
+            self.wake_some(true);
         }
     }
 
     #[cold]
-    fn wake_some(&self) {
+    fn wake_some(&self, waiters_too: bool) {
         let mut state = self.state.lock();
-        state.wake_all();
+        state.wake(waiters_too);
         self.publish(&state);
     }
 
@@ -193,7 +233,8 @@ impl Sleepers {
     /// Returns true if any poller sleeps, or was woken and does not run yet, and was not displaced.
     pub(crate) fn has_any(&self) -> bool {
         let state = self.state.lock();
-        state.asleep.iter().any(|asleep| !asleep.is_displaced)
+        let mut asleep = state.asleep.iter();
+        asleep.any(|asleep| !asleep.is_displaced && !asleep.waits_for_event)
     }
 
     #[cfg(all(test, loom))]
@@ -204,19 +245,21 @@ impl Sleepers {
     }
 
     fn publish(&self, state: &SleeperState) {
-        let unwoken = state
-            .asleep
-            .iter()
-            .filter(|asleep| !asleep.is_woken)
-            .count();
-        self.unwoken.store(unwoken, Ordering::Relaxed);
+        let unwoken = |waiters: bool| {
+            let asleep = state.asleep.iter().filter(|asleep| !asleep.is_woken);
+            asleep
+                .filter(|asleep| asleep.waits_for_event == waiters)
+                .count()
+        };
+        self.unwoken.store(unwoken(false), Ordering::Relaxed);
+        self.unwoken_waiters.store(unwoken(true), Ordering::Relaxed);
     }
 }
 
 impl SleeperState {
-    fn wake_all(&mut self) {
+    fn wake(&mut self, waiters_too: bool) {
         for asleep in &mut self.asleep {
-            if !asleep.is_woken {
+            if !asleep.is_woken && (waiters_too || !asleep.waits_for_event) {
                 asleep.is_woken = true;
                 sys::eventfd_set(asleep.wake_fd.as_fd());
             }
@@ -266,6 +309,27 @@ mod tests {
         let fourth = sleepers.begin().unwrap();
         assert!(fourth.watches() && !is_woken(&fourth));
         assert!(sleepers.end(fourth));
+    }
+
+    #[test]
+    fn completions_wake_no_thread_that_waits_for_an_event() {
+        let sleepers = Sleepers::default();
+        assert!(sleepers.watch_in_background());
+        let (waiter, from_background) = sleepers.begin_watch().unwrap();
+        assert!(waiter.watches() && from_background);
+        assert!(sleepers.begin_watch().is_none(), "one is enough");
+        let poller = sleepers.begin().unwrap();
+        assert!(!poller.watches());
+        sleepers.wake();
+        assert!(is_woken(&poller) && !is_woken(&waiter));
+        assert!(sleepers.end(poller));
+        assert!(!sleepers.has_any() && sleepers.has_watching_poller());
+        sleepers.wake_all();
+        assert!(is_woken(&waiter));
+        assert!(sleepers.end(waiter));
+        let (waiter, from_background) = sleepers.begin_watch().unwrap();
+        assert!(!from_background && !is_woken(&waiter));
+        assert!(sleepers.end(waiter));
     }
 
     #[test]

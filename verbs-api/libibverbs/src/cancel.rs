@@ -96,8 +96,11 @@ fn wait(
 /// Waits on `waiter`. Returns false after a signal. Diagnostics take the verb's name from the type
 /// of the closure.
 fn sleep<V>(waiter: &EventWaiter, _verb: &V) -> bool {
-    let woken = waiter.wait();
-    guarded(|| Ok(woken.map_err(VerbsError::from)?)).is_ok()
+    let Ok(mut step) = guarded(|| Ok(waiter.begin())) else {
+        return false;
+    };
+    let woken = waiter.block(&mut step);
+    guarded(|| Ok(waiter.end(step, woken).map_err(VerbsError::from)?)).is_ok()
 }
 
 /// Sleeps until a signal arrives, like a read(2) from a descriptor that another thread closes.

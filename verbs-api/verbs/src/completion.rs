@@ -113,8 +113,10 @@ impl CompletionQueue {
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Err(Error::TimedOut);
             };
-            sys::wait_readable(self.as_fd(), left)?;
-            self.drain_events()?;
+            self.channel.wait_readable(left).map_err(VerbsError::Io)?;
+            while self.channel.try_event().is_some() {
+                self.cq.ack_events(1);
+            }
         }
     }
 

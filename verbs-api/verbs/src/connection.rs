@@ -82,7 +82,7 @@ impl Id {
         cx: &task::Context<'_>,
         mut react: impl FnMut(CmEvent) -> Result<Option<T>>,
     ) -> Poll<Result<T>> {
-        let _ = self.channel.begin_wait();
+        self.channel.stop_polling();
         loop {
             match self.channel.try_event().map(&mut react).transpose() {
                 Ok(Some(Some(done))) => return Poll::Ready(Ok(done)),

@@ -1,0 +1,346 @@
+//! A thread that waits for an event, and receives the packets that cause it by itself.
+//!
+//! If the background thread received each packet and then woke the waiting thread, a message would
+//! cost two turns of the scheduler. So the waiting thread becomes the watcher (`state::Sleepers`):
+//! it sleeps on the sockets, the eventfd of shared memory links and its own event. It handles what
+//! comes, and returns when its event is there. Further waiting threads sleep on a semaphore, and
+//! the watcher or the background thread wakes them.
+//!
+//! The background thread looks after the watcher at intervals. If packets lie unread, or after some
+//! milliseconds without any, it watches too (`poll_policy.rs`).
+
+use std::cell::Cell;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::EngineInner;
+use super::pending::ServiceContext;
+use super::poll_policy::SpinEstimator;
+use crate::cpu_idle::CpuIdle;
+use crate::state::{Activity, Caller, EventWaiter, ReceivingWait, Sleeper, WaitOn, WaitStep};
+use crate::sys::{self, Interruption, PollSet};
+use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
+
+/// What the waiting threads of an engine have learned.
+#[derive(Debug, Default)]
+pub(super) struct EventWaits {
+    /// Whether spinning is worth it. One thread at a time spins.
+    spin: Mutex<(SpinEstimator, CpuIdle)>,
+    /// Time until which other threads are expected to poll CQs, in ns. They receive meanwhile.
+    polled_until: AtomicU64,
+}
+
+/// The receiving side of a thread that waits for an event.
+struct Receiver {
+    /// Weak, because a thread that is cancelled while it waits drops nothing.
+    engine: Weak<EngineInner>,
+    /// Becomes readable with the event.
+    event_fd: RawFd,
+    has_event: Box<dyn Fn() -> bool + Send + Sync>,
+    /// The registration of this thread while it sleeps.
+    sleeper: Cell<Option<Sleeper>>,
+    /// The application's polls when this thread went to sleep.
+    before: Cell<Activity>,
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver")
+            .field("event_fd", &self.event_fd)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Index of the descriptor of shared memory links in the set that a watcher waits for. Sockets
+/// follow it.
+const PEERS: usize = 2;
+
+impl EngineInner {
+    /// Makes `waiter` receive packets while it waits. `has_event` returns true if the event is
+    /// there, and `event_fd` is readable then.
+    pub(crate) fn receive_in(
+        self: &Arc<Self>,
+        waiter: EventWaiter,
+        event_fd: RawFd,
+        has_event: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> EventWaiter {
+        if self.sim.is_some() {
+            return waiter;
+        }
+        waiter.receiving(Box::new(Receiver {
+            engine: Arc::downgrade(self),
+            event_fd,
+            has_event: Box::new(has_event),
+            sleeper: Cell::new(None),
+            before: Cell::default(),
+        }))
+    }
+
+    /// Spins for a moment if a processor is idle and packets usually follow closely. Returns true
+    /// if the event is there.
+    fn spin_for_event(&self, has_event: &dyn Fn() -> bool) -> bool {
+        let Some(mut spin) = self.event_waits.spin.try_lock() else {
+            return false;
+        };
+        let (estimator, cpu_idle) = &mut *spin;
+        let begin = self.now();
+        if !estimator.should_spin(|| cpu_idle.has_idle_processors(begin)) {
+            return false;
+        }
+        let mut spins = 0;
+        let found = loop {
+            self.spin_once(spins, Caller::Application);
+            if has_event() {
+                break true;
+            }
+            let now = self.now();
+            if now.ns_since(begin) >= SPIN_NS {
+                break false;
+            }
+            self.arbiter.note_empty_poll(now.as_ns());
+            std::hint::spin_loop();
+            spins += 1;
+        };
+        estimator.note_result(found);
+        found
+    }
+
+    /// Collects the descriptors that the watcher waits for.
+    fn watch_set(&self, event_fd: RawFd, sleeper: &Sleeper) -> PollSet {
+        let mut set = PollSet::default();
+        set.add(event_fd);
+        set.add(sleeper.wake_fd());
+        set.add(self.peer_wake_fd.as_raw_fd());
+        // The system keeps these open while the thread waits for them.
+        for endpoint in self.endpoints.read().iter() {
+            if let Some(socket) = endpoint.link.rx_fd() {
+                set.add(socket.as_raw_fd());
+            }
+        }
+        for socket in self.frames.receivers() {
+            set.add(socket.fd());
+        }
+        set
+    }
+
+    /// Ends the sleep of a watcher.
+    fn end_watch(&self, sleeper: Sleeper) {
+        self.announce_awake();
+        if !self.service_queue.sleepers().end(sleeper) {
+            // The background thread has taken over, and announces its sleep again.
+            self.service_queue.wake_thread();
+        }
+    }
+}
+
+impl Receiver {
+    /// Leaves the packets to other threads, which open the semaphore with the event.
+    fn leave_to_others(engine: &EngineInner) -> WaitStep {
+        engine.leave_inline();
+        WaitStep(WaitOn::Semaphore)
+    }
+}
+
+impl ReceivingWait for Receiver {
+    fn begin(&self) -> WaitStep {
+        let Some(engine) = self.engine.upgrade() else {
+            return WaitStep(WaitOn::Semaphore);
+        };
+        let polled_until = engine.event_waits.polled_until.load(Ordering::Relaxed);
+        if engine.now().as_ns() < polled_until {
+            return Self::leave_to_others(&engine);
+        }
+        if Interruption::recent() == Interruption::Mixed {
+            // ppoll(2) does not tell whether the handler that has run restarts system calls.
+            return Self::leave_to_others(&engine);
+        }
+        engine.polled();
+        engine.serve(ServiceContext::Poll);
+        engine.serve(ServiceContext::IdlePoll(0));
+        if engine.spin_for_event(&self.has_event) {
+            return WaitStep(WaitOn::Nothing);
+        }
+        let (sleeper, from_background) = match engine.service_queue.sleepers().begin_watch() {
+            Some(begun) => begun,
+            None => return Self::leave_to_others(&engine),
+        };
+        if from_background {
+            // It ignores packets from now on, and looks after this thread.
+            engine.service_queue.wake_thread();
+        }
+        let is_quiet = engine.service_queue.woken() == 0 && engine.announce_sleep();
+        if !is_quiet {
+            engine.end_watch(sleeper);
+            engine.receive_unlocked(Caller::Application, 0);
+            return WaitStep(WaitOn::Nothing);
+        }
+        let now_ns = engine.now().as_ns();
+        self.before.set(engine.arbiter.activity(now_ns, false));
+        let set = engine.watch_set(self.event_fd, &sleeper);
+        self.sleeper.set(Some(sleeper));
+        WaitStep(WaitOn::Descriptors(ManuallyDrop::new(set)))
+    }
+
+    fn end(&self, set: PollSet, woken: io::Result<()>) -> io::Result<()> {
+        let Some(sleeper) = self.sleeper.take() else {
+            return woken;
+        };
+        let Some(engine) = self.engine.upgrade() else {
+            return woken;
+        };
+        engine.end_watch(sleeper);
+        let now_ns = engine.now().as_ns();
+        let after = engine.arbiter.activity(now_ns, false);
+        if self.before.get().has_polled(after) {
+            // Another thread polls, and receives. This one would only disturb it.
+            let until = now_ns + OTHERS_POLL_NS;
+            engine
+                .event_waits
+                .polled_until
+                .store(until, Ordering::Relaxed);
+        }
+        if woken.is_ok() {
+            if set.is_ready(PEERS) {
+                sys::eventfd_clear(engine.peer_wake_fd.as_fd());
+            }
+            if set.any_ready_from(PEERS) {
+                engine.polled();
+                engine.receive_unlocked(Caller::Application, 0);
+            }
+        }
+        match woken {
+            Err(error)
+                if error.kind() == io::ErrorKind::Interrupted
+                    && Interruption::of_handlers() == Interruption::Restart =>
+            {
+                Ok(())
+            }
+            woken => woken,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rocade_transport::SendOp;
+
+    use super::super::pending::common::{self, Side};
+    use super::*;
+    use crate::config::{BrokerMode, EngineConfig, LinkMode};
+    use crate::engine::Engine;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < LIMIT, "not so: {what}");
+            thread::yield_now();
+        }
+    }
+
+    fn post_receive(side: &Side) {
+        let sges = [side.sge(0, 8)];
+        side.qp.recv_queue().push(7, &sges).expect("room");
+    }
+
+    fn send(side: &Side) {
+        side.send(1, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
+    }
+
+    /// Waits for the event of a receive. Another thread sends when `is_ready`.
+    fn exchange(a: &Side, b: &Side, is_ready: impl Fn() -> bool + Send) {
+        post_receive(a);
+        a.cq.req_notify(false).expect("a channel");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                until("the thread waits", is_ready);
+                send(b);
+            });
+            assert_eq!(a.channel.get_event().expect("an event"), 7);
+        });
+        a.cq.ack_events(1);
+        assert_eq!(a.completion().wr_id, 7);
+        assert_eq!(b.completion().wr_id, 1);
+    }
+
+    /// The thread that waits is the one that packets wake.
+    //= CQ-14 type=test
+    #[test]
+    fn a_waiting_thread_receives_by_itself() {
+        let (a, b) = common::pair("127.4.0.51", "127.4.0.52", 64);
+        let sleepers = a.engine.inner().service_queue.sleepers();
+        for _ in 0..100 {
+            exchange(&a, &b, || sleepers.has_watching_poller());
+        }
+        assert!(!sleepers.has_watching_poller());
+    }
+
+    #[test]
+    fn a_waiting_thread_receives_from_shared_memory() {
+        let specs = ["near=127.4.0.53", "far=127.4.0.54"].map(str::to_owned);
+        let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+        let link = LinkMode::Shm;
+        let engine = Engine::new(EngineConfig { link, ..config }).unwrap();
+        let a = Side::on_device(engine.clone(), "near", 64);
+        let b = Side::on_device(engine.clone(), "far", 64);
+        common::connect(&a, &b);
+        // When the first address was connected, the other one was not in use yet.
+        for shm_link in engine.inner.shm_links.read().clone() {
+            engine.inner.move_qps_to(&shm_link);
+        }
+        for _ in 0..100 {
+            exchange(&a, &b, || true);
+        }
+        assert!(engine.counters().rx_shared >= 200);
+    }
+
+    /// After some milliseconds without packets, the background thread watches as well, so that an
+    /// idle process does not wake. The event comes all the same.
+    #[test]
+    fn a_thread_that_waits_for_long_gets_its_event() {
+        let (a, b) = common::pair("127.4.0.55", "127.4.0.56", 64);
+        let sleepers = a.engine.inner().service_queue.sleepers();
+        for _ in 0..20 {
+            let has_watched = Cell::new(false);
+            exchange(&a, &b, move || {
+                has_watched.set(has_watched.get() || sleepers.has_watching_poller());
+                has_watched.get() && sleepers.is_watched_in_background()
+            });
+        }
+    }
+
+    /// A thread that waits, for a connection event for example, does not wake for the packets of a
+    /// thread that polls.
+    #[test]
+    fn a_waiting_thread_leaves_the_packets_to_a_poller() {
+        let (a, b) = common::pair("127.4.0.57", "127.4.0.58", 64);
+        let engine = a.engine.inner();
+        thread::scope(|scope| {
+            // Its CQ is not armed yet.
+            let waiter = scope.spawn(|| a.channel.get_event());
+            let is_left = || engine.event_waits.polled_until.load(Ordering::Relaxed) > 0;
+            let begin = Instant::now();
+            while !is_left() {
+                assert!(begin.elapsed() < LIMIT, "the thread still watches");
+                post_receive(&a);
+                send(&b);
+                assert_eq!(a.completion().wr_id, 7);
+                assert_eq!(b.completion().wr_id, 1);
+            }
+            post_receive(&a);
+            a.cq.req_notify(false).expect("a channel");
+            send(&b);
+            assert_eq!(waiter.join().unwrap().expect("an event"), 7);
+        });
+        a.cq.ack_events(1);
+    }
+}
