@@ -535,9 +535,10 @@ impl Interruption {
         }
     }
 
-    /// Returns the effect of the handlers, looked up at most once a second.
+    /// Returns the effect of the handlers, looked up every 10 ms at most, because
+    /// that takes some microseconds.
     pub(crate) fn recent() -> Self {
-        const VALID_NS: u64 = 1_000_000_000;
+        const VALID_NS: u64 = 10_000_000;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
         static UNTIL: AtomicU64 = AtomicU64::new(0);
         let now = monotonic_ns();

@@ -366,6 +366,7 @@ rocade_tests::c_programs! {
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,
+        each_handler_has_its_effect,
         each_event_is_an_edge,
         a_copy_sets_the_mode,
         every_waiter_gets_its_event,

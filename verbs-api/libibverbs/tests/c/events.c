@@ -154,6 +154,32 @@ static void fails_after_a_signal_without_restart(void)
 	rig_close(&r);
 }
 
+/* If a program has handlers of both kinds, each keeps its effect. */
+static void each_handler_has_its_effect(void)
+{
+	struct rig r = open_in_error();
+	handle_sigusr1(SA_RESTART);
+	struct sigaction action = { .sa_handler = handler };
+	CHECK_INT(sigaction(SIGUSR2, &action, NULL), 0);
+	for (int i = 0; i < 2; i++) {
+		struct waiter waiter;
+		start_waiter(&waiter, &r, &kinds[i]);
+		for (int signals = 0; signals < 20; signals++) {
+			int before = handled;
+			CHECK_INT(pthread_kill(waiter.thread, SIGUSR1), 0);
+			while (handled == before)
+				usleep(100);
+			wait_until_asleep(waiter.tid);
+		}
+		CHECK_INT(waiter.done, 0);
+		CHECK_INT(pthread_kill(waiter.thread, SIGUSR2), 0);
+		CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+		CHECK_INT(waiter.status, -1);
+		CHECK_INT(waiter.error, EINTR);
+	}
+	rig_close(&r);
+}
+
 /* Each event is an edge, whether or not the previous event was read. */
 static void each_event_is_an_edge(void)
 {
@@ -395,6 +421,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "restarts_after_a_signal", restarts_after_a_signal },
 		{ "fails_after_a_signal_without_restart", fails_after_a_signal_without_restart },
+		{ "each_handler_has_its_effect", each_handler_has_its_effect },
 		{ "each_event_is_an_edge", each_event_is_an_edge },
 		{ "a_copy_sets_the_mode", a_copy_sets_the_mode },
 		{ "every_waiter_gets_its_event", every_waiter_gets_its_event },
