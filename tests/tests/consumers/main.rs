@@ -11,6 +11,7 @@ mod cm;
 mod crash;
 mod devices;
 mod events;
+mod finding;
 mod groups;
 mod idle;
 mod infinistore;

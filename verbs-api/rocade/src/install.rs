@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode};
 use crate::cli::{PrefixArgs, Shell};
 use crate::error::CliError;
 use crate::headers::HEADERS;
-use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY};
+use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY, names};
 use crate::{manual, output};
 
 /// The list of installed files, below the prefix.
@@ -43,6 +43,8 @@ enum Content {
     /// A copy of this executable or library, without symbols.
     Stripped(PathBuf),
     Text(String),
+    /// A symbolic link to a file of the same directory.
+    Link(String),
 }
 
 /// `rocade install`.
@@ -163,17 +165,15 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
         mode,
     };
     let text = |path: &str, text| item(path, 0o644, Content::Text(text));
-    let mut items: Vec<Item> = LIBRARIES
-        .iter()
-        .map(|library| {
-            let from = libraries.join(format!("{library}.so"));
-            item(
-                &format!("lib/rocade/{library}.so.1"),
-                0o644,
-                Content::Stripped(from),
-            )
-        })
-        .collect();
+    let mut items: Vec<Item> = Vec::new();
+    for library in LIBRARIES {
+        let from = libraries.join(format!("{library}.so"));
+        let [name, unversioned] = names(library).map(|name| format!("lib/rocade/{name}"));
+        items.push(item(&name, 0o644, Content::Stripped(from)));
+        // A link and no copy: the dynamic linker must not load the library twice.
+        let target = Content::Link(format!("{library}.so.1"));
+        items.push(item(&unversioned, 0o777, target));
+    }
     items.push(item(
         &format!("lib/rocade/{PRELOAD_LIBRARY}"),
         0o644,
@@ -314,10 +314,16 @@ fn put(prefix: &Path, item: &Item) -> Result<(), CliError> {
         Content::Stripped(from) => fs::copy(from, &new)
             .map_err(failed)
             .and_then(|_| strip(&new, &target)),
+        Content::Link(to) => std::os::unix::fs::symlink(to, &new).map_err(failed),
     };
-    let done = written
-        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(item.mode)).map_err(failed))
-        .and_then(|()| fs::rename(&new, &target).map_err(failed));
+    let is_link = matches!(item.content, Content::Link(_));
+    let with_mode = written.and_then(|()| {
+        if is_link {
+            return Ok(());
+        }
+        fs::set_permissions(&new, Permissions::from_mode(item.mode)).map_err(failed)
+    });
+    let done = with_mode.and_then(|()| fs::rename(&new, &target).map_err(failed));
     done.inspect_err(|_| {
         // The first error is reported, not that of the removal.
         let _ = fs::remove_file(&new);

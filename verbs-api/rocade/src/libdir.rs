@@ -3,7 +3,10 @@
 //! Cargo builds `libibverbs.so`, but programs load `libibverbs.so.1`. So the command keeps a
 //! directory of symbolic links next to the executable (`target/release/rocade-libs`). If that place
 //! is not writable, the directory is below the runtime directory. An installation has the real
-//! files in `../lib/rocade` and needs no links.
+//! files in `../lib/rocade`.
+//!
+//! Both places also have the names without version. NCCL and others load `libibverbs.so` first, and
+//! with a development package the system has a library of that name.
 
 use std::fs;
 use std::io;
@@ -187,15 +190,23 @@ fn default_runtime_dir(uid: u32) -> PathBuf {
         )
 }
 
-/// Creates `dir` with one link `NAME.so.1 -> target_dir/NAME.so` per library. Several processes may
-/// do so at the same time: correct links stay, and others are replaced atomically.
+/// Creates `dir` with the links `NAME.so.1` and `NAME.so` to `target_dir/NAME.so` for each library.
+/// Several processes may do so at the same time: correct links stay, and others are replaced
+/// atomically.
 fn link_all(dir: &Path, target_dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     for library in LIBRARIES {
         let target = target_dir.join(format!("{library}.so"));
-        link(&dir.join(format!("{library}.so.1")), &target)?;
+        for name in names(library) {
+            link(&dir.join(name), &target)?;
+        }
     }
     Ok(())
+}
+
+/// Returns the file names by which programs load a library.
+pub(crate) fn names(library: &str) -> [String; 2] {
+    [format!("{library}.so.1"), format!("{library}.so")]
 }
 
 fn link(name: &Path, target: &Path) -> io::Result<()> {
@@ -204,7 +215,9 @@ fn link(name: &Path, target: &Path) -> io::Result<()> {
         return Ok(());
     }
     let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let new = name.with_extension(format!("new.{}.{unique}", std::process::id()));
+    let mut new = name.as_os_str().to_owned();
+    new.push(format!(".new.{}.{unique}", std::process::id()));
+    let new = PathBuf::from(new);
     match std::os::unix::fs::symlink(target, &new) {
         // A process with the same PID was killed between the two steps, and left this link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -241,12 +254,14 @@ mod tests {
 
     fn assert_complete(dir: &Path) {
         for library in LIBRARIES {
-            let text = fs::read_to_string(dir.join(format!("{library}.so.1"))).unwrap();
-            assert_eq!(text, library);
+            for name in names(library) {
+                let text = fs::read_to_string(dir.join(name)).unwrap();
+                assert_eq!(text, library);
+            }
         }
         assert_eq!(
             fs::read_dir(dir).unwrap().count(),
-            LIBRARIES.len(),
+            2 * LIBRARIES.len(),
             "nothing left behind"
         );
     }
@@ -264,6 +279,7 @@ mod tests {
         );
 
         fs::remove_file(dir.join("libefa.so.1")).unwrap();
+        fs::remove_file(dir.join("libmana.so")).unwrap();
         fs::remove_file(dir.join("libmlx5.so.1")).unwrap();
         fs::write(dir.join("libmlx5.so.1"), "a file in the way").unwrap();
         assert_complete(&find_from(exe.path(), no_fallback).unwrap());
@@ -280,7 +296,7 @@ mod tests {
                     let dir = find_from(exe.path(), no_fallback).unwrap();
                     // The directory must be complete as soon as any thread returns it.
                     for library in LIBRARIES {
-                        assert!(dir.join(format!("{library}.so.1")).is_file());
+                        assert!(names(library).iter().all(|name| dir.join(name).is_file()));
                     }
                 });
             }

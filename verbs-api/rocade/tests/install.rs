@@ -71,6 +71,11 @@ fn an_installation_works_and_goes_without_a_trace() {
         "include/infiniband/verbs_xrc.h",
         "include/infiniband/verbs_exp/device.h",
         "lib/rocade/libmana.so.1",
+        "lib/rocade/libibverbs.so",
+        "lib/rocade/librdmacm.so",
+        "lib/rocade/libmlx5.so",
+        "lib/rocade/libefa.so",
+        "lib/rocade/libmana.so",
         "lib/rocade/librocade_preload.so",
         "share/man/man1/rocade.1",
         "share/man/man1/rocade-run.1",
@@ -85,6 +90,13 @@ fn an_installation_works_and_goes_without_a_trace() {
             .iter()
             .any(|path| path.contains(".rocade-install") || path.ends_with(".new"))
     );
+
+    // One file, so that a program that loads both names has one library.
+    for library in LIBRARIES {
+        let unversioned = prefix.join(format!("lib/rocade/{library}.so"));
+        let target = fs::read_link(unversioned).unwrap();
+        assert_eq!(target, Path::new(&format!("{library}.so.1")));
+    }
 
     // Stripped: the local symbol and the line tables are removed, and the exported function is
     // there.
