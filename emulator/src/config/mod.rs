@@ -43,6 +43,7 @@ mod likeness;
 mod names;
 mod peers;
 mod resolve;
+mod run_env;
 mod settings;
 mod spec;
 mod sys;
@@ -64,6 +65,7 @@ pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::likeness::Likeness;
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::peers::Peers;
+pub use self::run_env::{RUN_ENVIRONMENT, run_environment, variable};
 pub use self::settings::{
     BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DCQCN, ENV_DEVICES,
     ENV_FAULT, ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LIKE, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS,

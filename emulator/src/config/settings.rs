@@ -16,6 +16,7 @@ use super::likeness::Likeness;
 use super::names;
 use super::peers::Peers;
 use super::resolve::{default_devices, resolve_specs};
+use super::run_env::variable;
 use super::spec::DeviceSpec;
 use super::values::{
     Setting, parse_broker, parse_devices, parse_dir, parse_faults, parse_file, parse_icrc,
@@ -148,14 +149,14 @@ impl Settings {
     /// (`~/.config/...` by default) and `/etc/rocade/rocade.toml`.
     ///
     /// The current directory is not searched, because a program may change it. `rocade run`
-    /// searches `./rocade.toml` and passes it on as `ROCADE_CONFIG`.
+    /// searches `./rocade.toml` and passes it on as `ROCADE_CONFIG`. Variables that the program
+    /// dropped are those of the run ([`variable`]).
     ///
     /// # Errors
     /// [`ConfigError`] for the first invalid value.
     pub fn load() -> Result<Self, ConfigError> {
-        let env = |name: &str| std::env::var_os(name);
-        let from_env = Self::from_env(env)?;
-        match config_file(env, None) {
+        let from_env = Self::from_env(variable)?;
+        match config_file(variable, None) {
             Some(path) => Ok(from_env.or(Self::from_file(&path)?)),
             None => Ok(from_env),
         }

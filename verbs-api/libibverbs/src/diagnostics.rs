@@ -15,7 +15,10 @@ use std::{
     },
 };
 
-use rocade_emulator::{PostError, Qp, VerbsError};
+use rocade_emulator::{
+    PostError, Qp, VerbsError,
+    config::{ENV_LOG, variable},
+};
 
 use crate::{explain, ffi::Errno, process};
 
@@ -240,8 +243,8 @@ fn is_off(filter: &str) -> bool {
 fn is_silenced() -> bool {
     static BY_VARIABLE: OnceLock<bool> = OnceLock::new();
     let by_variable = || {
-        let value = std::env::var(rocade_emulator::config::ENV_LOG);
-        value.is_ok_and(|value| is_off(&value))
+        let value = variable(ENV_LOG);
+        value.is_some_and(|value| value.to_str().is_some_and(is_off))
     };
     SILENCED.load(Ordering::Relaxed) || *BY_VARIABLE.get_or_init(by_variable)
 }

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use rocade_emulator::{
     Engine,
-    config::{ConfigError, Settings, unknown_variables},
+    config::{ConfigError, Settings, unknown_variables, variable},
 };
 use rocade_sysfs_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
@@ -76,7 +76,7 @@ impl Host {
 
 /// Returns the number of the first `uverbsN`.
 fn first_number() -> u32 {
-    let number = std::env::var(ENV_FIRST_NUMBER).ok();
+    let number = variable(ENV_FIRST_NUMBER).and_then(|n| n.into_string().ok());
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
@@ -170,7 +170,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
     let config = settings.resolve_here().map_err(misconfigured)?;
     let engine =
         Engine::new(config).map_err(|error| (Errno(error.errno()), explain::error(&error)))?;
-    if let Some(dir) = std::env::var_os(ENV_COUNTERS) {
+    if let Some(dir) = variable(ENV_COUNTERS) {
         engine.publish_counters(dir.into());
     }
     let infos = engine.devices();

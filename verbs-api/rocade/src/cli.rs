@@ -73,7 +73,7 @@ rely on them. The operations and packets stay the same:
 
 The program replaces this command, so signals, exit code and terminal are those of the program.
 Without options there is one device per interface that is up, loopback last (see `rocade devices`).
-Programs that are set-user-ID or statically linked ignore the drop-in libraries.
+Statically linked programs ignore the drop-in libraries. Programs that miss them are warned of.
 Only the program and its children see the files of the devices in /dev/infiniband and
 /sys/class/infiniband. --view selects the way to show them.";
 

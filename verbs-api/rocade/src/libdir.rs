@@ -47,12 +47,12 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
     find_from(exe_dir, fallback_dir)
 }
 
-/// Returns the path of [`PRELOAD_LIBRARY`], or `None` if there is no such file.
-pub(crate) fn preload_library() -> Option<PathBuf> {
+/// Returns the path of one of Rocade's own libraries, or `None` if there is no such file.
+pub(crate) fn own_library(name: &str) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let exe_dir = exe.parent()?;
     let places = [exe_dir.to_owned(), exe_dir.join("../lib/rocade")];
-    let files = places.map(|dir| dir.join(PRELOAD_LIBRARY));
+    let files = places.map(|dir| dir.join(name));
     fs::canonicalize(files.iter().find(|file| file.is_file())?).ok()
 }
 

@@ -21,6 +21,7 @@ mod manual;
 mod output;
 mod program;
 mod run;
+mod search;
 mod sysfs_view;
 mod table;
 

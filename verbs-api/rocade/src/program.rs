@@ -1,7 +1,8 @@
 //! Checks whether a program will load Rocade, because `LD_LIBRARY_PATH` does not affect every
 //! program.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,6 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::elf::Elf;
+use crate::search::{self, OwnDirectory, VERBS};
+use crate::sysfs_view::Shown;
 
 /// The mode bits set-user-ID and set-group-ID.
 const SET_UID: u32 = 0o4000;
@@ -17,39 +20,154 @@ const SET_GID: u32 = 0o2000;
 /// The number of nested scripts that the kernel follows: a script's interpreter may be a script.
 const MAX_SCRIPTS: usize = 4;
 
-/// The library that Rocade replaces.
-const VERBS: &str = "libibverbs.so.1";
+/// The maximum number of words of the command line that are examined as programs.
+const MAX_WORDS: usize = 64;
+
+/// The maximum size in bytes of a statically linked program that is searched for [`VERBS_CLASS`].
+const MAX_STATIC: u64 = 256 << 20;
+
+/// The directory that a libibverbs in a statically linked program reads first.
+const VERBS_CLASS: &[u8] = b"infiniband_verbs";
+
+/// The remedy for a library in a place that Rocade's directory does not precede.
+const PRELOAD_ADVICE: &str =
+    "put Rocade's first: rocade run -- env LD_PRELOAD=$(rocade libdir)/libibverbs.so.1 CMD...";
 
 /// The reason why a program will not load Rocade, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obstacle {
+struct Obstacle {
+    kind: Kind,
     reason: String,
     advice: String,
 }
 
+/// The cause of an obstacle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// The program loads this file, which is not Rocade's.
+    Library(PathBuf),
+    /// The program gains privileges.
+    Privileged,
+    /// The program is for another C library.
+    OtherLibc,
+    /// The program loads no library like Rocade's.
+    Unable,
+}
+
 impl Obstacle {
-    fn new(reason: impl Into<String>, advice: impl Into<String>) -> Self {
+    fn new(kind: Kind, reason: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
+            kind,
             reason: reason.into(),
             advice: advice.into(),
         }
     }
+
+    /// Returns true if the program uses Rocade despite the obstacle, because of the view.
+    fn is_overcome(&self, view: &Shown) -> bool {
+        match (&self.kind, view) {
+            (Kind::Library(file), Shown::Mounts { replaced, .. }) => replaced.contains(file),
+            // Without privileges to gain, the program loads libraries like any other.
+            (Kind::Privileged, Shown::Mounts { replaced, as_root }) => {
+                !as_root || !replaced.is_empty()
+            }
+            _ => false,
+        }
+    }
 }
 
-/// Prints a warning if the program will not load Rocade. Returns true if the cause is that the
-/// program gains privileges.
-pub(crate) fn warn(program: &Path) -> bool {
+/// The properties of the programs of a command line that decide how they find Rocade.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    obstacles: Vec<(String, Obstacle)>,
+    /// The directories that the programs search by their own entries.
+    pub(crate) directories: BTreeSet<PathBuf>,
+    /// The program itself gains privileges.
+    pub(crate) is_privileged: bool,
+    /// The program itself is for another C library, and fails to start if it has to load the
+    /// preload library.
+    pub(crate) is_for_other_libc: bool,
+}
+
+impl Findings {
+    /// Prints a warning for each program that will not load Rocade with this view.
+    pub(crate) fn warn(&self, view: &Shown) {
+        for (shown, obstacle) in &self.obstacles {
+            if !obstacle.is_overcome(view) {
+                let Obstacle { reason, advice, .. } = obstacle;
+                eprintln!(
+                    "rocade: warning: {shown} {reason}, so it will not use Rocade\n  {advice}"
+                );
+            }
+        }
+    }
+}
+
+/// Examines a program, and the programs that its arguments name: `sh -c "exec prog"`,
+/// `mpirun -n 2 prog`. Of those, programs that use no verbs are left out.
+pub(crate) fn examine(program: &Path, arguments: &[OsString]) -> Findings {
+    let mut findings = Findings {
+        obstacles: Vec::new(),
+        directories: BTreeSet::new(),
+        is_privileged: false,
+        is_for_other_libc: false,
+    };
     let Some(loaded) = loaded_file(program) else {
+        return findings;
+    };
+    let found = obstacles(&loaded, &mut findings.directories);
+    findings.is_privileged = found.iter().any(|one| one.kind == Kind::Privileged);
+    findings.is_for_other_libc = found.iter().any(|one| one.kind == Kind::OtherLibc);
+    let mut shown = program.display().to_string();
+    if loaded != program {
+        shown = format!("{}, which runs {shown},", loaded.display());
+    }
+    let found = found.into_iter().map(|one| (shown.clone(), one));
+    findings.obstacles.extend(found);
+    for file in programs_of(arguments) {
+        let found = obstacles(&file, &mut findings.directories);
+        if file != loaded && uses_verbs(&file) {
+            let shown = file.display().to_string();
+            let found = found.into_iter().map(|one| (shown.clone(), one));
+            findings.obstacles.extend(found);
+        }
+    }
+    findings
+}
+
+/// Returns the programs that the arguments name. An argument may be a script for a shell.
+fn programs_of(arguments: &[OsString]) -> BTreeSet<PathBuf> {
+    let between = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`".contains(byte);
+    let words = arguments
+        .iter()
+        .flat_map(|argument| argument.as_bytes().split(between));
+    let is_name = |word: &&[u8]| !word.is_empty() && !word.starts_with(b"-");
+    let files = words.filter(is_name).take(MAX_WORDS).filter_map(|word| {
+        let file = search::in_path(OsStr::from_bytes(word))?;
+        let meta = fs::metadata(&file).ok()?;
+        (meta.is_file() && meta.mode() & 0o111 != 0).then_some(file)
+    });
+    files.filter_map(|file| loaded_file(&file)).collect()
+}
+
+/// Returns true if a program is linked with a library that Rocade replaces, or contains one.
+fn uses_verbs(file: &Path) -> bool {
+    let Some(elf) = Elf::read(file) else {
         return false;
     };
-    for Obstacle { reason, advice } in obstacles(&loaded) {
-        let mut shown = program.display().to_string();
-        if loaded != program {
-            shown = format!("{}, which runs {shown},", loaded.display());
-        }
-        eprintln!("rocade: warning: {shown} {reason}, so it will not use Rocade\n  {advice}");
+    if elf.interpreter.is_some() {
+        return elf.needed.iter().any(|name| search::is_ours(name));
     }
-    privileged(&loaded).is_some()
+    let is_small = fs::metadata(file).is_ok_and(|meta| meta.len() <= MAX_STATIC);
+    is_small && fs::read(file).is_ok_and(|bytes| contains(&bytes, VERBS_CLASS))
+}
+
+fn contains(bytes: &[u8], word: &[u8]) -> bool {
+    let is_here = |at: usize| bytes.get(at..).is_some_and(|rest| rest.starts_with(word));
+    let first = word.first();
+    let starts = bytes.iter().enumerate();
+    let mut starts = starts.filter(|(_, byte)| Some(*byte) == first);
+    starts.any(|(at, _)| is_here(at))
 }
 
 /// Returns the file that the kernel loads: the program itself, or the interpreter of a script.
@@ -89,14 +207,17 @@ fn interpreter_of(file: &Path) -> Option<PathBuf> {
     found.into_iter().find(|path| path.is_file())
 }
 
-/// Returns the reasons why a loaded program would not use Rocade's libraries.
-fn obstacles(file: &Path) -> Vec<Obstacle> {
+/// Returns the reasons why a loaded program would not use Rocade's libraries. Adds the directories
+/// that the program searches by its own entries.
+fn obstacles(file: &Path, directories: &mut BTreeSet<PathBuf>) -> Vec<Obstacle> {
     let mut found = Vec::new();
     if let Some(elf) = Elf::read(file) {
         let own = Elf::read(Path::new("/proc/self/exe"));
         found.extend(own.and_then(|own| other_kind(&elf, &own)));
         if found.is_empty() {
-            found.extend(own_directory(&elf, file));
+            let own = search::own_directories(file);
+            found.extend(other_library(&elf, file, &own));
+            directories.extend(own.into_iter().map(|one| one.dir));
         }
     }
     found.extend(privileged(file));
@@ -108,6 +229,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     let ours = format!("{} ({} bits)", machine_name(own.machine), own.bits);
     if (elf.bits, elf.machine) != (own.bits, own.machine) {
         return Some(Obstacle::new(
+            Kind::Unable,
             format!(
                 "is a program for {} ({} bits) and Rocade's libraries are for {ours}",
                 machine_name(elf.machine),
@@ -121,6 +243,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     }
     let Some(interpreter) = &elf.interpreter else {
         return Some(Obstacle::new(
+            Kind::Unable,
             "is statically linked and loads no libraries",
             "link it dynamically. Programs that it starts will use Rocade",
         ));
@@ -130,6 +253,7 @@ fn other_kind(elf: &Elf, own: &Elf) -> Option<Obstacle> {
     let own_interpreter = own.interpreter.as_deref()?;
     (name(interpreter) != name(own_interpreter)).then(|| {
         Obstacle::new(
+            Kind::OtherLibc,
             format!("is for another C library ({interpreter}, and Rocade uses {own_interpreter})"),
             "use a build of the program for this system's C library",
         )
@@ -147,30 +271,32 @@ fn machine_name(machine: u64) -> String {
     }
 }
 
-/// Returns an obstacle if the program has another libibverbs in a directory that is searched before
-/// `LD_LIBRARY_PATH`.
-fn own_directory(elf: &Elf, file: &Path) -> Option<Obstacle> {
-    let advice = "put Rocade's first: rocade run -- env LD_PRELOAD=$(rocade libdir)/libibverbs.so.1 \
-                  CMD...";
+/// Returns an obstacle if the program, or a library of it, has another libibverbs in a directory
+/// that is searched before `LD_LIBRARY_PATH`.
+fn other_library(elf: &Elf, file: &Path, own: &BTreeSet<OwnDirectory>) -> Option<Obstacle> {
+    let real = |path: PathBuf| fs::canonicalize(&path).unwrap_or(path);
     let with_path = |name: &&String| name.contains('/') && name.ends_with(VERBS);
     if let Some(name) = elf.needed.iter().find(with_path) {
-        return Some(Obstacle::new(format!("is linked with {name}"), advice));
+        let kind = Kind::Library(real(name.into()));
+        return Some(Obstacle::new(
+            kind,
+            format!("is linked with {name}"),
+            PRELOAD_ADVICE,
+        ));
     }
-    if elf.runpath.is_some() {
-        return None;
-    }
-    let origin = fs::canonicalize(file).ok()?;
-    let origin = origin.parent()?.to_str()?.to_owned();
-    let dirs = elf.rpath.as_deref()?.split(':');
-    let mut dirs = dirs.map(|dir| {
-        dir.replace("${ORIGIN}", &origin)
-            .replace("$ORIGIN", &origin)
-    });
-    let dir = dirs.find(|dir| Path::new(dir).join(VERBS).is_file())?;
-    Some(Obstacle::new(
-        format!("searches {dir} first (DT_RPATH), which contains another {VERBS}"),
-        advice,
-    ))
+    let file = real(file.to_owned());
+    let mut first = own.iter().filter(|one| one.is_first);
+    let found =
+        first.find(|one| (one.of == file || one.needs_verbs) && one.dir.join(VERBS).is_file())?;
+    let kind = Kind::Library(real(found.dir.join(VERBS)));
+    let dir = found.dir.display();
+    let searches = format!("searches {dir} first (DT_RPATH), which contains another {VERBS}");
+    let reason = if found.of == file {
+        searches
+    } else {
+        format!("loads {}, which {searches}", found.of.display())
+    };
+    Some(Obstacle::new(kind, reason, PRELOAD_ADVICE))
 }
 
 /// Returns an obstacle if the program gains privileges: the dynamic linker ignores the caller's
@@ -184,14 +310,20 @@ fn privileged(file: &Path) -> Option<Obstacle> {
     if gains_user || gains_group {
         let which = if gains_user { "user" } else { "group" };
         return Some(Obstacle::new(
+            Kind::Privileged,
             format!("is set-{which}-ID and ignores LD_LIBRARY_PATH"),
             advice,
         ));
     }
     let has_capabilities =
         rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64]).is_ok();
-    (has_capabilities && !user.is_root())
-        .then(|| Obstacle::new("has file capabilities and ignores LD_LIBRARY_PATH", advice))
+    (has_capabilities && !user.is_root()).then(|| {
+        Obstacle::new(
+            Kind::Privileged,
+            "has file capabilities and ignores LD_LIBRARY_PATH",
+            advice,
+        )
+    })
 }
 
 #[cfg(test)]
@@ -219,9 +351,50 @@ mod tests {
 
     #[test]
     fn ordinary_programs_see_rocade() {
+        let obstacles = |file: &Path| obstacles(file, &mut BTreeSet::new());
         assert_eq!(obstacles(&std::env::current_exe().unwrap()), []);
         assert_eq!(obstacles(Path::new("/bin/sh")), []);
         assert_eq!(obstacles(Path::new("/no/such/file")), []);
+    }
+
+    #[test]
+    fn arguments_name_programs() {
+        let programs = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            programs_of(&words)
+        };
+        let found = programs(&["-c", "exec /bin/cat </dev/null; (sh -c x)"]);
+        let has = |name: &str| found.iter().any(|file| file.ends_with(name));
+        assert!(has("cat") && has("sh") && found.len() == 2, "{found:?}");
+        assert!(programs(&["-n", "2", "no-such-program", "", "/tmp"]).is_empty());
+        assert!(programs(&["--x=/bin/cat"]).is_empty());
+    }
+
+    #[test]
+    fn an_obstacle_may_be_overcome_by_mounts() {
+        let library = PathBuf::from("/opt/libibverbs.so.1");
+        let mounts = |as_root, replaced: &[&PathBuf]| Shown::Mounts {
+            replaced: replaced.iter().copied().cloned().collect(),
+            as_root,
+        };
+        let overcome = |kind: Kind, view: &Shown| Obstacle::new(kind, "", "").is_overcome(view);
+        let other = Kind::Library(library.clone());
+        assert!(overcome(other.clone(), &mounts(true, &[&library])));
+        assert!(!overcome(other.clone(), &mounts(true, &[])));
+        assert!(!overcome(other, &Shown::Preload));
+        assert!(overcome(Kind::Privileged, &mounts(true, &[&library])));
+        assert!(overcome(Kind::Privileged, &mounts(false, &[])));
+        assert!(!overcome(Kind::Privileged, &mounts(true, &[])));
+        assert!(!overcome(Kind::Privileged, &Shown::Nothing));
+        assert!(!overcome(Kind::Unable, &mounts(true, &[&library])));
+    }
+
+    #[test]
+    fn a_static_program_with_verbs_is_told_by_its_text() {
+        assert!(contains(b"/sys/class/infiniband_verbs\0", VERBS_CLASS));
+        assert!(contains(b"iinfiniband_verbs", VERBS_CLASS));
+        assert!(!contains(b"infiniband_verb", VERBS_CLASS));
+        assert!(!contains(b"", VERBS_CLASS));
     }
 
     #[test]

@@ -13,12 +13,13 @@ use rocade_emulator::config::{
     Settings, config_file, unknown_variables,
 };
 use rocade_emulator::link::capture;
+use rocade_sysfs_view::namespace;
 
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
 use crate::program;
-use crate::sysfs_view;
+use crate::sysfs_view::{Shown, View};
 
 /// Returns the settings of the environment, which override the configuration file (`./rocade.toml`
 /// among others).
@@ -58,13 +59,14 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
     }
     let path = find_program(program)?;
-    let is_privileged = program::warn(&path);
+    let findings = program::examine(&path, program_args);
+    let libraries = libdir::find()?;
 
     let mut command = Command::new(&path);
     command.arg0(program).args(program_args);
     command.env(
         "LD_LIBRARY_PATH",
-        prepend(&libdir::find()?, std::env::var_os("LD_LIBRARY_PATH")),
+        prepend(&libraries, std::env::var_os("LD_LIBRARY_PATH")),
     );
     if flags.devices().is_some()
         && let Some(devices) = merged.devices_env()
@@ -96,9 +98,18 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         command.env(ENV_BROKER, exe);
     }
     // A privileged program gains its privileges only outside of user namespaces.
-    if !is_privileged || args.view.is_some() {
-        sysfs_view::show(args, &merged, &config.devices, &mut command)?;
+    let mut view = Shown::Nothing;
+    if !findings.is_privileged || args.view.is_some() || namespace::keeps_privileges() {
+        let devices = View {
+            args,
+            settings: &merged,
+            devices: &config.devices,
+            findings: &findings,
+            libraries: &libraries,
+        };
+        view = devices.show(&mut command)?;
     }
+    findings.warn(&view);
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))
 }

@@ -1,89 +1,179 @@
 //! `rocade run --view`: the files that the program sees in `/dev` and `/sys`.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rocade_emulator::DeviceFacts;
-use rocade_emulator::config::{DeviceConfig, Settings};
+use rocade_emulator::config::{DeviceConfig, RUN_ENVIRONMENT, Settings, run_environment};
 use rocade_sysfs_view::staging_dir::StagingDir;
 use rocade_sysfs_view::{
-    ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Programs, Tree, namespace,
+    Contents, ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Programs, Tree,
+    namespace,
 };
 
 use crate::cli::{RunArgs, ViewMethod};
 use crate::error::CliError;
-use crate::libdir;
+use crate::libdir::{self, PRELOAD_LIBRARY};
+use crate::program::Findings;
 use crate::run;
+use crate::search;
 
-/// Shows the devices to the program of `command`, with the requested kind of view or else the first
-/// one that works. Without a request, a failure is no error: the program then has no view.
-pub(crate) fn show(
-    args: &RunArgs,
-    settings: &Settings,
-    devices: &[DeviceConfig],
-    command: &mut Command,
-) -> Result<(), CliError> {
-    // Variables of an outer view.
-    for name in [ENV_STAGE, ENV_COUNTERS, ENV_FIRST_NUMBER] {
-        command.env_remove(name);
-    }
-    if args.view == Some(ViewMethod::None) {
-        return Ok(());
-    }
-    let facts = DeviceFacts::of(devices);
-    let host = HostFiles::look(&facts);
-    let first = if args.show_host { host.first_free } else { 0 };
-    let tree = Tree::new(&facts, &host, first);
-    let shown = match args.view {
-        Some(ViewMethod::Preload) => preload(args, settings, &tree, command),
-        Some(_) => in_namespace(args, &tree, command),
-        None => in_namespace(args, &tree, command).or_else(|reason| {
-            tracing::info!(%reason, "failed to create a mount namespace, using the preload library");
-            preload(args, settings, &tree, command)
-        }),
-    };
-    match (shown, args.view) {
-        (Ok(()), _) => {
-            if first > 0 {
-                command.env(ENV_FIRST_NUMBER, first.to_string());
+/// The view that a program got.
+#[derive(Debug)]
+pub(crate) enum Shown {
+    /// Mounts in a namespace of its own.
+    Mounts {
+        /// The files of other libraries in whose place there are Rocade's.
+        replaced: BTreeSet<PathBuf>,
+        /// False in a user namespace, where no program gains privileges.
+        as_root: bool,
+    },
+    /// The preload library.
+    Preload,
+    /// No view.
+    Nothing,
+}
+
+/// The view that a program will get.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) args: &'a RunArgs,
+    pub(crate) settings: &'a Settings,
+    pub(crate) devices: &'a [DeviceConfig],
+    /// The properties of the program.
+    pub(crate) findings: &'a Findings,
+    /// Rocade's directory of libraries.
+    pub(crate) libraries: &'a Path,
+}
+
+impl View<'_> {
+    /// Shows the devices to the program of `command`, with the requested kind of view or else the
+    /// first one that works. Without a request, a failure is no error: the program then has no
+    /// view.
+    pub(crate) fn show(&self, command: &mut Command) -> Result<Shown, CliError> {
+        // Variables of an outer view.
+        for name in [ENV_STAGE, ENV_COUNTERS, ENV_FIRST_NUMBER] {
+            command.env_remove(name);
+        }
+        let requested = self.args.view;
+        if requested == Some(ViewMethod::None) {
+            return Ok(Shown::Nothing);
+        }
+        let facts = DeviceFacts::of(self.devices);
+        let host = HostFiles::look(&facts);
+        let first = if self.args.show_host {
+            host.first_free
+        } else {
+            0
+        };
+        if first > 0 {
+            command.env(ENV_FIRST_NUMBER, first.to_string());
+        }
+        let tree = Tree::new(&facts, &host, first);
+        let shown = match requested {
+            Some(ViewMethod::Preload) => self.preload(&tree, command),
+            Some(_) => self.in_namespace(&tree, command),
+            None => self.in_namespace(&tree, command).or_else(|reason| {
+                tracing::info!(%reason, "failed to create a mount namespace, using the preload library");
+                self.preload(&tree, command)
+            }),
+        };
+        match shown {
+            Err(reason) if requested.is_none() => {
+                command.env_remove(ENV_FIRST_NUMBER);
+                // Such a program gets a warning of its own.
+                if !self.findings.is_for_other_libc {
+                    eprintln!(
+                        "rocade: warning: the program will find nothing in /dev/infiniband and /sys/class/infiniband: {reason}"
+                    );
+                }
+                Ok(Shown::Nothing)
             }
-            Ok(())
+            shown => shown,
         }
-        (Err(reason), Some(_)) => Err(reason),
-        (Err(reason), None) => {
-            eprintln!(
-                "rocade: warning: the program will find nothing in /dev/infiniband and /sys/class/infiniband: {reason}"
-            );
-            Ok(())
+    }
+
+    fn in_namespace(&self, tree: &Tree, command: &mut Command) -> Result<Shown, CliError> {
+        let programs = preload_library().map_or_else(
+            |reason| {
+                tracing::info!(%reason, "failed to find the preload library, `rdma` will find no devices");
+                Programs::default()
+            },
+            |library| {
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let started = Path::new(command.get_program());
+                Programs::look(std::env::split_paths(&path), started, library)
+            },
+        );
+        let mut contents = Contents {
+            show_host: self.args.show_host,
+            programs,
+            libraries: Vec::new(),
+        };
+        // Programs for the host's devices need the host's libraries.
+        if !self.args.show_host {
+            let own = self.findings.directories.iter().cloned();
+            contents.libraries = search::other_libraries(self.libraries, own);
         }
+        // Afterwards the process has all capabilities in a namespace of its own.
+        let as_root = namespace::keeps_privileges();
+        let replaced = namespace::enter(tree, &contents).map_err(|error| {
+            CliError::new(format!(
+                "failed to create a mount namespace for the program: {error}"
+            ))
+            .hint("--view preload does not need one")
+        })?;
+        command.env(ENV_COUNTERS, HCA_DIR);
+        // Programs with an empty environment find no libraries but these, and only they need it.
+        if let Err(error) = std::fs::write(RUN_ENVIRONMENT, run_environment(&variables(command))) {
+            tracing::info!(%error, "failed to keep the settings for programs with an empty environment");
+        }
+        Ok(Shown::Mounts { replaced, as_root })
+    }
+
+    fn preload(&self, tree: &Tree, command: &mut Command) -> Result<Shown, CliError> {
+        if self.findings.is_for_other_libc {
+            return Err(CliError::new(
+                "the program is for another C library and cannot load the preload library",
+            )
+            .hint("--view none, or --view namespace where that is allowed"));
+        }
+        let library = preload_library()?;
+        let failed = |error: std::io::Error| {
+            CliError::new(format!("failed to create the files of the view: {error}"))
+        };
+        let runtime = libdir::runtime_dir(self.settings)?;
+        let runtime = std::path::absolute(&runtime).map_err(failed)?;
+        let staging_dir = StagingDir::new(&runtime, tree, self.args.show_host).map_err(failed)?;
+        command.env(ENV_STAGE, staging_dir.dir());
+        command.env(ENV_COUNTERS, below(staging_dir.dir(), HCA_DIR));
+        command.env(
+            "LD_PRELOAD",
+            run::prepend(&library, std::env::var_os("LD_PRELOAD")),
+        );
+        Ok(Shown::Preload)
     }
 }
 
-fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<(), CliError> {
-    let programs = preload_library().map_or_else(
-        |reason| {
-            tracing::info!(%reason, "failed to find the preload library, `rdma` will find no devices");
-            Programs::default()
-        },
-        |library| {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let started = Path::new(command.get_program());
-            Programs::look(std::env::split_paths(&path), started, library)
-        },
-    );
-    namespace::enter(tree, args.show_host, &programs).map_err(|error| {
-        CliError::new(format!(
-            "failed to create a mount namespace for the program: {error}"
-        ))
-        .hint("--view preload does not need one")
-    })?;
-    command.env(ENV_COUNTERS, HCA_DIR);
-    Ok(())
+/// Returns Rocade's variables in the environment of a command.
+fn variables(command: &Command) -> Vec<(OsString, OsString)> {
+    let mut all: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => all.insert(name.to_owned(), value.to_owned()),
+            None => all.remove(name),
+        };
+    }
+    let is_ours = |name: &OsString| name.as_bytes().starts_with(b"ROCADE_");
+    all.into_iter().filter(|(name, _)| is_ours(name)).collect()
 }
 
 /// Returns the path of the preload library. It must be one that `LD_PRELOAD` can contain.
 fn preload_library() -> Result<PathBuf, CliError> {
-    let library = libdir::preload_library().ok_or_else(|| {
+    let library = libdir::own_library(PRELOAD_LIBRARY).ok_or_else(|| {
         CliError::new("librocade_preload.so is missing")
             .hint("in the source directory: cargo build --release --workspace")
     })?;
@@ -94,28 +184,6 @@ fn preload_library() -> Result<PathBuf, CliError> {
         )));
     }
     Ok(library)
-}
-
-fn preload(
-    args: &RunArgs,
-    settings: &Settings,
-    tree: &Tree,
-    command: &mut Command,
-) -> Result<(), CliError> {
-    let library = preload_library()?;
-    let failed = |error: std::io::Error| {
-        CliError::new(format!("failed to create the files of the view: {error}"))
-    };
-    let runtime = libdir::runtime_dir(settings)?;
-    let runtime = std::path::absolute(&runtime).map_err(failed)?;
-    let staging_dir = StagingDir::new(&runtime, tree, args.show_host).map_err(failed)?;
-    command.env(ENV_STAGE, staging_dir.dir());
-    command.env(ENV_COUNTERS, below(staging_dir.dir(), HCA_DIR));
-    command.env(
-        "LD_PRELOAD",
-        run::prepend(&library, std::env::var_os("LD_PRELOAD")),
-    );
-    Ok(())
 }
 
 fn below(root: &Path, absolute: &str) -> PathBuf {

@@ -397,6 +397,26 @@ fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
 }
 
 #[test]
+fn a_program_for_another_c_library_is_not_given_the_preload_library() {
+    let build = Build::with_libraries();
+    let linker = match std::env::consts::ARCH {
+        "aarch64" => "/lib/ld-linux-aarch64.so.1",
+        _ => "/lib64/ld-linux-x86-64.so.2",
+    };
+    let musl = build.path("ld-musl-x86_64.so.1");
+    std::os::unix::fs::symlink(linker, &musl).unwrap();
+    let option = format!("-Wl,--dynamic-linker={}", musl.display());
+    let program = compile(&build, "musl", &[&option]);
+    let run = |view: &str| {
+        let program = program.to_str().unwrap();
+        let args = ["run", "--view", view, "--", program];
+        build.rocade(&args).output().unwrap()
+    };
+    assert_refused(&run("preload"), 125, &["another C library", "--view none"]);
+    assert_refused(&run("none"), 0, &["is for another C library", "ld-musl"]);
+}
+
+#[test]
 fn programs_of_other_machines_are_named_as_such() {
     let build = Build::with_libraries();
     let program = compile(&build, "program", &[]);

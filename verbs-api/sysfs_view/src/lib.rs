@@ -9,11 +9,13 @@
 //! * [`staging_dir`]: a staging directory with the same files, for systems without namespaces. The
 //!   preload library redirects the program's file functions to it.
 //!
-//! [`programs`] serves programs that send netlink requests.
+//! [`programs`] serves programs that send netlink requests. [`Replacement`] serves programs that
+//! load a library from another place than Rocade's directory.
 //!
 //! docs/view.md describes the view.
 
 pub mod host;
+mod libraries;
 pub mod namespace;
 pub mod programs;
 pub mod staging_dir;
@@ -21,6 +23,8 @@ mod sys;
 pub mod tree;
 
 pub use host::{HostFiles, Locality};
+pub use libraries::Replacement;
+pub use namespace::Contents;
 pub use programs::Programs;
 pub use tree::{CharDevices, Node, Tree, TreeEntry};
 

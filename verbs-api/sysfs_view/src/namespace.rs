@@ -5,6 +5,7 @@
 //! again, next to the directories of the view. It reaches the covered entries through a descriptor
 //! that was opened before.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,6 +13,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::CHAR_DEVICE;
+use crate::libraries::{self, Replacement};
 use crate::programs::{self, Programs};
 use crate::staging_dir::{self, make_dirs};
 use crate::sys;
@@ -31,20 +33,19 @@ const OLD_DEV_DIR: &str = "/sys/devices/rocade/dev";
 const NET_DIR: &str = "/sys/devices/rocade/net";
 
 /// Shows the tree to this process and its later children, in a new mount namespace. A process
-/// without any capability also gets a user namespace. `show_host` keeps the host's own devices
-/// visible. `programs` are the programs that get replies from the preload library.
+/// without any capability also gets a user namespace. Returns the replaced libraries.
 ///
 /// The process must have a single thread. A failure leaves the process unchanged.
 ///
 /// # Errors
 /// The error of the system call. `Unsupported` for a process that has capabilities but not the one
 /// to mount, because a user namespace would remove them.
-pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
+pub fn enter(tree: &Tree, contents: &Contents) -> io::Result<BTreeSet<PathBuf>> {
     match Capabilities::of_this_process()? {
         Capabilities::Mount => {
             sys::unshare(libc::CLONE_NEWNS)?;
             sys::stop_propagation()?;
-            build(tree, show_host, programs)
+            build(tree, contents)
         }
         Capabilities::Some => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -52,17 +53,36 @@ pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()
         )),
         Capabilities::None => {
             // A process cannot leave a user namespace again, so a child tries first.
-            let trial = || enter_user_namespace().and_then(|()| build(tree, show_host, programs));
+            let trial = || enter_user_namespace().and_then(|()| build(tree, contents));
             if !sys::succeeds_in_a_child(|| trial().is_ok())? {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
                     "the system allows no user namespace, or no mounts in it",
                 ));
             }
-            trial()?;
-            sys::drop_capabilities_at_exec()
+            let replaced = trial()?;
+            sys::drop_capabilities_at_exec()?;
+            Ok(replaced)
         }
     }
+}
+
+/// Returns true if this process may mount without a user namespace. Programs that it starts can
+/// still gain privileges (set-user-ID).
+#[must_use]
+pub fn keeps_privileges() -> bool {
+    matches!(Capabilities::of_this_process(), Ok(Capabilities::Mount))
+}
+
+/// The parts of a view besides the files of the devices.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Keeps the host's own devices visible.
+    pub show_host: bool,
+    /// The programs that get replies from the preload library.
+    pub programs: Programs,
+    /// The libraries of others that Rocade's take the place of.
+    pub libraries: Vec<Replacement>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +185,7 @@ impl Covered {
     }
 }
 
-fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
+fn build(tree: &Tree, contents: &Contents) -> io::Result<BTreeSet<PathBuf>> {
     let mut mounts = Mounts::default();
     // An existing `/sys/devices/rocade` belongs to an outer view.
     let around = make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
@@ -176,7 +196,7 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
         host.extend(make_room(&mut mounts, Path::new(parent), names)?);
     }
     staging_dir::write(tree, Path::new("/"), char_device)?;
-    if show_host {
+    if contents.show_host {
         for (dir, covered) in &host {
             show_again(covered, dir)?;
         }
@@ -185,12 +205,12 @@ fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
         show_on_interface(&mut mounts, around, ifname, device)?;
     }
     // The view is complete without the programs.
-    if let Err(error) = programs::show(programs, around) {
+    if let Err(error) = programs::show(&contents.programs, around) {
         tracing::info!(%error, "failed to mount scripts over the programs named rdma, which will find no devices");
     }
     // All mounts succeeded, so they stay.
     mounts.made.clear();
-    Ok(())
+    Ok(libraries::show(&contents.libraries))
 }
 
 /// Creates a device file as a bind mount of [`CHAR_DEVICE`]. A bind mount requires no privilege for
