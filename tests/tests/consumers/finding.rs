@@ -218,6 +218,55 @@ fn a_library_with_a_path_of_its_own_leads_to_rocade() {
     });
 }
 
+/// The place of the library is unknown before the program loads it. The library itself is told to
+/// warn then.
+#[test]
+fn another_libibverbs_is_named_with_a_remedy_that_works() {
+    each(&WITH_MOUNTS, &[], |place| {
+        let bundle = place.bundle();
+        let library = format!("{bundle}/libibverbs.so.1");
+        let script = format!("{0} {library}; {0} {library}", place.look);
+        let output = place.run(&[], &["sh", "-c", &script]);
+        let warnings = output.matches("rocade: warning").count();
+        assert_eq!(warnings, 1, "once per run: {output}");
+        assert!(output.contains(&format!("look uses {library}")), "{output}");
+        let remedy = format!("LD_LIBRARY_PATH={bundle}");
+        assert!(output.contains(&remedy), "{output}");
+        let command = place.files.path("rocade");
+        let script = format!(
+            "{remedy} {command} run {} -- {} {library}",
+            DEVICE.join(" "),
+            place.look
+        );
+        place.sees(&["sh", "-c", &script]);
+    });
+    each(&[User::Confined], &[], |place| {
+        let script = format!("LD_LIBRARY_PATH={} exec {}", place.bundle(), place.look);
+        let output = place.run(&[], &["sh", "-c", &script]);
+        assert_eq!(output.matches("rocade: warning").count(), 1, "{output}");
+        assert!(output.contains("LD_PRELOAD="), "{output}");
+        let preload = place.files.path("libibverbs.so");
+        let script = format!("LD_PRELOAD={preload} {script}");
+        place.sees(&["sh", "-c", &script]);
+    });
+}
+
+#[test]
+fn rocades_librdmacm_warns_of_another_libibverbs() {
+    each(&[User::Confined], &[], |place| {
+        let program = place.files.path("cm");
+        compile("cm.c", &program, &["-ldl"]);
+        let output = place.run(&[], &[&program]);
+        assert_eq!(output, "a channel\n");
+        let library = format!("{}/libibverbs.so.1", place.bundle());
+        let script = format!("LD_PRELOAD={library} exec {program}");
+        let output = place.run(&[], &["sh", "-c", &script]);
+        assert!(output.contains("no channel"), "{output}");
+        let part = format!("has loaded {library} and not Rocade's");
+        assert!(output.contains(&part), "{output}");
+    });
+}
+
 #[test]
 fn with_the_devices_of_the_host_the_libraries_of_the_system_stay() {
     each(&WITH_MOUNTS, &[], |place| {

@@ -2,7 +2,8 @@
 //! manager calls.
 
 use std::{
-    ffi::{c_int, c_uint, c_void},
+    ffi::{CStr, c_int, c_uint, c_void},
+    io::{self, Write as _},
     sync::OnceLock,
 };
 
@@ -82,8 +83,12 @@ fn open() -> Option<Library> {
     }
     // SAFETY: a handle of dlopen(3). Only Rocade's library has a function of this name, and it has
     // this type.
-    let ops: extern "C" fn() -> *const rocade_cm_ops =
-        unsafe { function(library, c"rocade_cm".as_ptr()) }?;
+    let found: Option<extern "C" fn() -> *const rocade_cm_ops> =
+        unsafe { function(library, c"rocade_cm".as_ptr()) };
+    let Some(ops) = found else {
+        warn_of(library);
+        return None;
+    };
     // SAFETY: the table is a static of the library, which is never unloaded.
     let ops = unsafe { ops().as_ref() }?;
     if ops.version != ROCADE_CM_VERSION {
@@ -92,6 +97,30 @@ fn open() -> Option<Library> {
     // SAFETY: a library that has the private table is Rocade's.
     let verbs = unsafe { Verbs::find(library) }?;
     Some(Library { ops, verbs })
+}
+
+/// Tells the user that the program has loaded another `libibverbs.so.1`, a handle of dlopen(3).
+fn warn_of(library: *mut c_void) {
+    // SAFETY: a handle, a terminated name, and room for the answer, for which zeroes are valid.
+    let info = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let verb = libc::dlsym(library, c"ibv_get_device_list".as_ptr());
+        libc::dladdr(verb, &raw mut info);
+        info
+    };
+    let file = if info.dli_fname.is_null() {
+        "another libibverbs.so.1".into()
+    } else {
+        // SAFETY: the name of a loaded library, a terminated string.
+        unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy()
+    };
+    // A standard error that cannot be written is no reason to fail.
+    let _ = writeln!(
+        io::stderr(),
+        "rocade: warning: the program has loaded {file} and not Rocade's library, so librdmacm \
+         finds no devices\n  put Rocade's first: rocade run -- env \
+         LD_PRELOAD=$(rocade libdir)/libibverbs.so.1 CMD..."
+    );
 }
 
 fn library() -> Result<&'static Library, Errno> {

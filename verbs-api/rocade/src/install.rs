@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode};
 use crate::cli::{PrefixArgs, Shell};
 use crate::error::CliError;
 use crate::headers::HEADERS;
-use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY, names};
+use crate::libdir::{LIBRARIES, NOTICE_LIBRARY, PRELOAD_LIBRARY, names};
 use crate::{manual, output};
 
 /// The list of installed files, below the prefix.
@@ -174,11 +174,10 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
         let target = Content::Link(format!("{library}.so.1"));
         items.push(item(&unversioned, 0o777, target));
     }
-    items.push(item(
-        &format!("lib/rocade/{PRELOAD_LIBRARY}"),
-        0o644,
-        Content::Stripped(libraries.join(PRELOAD_LIBRARY)),
-    ));
+    for name in [PRELOAD_LIBRARY, NOTICE_LIBRARY] {
+        let from = Content::Stripped(libraries.join(name));
+        items.push(item(&format!("lib/rocade/{name}"), 0o644, from));
+    }
     let own = fs::canonicalize(prefix.join("bin/rocade")).ok();
     if own.is_none_or(|own| own != exe) {
         items.push(item("bin/rocade", 0o755, Content::Stripped(exe.to_owned())));
@@ -204,7 +203,7 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     let dir = exe.parent().unwrap_or_else(|| Path::new("/"));
     let complete = |dir: &Path| {
         let drop_in = LIBRARIES.iter().map(|library| format!("{library}.so"));
-        let mut names = drop_in.chain([PRELOAD_LIBRARY.to_owned()]);
+        let mut names = drop_in.chain([PRELOAD_LIBRARY, NOTICE_LIBRARY].map(str::to_owned));
         names.all(|name| dir.join(name).is_file())
     };
     if complete(dir) {
@@ -251,7 +250,7 @@ fn build(sources: &Path) -> Result<(), CliError> {
         .args(["build", "--release", "--locked"]);
     // Overrides the target directory of the user's configuration.
     command.arg("--target-dir").arg(sources.join("target"));
-    for library in LIBRARIES.into_iter().chain(["preload"]) {
+    for library in LIBRARIES.into_iter().chain(["preload", "notice"]) {
         command.args(["--package", &format!("rocade-{library}")]);
     }
     let by_hand = "cargo build --release --workspace && target/release/rocade install";

@@ -36,6 +36,9 @@ pub(crate) fn print() -> Result<ExitCode, CliError> {
 /// The file name of the library that redirects a program's file functions to a view.
 pub(crate) const PRELOAD_LIBRARY: &str = "librocade_preload.so";
 
+/// The file name of the library that a program with another libibverbs loads as a driver.
+pub(crate) const NOTICE_LIBRARY: &str = "librocade_notice.so";
+
 /// Returns the directory for `LD_LIBRARY_PATH`, and creates it if necessary.
 pub(crate) fn find() -> Result<PathBuf, CliError> {
     let exe = std::env::current_exe().map_err(|error| {
@@ -47,7 +50,8 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
     find_from(exe_dir, fallback_dir)
 }
 
-/// Returns the path of one of Rocade's own libraries, or `None` if there is no such file.
+/// Returns the path of [`PRELOAD_LIBRARY`] or [`NOTICE_LIBRARY`], or `None` if there is no such
+/// file.
 pub(crate) fn own_library(name: &str) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let exe_dir = exe.parent()?;

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,10 +18,20 @@ use rocade_sysfs_view::{
 
 use crate::cli::{RunArgs, ViewMethod};
 use crate::error::CliError;
-use crate::libdir::{self, PRELOAD_LIBRARY};
+use crate::libdir::{self, NOTICE_LIBRARY, PRELOAD_LIBRARY};
 use crate::program::Findings;
 use crate::run;
 use crate::search;
+
+/// The variable with drivers for a libibverbs of rdma-core.
+const ENV_DRIVERS: &str = "RDMAV_DRIVERS";
+/// The directory of the driver that warns, in the view.
+const DRIVERS_DIR: &str = "/sys/devices/rocade/notice";
+/// The name of the driver.
+const DRIVER: &str = "rocade";
+/// The numbers of rdma-core's interface for drivers: the release that changed it last. From release
+/// 34 on it was the same until 57.
+const DRIVER_NUMBERS: [RangeInclusive<u32>; 2] = [17..=34, 57..=80];
 
 /// The view that a program got.
 #[derive(Debug)]
@@ -127,6 +139,7 @@ impl View<'_> {
             .hint("--view preload does not need one")
         })?;
         command.env(ENV_COUNTERS, HCA_DIR);
+        self.name_driver(Path::new(DRIVERS_DIR), command);
         // Programs with an empty environment find no libraries but these, and only they need it.
         if let Err(error) = std::fs::write(RUN_ENVIRONMENT, run_environment(&variables(command))) {
             tracing::info!(%error, "failed to keep the settings for programs with an empty environment");
@@ -150,12 +163,42 @@ impl View<'_> {
         let staging_dir = StagingDir::new(&runtime, tree, self.args.show_host).map_err(failed)?;
         command.env(ENV_STAGE, staging_dir.dir());
         command.env(ENV_COUNTERS, below(staging_dir.dir(), HCA_DIR));
+        self.name_driver(&below(staging_dir.dir(), DRIVERS_DIR), command);
         command.env(
             "LD_PRELOAD",
             run::prepend(&library, std::env::var_os("LD_PRELOAD")),
         );
         Ok(Shown::Preload)
     }
+
+    /// Names the library that warns as a driver in `dir`, for programs with another libibverbs.
+    /// With devices of the host, such a libibverbs may be intended.
+    fn name_driver(&self, dir: &Path, command: &mut Command) {
+        let library = libdir::own_library(NOTICE_LIBRARY).filter(|_| !self.args.show_host);
+        // The variable is a list.
+        let is_one = !dir.to_string_lossy().contains([':', ';']);
+        let Some(library) = library.filter(|_| is_one) else {
+            return;
+        };
+        match link_driver(&library, dir) {
+            Ok(()) => {
+                let drivers = std::env::var_os(ENV_DRIVERS);
+                command.env(ENV_DRIVERS, run::prepend(&dir.join(DRIVER), drivers));
+            }
+            Err(error) => {
+                tracing::info!(%error, "failed to prepare a warning for programs with another libibverbs");
+            }
+        }
+    }
+}
+
+/// Creates a name of the library for each number of a driver interface.
+fn link_driver(library: &Path, dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(dir)?;
+    for number in DRIVER_NUMBERS.into_iter().flatten() {
+        symlink(library, dir.join(format!("{DRIVER}-rdmav{number}.so")))?;
+    }
+    Ok(())
 }
 
 /// Returns Rocade's variables in the environment of a command.

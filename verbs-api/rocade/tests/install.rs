@@ -29,7 +29,9 @@ fn with_symbols() -> Build {
     for library in &LIBRARIES[1..] {
         fs::copy(&first, build.path(&format!("{library}.so"))).unwrap();
     }
-    fs::copy(&first, build.path("librocade_preload.so")).unwrap();
+    for name in ["librocade_preload.so", "librocade_notice.so"] {
+        fs::copy(&first, build.path(name)).unwrap();
+    }
     build
 }
 
@@ -77,6 +79,7 @@ fn an_installation_works_and_goes_without_a_trace() {
         "lib/rocade/libefa.so",
         "lib/rocade/libmana.so",
         "lib/rocade/librocade_preload.so",
+        "lib/rocade/librocade_notice.so",
         "share/man/man1/rocade.1",
         "share/man/man1/rocade-run.1",
         "share/bash-completion/completions/rocade",
@@ -187,8 +190,9 @@ fn beside_the_command_only_the_rest_is_installed() {
         let name = format!("{library}.so");
         fs::rename(build.path(&name), bin.join(&name)).unwrap();
     }
-    let name = "librocade_preload.so";
-    fs::rename(build.path(name), bin.join(name)).unwrap();
+    for name in ["librocade_preload.so", "librocade_notice.so"] {
+        fs::rename(build.path(name), bin.join(name)).unwrap();
+    }
     let run = |word: &str| {
         Command::new(bin.join("rocade"))
             .arg(word)
