@@ -155,11 +155,15 @@ fn linking_with_the_directory_makes_ordinary_programs() {
 
 #[test]
 fn an_emptied_environment_keeps_the_devices_of_the_run() {
-    each(&WITH_MOUNTS, &[], |place| {
-        place.sees(&["env", "-i", &place.look]);
-        let script = format!("exec env -i {}", place.look);
-        place.sees(&["sh", "-c", &script]);
-    });
+    each(
+        &[User::Root, User::Ordinary, User::Confined],
+        &[],
+        |place| {
+            place.sees(&["env", "-i", &place.look]);
+            let script = format!("exec env -i {}", place.look);
+            place.sees(&["sh", "-c", &script]);
+        },
+    );
 }
 
 #[test]
@@ -308,5 +312,34 @@ fn programs_behind_a_shell_that_cannot_see_rocade_are_named() {
         compile("empty.c", &other, &["-static", "-DMAIN"]);
         let output = place.run(&[], &["sh", "-c", &other]);
         assert!(!output.contains("warning"), "{output}");
+    });
+}
+
+/// The dynamic linker of musl refuses to start a program that has to load the preload library.
+#[test]
+fn programs_for_musl_start_without_the_preload_library() {
+    let linker = match std::env::consts::ARCH {
+        "aarch64" => "/lib/ld-linux-aarch64.so.1",
+        _ => "/lib64/ld-linux-x86-64.so.2",
+    };
+    each(&[User::Confined], &[], |place| {
+        // Only the name of the dynamic linker is musl's, so that the program runs everywhere.
+        let musl = place.files.path("ld-musl-x86_64.so.1");
+        std::os::unix::fs::symlink(linker, &musl).expect("writable");
+        let program = place.files.path("musl");
+        let option = format!("-Wl,--dynamic-linker={musl}");
+        compile("empty.c", &program, &["-DMAIN", &option]);
+        let output = place.run(&[], &[&program]);
+        assert!(output.contains("preloaded: nothing"), "{output}");
+        assert!(output.contains("is for another C library"), "{output}");
+        for script in [program.clone(), format!("exec env -i {program}")] {
+            let output = place.run(&[], &["sh", "-c", &script]);
+            assert!(output.contains("preloaded: nothing"), "{output}");
+        }
+        // Other programs get it.
+        let ordinary = place.files.path("ordinary");
+        compile("empty.c", &ordinary, &["-DMAIN"]);
+        let output = place.run(&[], &["sh", "-c", &ordinary]);
+        assert!(output.contains("librocade_preload.so"), "{output}");
     });
 }

@@ -17,6 +17,7 @@
     reason = "each function has the contract of its namesake in libc"
 )]
 
+mod exec;
 mod files;
 mod links;
 mod netlink;
