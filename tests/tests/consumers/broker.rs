@@ -3,27 +3,11 @@
 use std::{fs, path::Path};
 
 use rocade_tests::{
-    harness::{Perftest, Pingpong, Process, Rig, free_port, has_result},
+    harness::{Pingpong, Rig, free_port},
     or_skip,
 };
 
-use crate::{LIMIT, LINKS, PERFTEST};
-
-/// Returns the number of rows that perftest has printed.
-fn rows(output: &str) -> usize {
-    output
-        .lines()
-        .filter(|line| line.trim_start().starts_with("65536 "))
-        .count()
-}
-
-/// Waits until the client has printed `more` further rows.
-fn wait_rows(client: &mut Process, more: usize) {
-    let now = rows(&client.output());
-    client.wait_until("further results", LIMIT, |client| {
-        (rows(&client.output()) >= now + more).then_some(())
-    });
-}
+use crate::{LIMIT, LINKS, PERFTEST, endless::EndlessPair};
 
 /// Returns the process id of the rig's broker, as `rocade broker status` prints it.
 fn broker_pid(rig: &Rig) -> Option<u32> {
@@ -49,35 +33,29 @@ fn a_transfer_survives_the_death_of_the_broker() {
 }
 
 fn transfer_without_broker(rig: &Rig) {
-    let endless = Perftest::new(
-        "ib_write_bw",
-        &["-s", "65536", "-D", "1", "--run_infinitely"],
-    );
-    let port = free_port();
-    let mut server = endless.start_server(rig, port);
-    let mut client = endless.start_client(rig, "127.0.0.1", port);
-    client.wait_until("first result", LIMIT, |client| {
-        has_result(&client.output()).then_some(())
-    });
-
+    let mut pair = EndlessPair::start(rig, "ib_write_bw", &["-s", "65536"]);
+    pair.wait_progress();
     let first = broker_pid(rig).expect("a broker runs");
     let killed = rig
         .start_plain("kill", &["kill", "-s", "KILL", &first.to_string()])
         .finish(LIMIT);
     assert!(killed.status.success(), "{}", killed.output);
-    client.wait_until("end of the broker", LIMIT, |_| {
-        (!alive(first)).then_some(())
-    });
-    wait_rows(&mut client, 2);
+    wait_until_gone(&mut pair, first);
+    pair.wait_progress();
 
     for _ in 0..2 {
         Pingpong::new(&["-c"]).run(rig, LIMIT);
     }
     let second = broker_pid(rig).expect("no new broker");
     assert_ne!(first, second);
-    wait_rows(&mut client, 1);
-    server.kill();
-    client.kill();
+    pair.wait_progress();
+}
+
+/// Waits until the broker has ended, while the pair goes on.
+fn wait_until_gone(pair: &mut EndlessPair, broker: u32) {
+    pair.client.wait_until("end of the broker", LIMIT, |_| {
+        (!alive(broker)).then_some(())
+    });
 }
 
 /// Checks that `rocade broker stop` ends the broker, while a running transfer continues.
@@ -89,22 +67,13 @@ fn a_transfer_survives_broker_stop() {
 }
 
 fn transfer_and_broker_stop(rig: &Rig) {
-    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "2"]);
-    let port = free_port();
-    let server = pair.start_server(rig, port);
-    let mut client = pair.start_client(rig, "127.0.0.1", port);
-    client.wait_until("address of the peer", LIMIT, |client| {
-        client.output().contains("remote address:").then_some(())
-    });
+    let mut pair = EndlessPair::start(rig, "ib_send_bw", &["-s", "65536"]);
+    pair.wait_progress();
     let first = broker_pid(rig).expect("a broker runs");
     rig.rocade(&["broker", "stop"]).expect_success();
-    client.wait_until("end of the broker", LIMIT, |_| {
-        (!alive(first)).then_some(())
-    });
+    wait_until_gone(&mut pair, first);
     Pingpong::new(&["-c"]).run(rig, LIMIT);
-    let output = client.finish(LIMIT).expect_success();
-    assert!(has_result(&output), "{output}");
-    server.finish(LIMIT).expect_success();
+    pair.wait_progress();
 }
 
 /// Checks that programs that have ended occupy no process slot.

@@ -6,11 +6,14 @@ use std::{
 };
 
 use rocade_tests::{
-    harness::{Perftest, Pingpong, Process, Rig, free_port, has_result, qp_numbers},
+    harness::{Pingpong, Rig, free_port, qp_numbers},
     or_skip,
 };
 
-use crate::{LIMIT, LINKS, PERFTEST};
+use crate::{
+    LIMIT, LINKS, PERFTEST,
+    endless::{EndlessPair, wait_progress},
+};
 
 /// The local ACK timeout that perftest requests by default: 4.096 µs * 2^14.
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
@@ -25,35 +28,25 @@ const RETRY_EXCEEDED: &str = "Failed status 12";
 /// requested local ACK timeout.
 const LATEST: Duration = ACK_TIMEOUT.saturating_mul(4 * (RETRIES + 1));
 
-/// A pair of perftest that never ends. The client prints a row each second.
-struct EndlessPair {
-    server: Process,
-    client: Process,
+/// A pair with perftest's own timeouts.
+fn victims(rig: &Rig) -> EndlessPair {
+    EndlessPair::start(rig, "ib_write_bw", &["-s", "65536"])
 }
 
-impl EndlessPair {
-    fn start(rig: &Rig) -> Self {
-        let pair = Perftest::new(
-            "ib_write_bw",
-            &["-s", "65536", "-D", "1", "--run_infinitely"],
-        );
-        let port = free_port();
-        let server = pair.start_server(rig, port);
-        let client = pair.start_client(rig, "127.0.0.1", port);
-        Self { server, client }
-    }
-
-    /// Kills the server under traffic. Returns the client's output, and the time until the client
-    /// ended.
-    fn kill_server(mut self) -> (String, Duration) {
-        self.client.wait_until("first result", LIMIT, |client| {
-            has_result(&client.output()).then_some(())
-        });
-        let killed = Instant::now();
-        self.server.kill();
-        let output = self.client.finish(LIMIT).expect_failure();
-        (output, killed.elapsed())
-    }
+/// Checks that the client of a killed server tried again until its retries were exhausted. On a
+/// busy machine only the lower limit and the order of magnitude are certain. The first timeouts may
+/// have begun before the kill, if the server was not scheduled, and the program's exit takes some
+/// time too.
+fn assert_gave_up(output: &str, took: Duration) {
+    assert!(output.contains(RETRY_EXCEEDED), "{output}");
+    assert!(
+        took > ACK_TIMEOUT * RETRIES / 4,
+        "gave up after {took:?}\n{output}"
+    );
+    assert!(
+        took < LATEST + LIMIT / 2,
+        "gave up after {took:?}\n{output}"
+    );
 }
 
 #[test]
@@ -64,18 +57,8 @@ fn the_peer_of_a_killed_process_gives_up_in_time() {
 }
 
 fn gives_up_in_time(rig: &Rig) {
-    let (output, took) = EndlessPair::start(rig).kill_server();
-    assert!(output.contains(RETRY_EXCEEDED), "{output}");
-    // The first timeouts may have begun before the kill, if the server was not scheduled. The
-    // program's exit takes some time too.
-    assert!(
-        took > ACK_TIMEOUT * RETRIES / 4,
-        "gave up after {took:?}\n{output}"
-    );
-    assert!(
-        took < LATEST + Duration::from_secs(10),
-        "gave up after {took:?}\n{output}"
-    );
+    let (output, took) = victims(rig).kill_server();
+    assert_gave_up(&output, took);
 }
 
 /// Returns the process slots of the QPs' owners: the upper 8 bits of the QP numbers.
@@ -93,77 +76,60 @@ fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
 
 fn eight_pairs_and_a_death(rig: &Rig) {
     // A timeout of half a second, because each process has to wait for many others to run.
-    let seconds = ["-D", "6", "-u", "17", "-s", "65536"];
-    let mut others: Vec<(Process, Process)> = Vec::new();
-    for program in [
-        "ib_write_bw",
-        "ib_send_bw",
-        "ib_read_bw",
-        "ib_write_bw",
-        "ib_send_bw",
-        "ib_atomic_bw",
-    ] {
-        let arguments = if program == "ib_atomic_bw" {
-            &seconds[..4]
-        } else {
-            &seconds[..]
-        };
-        let pair = Perftest::new(program, arguments);
-        let port = free_port();
-        let server = pair.start_server(rig, port);
-        others.push((server, pair.start_client(rig, "127.0.0.1", port)));
+    let patient = ["-u", "17"];
+    let large = ["-u", "17", "-s", "65536"];
+    let mut others: Vec<EndlessPair> = [
+        ("ib_write_bw", &large[..]),
+        ("ib_send_bw", &large),
+        ("ib_read_bw", &large),
+        ("ib_atomic_bw", &patient),
+        ("ib_write_bw", &patient),
+        ("ib_send_bw", &patient),
+        ("ib_read_bw", &patient),
+        ("ib_atomic_bw", &patient),
+    ]
+    .iter()
+    .map(|(program, arguments)| EndlessPair::start(rig, program, arguments))
+    .collect();
+    let mut victims = victims(rig);
+    let mut in_use = BTreeSet::new();
+    wait_progress(others.iter_mut().chain([&mut victims]));
+    for pair in others.iter().chain([&victims]) {
+        in_use.extend(slots(&pair.client.output()));
     }
-    let victim = EndlessPair::start(rig);
-    let pair = Pingpong::new(&["-c", "-s", "65536", "-n", "2000"]);
-    let port = free_port();
-    let server = pair.start_server(rig, port);
-    others.push((server, pair.start_client(rig, "127.0.0.1", port)));
-    let mut told = Vec::new();
-    for (_, client) in &mut others {
-        let output = client.wait_until("address of the peer", LIMIT, |client| {
-            Some(client.output()).filter(|output| output.contains("remote address:"))
-        });
-        told.push(slots(&output).collect::<Vec<_>>());
-    }
-    // On a busy machine the first pairs may end before the last ones begin, and free their slots.
-    let (mut in_use, mut alive) = (BTreeSet::new(), 1);
-    for ((server, client), slots) in others.iter_mut().zip(&told) {
-        if server.is_running() && client.is_running() {
-            alive += 1;
-            in_use.extend(slots);
+    assert_eq!(in_use.len(), 18, "slots {in_use:?}");
+
+    let (output, took) = victims.kill_server();
+    assert_gave_up(&output, took);
+
+    // The slots of the dead are the only ones that are free.
+    let free: BTreeSet<u32> = slots(&output).collect();
+    wait_until_free(rig, &free);
+    let again = Pingpong::new(&["-c", "-s", "65536", "-n", "100"]).run(rig, LIMIT);
+    assert!(!again[0].contains("invalid data"), "{}", again[0]);
+    let used: BTreeSet<u32> = slots(&again[0]).collect();
+    assert_eq!(used, free, "in use were {in_use:?}");
+    wait_progress(&mut others);
+    for pair in &others {
+        for side in [&pair.server, &pair.client] {
+            let output = side.output();
+            let complaint = output.lines().find(|line| line.starts_with("rocade"));
+            assert!(complaint.is_none(), "{output}");
         }
     }
-    let (output, took) = victim.kill_server();
-    assert!(output.contains(RETRY_EXCEEDED), "{output}");
-    // Sixteen polling processes share the machine, so only the lower limit and the order of
-    // magnitude are certain.
-    assert!(
-        took > ACK_TIMEOUT * RETRIES / 4,
-        "gave up after {took:?}\n{output}"
-    );
-    assert!(
-        took < LATEST + Duration::from_secs(10),
-        "gave up after {took:?}\n{output}"
-    );
-    in_use.extend(slots(&output));
-    assert_eq!(in_use.len(), 2 * alive, "slots {in_use:?} of {told:?}");
+}
 
-    for (server, client) in others {
-        let output = client.finish(LIMIT).expect_success();
-        assert!(
-            has_result(&output) || output.contains("2000 iters in "),
-            "{output}"
-        );
-        let output = server.finish(LIMIT).expect_success();
-        assert!(!output.contains("invalid data"), "{output}");
+/// Waits until the broker knows that the processes of these slots have ended.
+fn wait_until_free(rig: &Rig, slots: &BTreeSet<u32>) {
+    let until = Instant::now() + LIMIT;
+    let is_free = |status: &str, slot| !status.contains(&format!("slot {slot:3} "));
+    loop {
+        let status = rig.rocade(&["broker", "status"]).expect_success();
+        if slots.iter().all(|slot| is_free(&status, slot)) {
+            return;
+        }
+        assert!(Instant::now() < until, "{slots:?}: {status}");
     }
-    in_use.extend(told.into_iter().flatten());
-    let highest = in_use.last().copied();
-    let [server, _] = Pingpong::new(&["-c"]).run(rig, LIMIT);
-    assert!(
-        slots(&server).max() <= highest,
-        "no slot was used again: {in_use:?}, then\n{server}"
-    );
 }
 
 /// Checks that the next process gets the slot of a killed process while the former peer still runs.
@@ -175,9 +141,10 @@ fn the_slot_of_a_killed_process_is_used_again() {
         Some(server.output()).filter(|output| output.contains("local address:"))
     });
     let mut seen: BTreeSet<u32> = slots(&output).collect();
-    let (output, _) = EndlessPair::start(&rig).kill_server();
+    let (output, _) = victims(&rig).kill_server();
     seen.extend(slots(&output));
     assert_eq!(seen.len(), 3, "slots {seen:?}");
+    wait_until_free(&rig, &slots(&output).collect());
     let [server, _] = Pingpong::new(&["-c"]).run(&rig, LIMIT);
     let again: BTreeSet<u32> = slots(&server).collect();
     assert_eq!(again.len(), 2, "{server}");

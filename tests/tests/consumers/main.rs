@@ -10,6 +10,7 @@ mod capture;
 mod cm;
 mod crash;
 mod devices;
+mod endless;
 mod events;
 mod finding;
 mod groups;
