@@ -22,8 +22,9 @@ fn through_verbs_the_verdicts_are_the_same() {
         rocade.display(),
         agent.display()
     );
-    let addresses = "--local 127.4.0.1 --peer 127.4.0.2 --third-host 127.4.0.3";
-    let mut arguments: Vec<_> = addresses.split(' ').collect();
+    // An answer may take long on a busy machine. Every one comes.
+    let options = "--local 127.4.0.1 --peer 127.4.0.2 --third-host 127.4.0.3 --patience 20000";
+    let mut arguments: Vec<_> = options.split(' ').collect();
     arguments.extend(["--agent", &command]);
     let suite = start_conformance(&rig, &["rocade-verbs.toml"], &arguments);
     let output = suite.finish(LIMIT).expect_success();

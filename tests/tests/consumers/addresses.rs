@@ -32,7 +32,8 @@ fn perftest_between_two_addresses() {
 #[test]
 fn the_short_form_for_an_address() {
     let rig = or_skip!(Rig::loopback(UTILS));
-    let port = free_port().to_string();
+    let number = free_port();
+    let port = number.to_string();
     let words = [
         "stdbuf",
         "-oL",
@@ -44,9 +45,7 @@ fn the_short_form_for_an_address() {
         &port,
     ];
     let mut server = rig.start_with("pingpong server", &["--ip", "127.0.0.2"], &words);
-    server.wait_until("its address", LIMIT, |server| {
-        server.output().contains("local address:").then_some(())
-    });
+    server.wait_listening(number, LIMIT);
     let words = [&words[..], &["127.0.0.1"]].concat();
     rig.start_with("pingpong client", &["--ip", "127.0.0.3"], &words)
         .finish(LIMIT)

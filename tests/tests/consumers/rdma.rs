@@ -1,5 +1,7 @@
 //! iproute2's `rdma`, which queries the kernel by netlink, in every sysfs view.
 
+use std::time::Instant;
+
 use rocade_tests::{
     harness::{Finished, Installation, Process, Rig, User, qp_numbers},
     or_skip,
@@ -223,6 +225,11 @@ fn resources_are_those_of_running_programs() {
         );
         client.kill();
         server.kill();
+        // The broker may hear of their end a little later.
+        let until = Instant::now() + LIMIT;
+        while !show().is_empty() {
+            assert!(Instant::now() < until, "{user:?}: {:?}", show());
+        }
         sums_are_those_of_lists(&rig, &place, &[]);
     }
 }

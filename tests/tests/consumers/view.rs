@@ -289,8 +289,9 @@ fn counters_say_what_went_over_udp() {
 fn counters_are_live() {
     let rig = or_skip!(Rig::loopback(&[PERFTEST, NEEDS].concat()));
     let script = "cd /sys/class/infiniband/rocade0/ports/1/counters; \
-        ib_write_bw -d rocade0 -F -x 0 -D 30 >/dev/null & server=$!; \
-        until ib_write_bw -d rocade0 -F -x 0 -D 30 127.0.0.1 >/dev/null 2>&1; do :; done & \
+        endless=\"ib_write_bw -d rocade0 -F -x 0 -D 1 --run_infinitely\"; \
+        $endless >/dev/null & server=$!; \
+        until $endless 127.0.0.1 >/dev/null 2>&1; do :; done & \
         until [ $(cat port_rcv_packets) -gt 1000 ]; do :; done; first=$(cat port_rcv_packets); \
         until [ $(cat port_rcv_packets) -gt $first ]; do :; done; \
         kill -0 $server && echo grows";
