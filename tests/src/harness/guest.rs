@@ -8,7 +8,7 @@ use std::{
     process::{self, Command, Output, Stdio},
     sync::OnceLock,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::Finished;
@@ -131,15 +131,16 @@ impl RxeGuest {
     /// # Panics
     /// If `wanted` accepts no output in time. The message shows the last output.
     pub fn wait_until(&self, what: &str, command: &str, wanted: impl Fn(&str) -> bool) {
-        let mut output = String::new();
-        for _ in 0..150 {
-            output = self.shell(command).output;
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let output = self.shell(command).output;
             if wanted(&output) {
                 return;
             }
+            let in_time = Instant::now() < until;
+            assert!(in_time, "{what} not found in the guest: {output}");
             thread::sleep(Duration::from_millis(100));
         }
-        panic!("{what} not found in the guest: {output}");
     }
 
     /// Copies a file into the guest's directory `/share`.
