@@ -1,11 +1,14 @@
 //! Tests against other users, other brokers, and senders of forged datagrams.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, Permissions};
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rocade_emulator::broker::{self, BrokerClient, BrokerConfig, BrokerError};
@@ -137,26 +140,89 @@ fn two_brokers_of_one_network_namespace_do_not_share_an_address() {
     second.check(ip, 3);
 }
 
-/// Starts the program in a mount namespace in which these directories are empty. Only root can.
-fn without(command: &mut std::process::Command, directories: &'static [&'static CStr], more: i32) {
+/// Mounts an empty directory over this one, in a mount namespace of the calling process.
+fn hide(directory: &CStr) -> io::Result<()> {
+    let (tmpfs, mode) = (c"tmpfs".as_ptr(), c"mode=1777".as_ptr());
+    // SAFETY: a system call with NUL-terminated texts.
+    done(unsafe { libc::mount(tmpfs, directory.as_ptr(), tmpfs, 0, mode.cast()) })
+}
+
+/// Moves the calling process into new namespaces: one of mounts, and those of `more`.
+fn leave(more: i32) -> io::Result<()> {
+    let (none, private) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+    // SAFETY: system calls with NUL-terminated texts.
+    unsafe {
+        done(libc::unshare(libc::CLONE_NEWNS | more))?;
+        done(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))
+    }
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Starts the program in a mount namespace in which /proc is empty. Only root can.
+fn without_proc(command: &mut Command) {
     // SAFETY: system calls only.
     unsafe {
-        command.pre_exec(move || {
-            let none = std::ptr::null();
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            let done = libc::unshare(libc::CLONE_NEWNS | more) == 0
-                && libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0
-                && directories.iter().all(|directory| {
-                    let (tmpfs, mode) = (c"tmpfs".as_ptr(), c"mode=1777".as_ptr());
-                    libc::mount(tmpfs, directory.as_ptr(), tmpfs, 0, mode.cast()) == 0
-                });
-            if done {
-                Ok(())
-            } else {
-                Err(std::io::Error::last_os_error())
-            }
+        command.pre_exec(|| {
+            leave(0)?;
+            hide(c"/proc")
         });
     }
+}
+
+/// The place of this test program in [`alone_in_tmp`].
+const PROGRAM: &CStr = c"/tmp/program";
+
+/// Starts this test program as [`PROGRAM`] in a mount namespace with an otherwise empty /tmp, and
+/// in its own network namespace. Only root can.
+///
+/// The program is bound to another place, because the build directory may be below /tmp.
+fn alone_in_tmp(command: &mut Command) {
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let program = CString::new(program.into_vec()).unwrap();
+    let slash = program.to_bytes().iter().rposition(|byte| *byte == b'/');
+    let (directory, name) = program.to_bytes().split_at(slash.unwrap() + 1);
+    let directory = CString::new(directory).unwrap();
+    let name = CString::new(name).unwrap();
+    // SAFETY: system calls only, on texts that were made before.
+    unsafe {
+        command.pre_exec(move || {
+            // The broker's name contains the network namespace, which parallel tests share.
+            leave(libc::CLONE_NEWNET)?;
+            done(libc::chdir(directory.as_ptr()))?;
+            hide(c"/tmp")?;
+            let flags = libc::O_CREAT | libc::O_CLOEXEC;
+            done(libc::open(PROGRAM.as_ptr(), flags, 0o700).min(0))?;
+            let (none, bind) = (std::ptr::null(), libc::MS_BIND);
+            done(libc::mount(
+                name.as_ptr(),
+                PROGRAM.as_ptr(),
+                none,
+                bind,
+                none.cast(),
+            ))?;
+            done(libc::chdir(c"/".as_ptr()))
+        });
+    }
+}
+
+/// Returns the started process, or the reason why this machine allows no mount namespace.
+///
+/// # Panics
+/// If it cannot be started for another reason.
+fn in_mount_namespace(command: Command) -> Result<ClientProcess, String> {
+    ClientProcess::try_spawn(command).map_err(|error| {
+        let refusals = [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::ENOSPC];
+        let is_refused = error.raw_os_error().is_some_and(|e| refusals.contains(&e));
+        assert!(is_refused, "{error}");
+        format!("no mount namespace: {error}")
+    })
 }
 
 #[test]
@@ -169,11 +235,12 @@ fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
         let mut command = site.command("client");
         // A container may restrict /proc further.
         command.env(EXE, std::env::current_exe().unwrap());
-        without(&mut command, &[c"/proc"], 0);
-        ClientProcess::try_spawn(command)
+        without_proc(&mut command);
+        in_mount_namespace(command)
     });
-    let [Some(first), Some(second)] = clients else {
-        rocade_skip::skip!("no mount namespace");
+    let (first, second) = match clients {
+        [Ok(first), Ok(second)] => (first, second),
+        [Err(reason), _] | [_, Err(reason)] => rocade_skip::skip!("{reason}"),
     };
     let (mut first, mut second) = (first.ready(), second.ready());
     let ip = own_address();
@@ -241,7 +308,7 @@ pub(crate) fn run_squatter() {
         })
         .collect();
     println!("@squatting");
-    let _ = std::io::stdin().read_line(&mut String::new());
+    let _ = io::stdin().read_line(&mut String::new());
     drop(sockets);
 }
 
@@ -317,14 +384,15 @@ fn a_squatted_default_directory_does_not_lock_out_other_users() {
         rocade_skip::skip!("needs root, to become another user");
     }
     let site = Site::new();
-    let mut command = site.command("squatted-tmp");
+    let program = Path::new(OsStr::from_bytes(PROGRAM.to_bytes()));
+    let mut command = site.command_of(program, "squatted-tmp");
     command
         .env_remove("ROCADE_RUNTIME_DIR")
         .env_remove("XDG_RUNTIME_DIR");
-    // The broker's name contains the network namespace, which parallel tests share.
-    without(&mut command, &[c"/tmp"], libc::CLONE_NEWNET);
-    let Some(mut process) = ClientProcess::try_spawn(command) else {
-        rocade_skip::skip!("no mount namespace");
+    alone_in_tmp(&mut command);
+    let mut process = match in_mount_namespace(command) {
+        Ok(process) => process,
+        Err(reason) => rocade_skip::skip!("{reason}"),
     };
     assert_eq!(process.answer(), "[1, 2] true true 700");
 }

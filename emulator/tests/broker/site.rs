@@ -180,7 +180,12 @@ impl Site {
     }
 
     pub(crate) fn command(&self, role: &str) -> Command {
-        let mut command = Command::new(env::current_exe().unwrap());
+        self.command_of(&env::current_exe().unwrap(), role)
+    }
+
+    /// Like [`Site::command`], but with this test program at another place.
+    pub(crate) fn command_of(&self, program: &Path, role: &str) -> Command {
+        let mut command = Command::new(program);
         command.args(["--exact", "child_process", "--nocapture"]);
         command
             .env(ROLE, role)
@@ -219,12 +224,12 @@ impl ClientProcess {
         Self::try_spawn(command).unwrap()
     }
 
-    /// Returns `None` if the system does not allow it.
-    pub(crate) fn try_spawn(mut command: Command) -> Option<Self> {
-        let mut child = command.spawn().ok()?;
+    /// Returns the error if the system does not allow it.
+    pub(crate) fn try_spawn(mut command: Command) -> std::io::Result<Self> {
+        let mut child = command.spawn()?;
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Some(Self {
+        Ok(Self {
             child,
             input,
             output,
