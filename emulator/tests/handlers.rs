@@ -244,6 +244,8 @@ fn program(name: &str) {
 #[test]
 fn child_process() {
     if let Ok(name) = env::var(PROGRAM) {
+        // SAFETY: takes no pointers. A program that hangs ends.
+        unsafe { libc::alarm(300) };
         program(&name);
         println!("to the end");
     }

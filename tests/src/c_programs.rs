@@ -11,9 +11,17 @@ use std::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
-use crate::skip::{Reason, missing_command};
+use crate::{
+    harness::Process,
+    skip::{Reason, missing_command},
+};
+
+/// The time after which a case that hangs is killed with all its processes. A program sets a
+/// shorter limit itself (`DEADLINE` in `rig.h`), which its children do not inherit.
+const LIMIT: Duration = Duration::from_secs(200);
 
 /// The C programs of a package, and the libraries that they are linked with.
 #[derive(Debug)]
@@ -131,24 +139,28 @@ impl Programs {
     /// Runs a case of a program, with an IP address that no other program uses.
     ///
     /// # Panics
-    /// If the case fails.
+    /// If the case fails, or does not end in time.
     pub fn run(&self, program: &str, executable: &Path, case: &str) {
         static RUNS: AtomicU32 = AtomicU32::new(0);
-        let number = (std::process::id() << 6) | (RUNS.fetch_add(1, Ordering::Relaxed) & 63);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let number = (std::process::id() << 6) | (run & 63);
         let broker = self.broker(program);
         let [_, high, middle, low] = (number << 1 | 1).to_be_bytes();
         let ip = format!("127.{}.{middle}.{low}", high | 0x80);
-        let output = Command::new(executable)
+        let mut command = Command::new(executable);
+        command
             .args([case, &ip])
             .env("LD_LIBRARY_PATH", self.directory())
             .env("ROCADE_IP", &ip)
             .env("ROCADE_BROKER", broker)
             .env("ROCADE_RUNTIME_DIR", self.directory())
-            .env("ROCADE_BROKER_IDLE_MS", "100")
-            .output()
-            .expect("the program runs");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{case}: {}\n{text}", output.status);
+            .env("ROCADE_BROKER_IDLE_MS", "100");
+        // A file, because a process that the case leaves behind would keep a pipe open.
+        let log = format!("{program}-{}-{run}.log", std::process::id());
+        let log = self.directory().join(log);
+        let finished = Process::start(case, command, &log).finish(LIMIT);
+        let _ = std::fs::remove_file(&log);
+        finished.expect_success();
     }
 }
 

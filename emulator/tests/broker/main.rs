@@ -41,6 +41,9 @@ use site::*;
 /// The entry point of the processes that the tests start. It is no test itself.
 #[test]
 fn child_process() {
+    if env::var_os(ROLE).is_some() {
+        processes::limit_life();
+    }
     match env::var(ROLE).as_deref() {
         Ok("broker") => run_broker(),
         Ok("client") => run_client(),

@@ -37,6 +37,9 @@ use processes::{ROLE, wait_until};
 /// The entry point of the processes that the tests start. It is no test itself.
 #[test]
 fn child_process() {
+    if env::var_os(ROLE).is_some() {
+        processes::limit_life();
+    }
     match env::var(ROLE).as_deref() {
         Ok("broker") => broker::serve(&BrokerConfig::from_env()).unwrap(),
         Ok("node") => run_node(),

@@ -39,7 +39,12 @@ fn diagnostics(name: &str, log: Option<&str>) -> String {
 }
 
 fn is_child() -> bool {
-    std::env::var_os(ROLE).is_some()
+    let is_child = std::env::var_os(ROLE).is_some();
+    if is_child {
+        // SAFETY: takes no pointers. A child that hangs ends.
+        unsafe { libc::alarm(300) };
+    }
+    is_child
 }
 
 /// Returns the lines that begin with `rocade` and a process ID.

@@ -104,8 +104,16 @@ fn start(directory: &Path, name: &str, ip: &str, arguments: &[&str]) -> Ours {
 struct Ours(Option<Child>);
 
 impl Ours {
+    /// Returns the output, which is short, and kills the process after [`LIMIT`].
     fn output(mut self) -> Output {
-        let child = self.0.take().expect("the process was started");
+        let mut child = self.0.take().expect("the process was started");
+        let deadline = Instant::now() + LIMIT;
+        while child.try_wait().expect("a child of this process").is_none() {
+            if Instant::now() > deadline {
+                child.kill().expect("a child of this process");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         child.wait_with_output().expect("a child of this process")
     }
 }

@@ -516,6 +516,7 @@ static void device_memory(void)
 	/* A forked child may allocate its own. */
 	pid_t child = fork();
 	if (child == 0) {
+		alarm(DEADLINE);
 		attr.length = 4096;
 		dm = ibv_alloc_dm(r.context, &attr);
 		CHECK(dm);

@@ -44,8 +44,9 @@ struct test_case {
 	void (*run)(void);
 };
 
-/* A hanging program is killed after this many seconds. Large, because the machine may be busy. */
-#define DEADLINE 600
+/* A hanging program is killed after this many seconds. Each case takes a few seconds, but the machine
+ * may be busy. */
+#define DEADLINE 180
 
 /* Runs the named case. */
 static inline int run_case(const struct test_case *cases, int argc, char **argv)

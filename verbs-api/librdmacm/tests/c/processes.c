@@ -20,6 +20,7 @@ static struct child spawn(void (*run)(void))
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
+		alarm(DEADLINE);
 		from_parent = down[0];
 		to_parent = up[1];
 		close(down[1]);
@@ -59,8 +60,9 @@ static double seconds(void)
 	return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* Seconds, far less than any sequence of retries takes. */
-#define PROMPTLY 4
+/* Seconds. Without the broker's word, peers would not hear of an end at all, and of a REQ that waits
+ * after a minute. A busy machine may take some of them. */
+#define PROMPTLY 30
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *listener;
@@ -262,8 +264,6 @@ static void a_server_comes_back(void)
 }
 
 #define MANY 1000
-/* Seconds. A wait of this length never ends. */
-#define TOO_LONG 240
 
 /* The expected events of a connection, and the number of those seen. */
 struct story {
@@ -286,7 +286,6 @@ static void lose_a_tenth(int seed)
 	char rule[64];
 	snprintf(rule, sizeof(rule), "drop qpn=1 p=10%% seed=%d", seed);
 	CHECK_INT(setenv("ROCADE_FAULT", rule, 1), 0);
-	alarm(TOO_LONG);
 }
 
 static void make_queue_pair(struct rdma_cm_id *id)
@@ -417,7 +416,7 @@ static void a_thousand_connections_though_a_tenth_is_lost(void)
 	CHECK_INT(pthread_join(thread, NULL), 0);
 	CHECK_INT(hear(child.hear), 1);
 	/* Lost messages cause delays. */
-	CHECK(seconds() - since > PROMPTLY);
+	CHECK(seconds() - since > 4);
 	tell(child.tell, 1);
 	int status;
 	CHECK_INT(waitpid(child.pid, &status, 0), child.pid);
