@@ -1,12 +1,12 @@
 //! RC over a bad network, in virtual time. See `rocade_tests::sim`.
 
 use rocade_tests::sim::cross_channel::{self, CrossChannelPlan};
-use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::memory_windows::MemoryWindows;
 use rocade_tests::sim::network::Faults;
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::state_changes::{Outcome, Plan, StateChange};
+use rocade_tests::sim::{are_few, each_seed};
 
 /// Runs a scenario per seed, and returns the sum of the reports.
 fn run(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Report {
@@ -17,18 +17,22 @@ fn run(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Report {
 }
 
 fn thousand_messages(kinds: &[Kind]) {
-    let report = run("thousand_messages", 2, |seed| {
+    const COUNT: u64 = 2;
+    let report = run("thousand_messages", COUNT, |seed| {
         let mut scenario = Scenario::hostile(seed, kinds, 1000);
         scenario.pmtu = scenario.pmtu.max(3);
         scenario
     });
     assert!(
-        report.duplicates > 100 && report.retransmitted > 100,
+        are_few(COUNT) || (report.duplicates > 100 && report.retransmitted > 100),
         "too few duplicates and retransmissions"
     );
     // Responses to READs and atomics carry data, and have no fast path.
     let one_way = matches!(kinds, [Kind::Read] | [Kind::Atomic]);
-    assert_eq!(report.fast_path_packets == 0, one_way, "{report:?}");
+    assert!(
+        are_few(COUNT) || (report.fast_path_packets == 0) == one_way,
+        "{report:?}"
+    );
 }
 
 //= INV-03 type=test
@@ -37,14 +41,18 @@ fn thousand_messages(kinds: &[Kind]) {
 //= MR-14 type=test
 #[test]
 fn what_is_lent_through_windows_is_taken_back() {
+    const COUNT: u64 = 30;
     let mut repeated = 0;
     each_seed(
-        30,
+        COUNT,
         |seed| MemoryWindows::swarm(seed, 20),
         MemoryWindows::run,
         |count| repeated += count,
     );
-    assert!(repeated > 300, "the network was bad: {repeated}");
+    assert!(
+        are_few(COUNT) || repeated > 300,
+        "the network was bad: {repeated}"
+    );
     each_seed(100, MemoryWindows::stopping, MemoryWindows::run, |count| {
         repeated += count
     });
@@ -55,16 +63,16 @@ fn what_is_lent_through_windows_is_taken_back() {
 //= XCE-06 type=test
 #[test]
 fn queues_that_wait_for_each_other_survive_a_bad_network() {
+    const COUNT: u64 = 100;
     let mut sum = cross_channel::Outcome::default();
     for stops in [false, true] {
         let plan = |seed| CrossChannelPlan::swarm(seed, stops);
-        each_seed(100, plan, CrossChannelPlan::run, |outcome| {
+        each_seed(COUNT, plan, CrossChannelPlan::run, |outcome| {
             sum.echoed += outcome.echoed;
             sum.ended += outcome.ended;
             sum.repeated += outcome.repeated;
         });
-        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-        assert!(one_seed || (sum.ended > 100) == stops, "{sum:?}");
+        assert!(are_few(COUNT) || (sum.ended > 100) == stops, "{sum:?}");
     }
     println!("cross_channel: {sum:?}");
 }
@@ -117,8 +125,9 @@ fn thousand_mixed_operations_in_both_directions() {
 //= RC-APM-10 type=test
 #[test]
 fn everything_survives_a_change_of_paths() {
+    const COUNT: u64 = 35;
     for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
-        let report = run("paths", 35, |seed| {
+        let report = run("paths", COUNT, |seed| {
             let mut scenario = Scenario::swarm(seed, &Kind::ALL, 120);
             scenario.receives = receives;
             scenario.path_changes = 30;
@@ -127,8 +136,10 @@ fn everything_survives_a_change_of_paths() {
             }
             scenario
         });
-        assert!(report.migrations > 200, "{receives:?}: {report:?}");
-        assert!(report.retransmitted > 100, "{receives:?}: {report:?}");
+        assert!(
+            are_few(COUNT) || (report.migrations > 200 && report.retransmitted > 100),
+            "{receives:?}: {report:?}"
+        );
     }
 }
 
@@ -138,16 +149,18 @@ fn everything_survives_a_change_of_paths() {
 //= RC-APM-10 RC-STA-04 RC-STA-06 type=test
 #[test]
 fn a_change_of_paths_meets_a_change_of_states() {
+    const COUNT: u64 = 100;
     for state_change in StateChange::ALL {
         let mut sum = Outcome::default();
         for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
             let plan = |seed| Plan::swarm(seed, state_change, receives).with_path_change();
-            each_seed(100, plan, Plan::run, |outcome| sum.add(&outcome));
+            each_seed(COUNT, plan, Plan::run, |outcome| sum.add(&outcome));
         }
         println!("{state_change:?}: {sum:?}");
-        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-        assert!(one_seed || sum.done > 100, "{state_change:?}: {sum:?}");
-        assert!(one_seed || sum.migrations > 50, "{state_change:?}: {sum:?}");
+        assert!(
+            are_few(COUNT) || (sum.done > 100 && sum.migrations > 50),
+            "{state_change:?}: {sum:?}"
+        );
     }
 }
 
@@ -155,23 +168,24 @@ fn a_change_of_paths_meets_a_change_of_states() {
 /// that runs are reproducible.
 #[test]
 fn faults_by_rule_are_survived() {
+    const COUNT: u64 = 8;
     for rules in [
         "drop opcode=READ_RESPONSE p=10%; drop opcode=REQUEST nth=3",
-        "drop opcode=ACK p=30%; drop opcode=NAK every=2",
+        "drop opcode=ACK p=15%; drop opcode=NAK every=2",
         "dup opcode=REQUEST p=20%; reorder by=3 p=5%; delay by=40ms p=1%",
         "corrupt p=3%; drop opcode=SEND,WRITE nth=4..6; dup opcode=RESPONSE every=3",
     ] {
-        let report = run(rules, 8, |seed| {
+        let report = run(rules, COUNT, |seed| {
             let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
             scenario.faults = Faults::NONE;
             scenario.rules = rules;
             scenario
         });
         assert!(
-            report.retransmitted + report.duplicates > 0,
+            are_few(COUNT) || report.retransmitted + report.duplicates > 0,
             "{rules}: {report:?}"
         );
-        let again = run(rules, 8, |seed| {
+        let again = run(rules, COUNT, |seed| {
             let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
             scenario.faults = Faults::NONE;
             scenario.rules = rules;
@@ -192,19 +206,19 @@ fn each_operation_survives_random_configurations() {
 
 #[test]
 fn mixed_operations_survive_random_configurations() {
-    let report = run("mixed", 200, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
-    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-    assert!(one_seed || report.waiting_posts > 100, "{report:?}");
+    const COUNT: u64 = 200;
+    let report = run("mixed", COUNT, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
+    assert!(are_few(COUNT) || report.waiting_posts > 100, "{report:?}");
 }
 
 /// Runs exchanges in which an ACK that one side delays may be what the other side waits for.
 #[test]
 fn conversations_survive_random_configurations() {
-    let report = run("conversation", 100, |seed| {
+    const COUNT: u64 = 100;
+    let report = run("conversation", COUNT, |seed| {
         Scenario::conversation(seed, 100)
     });
-    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-    assert!(one_seed || report.held_acks > 100, "{report:?}");
+    assert!(are_few(COUNT) || report.held_acks > 100, "{report:?}");
 }
 
 /// Runs shared receive queues on both sides, and XRC in one direction.
@@ -232,6 +246,7 @@ fn shared_receives_survive_random_configurations() {
 /// Checks that the fast path of middle packets has the same results as the slow path.
 #[test]
 fn the_fast_path_agrees_with_the_slow_path() {
+    const COUNT: u64 = 100;
     let scenario = |seed| {
         let mut scenario = Scenario::swarm(seed, &[Kind::Send, Kind::Write, Kind::Read], 20);
         // Many packets per message.
@@ -254,10 +269,9 @@ fn the_fast_path_agrees_with_the_slow_path() {
         short
     };
     let mut sum = Report::default();
-    each_seed(100, scenario, both_ways, |report| sum.add(&report));
+    each_seed(COUNT, scenario, both_ways, |report| sum.add(&report));
     // A single seed may draw READs only.
-    let enough =
-        sum.fast_path_packets * 10 > sum.packets || std::env::var_os("ROCADE_SEED").is_some();
+    let enough = are_few(COUNT) || sum.fast_path_packets * 10 > sum.packets;
     assert!(enough, "the fast path was taken: {sum:?}");
 }
 
@@ -303,6 +317,7 @@ fn a_slow_peer_is_not_dead() {
 //= RC-ACK-21 type=test
 #[test]
 fn a_peer_that_stalls_is_not_dead() {
+    const COUNT: u64 = 15;
     for (load, stall, kinds) in [
         (1, 100, &Kind::ALL[..]),
         (1, 600, &Kind::ALL),
@@ -311,11 +326,11 @@ fn a_peer_that_stalls_is_not_dead() {
         (100, 300, &SHORT_ANSWERS),
         (300, 200, &SHORT_ANSWERS),
     ] {
-        let report = run("stalling", 15, |seed| {
+        let report = run("stalling", COUNT, |seed| {
             Scenario::stalling(seed, kinds, 60, load, stall)
         });
         assert!(
-            report.timeouts > 0,
+            are_few(COUNT) || report.timeouts > 0,
             "no timeout although B stalled: {report:?}"
         );
         assert!(report.retransmitted <= 5 * report.timeouts, "{report:?}");
@@ -333,18 +348,20 @@ fn a_blackout_is_survived() {
 }
 
 fn state_change(state_change: StateChange) {
+    const COUNT: u64 = 120;
     for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
         let mut sum = Outcome::default();
         let plan = |seed| Plan::swarm(seed, state_change, receives);
-        each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
+        each_seed(COUNT, plan, Plan::run, |outcome| sum.add(&outcome));
         println!("{state_change:?}, {receives:?}: {sum:?}");
-        assert!(sum.fast_path_packets > 0 || sum.done == 0);
-        // Many messages are incomplete, unless the connection continues. A single seed proves
-        // little.
+        if are_few(COUNT) {
+            continue;
+        }
+        assert!(sum.fast_path_packets > 0, "{receives:?}: {sum:?}");
+        // Many messages are incomplete, unless the connection continues.
         let cuts_off = matches!(state_change, StateChange::Error | StateChange::Destroy);
-        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
         assert!(
-            one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
+            sum.done > 100 && (sum.cut_off > 100) == cuts_off,
             "{receives:?}: {sum:?}"
         );
     }

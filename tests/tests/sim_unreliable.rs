@@ -1,13 +1,15 @@
 //! UC and UD over a bad network, in virtual time. See `rocade_tests::sim::unreliable`.
 
-use rocade_tests::sim::each_seed;
 use rocade_tests::sim::unreliable::{Plan, Report};
+use rocade_tests::sim::{are_few, each_seed};
 use rocade_transport::QpType;
+
+const COUNT: u64 = 60;
 
 fn run(qp_type: QpType) -> Report {
     let mut sum = Report::default();
     let plan = |seed| Plan::swarm(seed, qp_type, 100);
-    each_seed(60, plan, Plan::run, |report| {
+    each_seed(COUNT, plan, Plan::run, |report| {
         sum.sent += report.sent;
         sum.received += report.received;
         sum.written += report.written;
@@ -25,6 +27,9 @@ fn run(qp_type: QpType) -> Report {
 #[test]
 fn uc_messages_arrive_whole_or_not_at_all() {
     let report = run(QpType::Uc);
+    if are_few(COUNT) {
+        return;
+    }
     assert!(
         report.received > report.sent / 4 && report.flushed > 100,
         "{report:?}"
@@ -41,7 +46,7 @@ fn uc_messages_arrive_whole_or_not_at_all() {
 fn datagrams_arrive_as_they_were_sent() {
     let report = run(QpType::Ud);
     assert!(
-        report.received > report.sent / 4 && report.flushed > 100,
+        are_few(COUNT) || (report.received > report.sent / 4 && report.flushed > 100),
         "{report:?}"
     );
 }

@@ -62,6 +62,16 @@ pub fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
+/// Returns true if fewer seeds run than the `count` of a normal run. Sums over few seeds prove
+/// little: such a run repeats a failure, or is a quick look.
+///
+/// # Panics
+/// Like [`seeds`].
+#[must_use]
+pub fn are_few(count: u64) -> bool {
+    (seeds(count).len() as u64) < count
+}
+
 /// Runs a plan per seed, and passes each result to `then`. If a run panics, prints the seed and the
 /// command that repeats it.
 ///
