@@ -420,7 +420,7 @@ fn a_full_receive_buffer_is_counted() {
     let mut buf = RxBuffer::new();
     let before = Instant::now();
     while b.recv(&mut buf).unwrap().is_some() {
-        assert!(before.elapsed() < Duration::from_secs(5));
+        assert!(before.elapsed() < Duration::from_secs(60));
     }
     a.send(handle, b.local(), 0, &[8; 1000], 1000).unwrap();
     let batch = receive(&b, &mut buf).unwrap();

@@ -154,7 +154,7 @@ fn a_plain_peer_gets_no_masked_atomic() {
         |to_here, at_there| {
             let socket = UdpSocket::bind("192.0.2.2:4791").unwrap();
             socket
-                .set_read_timeout(Some(Duration::from_millis(50)))
+                .set_read_timeout(Some(Duration::from_millis(200)))
                 .unwrap();
             let unknown = Place {
                 qpn: Qpn::new(0x1234),

@@ -109,8 +109,9 @@ fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
             during += 1;
             round_trip(&live, &mut node, 1, during);
         }
-        // Includes round trips before the wait, and the one that ended after it.
-        assert!(during > 20, "{during} round trips");
+        // Not only a round trip before the wait, and one that ended after it. A busy machine does
+        // not do many in the time of the wait.
+        assert!(during > 4, "{during} round trips");
     });
 }
 

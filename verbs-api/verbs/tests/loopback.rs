@@ -351,11 +351,14 @@ fn a_queue_may_overwrite_its_completions() {
     assert_eq!(b_qp.state(), QpState::Rts);
     let second = left.last().unwrap();
 
-    // The clocks are read one after the other, and the system may adjust its time in between.
-    let slack = Duration::from_millis(50);
-    let received = b.pd.context().time_of(second.timestamp_ns);
     assert!(second.timestamp_ns <= b.pd.context().clock_ns());
-    assert!(before <= received + slack && received <= SystemTime::now() + slack);
+    let after = SystemTime::now();
+    // The clocks are read one after the other. Other processes may run in between, but not each
+    // time.
+    let slack = Duration::from_millis(50);
+    let received = || b.pd.context().time_of(second.timestamp_ns);
+    let fits = |received| before <= received + slack && received <= after + slack;
+    assert!((0..100).any(|_| fits(received())), "{:?}", received());
 }
 
 //= SRQ-02 type=test
