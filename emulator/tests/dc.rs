@@ -536,7 +536,7 @@ fn a_target_is_destroyed_under_traffic() {
 fn initiators_that_are_done_leave() {
     let sides = sides(LinkMode::Udp, 7, 2);
     let [a, b] = &sides[..] else { panic!() };
-    // A target waits for its initiators for up to a second. On a busy machine some attempts may take
+    // A target waits for its initiators for up to a second. On a busy machine some attempts take
     // long, but not all.
     let deadline = Instant::now() + Duration::from_secs(60);
     while destroyed_when_all_have_left(a, b) >= Duration::from_millis(900) {

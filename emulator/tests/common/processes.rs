@@ -30,8 +30,8 @@ pub(crate) fn broker_config(dir: &Path) -> BrokerConfig {
     }
 }
 
-/// Ends this process after a time in which every test has ended, so that a test that waits for its
-/// answer fails, and no process stays.
+/// Ends this process after a time in which every test has ended. A test that waits for its answer
+/// then fails.
 pub(crate) fn limit_life() {
     // SAFETY: takes no pointers. The default action of the signal is to end the process.
     unsafe { libc::alarm(300) };

@@ -44,8 +44,8 @@ struct test_case {
 	void (*run)(void);
 };
 
-/* A hanging program is killed after this many seconds. Each case takes a few seconds, but the machine
- * may be busy. */
+/* A hanging program is killed after this many seconds. Each case takes a few seconds, but the
+ * machine may be busy. */
 #define DEADLINE 180
 
 /* Runs the named case. */

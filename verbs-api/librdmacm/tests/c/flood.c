@@ -145,8 +145,8 @@ static int listening(struct sockaddr_in *addr)
 	return fd;
 }
 
-/* Establishes and uses a connection within a minute, although requests of the flood have timeouts of
- * hours. */
+/* Establishes and uses a connection within a minute, although requests of the flood have timeouts
+ * of hours. */
 static void connect_in_time(int listener, struct sockaddr_in *addr)
 {
 	int active = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), error = 0;

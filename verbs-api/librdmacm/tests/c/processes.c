@@ -60,8 +60,8 @@ static double seconds(void)
 	return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* Seconds. Without the broker's word, peers would not hear of an end at all, and of a REQ that waits
- * after a minute. A busy machine may take some of them. */
+/* Seconds. Without the broker's word, peers would never hear of an end, and a REQ would wait for a
+ * minute. A busy machine may take some of them. */
 #define PROMPTLY 30
 
 static struct rdma_event_channel *channel;

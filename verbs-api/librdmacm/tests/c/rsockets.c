@@ -549,8 +549,8 @@ static int descriptors(void)
 	return count;
 }
 
-/* A thread opens some descriptors when it waits for another one for the first time, which may be late.
- * A leak would be of one for each connection. */
+/* A thread opens some descriptors when it first waits for another one, which may be late. A leak
+ * would be of one for each connection. */
 #define A_FEW 12
 
 static long resident_kb(void)
