@@ -10,26 +10,41 @@ use crate::sys;
 /// Clock value at the origin: one second, which is less than every real timestamp.
 const ORIGIN_NS: u64 = 1_000_000_000;
 
+/// A pair of readings counts as simultaneous within this time.
+const CALIBRATION_NS: u64 = 200;
+/// Most attempts at a simultaneous pair. The best one counts.
+const CALIBRATIONS: u32 = 16;
+
 /// A monotonic clock in nanoseconds since the engine was created.
+///
+/// It also tells the time of day. The offset between both is measured once, so that both have the
+/// same order and the same distances. A NIC has one clock, too: it does not notice either that the
+/// time of day is set.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin_ns: u64,
+    /// The time of day at time 0 of this clock, in nanoseconds since 1970.
+    unix_origin_ns: u64,
     /// The simulated time, if there is one.
     simulated: Option<Arc<AtomicU64>>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
+        let (origin_ns, unix_ns) = simultaneous();
         Self {
-            origin_ns: sys::monotonic_ns(),
+            origin_ns,
+            unix_origin_ns: unix_ns.saturating_sub(ORIGIN_NS),
             simulated: None,
         }
     }
 
     /// Creates a clock that shows the time `time`.
-    pub(crate) const fn simulated(time: Arc<AtomicU64>) -> Self {
+    pub(crate) fn simulated(time: Arc<AtomicU64>) -> Self {
+        let now = time.load(Ordering::Relaxed);
         Self {
             origin_ns: 0,
+            unix_origin_ns: sys::realtime_ns().saturating_sub(now),
             simulated: Some(time),
         }
     }
@@ -43,5 +58,44 @@ impl Clock {
         }
         let since = sys::monotonic_ns().saturating_sub(self.origin_ns);
         Time::from_ns(since + ORIGIN_NS)
+    }
+
+    /// Converts a time of this clock to nanoseconds since 1970.
+    pub(crate) const fn unix_ns(&self, time_ns: u64) -> u64 {
+        self.unix_origin_ns.saturating_add(time_ns)
+    }
+}
+
+/// Returns the monotonic clock and the time of day at one moment, in nanoseconds. A thread that is
+/// interrupted between both readings reads again.
+fn simultaneous() -> (u64, u64) {
+    let (mut best, mut shortest) = ((0, 0), u64::MAX);
+    for _ in 0..CALIBRATIONS {
+        let before = sys::monotonic_ns();
+        let unix = sys::realtime_ns();
+        let took = sys::monotonic_ns().saturating_sub(before);
+        if took < shortest {
+            (best, shortest) = ((before + took / 2, unix), took);
+        }
+        if shortest <= CALIBRATION_NS {
+            break;
+        }
+    }
+    best
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_day_has_the_order_of_the_clock() {
+        let clock = Clock::new();
+        let first = clock.now().as_ns();
+        let unix = clock.unix_ns(first);
+        assert_eq!(clock.unix_ns(first), unix);
+        assert_eq!(clock.unix_ns(first + 1), unix + 1);
+        // A minute of slack, because an administrator may set the clock.
+        assert!(sys::realtime_ns().abs_diff(unix) < 60_000_000_000);
     }
 }

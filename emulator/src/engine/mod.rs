@@ -169,7 +169,7 @@ impl Engine {
             &config.faults,
             config.capture,
             config.simulation,
-            clock.now(),
+            clock.unix_ns(0),
         );
         let random = Randomness::new(config.simulation.map(|sim| sim.seed));
         let hcas = (0u32..)
@@ -271,6 +271,10 @@ impl EngineInner {
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(crate) const fn regions(&self) -> &MrTable {

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rocade_transport::{PacketMeta, Time};
@@ -161,23 +160,25 @@ impl<W> HookState<W> {
 }
 
 impl<W> PacketHooks<W> {
-    /// Creates hooks with these rules. Capturing into the file begins with [`PacketHooks::start`].
+    /// Creates hooks with these rules. `unix_origin_ns` is the time of day at time 0 of the engine, in
+    /// nanoseconds since 1970, which a simulation does not show. Capturing into the file begins with [`PacketHooks::start`].
     pub(crate) fn new(
         rules: &[Rule],
         capture: Option<PathBuf>,
         simulation: Option<Simulation>,
-        now: Time,
+        unix_origin_ns: u64,
     ) -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix = unix.ok().filter(|_| simulation.is_none());
-        let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
         let hooks = Self {
             is_active: AtomicBool::new(false),
             has_fault_rules: AtomicBool::new(false),
             own: rules.to_vec(),
             path: capture,
             capture: OnceLock::new(),
-            origin_ns: unix_ns.saturating_sub(now.as_ns()),
+            origin_ns: if simulation.is_none() {
+                unix_origin_ns
+            } else {
+                0
+            },
             medium: if simulation.is_some() {
                 Medium::Sim
             } else {

@@ -125,12 +125,14 @@ impl Context {
         self.inner.engine.now().as_ns()
     }
 
-    /// Converts a completion timestamp to nanoseconds since 1970 (`CLOCK_REALTIME`), using the
-    /// current offset between both clocks.
+    /// Converts a completion timestamp to nanoseconds since 1970 (`CLOCK_REALTIME`).
+    ///
+    /// The offset between both clocks is that of the engine's creation, for all devices and CQs. So
+    /// converted timestamps have the order of the timestamps, and repeat themselves. A time of day
+    /// that is set later has no effect.
     #[must_use]
     pub fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
-        let now = self.clock_ns();
-        (sys::realtime_ns() + timestamp_ns).saturating_sub(now)
+        self.inner.engine.clock().unix_ns(timestamp_ns)
     }
 
     /// Returns the state of port `port` (1-based).

@@ -116,6 +116,7 @@ rocade_tests::c_programs! {
         solicited_arming,
         events_are_moderated,
         every_field_of_an_extended_queue,
+        the_time_of_day_is_that_of_the_timestamp,
         an_overrun_may_be_ignored;
     memory:
         windows_of_type_1,

@@ -339,6 +339,52 @@ static void an_overrun_may_be_ignored(void)
 	rig_close(&r);
 }
 
+/* Polls a completion, and returns by how much its time of day is ahead of its timestamp. */
+static uint64_t wallclock_offset(struct ibv_cq_ex *cq)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+	while (ibv_start_poll(cq, &attr) == ENOENT)
+		;
+	CHECK_INT(cq->status, IBV_WC_SUCCESS);
+	uint64_t raw = ibv_wc_read_completion_ts(cq);
+	uint64_t wallclock = ibv_wc_read_completion_wallclock_ns(cq);
+	CHECK(ibv_wc_read_completion_wallclock_ns(cq) == wallclock);
+	ibv_end_poll(cq);
+	return wallclock - raw;
+}
+
+/* Both clocks have the same order and the same distances, also for several queues. */
+static void the_time_of_day_is_that_of_the_timestamp(void)
+{
+	const uint64_t fields = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+				IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	uint64_t before = time_of_day(), offset = 0;
+	for (int queue = 0; queue < 2; queue++) {
+		struct rig r = rig_open();
+		struct ibv_cq_ex *cq = create_ex(&r, 16, fields, 0);
+		CHECK(cq);
+		move_to(&r, ibv_cq_ex_to_cq(cq));
+		for (int i = 0; i < 200; i++) {
+			post_receive(&r, 1);
+			post_send(&r, 2);
+			for (int completion = 0; completion < 2; completion++) {
+				uint64_t found = wallclock_offset(cq);
+				CHECK(!offset || found == offset);
+				offset = found;
+			}
+		}
+		rig_close(&r);
+	}
+	struct rig r = rig_open();
+	struct ibv_values_ex now = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	CHECK_INT(ibv_query_rt_values_ex(r.context, &now), 0);
+	/* The system may set its time in between. */
+	const uint64_t slack = 50 * 1000 * 1000;
+	CHECK(now.raw_clock.tv_nsec + offset >= before - slack);
+	CHECK(now.raw_clock.tv_nsec + offset <= time_of_day() + slack);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -346,6 +392,7 @@ int main(int argc, char **argv)
 		{ "solicited_arming", solicited_arming },
 		{ "events_are_moderated", events_are_moderated },
 		{ "every_field_of_an_extended_queue", every_field_of_an_extended_queue },
+		{ "the_time_of_day_is_that_of_the_timestamp", the_time_of_day_is_that_of_the_timestamp },
 		{ "an_overrun_may_be_ignored", an_overrun_may_be_ignored },
 		{ 0 },
 	};
