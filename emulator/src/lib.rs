@@ -28,6 +28,7 @@ mod fdpass;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod hca;
+mod inherited;
 pub mod link;
 mod memory;
 mod objects;
@@ -49,6 +50,7 @@ pub use counters::EngineCounters;
 pub use engine::Engine;
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
+pub use inherited::{StartPermit, settle_thread, spawn_thread};
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
     DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use rocade_wire::mad::ServiceId;
 
+use crate::config::ENV_LOG;
 use crate::link::LocalAddr;
 pub use crate::link::SharedSocket;
 use crate::steering::ProcessSlot;
@@ -96,6 +97,8 @@ pub struct BrokerConfig {
     /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
     /// searched beside this library and in `$PATH`.
     pub command: Option<Vec<OsString>>,
+    /// Log filter of a broker that this program starts. An invalid one is ignored.
+    pub log: Option<String>,
     /// Time without clients after which a broker ends.
     pub idle_timeout: Duration,
     /// Time that a client waits for a broker that it started and that runs, but does not listen
@@ -110,6 +113,7 @@ impl Default for BrokerConfig {
         Self {
             runtime_dir: None,
             command: None,
+            log: None,
             idle_timeout: Duration::from_secs(60),
             start_timeout: Duration::from_secs(60),
             recovery_timeout: Duration::from_secs(2),
@@ -119,8 +123,8 @@ impl Default for BrokerConfig {
 
 impl BrokerConfig {
     /// Returns the default, changed by the environment variables `ROCADE_RUNTIME_DIR`,
-    /// `ROCADE_BROKER` (a program that is started as `PROGRAM broker serve`) and
-    /// `ROCADE_BROKER_IDLE_MS`. Empty and unparsable values are ignored.
+    /// `ROCADE_BROKER` (a program that is started as `PROGRAM broker serve`),
+    /// `ROCADE_BROKER_IDLE_MS` and `ROCADE_LOG`. Empty and unparsable values are ignored.
     #[must_use]
     pub fn from_env() -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -129,6 +133,7 @@ impl BrokerConfig {
         Self {
             runtime_dir: set(RUNTIME_DIR_VARIABLE).map(PathBuf::from),
             command: set(PROGRAM_VARIABLE).map(start::serve_command),
+            log: set(ENV_LOG).and_then(|value| value.into_string().ok()),
             idle_timeout: idle_ms.map_or(default.idle_timeout, Duration::from_millis),
             ..default
         }

@@ -1,10 +1,10 @@
 //! Paths of the broker's files.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::sys::effective_uid;
@@ -31,6 +31,8 @@ impl Paths {
     /// Returns the paths for the calling thread's network namespace. Creates nothing.
     pub(super) fn new(config: &BrokerConfig) -> Self {
         let dir = config.runtime_dir.clone().unwrap_or_else(default_dir);
+        // The broker runs in another directory, and the program may change its own.
+        let dir = std::path::absolute(&dir).unwrap_or(dir);
         // Without /proc the namespaces are indistinguishable, and all of them share one broker.
         let netns = fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino());
         Self { dir, netns }
@@ -47,7 +49,14 @@ impl Paths {
             .mode(0o700)
             .create(&self.dir)
             .map_err(|error| failed(error.to_string()))?;
-        check_dir(&self.dir).map_err(failed)
+        check_dir(&self.dir).map_err(&failed)?;
+        let mode = fs::symlink_metadata(&self.dir).map(|data| data.mode());
+        if mode.is_ok_and(|mode| mode & 0o700 != 0o700) {
+            // The umask of this program has taken the rights. Where they cannot be changed, opening
+            // a file reports it.
+            let _ = fs::set_permissions(&self.dir, Permissions::from_mode(0o700));
+        }
+        Ok(())
     }
 
     /// Returns the broker's second address, a name in the network namespace's abstract socket
@@ -101,13 +110,21 @@ impl Paths {
 
 /// Opens a lock file, and creates it if necessary.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    open_own(&options, path)
+}
+
+/// Opens a file that the user's other programs open as well. The umask of this program has no
+/// effect on it.
+pub(super) fn open_own(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    const MODE: u32 = 0o600;
+    let file = options.clone().mode(MODE).open(path)?;
+    if file.metadata()?.mode() & MODE != MODE {
+        // Some sandboxes refuse it. Then the next program reports that it cannot open the file.
+        let _ = file.set_permissions(Permissions::from_mode(MODE));
+    }
+    Ok(file)
 }
 
 /// Returns `$XDG_RUNTIME_DIR/rocade` if this user owns that directory, else one in /tmp.
@@ -179,8 +196,7 @@ fn check_dir(dir: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 

@@ -6,15 +6,16 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Type};
 
-use super::paths::{Paths, open_lock};
+use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
+use crate::config;
 use crate::fdpass;
 
 /// Most attempts to start a broker that ends at once.
@@ -229,20 +230,21 @@ impl Connector {
         sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
     }
 
-    /// Returns the environment of the broker: that of this process, without libraries preloaded
-    /// into the application.
+    /// Returns the environment of the broker: that of this process, without the settings of the
+    /// application and of the loader that are meant for the application.
+    ///
+    /// There is no configuration file either. Its path may be relative, and it may be gone when a
+    /// program starts a broker again.
     fn environment(&self) -> Vec<OsString> {
-        let ours = [
-            RUNTIME_DIR_VARIABLE,
-            IDLE_VARIABLE,
-            "LD_PRELOAD",
-            "LD_AUDIT",
-        ]
-        .map(OsStr::new);
         let mut entries: Vec<_> = env::vars_os()
-            .filter(|(name, _)| !ours.contains(&name.as_os_str()))
+            .filter(|(name, _)| is_for_broker(name))
             .map(|(name, value)| entry(&name, &value))
             .collect();
+        entries.push(entry(config::ENV_CONFIG.as_ref(), "/dev/null".as_ref()));
+        let log = self.config.log.as_ref();
+        if let Some(log) = log.filter(|log| config::log_filter_mistake(log).is_none()) {
+            entries.push(entry(config::ENV_LOG.as_ref(), log.as_ref()));
+        }
         entries.push(entry(
             RUNTIME_DIR_VARIABLE.as_ref(),
             self.paths.dir().as_os_str(),
@@ -254,11 +256,7 @@ impl Connector {
 
     fn open_log(&self) -> io::Result<File> {
         let path = self.paths.log();
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)?;
+        let log = open_own(File::options().append(true).create(true), &path)?;
         if log.metadata()?.len() > LOG_LIMIT {
             log.set_len(0)?;
         }
@@ -278,6 +276,13 @@ impl Connector {
 /// Returns the command line that makes this program a broker.
 pub(super) fn serve_command(program: OsString) -> Vec<OsString> {
     vec![program, "broker".into(), "serve".into()]
+}
+
+/// Returns true if the broker inherits this variable.
+fn is_for_broker(name: &OsStr) -> bool {
+    // The program of the broker may need the libraries in this path, like the application.
+    let is_for_loader = name.as_bytes().starts_with(b"LD_") && name != "LD_LIBRARY_PATH";
+    !is_for_loader && !config::is_setting(name)
 }
 
 fn entry(name: &OsStr, value: &OsStr) -> OsString {

@@ -12,6 +12,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::BrokerError;
+use crate::inherited::{Defaults, StartPermit};
 pub(super) use crate::sys::{effective_uid, poll, poll_readable};
 
 /// Returns a pidfd, which is readable when the process has ended (pidfd_open(2)).
@@ -82,27 +83,42 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Resources of which a broker needs more than the program that starts it.
-const RAISED: [Resource; 4] = [
+const RAISED: [Resource; 5] = [
     libc::RLIMIT_NOFILE,
     libc::RLIMIT_FSIZE,
     libc::RLIMIT_AS,
     libc::RLIMIT_DATA,
+    libc::RLIMIT_CPU,
 ];
+/// The default limit of the stack. Without a limit the kernel lays out the memory differently.
+const USUAL_STACK: libc::rlim_t = 8 << 20;
 
 #[cfg(target_env = "gnu")]
 type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = c_int;
 
-/// Raises the soft limits of this process to the hard limits.
+/// Raises the soft limits of this process to the hard limits. Async-signal-safe.
+///
+/// # Errors
+/// The last one. The other limits are raised all the same.
 pub(crate) fn raise_limits() -> io::Result<()> {
+    let mut result = raise_limit(libc::RLIMIT_STACK, USUAL_STACK);
     for resource in RAISED {
-        let mut limit = limit_of(0, resource)?;
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: the pointer is to a live rlimit.
-        check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+        result = raise_limit(resource, libc::RLIM_INFINITY).and(result);
     }
-    Ok(())
+    result
+}
+
+/// Raises the soft limit of this process to `wanted`, or to the hard limit if that is lower.
+fn raise_limit(resource: Resource, wanted: libc::rlim_t) -> io::Result<()> {
+    let mut limit = limit_of(0, resource)?;
+    if limit.rlim_cur >= wanted.min(limit.rlim_max) {
+        return Ok(());
+    }
+    limit.rlim_cur = wanted.min(limit.rlim_max);
+    // SAFETY: the pointer is to a live rlimit.
+    check(unsafe { libc::setrlimit(resource, &raw const limit) }).map(drop)
 }
 
 /// Returns true if the hard limits of this process are too low to serve all possible clients.
@@ -274,8 +290,8 @@ const LIFE_LINE: c_int = 3;
 
 /// Starts a detached program. It is not a child of this process, which thus gets no SIGCHLD, and
 /// whose wait(2) is not disturbed. It has a session of its own, the root directory and default
-/// signal handling. Its stdin is /dev/null and its output goes to `log`. It inherits no other file
-/// of this process.
+/// signal handling, and takes [`Defaults`]. Its stdin is /dev/null and its output goes to `log`. It
+/// inherits no other file of this process.
 ///
 /// Returns a liveness fd that hangs up when the program ends or could not be executed (then the log
 /// has the reason).
@@ -298,7 +314,10 @@ pub(crate) fn spawn_detached(
         stdin: copy_high(null.as_raw_fd())?,
         log: copy_high(log.as_raw_fd())?,
         line: copy_high(remote_line.as_raw_fd())?,
+        last_fd: last_fd(),
+        defaults: Defaults::new(),
     };
+    let permit = StartPermit::new();
 
     // No signal handler of the application may run in the child.
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -321,6 +340,7 @@ pub(crate) fn spawn_detached(
     };
     // SAFETY: `before` was filled by the call above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    drop(permit);
     reap(forked?);
     Ok(line)
 }
@@ -333,6 +353,20 @@ struct Plan {
     stdin: OwnedFd,
     log: OwnedFd,
     line: OwnedFd,
+    /// The highest open fd, as far as it is known.
+    last_fd: RawFd,
+    defaults: Defaults,
+}
+
+/// Returns the highest fd of this process, and at least the usual limit.
+fn last_fd() -> RawFd {
+    const AT_LEAST: RawFd = 4096;
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let open = open.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.parse().ok()
+    });
+    open.fold(AT_LEAST, RawFd::max)
 }
 
 fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
@@ -423,7 +457,7 @@ unsafe fn second_child(plan: &Plan) -> ! {
     // SAFETY: takes no pointers.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, LIFE_LINE + 1, u32::MAX, 0) };
     if closed != 0 {
-        for fd in LIFE_LINE + 1..4096 {
+        for fd in LIFE_LINE + 1..=plan.last_fd {
             // SAFETY: this process owns its whole fd table and uses none of these again.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
@@ -441,6 +475,9 @@ unsafe fn second_child(plan: &Plan) -> ! {
     unsafe { libc::umask(0o077) };
     // SAFETY: the pointer is to a C string.
     unsafe { libc::chdir(c"/".as_ptr()) };
+    plan.defaults.take();
+    // Even the start of the program may exceed a low limit. What cannot be raised stays.
+    let _ = raise_limits();
     // SAFETY: the caller guarantees valid pointers and null-terminated arrays.
     unsafe { libc::execve(plan.program, plan.argv, plan.env) };
     let message = b"the broker program cannot be executed\n";

@@ -64,6 +64,7 @@ pub use self::host::{HostNetwork, Interface};
 pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::likeness::Likeness;
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
+pub(crate) use self::names::{is_setting, log_filter_mistake};
 pub use self::peers::Peers;
 pub use self::run_env::{RUN_ENVIRONMENT, run_environment, variable};
 pub use self::settings::{

@@ -101,9 +101,14 @@ pub fn unknown_variables(
     found.into_iter().map(with_text).collect()
 }
 
+/// Returns true if a variable is a setting of Rocade, which users set.
+pub(crate) fn is_setting(name: &OsStr) -> bool {
+    VARIABLES.iter().any(|variable| name == *variable)
+}
+
 /// Returns the error in a tracing filter, if there is one: an unknown level or target. The filter
 /// parser would take a misspelt level for a target.
-pub(super) fn log_filter_mistake(filter: &str) -> Option<String> {
+pub(crate) fn log_filter_mistake(filter: &str) -> Option<String> {
     filter
         .split(',')
         .map(str::trim)

@@ -466,7 +466,10 @@ impl Settings {
     /// Returns the configuration of the broker.
     #[must_use]
     pub fn broker_config(&self) -> BrokerConfig {
-        let mut config = BrokerConfig::default();
+        let mut config = BrokerConfig {
+            log: self.log().map(str::to_owned),
+            ..BrokerConfig::default()
+        };
         if let Some(dir) = &self.runtime_dir {
             config.runtime_dir = Some(dir.value.clone());
         }

@@ -15,6 +15,7 @@ use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
+use crate::inherited::spawn_thread;
 use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
@@ -26,10 +27,7 @@ use crate::tuning::{
 /// Starts the thread. It ends after the engine was dropped.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
-    thread::Builder::new()
-        .name("rocade".into())
-        .spawn(move || run(&weak))
-        .map(drop)
+    spawn_thread("rocade", move || run(&weak)).map(drop)
 }
 
 /// The descriptors that the thread waits for. It holds no reference to the engine, so that the
@@ -79,8 +77,6 @@ enum WaitMode {
 }
 
 fn run(weak: &Weak<EngineInner>) {
-    // Signals are for the application's threads.
-    sys::block_all_signals();
     sys::set_precise_timers();
     let mut thread_state = ThreadState::default();
     loop {

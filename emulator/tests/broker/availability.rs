@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -283,46 +282,6 @@ fn a_stopped_broker_is_not_waited_for() {
     client.socket_for(own_address()).unwrap();
     send(ip, client.slot().get(), 4);
     assert_eq!(receive_tag(&link), 4);
-}
-
-/// Returns true if this process may raise priorities.
-fn may_raise_priorities() -> bool {
-    const CAP_SYS_NICE: u32 = 23;
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mut lines = status.lines();
-    let capabilities = lines.find_map(|line| line.strip_prefix("CapEff:")).unwrap();
-    u64::from_str_radix(capabilities.trim(), 16).unwrap() >> CAP_SYS_NICE & 1 == 1
-}
-
-#[test]
-fn a_broker_sheds_the_low_priority_of_the_program_that_starts_it() {
-    const NICENESS: i32 = 5;
-    let site = Site::new();
-    let mut command = site.command("client");
-    let lower = || {
-        // SAFETY: takes no pointers.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
-        // SAFETY: plain data, for which zero is a value.
-        let none: libc::sched_param = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a live sched_param.
-        match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const none) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: two system calls, and nothing else.
-    unsafe { command.pre_exec(lower) };
-    let _client = ClientProcess::spawn_as(command).ready();
-    // In tests the broker is one thread of a larger process.
-    let tasks = fs::read_dir(format!("/proc/{}/task", site.status().pid)).unwrap();
-    let mut priorities = tasks.map(|task| {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        // The third field follows the name. Niceness is the 19th field, the policy the 41st.
-        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        [19, 41].map(|field| fields[field - 3].parse::<i32>().unwrap())
-    });
-    let niceness = if may_raise_priorities() { 0 } else { NICENESS };
-    assert!(priorities.any(|all| all == [niceness, libc::SCHED_OTHER]));
 }
 
 fn sandboxed(site: &Site, refused: Refused) -> ClientProcess {

@@ -27,6 +27,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 mod availability;
 #[path = "../common/mod.rs"]
 mod common;
+mod inherited;
 mod isolation;
 #[path = "../common/processes.rs"]
 mod processes;
@@ -48,6 +49,8 @@ fn child_process() {
         Ok("broker") => run_broker(),
         Ok("client") => run_client(),
         Ok("foreign-user") => run_foreign_user(),
+        Ok("opener") => inherited::run_opener(),
+        Ok("deadline") => inherited::run_deadline(),
         Ok("squatter") => isolation::run_squatter(),
         Ok("squatted-tmp") => isolation::run_in_squatted_tmp(),
         _ => {}

@@ -78,10 +78,14 @@ fn load(at: u32) -> libc::sock_filter {
     stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at + half)
 }
 
+const NUMBER: u32 = 0;
+
+fn ret(value: u32) -> libc::sock_filter {
+    stmt(libc::BPF_RET | libc::BPF_K, value)
+}
+
 fn filter(refused: Refused) -> Vec<libc::sock_filter> {
-    const NUMBER: u32 = 0;
     const ARGUMENTS: u32 = 16;
-    let ret = |value| stmt(libc::BPF_RET | libc::BPF_K, value);
     let deny = ret(libc::SECCOMP_RET_ERRNO | refused.errno as u32);
     let mut program = Vec::new();
     let modes = [
@@ -110,7 +114,21 @@ fn filter(refused: Refused) -> Vec<libc::sock_filter> {
 
 /// Starts the program in a sandbox.
 pub(crate) fn sandbox(command: &mut Command, refused: Refused) {
-    let filter = filter(refused);
+    install(command, filter(refused));
+}
+
+/// Starts the program in a sandbox that refuses these system calls with `EPERM`.
+pub(crate) fn refuse(command: &mut Command, calls: &[libc::c_long]) {
+    let deny = ret(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let mut program = Vec::new();
+    for call in calls {
+        program.extend([load(NUMBER), only(*call as u32, 1), deny]);
+    }
+    program.push(ret(libc::SECCOMP_RET_ALLOW));
+    install(command, program);
+}
+
+fn install(command: &mut Command, filter: Vec<libc::sock_filter>) {
     // SAFETY: system calls only, on memory that was prepared before.
     unsafe {
         command.pre_exec(move || {

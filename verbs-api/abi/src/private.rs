@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 6;
+pub const ROCADE_CM_VERSION: u32 = 7;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -158,6 +158,9 @@ pub struct rocade_cm_ops {
     /// Returns a number that changes with each `fork`. Objects of an earlier generation must not be
     /// used.
     pub generation: unsafe extern "C" fn() -> u32,
+    /// Gives the calling thread, which serves the whole program, the processors and the priority of
+    /// the program.
+    pub settle_thread: extern "C" fn(),
     /// Creates a channel. Stores its descriptor in the last argument.
     pub channel_new: unsafe extern "C" fn(*const rocade_cm_channel, *mut c_int) -> c_int,
     /// Destroys a channel. Waits for the calls that use it.

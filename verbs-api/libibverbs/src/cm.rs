@@ -47,6 +47,7 @@ const OPTION_ACK_TIMEOUT: c_int = 3;
 static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
+    settle_thread,
     channel_new: rdma_create_event_channel,
     channel_free: rdma_destroy_event_channel,
     channel_get_event: rdma_get_cm_event,
@@ -77,6 +78,10 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
 /// Returns the function table for `librdmacm.so.1`.
 pub(crate) extern "C" fn rocade_cm() -> *const rocade_cm_ops {
     &raw const OPS
+}
+
+extern "C" fn settle_thread() {
+    rocade_emulator::settle_thread();
 }
 
 extern "C" fn generation() -> u32 {

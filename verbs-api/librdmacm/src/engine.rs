@@ -144,6 +144,14 @@ pub(crate) fn verbs() -> Result<&'static Verbs, Errno> {
     Ok(&library()?.verbs)
 }
 
+/// Gives the calling thread, which serves the whole program, the processors and the priority of the
+/// program.
+pub(crate) fn settle_thread() {
+    if let Ok(ops) = ops() {
+        (ops.settle_thread)();
+    }
+}
+
 /// Returns the fork generation, which counts the forks of the process.
 ///
 /// # Errors

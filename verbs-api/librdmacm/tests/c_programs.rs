@@ -14,7 +14,7 @@ static PROGRAMS: Programs = Programs::new(
     &["rdmacm", "ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    &["alternate", "processes"],
+    &["alternate", "processes", "reactors"],
 );
 
 rocade_tests::c_programs! {
@@ -103,6 +103,8 @@ rocade_tests::c_programs! {
         //= AEV-06 type=test
         two_processes_by_udp,
         two_processes_by_shm;
+    reactors:
+        clients_of_a_bound_reactor;
     processes:
         //= CM-ST-10 type=test
         a_client_that_is_killed_is_missed,

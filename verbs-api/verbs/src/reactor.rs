@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::thread;
 
 use crate::sys::{self, WakeFd};
 
@@ -54,9 +53,7 @@ fn get() -> io::Result<Arc<Reactor>> {
         wake_fd: WakeFd::new()?,
     });
     let own = Arc::clone(&reactor);
-    thread::Builder::new()
-        .name("rocade-wake".to_owned())
-        .spawn(move || own.run())?;
+    rocade_emulator::spawn_thread("rocade-wake", move || own.run())?;
     *current = Some((process, Arc::clone(&reactor)));
     Ok(reactor)
 }

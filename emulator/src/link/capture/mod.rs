@@ -27,6 +27,7 @@ use rocade_wire::{Bth, ICRC_LEN};
 
 use super::ROCE_PORT;
 use super::fault::PacketDirection;
+use crate::inherited::spawn_thread;
 use file::Sections;
 pub use file::prepare;
 
@@ -166,9 +167,7 @@ impl Capture {
             file: Mutex::new(Sections::open(path)?),
         });
         let own = Arc::clone(&shared);
-        let writer = thread::Builder::new()
-            .name("rocade-capture".into())
-            .spawn(move || own.write_all())?;
+        let writer = spawn_thread("rocade-capture", move || own.write_all())?;
         Ok(Self {
             shared,
             process: std::process::id(),
@@ -214,7 +213,6 @@ impl Drop for Capture {
 impl CaptureShared {
     /// Runs the writer thread.
     fn write_all(&self) {
-        crate::sys::block_all_signals();
         loop {
             let queue = self.queue.lock();
             let (len, ended) = (queue.len(), queue.ended);

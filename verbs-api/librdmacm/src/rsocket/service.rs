@@ -15,6 +15,7 @@ use rocade_rsockets::ConnData;
 
 use super::{cm::Id, datagram::DatagramSocket, process::Process, sys};
 use crate::{
+    engine,
     event::{self, rdma_ack_cm_event, rdma_get_cm_event},
     ffi::Errno,
     id::ChannelObject,
@@ -77,6 +78,7 @@ impl Service {
     }
 
     fn run(&self, process: &'static Process) {
+        engine::settle_thread();
         loop {
             let sockets: Vec<Arc<DatagramSocket>> = {
                 let mut all = self.datagrams.lock();
