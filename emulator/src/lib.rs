@@ -31,6 +31,7 @@ mod hca;
 mod inherited;
 pub mod link;
 mod memory;
+mod notice;
 mod objects;
 pub mod random;
 mod raw;
@@ -51,6 +52,7 @@ pub use engine::Engine;
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use inherited::{StartPermit, settle_thread, spawn_thread};
+pub use notice::handle_notices;
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
     DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,

@@ -191,6 +191,7 @@ extern "C" fn child_after_fork() {
 fn start_logging(settings: &Settings) {
     let mut filter = settings.log();
     diagnostics::silence(filter);
+    rocade_emulator::handle_notices(diagnostics::warn);
     for unknown in unknown_variables(std::env::vars_os()) {
         diagnostics::warn(&unknown.text);
     }

@@ -62,6 +62,7 @@ rocade_tests::c_programs! {
     environment:
         sockets_are_made_without_the_c_library,
         a_denied_timer_is_called_a_timer,
+        a_handler_of_faults_costs_speed,
         files_may_not_grow,
         a_capture_may_not_grow,
         what_is_busy_names_its_users;

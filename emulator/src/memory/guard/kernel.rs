@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering, fence};
 
 use super::Fault;
 use super::section::guarded;
+use crate::notice::notice;
 
 /// The kernel does not copy (because of a seccomp filter, for example).
 static REFUSES: AtomicBool = AtomicBool::new(false);
@@ -24,6 +25,26 @@ pub(crate) struct Part {
     pub(crate) addr: usize,
     pub(crate) own: NonNull<u8>,
     pub(crate) len: usize,
+}
+
+impl Part {
+    /// Splits off the last byte. Returns `None` if there is no other.
+    ///
+    /// # Safety
+    /// `len` bytes must be valid at `own`.
+    pub(crate) unsafe fn split_last(self) -> Option<[Self; 2]> {
+        let head = Self {
+            len: self.len.checked_sub(1).filter(|len| *len > 0)?,
+            ..self
+        };
+        let last = Self {
+            addr: self.addr + head.len,
+            // SAFETY: inside the range that the caller promises to be valid.
+            own: unsafe { self.own.add(head.len) },
+            len: 1,
+        };
+        Some([head, last])
+    }
 }
 
 /// Copies `len` bytes from `addr`, which may be unmapped, to `dst`.
@@ -57,7 +78,7 @@ pub(crate) unsafe fn read_all(parts: &[Part]) -> Result<(), Fault> {
         let refused = REFUSES.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
         if !refused && let Ok(copied) = unsafe { copy(CopyDirection::Read, some) } {
-            copied?;
+            all_of(some, copied)?;
             continue;
         }
         for &Part { addr, own, len } in some {
@@ -78,26 +99,24 @@ pub(crate) unsafe fn read_all(parts: &[Part]) -> Result<(), Fault> {
 /// # Safety
 /// `len` bytes must be readable at `src`. The owner of the memory at `addr` must allow the change.
 pub(crate) unsafe fn write(addr: usize, src: NonNull<u8>, len: usize) -> Result<(), Fault> {
-    let head = Part {
+    let whole = Part {
         addr,
         own: src,
-        len: len - 1,
+        len,
     };
-    let last = Part {
-        addr: addr + head.len,
-        // SAFETY: inside the range that the caller promises to be readable.
-        own: unsafe { src.add(head.len) },
-        len: 1,
+    // SAFETY: the caller's promise.
+    let Some([head, last]) = (unsafe { whole.split_last() }) else {
+        fence(Ordering::Release);
+        // SAFETY: the caller's promise.
+        return unsafe { write_all(&[whole]) };
     };
     // The kernel copies the parts one after the other, and x86-64 keeps the order of stores.
-    if cfg!(target_arch = "x86_64") && head.len > 0 {
+    if cfg!(target_arch = "x86_64") {
         // SAFETY: the caller's promise.
         return unsafe { write_all(&[head, last]) };
     }
-    if head.len > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { write_all(&[head]) }?;
-    }
+    // SAFETY: the caller's promise.
+    unsafe { write_all(&[head]) }?;
     fence(Ordering::Release);
     // SAFETY: the caller's promise.
     unsafe { write_all(&[last]) }
@@ -109,7 +128,7 @@ unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     let refused = REFUSES.load(Ordering::Relaxed);
     // SAFETY: the caller's promise.
     if !refused && let Ok(copied) = unsafe { copy(CopyDirection::Write, parts) } {
-        return copied;
+        return all_of(parts, copied);
     }
     for &Part { addr, own, len } in parts {
         let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
@@ -120,35 +139,45 @@ unsafe fn write_all(parts: &[Part]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Returns [`Fault`] unless all bytes were copied.
+fn all_of(parts: &[Part], copied: usize) -> Result<(), Fault> {
+    let total: usize = parts.iter().map(|part| part.len).sum();
+    if copied == total { Ok(()) } else { Err(Fault) }
+}
+
 /// The error of a kernel that does not copy.
 struct Refused;
 
 /// Maximum number of parts of one system call.
 pub(crate) const MOST_PARTS: usize = 64;
 
-/// Copies all parts with one system call.
+/// Copies parts with one system call, up to the first one that is unmapped. Returns the number of
+/// bytes copied.
 ///
 /// # Safety
 /// Rocade's side of each part must be readable, or writable for [`CopyDirection::Read`]. At most
 /// [`MOST_PARTS`] parts are allowed.
-unsafe fn copy(direction: CopyDirection, parts: &[Part]) -> Result<Result<(), Fault>, Refused> {
+unsafe fn copy(direction: CopyDirection, parts: &[Part]) -> Result<usize, Refused> {
     let nothing = libc::iovec {
         iov_base: ptr::null_mut(),
         iov_len: 0,
     };
     let (mut local, mut remote) = ([nothing; MOST_PARTS], [nothing; MOST_PARTS]);
-    let mut total = 0;
     for (part, (local, remote)) in parts.iter().zip(local.iter_mut().zip(&mut remote)) {
         local.iov_base = part.own.as_ptr().cast();
         local.iov_len = part.len;
         remote.iov_base = ptr::without_provenance_mut(part.addr);
         remote.iov_len = part.len;
-        total += part.len;
     }
     let count = parts.len().min(MOST_PARTS) as libc::c_ulong;
     let (local, remote) = (local.as_ptr(), remote.as_ptr());
     let this = this_process();
     counted();
+    #[cfg(test)]
+    if let Some(error) = FAILS_WITH.get() {
+        note_refusal(error);
+        return Err(Refused);
+    }
     // SAFETY: both arrays have `count` entries. The caller promises the validity of the local
     // memory, and the kernel checks the remote memory.
     let copied = unsafe {
@@ -157,15 +186,27 @@ unsafe fn copy(direction: CopyDirection, parts: &[Part]) -> Result<Result<(), Fa
             CopyDirection::Write => libc::process_vm_writev(this, local, count, remote, count, 0),
         }
     };
-    if copied < 0 && errno() != libc::EFAULT {
-        REFUSES.store(true, Ordering::Relaxed);
-        return Err(Refused);
+    usize::try_from(copied).or_else(|_| match errno() {
+        libc::EFAULT => Ok(0),
+        error => {
+            note_refusal(error);
+            Err(Refused)
+        }
+    })
+}
+
+/// Stops asking a kernel that does not support the copies. After any other error the next copy may
+/// succeed.
+fn note_refusal(error: libc::c_int) {
+    let unsupported = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP];
+    if !unsupported.contains(&error) || REFUSES.swap(true, Ordering::Relaxed) {
+        return;
     }
-    if copied.cast_unsigned() == total {
-        Ok(Ok(()))
-    } else {
-        Ok(Err(Fault))
-    }
+    notice(&format!(
+        "the kernel does not copy registered memory (process_vm_writev: {}), and the program handles \
+         or blocks SIGSEGV or SIGBUS itself: unmapping registered memory may end the program",
+        std::io::Error::from_raw_os_error(error)
+    ));
 }
 
 /// Returns the ID of this process. It is cached in a page that `fork` clears: with the parent's ID
@@ -229,6 +270,9 @@ fn counted() {
 thread_local! {
     /// Number of system calls that this thread has made to copy.
     pub(crate) static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    /// The error of all copies of this thread, if it is set.
+    pub(super) static FAILS_WITH: std::cell::Cell<Option<libc::c_int>> =
+        const { std::cell::Cell::new(None) };
 }
 
 /// Checks that the 4 bytes at `addr`, a multiple of 4, are mapped and writable. The kernel adds 0

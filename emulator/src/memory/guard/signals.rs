@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use parking_lot::Mutex;
 
 use super::section;
+use crate::notice::notice;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
@@ -82,9 +83,9 @@ pub(super) fn are_handled_here(thorough: bool) -> bool {
     let reached = handled && !(thorough && are_blocked());
     if !reached {
         ONCE.call_once(|| {
-            tracing::warn!(
-                "failed to guard registered memory by a signal handler, because the program handles or blocks SIGSEGV or \
-                 SIGBUS; the kernel copies instead, a system call for each run sent and each packet received"
+            notice(
+                "the program handles or blocks SIGSEGV or SIGBUS itself, so the kernel copies registered \
+                 memory, which is slower: a system call for each run of packets",
             );
         });
     }

@@ -94,6 +94,26 @@ fn expected(hit: bool) -> Result<(), Fault> {
     if hit { Err(Fault) } else { Ok(()) }
 }
 
+/// An error of the kernel's copies that may pass does not switch them off.
+#[test]
+fn one_failed_copy_is_made_by_this_process() {
+    install();
+    let pages = Pages::new(Middle::ReadOnly);
+    let span = pages.span(0, 100, CopyMethod::Kernel);
+    let mut copy = [0; 100];
+    for error in [libc::EAGAIN, libc::ENOMEM, libc::ESRCH, libc::EINTR] {
+        kernel::FAILS_WITH.set(Some(error));
+        access::write(span, &[1; 100]).expect("written by this process");
+        access::read(span, &mut copy).expect("read by this process");
+        assert_eq!(copy, [1; 100]);
+        let calls = kernel::CALLS.get();
+        access::read(span, &mut copy).expect("read by this process");
+        assert_eq!(kernel::CALLS.get() - calls, 1, "the kernel is asked again");
+    }
+    kernel::FAILS_WITH.set(None);
+    access::write(span, &[2; 100]).expect("written by the kernel");
+}
+
 //= ODP-04 type=test
 #[test]
 fn reading() {

@@ -145,6 +145,31 @@ static void exchange(struct rig *r, int count)
 	}
 }
 
+static void on_fault(int signal)
+{
+	(void)signal;
+	_exit(3);
+}
+
+/* A program that handles SIGBUS is told, once and without any setting, that the kernel copies. */
+static void a_handler_of_faults_costs_speed(void)
+{
+	struct rig r = rig_open();
+	struct listener l;
+	const char *words = "handles or blocks SIGSEGV or SIGBUS";
+	listen_to(&l);
+	CHECK(signal(SIGBUS, on_fault) != SIG_ERR);
+	while (!is_said(&l, words))
+		exchange(&r, 1);
+	strcpy(r.buffer, "the kernel");
+	exchange(&r, 100);
+	CHECK_INT(strcmp(r.buffer + 4096, "the kernel"), 0);
+	expect_said(&l, words);
+	hear_no_more(&l);
+	CHECK(!strstr(strstr(l.text, words) + 1, words));
+	rig_close(&r);
+}
+
 /* Rocade's memory files exceed the limit, but no signal kills the program. */
 static void files_may_not_grow(void)
 {
@@ -243,6 +268,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "sockets_are_made_without_the_c_library", sockets_are_made_without_the_c_library },
 		{ "a_denied_timer_is_called_a_timer", a_denied_timer_is_called_a_timer },
+		{ "a_handler_of_faults_costs_speed", a_handler_of_faults_costs_speed },
 		{ "files_may_not_grow", files_may_not_grow },
 		{ "a_capture_may_not_grow", a_capture_may_not_grow },
 		{ "what_is_busy_names_its_users", what_is_busy_names_its_users },
