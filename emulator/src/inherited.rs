@@ -1,7 +1,7 @@
-//! What a new process or thread has from the thread that starts it, and which of that it sheds.
+//! Properties that a new process or thread has from the thread that starts it, and sheds.
 //!
 //! The broker serves all programs of a user, and the background thread serves all threads of a
-//! program. Each is started by whichever thread comes first. That thread may be bound to one
+//! program. Each is started by the thread that comes first. That thread may be bound to one
 //! processor where it spins, have a real-time policy, or be the first victim when memory runs out.
 //! `docs/steering-and-broker.md` has a table of all that is inherited.
 //!
@@ -101,7 +101,7 @@ impl CpuSet {
     }
 }
 
-/// What a program has from its start, before it changes that for single threads.
+/// The state of a program at its start, before it changes that for single threads.
 struct AtLoad {
     cpus: Option<CpuSet>,
     policy: c_int,
@@ -198,7 +198,7 @@ fn program_cpus() -> CpuSet {
     cpus
 }
 
-/// What a detached process takes instead of what it inherits. Prepared before the fork.
+/// The state of a detached process instead of the one that it inherits. Prepared before the fork.
 #[derive(Debug)]
 pub(crate) struct Defaults {
     cpus: CpuSet,

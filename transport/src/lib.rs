@@ -61,6 +61,7 @@ mod masked;
 mod memory;
 mod outputs;
 mod peer;
+mod placement;
 mod qp;
 mod queue;
 mod rate;
@@ -98,6 +99,7 @@ pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
 pub use peer::PacketMeta;
+pub use placement::{Placement, PlacementKey};
 pub use qp::{
     AckTerms, AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule,
     experimental_rule, transition_rule,

@@ -230,8 +230,8 @@ impl Connector {
         sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
     }
 
-    /// Returns the environment of the broker: that of this process, without the settings of the
-    /// application and of the loader that are meant for the application.
+    /// Returns the environment of the broker: that of this process, without the settings and the
+    /// variables of the loader that are meant for the application.
     ///
     /// There is no configuration file either. Its path may be relative, and it may be gone when a
     /// program starts a broker again.

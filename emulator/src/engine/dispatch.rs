@@ -5,7 +5,7 @@
 
 use parking_lot::MutexGuard;
 use rocade_transport::{PacketMeta, Time, TransmitTrigger};
-use rocade_wire::{ICRC_LEN, Packet, Qpn};
+use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
 use crate::link::Inbound;
@@ -92,6 +92,33 @@ impl<'e> Dispatch<'e> {
             packets: 0,
             bytes: 0,
         }
+    }
+
+    /// Copies the payloads of the next packets to their places. `packets` begins with the next one,
+    /// and their ICRCs are right.
+    #[cold]
+    pub(super) fn place_ahead<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        mut packets: impl Iterator<Item = FastPathPacket<'p>>,
+        is_accepted: impl FnOnce(&mut TxState) -> bool,
+        deferred: Option<&mut Vec<Qpn>>,
+    ) {
+        let Some(first) = packets.next().filter(|_| !self.hooked) else {
+            return;
+        };
+        let now = self.now;
+        let Some(locked) = self.switch_to(first.bth().dest_qp, deferred) else {
+            return;
+        };
+        if !is_accepted(&mut locked.core.tx) {
+            return;
+        }
+        let mut placements = Vec::new();
+        let packets = std::iter::once(first).chain(packets);
+        let place = |placement| placements.push(placement);
+        locked.core.qp.placements(now, meta, packets, place);
+        self.mem.place_ahead(&placements);
     }
 
     /// Handles one packet. When the next packet is for another QP, the outputs of this one are

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Bth, ICRC_LEN, Qpn};
+use rocade_wire::{Bth, FastPathPacket, ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Disposition, Origin, trigger_of};
@@ -12,7 +12,7 @@ use super::pending::ServiceContext;
 use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
 use crate::link::packet_hooks::Ingress;
-use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
+use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch, Segments};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{
@@ -217,7 +217,12 @@ impl EngineInner {
             hop_limit: batch.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
         };
         let direct = meta_of(batch.source);
-        for segment in batch.segments() {
+        let mut segments = batch.segments();
+        loop {
+            let rest = segments.clone();
+            let Some(segment) = segments.next() else {
+                break;
+            };
             let (source, segment, hops) = match endpoint.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, 0),
                 Arrival::Forwarded(source, inner, hops) => (source, inner, hops.saturating_add(1)),
@@ -252,6 +257,11 @@ impl EngineInner {
             } else {
                 &direct
             };
+            if !forwarded && mem.takes_placements() {
+                let packets = intact(endpoint, rest, flows.at(sender));
+                let accepts = |tx: &mut TxState| !tx.rejects_udp();
+                dispatch.place_ahead(&direct, packets, accepts, deferred_qps.as_deref_mut());
+            }
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
             let disposition = dispatch.packet(
                 meta,
@@ -369,6 +379,23 @@ impl EngineInner {
             self.count(counter);
         }
     }
+}
+
+/// Returns the first packets of a run that are for the fast path and have the right ICRC. The state
+/// of the flow stays unchanged.
+fn intact<'p>(
+    endpoint: &LocalEndpoint,
+    segments: Segments<'p>,
+    flow: Option<&mut Flow>,
+) -> impl Iterator<Item = FastPathPacket<'p>> {
+    let mut flow = flow.map(|flow| flow.clone());
+    segments.map_while(move |segment| {
+        let is_direct = matches!(endpoint.link.arrival(segment), Arrival::Direct);
+        let packet = FastPathPacket::parse(segment).filter(|_| is_direct)?;
+        let flow = flow.as_mut()?;
+        flow.check(packet.covered(), packet.icrc_bytes())
+            .then_some(packet)
+    })
 }
 
 /// Packets of one sender, from a socket.

@@ -22,7 +22,7 @@ use crate::broker::BrokerLink;
 use crate::config::LinkMode;
 use crate::link::packet_hooks::Ingress;
 use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
-use crate::link::{Inbound as _, LocalAddr};
+use crate::link::{Inbound, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{FLUSH_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
@@ -338,8 +338,14 @@ impl EngineInner {
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             //= ENC-08
             (meta.traffic_class, meta.hop_limit) = run.header();
-            for segment in run.segments() {
+            for (index, segment) in run.segments().enumerate() {
                 unflushed_bytes += segment.len();
+                if mem.takes_placements() {
+                    let rest = run.segments().skip(index);
+                    let packets = rest.map_while(Inbound::fast_path);
+                    let accepts = |tx: &mut TxState| tx.accepts_shm(shm_link);
+                    dispatch.place_ahead(&meta, packets, accepts, None);
+                }
                 match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link), None) {
                     Disposition::Delivered => {}
                     Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
@@ -361,6 +367,7 @@ impl EngineInner {
                     }
                 }
             }
+            mem.forget_placements();
             if unflushed_bytes >= FLUSH_BYTES {
                 unflushed_bytes = 0;
                 // All QPs of a link have its address, and therefore its device.

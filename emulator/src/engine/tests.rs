@@ -89,18 +89,103 @@ fn connect(qp: &Qp, peer: &Qp, to: &Host) {
     qp.connect(access, &connection).expect("connected");
 }
 
+/// Blocks SIGSEGV and SIGBUS in this thread, so that the kernel copies.
+fn block_faults() {
+    // SAFETY: a sigset is plain data that sigfillset initialises.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+/// A thread that blocks SIGSEGV and SIGBUS: the kernel copies the data that it receives, a whole
+/// batch per call.
+#[test]
+fn a_batch_whose_data_the_kernel_copies_costs_a_few_calls() {
+    const LEN: usize = 60 << 10;
+    const SMALL: usize = 100;
+    let received = std::thread::spawn(|| {
+        block_faults();
+        let (a, b) = (host("127.4.0.10"), host("127.4.0.11"));
+        connect(&a.qps[0], &b.qps[0], &b);
+        connect(&b.qps[0], &a.qps[0], &a);
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let register = |pd: &Pd, byte| {
+            let memory: &'static [AtomicU8] =
+                Vec::leak((0..LEN).map(|_| AtomicU8::new(byte)).collect());
+            let addr = memory.as_ptr().expose_provenance() as u64;
+            // SAFETY: leaked memory, accessed through atomics only.
+            let mr = unsafe { pd.reg_mr(addr, LEN, addr, access) }.expect("registered");
+            (memory, mr)
+        };
+        let (_, source) = register(&a.pd, 7);
+        let (target, to) = register(&b.pd, 0);
+        let write = |wr_id, at: usize, len: usize, queue: &mut crate::SendPoster<'_>| {
+            let sge = Sge {
+                addr: source.addr() + at as u64,
+                len: u32::try_from(len).expect("small"),
+                lkey: source.lkey(),
+            };
+            let op = SendOp::Write {
+                va: to.addr() + at as u64,
+                rkey: to.rkey(),
+                imm: None,
+            };
+            let wr = SendWr {
+                wr_id,
+                op,
+                flags: SendFlags::SIGNALED,
+                sges: &[sge],
+            };
+            queue.push(&wr).expect("posted");
+        };
+        // One long message, and many short ones. The background thread may receive some of them.
+        [1, 16].map(|messages: usize| {
+            let (mut most, mut rounds) = (0, 0);
+            let len = if messages == 1 { LEN } else { SMALL };
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while rounds < 40 || most == 0 {
+                let mut queue = a.qps[0].send_queue();
+                for index in 0..messages {
+                    write(index as u64, index * len, len, &mut queue);
+                }
+                drop(queue);
+                let before = KERNEL_CALLS.get();
+                b.engine.inner().receive_all();
+                most = most.max(KERNEL_CALLS.get() - before);
+                let mut done = 0;
+                while done < messages {
+                    if let Some(completion) = a.cq.poll_one() {
+                        assert_eq!(completion.status, WcStatus::Success);
+                        done += 1;
+                    }
+                    assert!(Instant::now() < deadline, "no completion");
+                }
+                let written = &target[..messages * len];
+                assert!(
+                    written
+                        .iter()
+                        .all(|byte| byte.swap(0, Ordering::Relaxed) == 7)
+                );
+                rounds += 1;
+            }
+            most
+        })
+    });
+    // 60 packets, and 16. Some are the first of a message or of a batch.
+    let [long, short] = received.join().expect("no panic");
+    assert!((1..=12).contains(&long), "{long} system calls");
+    assert!((1..=8).contains(&short), "{short} system calls");
+}
+
 /// A thread that blocks SIGSEGV and SIGBUS: the kernel copies the data that it sends, a whole run
 /// per call.
 #[test]
 fn a_run_whose_data_the_kernel_copies_costs_one_call() {
     const LEN: usize = 60 << 10;
     let sent = std::thread::spawn(|| {
-        // SAFETY: a sigset is plain data that sigfillset initialises.
-        unsafe {
-            let mut all = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
-        }
+        block_faults();
         let (a, b) = (host("127.4.0.8"), host("127.4.0.9"));
         connect(&a.qps[0], &b.qps[0], &b);
         connect(&b.qps[0], &a.qps[0], &a);

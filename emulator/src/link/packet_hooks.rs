@@ -160,8 +160,8 @@ impl<W> HookState<W> {
 }
 
 impl<W> PacketHooks<W> {
-    /// Creates hooks with these rules. `unix_origin_ns` is the time of day at time 0 of the engine, in
-    /// nanoseconds since 1970, which a simulation does not show. Capturing into the file begins with [`PacketHooks::start`].
+    /// Creates hooks with these rules. Capturing into the file begins with [`PacketHooks::start`].
+    /// `unix_origin_ns` is the time of day at time 0 of the engine, in nanoseconds since 1970.
     pub(crate) fn new(
         rules: &[Rule],
         capture: Option<PathBuf>,

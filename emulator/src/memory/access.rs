@@ -18,7 +18,7 @@ use super::guard::{CopyMethod, Fault, kernel};
 
 /// A range of registered memory whose bounds and rights were checked. It may be unmapped all the
 /// same, so every access can fail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     addr: usize,
     len: usize,
@@ -172,7 +172,7 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     let Span { addr, len, method } = span;
     assert_eq!(len, src.len(), "span and buffer have the same length");
     let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
-    if src.len() == 8 && addr.is_multiple_of(8) {
+    if is_one_store(span) {
         let value = u64::from_ne_bytes(src.try_into().expect("eight bytes"));
         // SAFETY: aligned, and writable by `Span::new`'s contract.
         let target = unsafe { AtomicU64::from_ptr(dst.cast()) };
@@ -194,6 +194,46 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
             dst.add(head.len()).write_volatile(*last);
         })
     }
+}
+
+/// Returns true if [`write`] stores all bytes with one instruction.
+const fn is_one_store(span: Span) -> bool {
+    span.len == 8 && span.addr.is_multiple_of(8)
+}
+
+/// Copies payloads like [`write`], in this order, many with one system call. Stops at the first one
+/// that is unmapped or has to be stored with one instruction. Returns the number of those copied.
+///
+/// Each has the length of its span, not 0. A flag tells whether its last byte must be stored last.
+pub(super) fn write_ahead(payloads: &[(Span, &[u8], bool)]) -> usize {
+    let mut parts = Vec::with_capacity(2 * payloads.len());
+    let mut ends = Vec::with_capacity(payloads.len());
+    for (span, payload, ordered) in payloads {
+        assert_eq!(
+            span.len,
+            payload.len(),
+            "span and payload have the same length"
+        );
+        // Other processors may reorder the stores of one call.
+        if is_one_store(*span) || (*ordered && !cfg!(target_arch = "x86_64")) {
+            break;
+        }
+        let own = NonNull::from(*payload).cast::<u8>();
+        let whole = Part {
+            addr: span.addr,
+            own,
+            len: span.len,
+        };
+        // SAFETY: `own` is the start of the payload, which has the length of the part.
+        match unsafe { whole.split_last() }.filter(|_| *ordered) {
+            Some(both) => parts.extend(both),
+            None => parts.push(whole),
+        }
+        ends.push(parts.len());
+    }
+    // SAFETY: the payloads are readable, and `Span::new`'s contract allows writing.
+    let copied = unsafe { kernel::write_some(&parts) };
+    ends.iter().filter(|end| **end <= copied).count()
 }
 
 //= ATM-02

@@ -5,6 +5,7 @@ mod device;
 mod guard;
 mod mapping;
 mod pieces;
+mod placed;
 mod table;
 mod view;
 

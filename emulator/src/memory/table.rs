@@ -16,6 +16,7 @@ use rocade_transport::{
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use super::guard::{self, CopyMethod};
+use super::placed::Placed;
 use crate::hca::limits::{MAX_MR, MAX_MW};
 use crate::random;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -105,6 +106,7 @@ pub(crate) struct MrTable {
 pub(crate) struct MemGuard<'a> {
     pub(super) regions: RwLockReadGuard<'a, Regions>,
     pub(super) method: CopyMethod,
+    pub(super) placed: Placed,
 }
 
 impl MrTable {
@@ -296,6 +298,7 @@ impl MrTable {
         MemGuard {
             method: guard::copy_method(now),
             regions: self.regions.read(),
+            placed: Placed::default(),
         }
     }
 
@@ -304,6 +307,7 @@ impl MrTable {
         Some(MemGuard {
             method: guard::copy_method(now),
             regions: self.regions.try_read_for(patience)?,
+            placed: Placed::default(),
         })
     }
 }

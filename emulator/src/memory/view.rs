@@ -287,7 +287,7 @@ impl Memory for MemGuard<'_> {
         let len = src.len() as u64;
         let asked = RequestedAccess::Local(LocalAccess::Write);
         self.with_pieces(accessor, lkey.get(), (addr, len), asked, |span, range| {
-            write(span, &src[range])
+            self.write(span, &src[range])
         })
     }
 
@@ -315,7 +315,7 @@ impl Memory for MemGuard<'_> {
         let len = src.len() as u64;
         let asked = RequestedAccess::Remote(RemoteAccess::Write);
         self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, range| {
-            write(span, &src[range])
+            self.write(span, &src[range])
         })
     }
 
@@ -388,12 +388,16 @@ fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
     }
 }
 
-/// Copies to a piece. Writes to a piece of a null region are dropped.
-#[inline]
-fn write(span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {
-    match span {
-        Some(span) => Ok(access::write(span, src)?),
-        None => Ok(()),
+impl MemGuard<'_> {
+    /// Copies to a piece, unless that was done ahead. Writes to a piece of a null region are
+    /// dropped.
+    #[inline]
+    fn write(&self, span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {
+        match span {
+            Some(span) if self.is_by_kernel() && self.placed.take(span, src) => Ok(()),
+            Some(span) => Ok(access::write(span, src)?),
+            None => Ok(()),
+        }
     }
 }
 

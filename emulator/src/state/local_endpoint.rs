@@ -245,7 +245,7 @@ pub(crate) struct Flows {
     oldest: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flow {
     source: SocketAddr,
     icrc: Icrcs,

@@ -1,4 +1,4 @@
-//! What the broker and the threads of an engine inherit from the thread that starts them.
+//! Properties that the broker and an engine's threads inherit from the thread that starts them.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -499,7 +499,7 @@ fn waiting_threads() -> BTreeSet<String> {
         .collect()
 }
 
-/// What the threads of an engine should have in a process that may run on these processors.
+/// The state of an engine's threads in a process that may run on these processors.
 fn usual_threads(cpus: &str) -> String {
     format!("cpus {cpus} nice 0 policy 0 blocked true")
 }

@@ -7,9 +7,33 @@ use super::side::{RecvSide, SendSide};
 use crate::attr::QpState;
 use crate::memory::Memory;
 use crate::peer::PacketMeta;
+use crate::placement::Placement;
 use crate::time::Time;
 
 impl Qp {
+    /// Calls `place` for the first packets of a run, as far as [`Qp::handle_fast`] will accept them
+    /// and their places are known before. Changes nothing.
+    pub fn placements<'p>(
+        &mut self,
+        now: Time,
+        meta: &PacketMeta,
+        packets: impl Iterator<Item = FastPathPacket<'p>>,
+        place: impl FnMut(Placement<'p>),
+    ) {
+        let qpn = self.config.accessor().qpn;
+        if meta.is_marked() || !self.state.receives() {
+            return;
+        }
+        let (_, RecvSide::Reliable(responder), cx) = self.sides(now, &()) else {
+            return;
+        };
+        let packets = packets.take_while(|packet| {
+            let bth = packet.bth();
+            bth.dest_qp == qpn && cx.peer.is_fast_path(meta, &bth)
+        });
+        responder.place_run((cx.who, cx.peer.pmtu_bytes() as usize), packets, place);
+    }
+
     /// Handles an expected packet as [`Qp::handle_packet`] would, and returns true.
     ///
     /// Returns false for any packet that is unexpected or invalid. The caller then passes it to

@@ -156,6 +156,12 @@ impl RecvQueue {
         self.wqes.front().filter(|_| self.is_open())
     }
 
+    /// Returns the receive that the message after `skipped` others will consume. Returns `None` if
+    /// it depends on more than the order.
+    pub(crate) fn nth(&self, skipped: usize) -> Option<&RecvWqe> {
+        self.wqes.get(skipped).filter(|_| self.gate().is_none())
+    }
+
     /// Takes that receive. Its WQE stays in use.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<RecvWqe> {

@@ -9,6 +9,7 @@ use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{Accessor, Memory};
+use crate::placement::{Placement, PlacementKey};
 use crate::queue::RecvSource;
 use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
@@ -49,6 +50,76 @@ impl Responder {
             }
         }
         taken
+    }
+
+    /// Calls `place` for the first packets of a run, as far as [`Self::take_fast`] will take them.
+    pub(crate) fn place_run<'p>(
+        &self,
+        (who, pmtu): (Accessor, usize),
+        packets: impl Iterator<Item = FastPathPacket<'p>>,
+        mut place: impl FnMut(Placement<'p>),
+    ) {
+        let may_write = self.attr.access.contains(AccessFlags::REMOTE_WRITE);
+        let (mut psn, mut messages, mut bytes) = (self.epsn, 0, 0u32);
+        for packet in packets {
+            let payload = packet.body();
+            if packet.bth().psn != psn || payload.is_empty() || payload.len() > pmtu {
+                return;
+            }
+            let placement = |who, key, addr, ends| Placement {
+                who,
+                key,
+                addr,
+                payload,
+                ends,
+            };
+            let placed = match (packet.operation(), &self.current, &self.receives) {
+                (Operation::SendOnly, InProgress::None, RecvSource::Own(receives)) => {
+                    receives.nth(messages).and_then(|wqe| {
+                        messages += 1;
+                        let (lkey, addr) = wqe.data.in_one(0, payload.len())?;
+                        let who = Accessor { pd: wqe.pd, ..who };
+                        Some(placement(who, PlacementKey::Local(lkey), addr, true))
+                    })
+                }
+                (Operation::WriteOnly, InProgress::None, _) if may_write => {
+                    let reth = packet.reth();
+                    let reth = reth.filter(|reth| reth.dma_len == len_u32(payload));
+                    reth.map(|reth| placement(who, PlacementKey::Remote(reth.rkey), reth.va, true))
+                }
+                (
+                    Operation::WriteMiddle,
+                    &InProgress::Write {
+                        rkey,
+                        va,
+                        len,
+                        received,
+                    },
+                    _,
+                ) if may_write && payload.len() == pmtu => {
+                    let before = u64::from(received) + u64::from(bytes);
+                    bytes = bytes.saturating_add(len_u32(payload));
+                    let fits = before + (payload.len() as u64) < u64::from(len);
+                    let at = va.wrapping_add(before);
+                    fits.then(|| placement(who, PlacementKey::Remote(rkey), at, false))
+                }
+                (Operation::SendMiddle, InProgress::Send { wqe, received }, _)
+                    if payload.len() == pmtu =>
+                {
+                    let offset = received.checked_add(bytes);
+                    bytes = bytes.saturating_add(len_u32(payload));
+                    offset.and_then(|offset| {
+                        let (lkey, addr) = wqe.data.in_one(offset, payload.len())?;
+                        let who = Accessor { pd: wqe.pd, ..who };
+                        Some(placement(who, PlacementKey::Local(lkey), addr, false))
+                    })
+                }
+                _ => None,
+            };
+            let Some(placed) = placed else { return };
+            place(placed);
+            psn = psn.next();
+        }
     }
 
     fn take_send<H: Memory>(&mut self, cx: &mut Cx<'_, H>, bth: &Bth, payload: &[u8]) -> bool {

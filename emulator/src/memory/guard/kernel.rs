@@ -47,6 +47,33 @@ impl Part {
     }
 }
 
+/// Copies parts to memory that may be unmapped, in their order, with one system call for each
+/// [`MOST_PARTS`] of them. Stops at the first part that is unmapped, and if the kernel does not
+/// copy. Returns the number of whole parts copied.
+///
+/// # Safety
+/// As for [`write()`], for each part.
+pub(crate) unsafe fn write_some(parts: &[Part]) -> usize {
+    let mut done = 0;
+    for some in parts.chunks(MOST_PARTS) {
+        if REFUSES.load(Ordering::Relaxed) {
+            break;
+        }
+        // SAFETY: the caller's promise.
+        let Ok(mut copied) = (unsafe { copy(CopyDirection::Write, some) }) else {
+            break;
+        };
+        for part in some {
+            if copied < part.len {
+                return done;
+            }
+            copied -= part.len;
+            done += 1;
+        }
+    }
+    done
+}
+
 /// Copies `len` bytes from `addr`, which may be unmapped, to `dst`.
 ///
 /// # Errors
