@@ -415,6 +415,7 @@ codes! {
         WrFlushErr = 5,
         MwBindErr = 6,
         BadRespErr = 7,
+        LocAccessErr = 8,
         RemInvReqErr = 9,
         RemAccessErr = 10,
         RemOpErr = 11,

@@ -267,6 +267,22 @@ impl<'b> Conn<'b> {
         Ok(completion)
     }
 
+    /// Fails unless the next completion has this identifier and one of these statuses.
+    ///
+    /// # Errors
+    /// Another completion, or none.
+    pub fn expect_completion_of(&self, id: u64, statuses: &[Status]) -> CaseResult<Completion> {
+        let completion = self.completion()?;
+        equal(completion.id, id, "completion")?;
+        if statuses.contains(&completion.status) {
+            return Ok(completion);
+        }
+        fail(format!(
+            "status: {:?} instead of one of {statuses:?}",
+            completion.status
+        ))
+    }
+
     /// Waits until the peer has processed everything sent, and fails if it has a completion.
     ///
     /// # Errors

@@ -87,6 +87,7 @@ pub(super) const CASES: &[Case] = &[
         "completion-instead-of-event",
         completion_not_event,
     ),
+    Case::responder("WCS-08", "status-of-a-refused-write", refused_write),
     Case::responder("RC-ERR-J", "invalidate-of-a-wrong-key", bad_invalidate).should(),
     Case::responder("RC-STA-01", "receives-are-flushed-in-order", flushed),
     Case::responder(
@@ -466,8 +467,8 @@ fn event(bench: &Bench<'_>, rights: Rights, expected: Event) -> CaseResult {
     conn.expect_no_event()
 }
 
-//= RC-ERR-C type=test
-fn completion_not_event(bench: &Bench<'_>) -> CaseResult {
+/// Sends a WRITE with immediate beyond the end of its region.
+fn refused_immediate<'b>(bench: &'b Bench<'b>) -> CaseResult<Conn<'b>> {
     let conn = bench.connect(with_receives(1))?;
     let packet = conn
         .request(Operation::WriteOnlyImm, 0)
@@ -476,10 +477,32 @@ fn completion_not_event(bench: &Bench<'_>) -> CaseResult {
     let region = conn.region();
     conn.send(&packet.reth(region.va + 4096, region.rkey, 8).ack_req())?;
     conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
-    conn.expect_completion(0, Status::RemAccessErr)?;
+    Ok(conn)
+}
+
+/// The receive reports the error, with whatever status.
+//= RC-ERR-C type=test
+fn completion_not_event(bench: &Bench<'_>) -> CaseResult {
+    let conn = refused_immediate(bench)?;
+    conn.expect_completion_of(0, &[Status::LocAccessErr, Status::RemAccessErr])?;
     conn.expect_state(State::Err)?;
     conn.expect_no_event()
 }
+
+//= WCS-08 type=test
+fn refused_write(bench: &Bench<'_>) -> CaseResult {
+    let conn = refused_immediate(bench)?;
+    conn.expect_completion(0, Status::LocAccessErr).map(drop)
+}
+
+/// The statuses of a receive whose SEND names a key that cannot be invalidated. The standard's one
+/// is not known.
+pub(super) const BAD_INVALIDATE: &[Status] = &[
+    Status::RemAccessErr,
+    Status::RemInvReqErr,
+    Status::LocQpOpErr,
+    Status::MwBindErr,
+];
 
 //= RC-ERR-J type=test
 fn bad_invalidate(bench: &Bench<'_>) -> CaseResult {
@@ -491,7 +514,7 @@ fn bad_invalidate(bench: &Bench<'_>) -> CaseResult {
         .ack_req();
     conn.send(&packet.edit(|h| h.ieth = Some(rocade_wire::Ieth(rkey))))?;
     conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
-    conn.expect_completion(0, Status::RemAccessErr)?;
+    conn.expect_completion_of(0, BAD_INVALIDATE)?;
     conn.expect_state(State::Err)
 }
 

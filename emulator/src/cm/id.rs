@@ -359,6 +359,7 @@ impl IdCore {
                 attr.timeout = self.ack_timeout.unwrap_or_else(|| peer.timeout.code());
                 attr.retry_cnt = peer.retry_count;
                 attr.rnr_retry = peer.rnr_retry_count;
+                //= RC-LIM-03
                 attr.max_rd_atomic = peer.initiator_depth;
                 let mut mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
                 if matches!(self.qp_type, QpType::Rc | QpType::XrcSend) {

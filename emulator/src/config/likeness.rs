@@ -1,6 +1,6 @@
 //! Known devices that Rocade's devices can imitate in their reported attributes (`ROCADE_LIKE`).
 
-use rocade_transport::{QpCap, QpType};
+use rocade_transport::{Completion, QpCap, QpType, WcFlags, WcStatus};
 use rocade_wire::Guid;
 
 use super::error::{ConfigError, Origin};
@@ -20,7 +20,7 @@ const RXE_MAX_CQE: u32 = 32_767;
 /// Most scatter/gather elements of an rxe shared receive.
 const RXE_MAX_SRQ_SGE: u32 = 27;
 /// Most outstanding READs and atomics of an mlx5 QP.
-const MLX5_MAX_RD_ATOM: u32 = 16;
+const MLX5_MAX_RD_ATOM: u8 = 16;
 /// Most scatter/gather elements that mlx5 reports for a work request and for a shared receive.
 const MLX5_MAX_SGE: u32 = 30;
 const MLX5_MAX_SRQ_SGE: u32 = 31;
@@ -132,16 +132,71 @@ impl Likeness {
         }
     }
 
-    /// Returns true if every successful receive has `IBV_WC_GRH`, for all transport services.
-    #[must_use]
-    pub const fn marks_all_receives(self) -> bool {
-        matches!(self, Self::Rxe)
+    /// Changes the completion of a receive to what the driver reports.
+    ///
+    /// In rxe, every successful receive has `IBV_WC_GRH`, for all transport services. A refused
+    /// WRITE with immediate has the status that its requester gets.
+    //= RXE-58
+    //= RXE-69
+    pub(crate) fn report_receive(self, completion: &mut Completion) {
+        if matches!(self, Self::Rxe) {
+            match completion.status {
+                WcStatus::Success => completion.wc_flags |= WcFlags::GRH,
+                //= WCS-08
+                WcStatus::LocAccessErr => completion.status = WcStatus::RemAccessErr,
+                _ => {}
+            }
+        }
     }
 
     /// Returns true if the device reports on-demand paging and offloads of raw packets.
     #[must_use]
     pub const fn reports_odp_and_offloads(self) -> bool {
         !matches!(self, Self::Rxe)
+    }
+
+    /// Returns the most scatter/gather elements of a work request.
+    #[must_use]
+    pub const fn max_sge(self) -> u32 {
+        match self {
+            Self::Mlx5 => MLX5_MAX_SGE,
+            Self::Rocade | Self::Rxe => limits::MAX_SGE,
+        }
+    }
+
+    /// Returns the most scatter/gather elements of a shared receive.
+    #[must_use]
+    pub const fn max_srq_sge(self) -> u32 {
+        match self {
+            Self::Rocade => limits::MAX_SGE,
+            Self::Rxe => RXE_MAX_SRQ_SGE,
+            Self::Mlx5 => MLX5_MAX_SRQ_SGE,
+        }
+    }
+
+    /// Returns the least number of shared receives, and of elements that each of them has.
+    //= SRQ-01
+    #[must_use]
+    pub const fn least_srq_size(self) -> u32 {
+        matches!(self, Self::Rxe) as u32
+    }
+
+    /// Returns the most entries of a completion queue.
+    #[must_use]
+    pub const fn max_cqe(self) -> u32 {
+        match self {
+            Self::Rxe => RXE_MAX_CQE,
+            Self::Rocade | Self::Mlx5 => limits::MAX_CQE,
+        }
+    }
+
+    /// Returns the most outstanding READs and atomics of a QP, in either role.
+    #[must_use]
+    pub const fn max_rd_atom(self) -> u8 {
+        match self {
+            Self::Mlx5 => MLX5_MAX_RD_ATOM,
+            Self::Rocade | Self::Rxe => limits::MAX_RD_ATOM,
+        }
     }
 
     /// Returns the length of the longest message in bytes.
@@ -154,14 +209,19 @@ impl Likeness {
 
     /// Changes the reported attributes. No limit exceeds that of Rocade.
     pub(crate) fn report(self, attr: &mut DeviceAttr) {
+        //= RXE-21
+        attr.max_sge = self.max_sge();
+        attr.max_sge_rd = self.max_sge();
+        attr.max_srq_sge = self.max_srq_sge();
+        attr.max_cqe = self.max_cqe();
+        attr.max_qp_rd_atom = self.max_rd_atom().into();
+        attr.max_qp_init_rd_atom = self.max_rd_atom().into();
         match self {
             Self::Rocade => {}
             Self::Rxe => {
                 attr.fw_ver = "0.0.0";
                 attr.hw_ver = 0;
                 attr.device_cap_flags = RXE_CAP_FLAGS;
-                attr.max_srq_sge = RXE_MAX_SRQ_SGE;
-                attr.max_cqe = RXE_MAX_CQE;
                 attr.max_mr = RXE_MAX_MR;
                 attr.max_mw = RXE_MAX_MR;
                 attr.atomic_cap = 1;
@@ -172,11 +232,6 @@ impl Likeness {
             Self::Mlx5 => {
                 attr.fw_ver = "16.35.4030";
                 attr.hw_ver = 0;
-                attr.max_sge = MLX5_MAX_SGE;
-                attr.max_sge_rd = MLX5_MAX_SGE;
-                attr.max_srq_sge = MLX5_MAX_SRQ_SGE;
-                attr.max_qp_rd_atom = MLX5_MAX_RD_ATOM;
-                attr.max_qp_init_rd_atom = MLX5_MAX_RD_ATOM;
                 attr.atomic_cap = 1;
                 attr.local_ca_ack_delay = 16;
             }
@@ -187,7 +242,7 @@ impl Likeness {
     #[must_use]
     pub fn granted(self, qp_type: QpType, asked: QpCap) -> QpCap {
         let (sge, inline) = (asked.max_send_sge, asked.max_inline_data);
-        if sge > limits::MAX_SGE || inline > limits::MAX_INLINE_DATA {
+        if sge > self.max_sge() || inline > limits::MAX_INLINE_DATA {
             // The caller's limit check rejects these.
             return asked;
         }
@@ -198,7 +253,7 @@ impl Likeness {
             Self::Rxe => {
                 cap.max_inline_data = inline.max(sge * SGE_LEN);
                 let elements = cap.max_inline_data / SGE_LEN;
-                cap.max_send_sge = elements.clamp(sge, limits::MAX_SGE);
+                cap.max_send_sge = elements.clamp(sge, self.max_sge());
             }
             // In mlx5, an entry consists of whole blocks, and inline data gets the rest of the last
             // one.

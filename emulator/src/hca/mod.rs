@@ -284,8 +284,8 @@ impl Hca {
 
     pub(crate) fn qp_limits(&self) -> QpLimits {
         QpLimits {
-            max_qp_init_rd_atom: limits::MAX_RD_ATOM,
-            max_qp_rd_atom: limits::MAX_RD_ATOM,
+            max_qp_init_rd_atom: self.config.like.max_rd_atom(),
+            max_qp_rd_atom: self.config.like.max_rd_atom(),
             port_count: self.port_count(),
             pkey_table_len: self.pkey_table_len(),
         }

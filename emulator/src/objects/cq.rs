@@ -51,7 +51,8 @@ impl Cq {
             ignores_overrun,
         } = attr;
         //= CQ-01
-        if cqe == 0 || cqe > limits::MAX_CQE {
+        let like = context.hca.config.like;
+        if cqe == 0 || cqe > like.max_cqe() {
             return Err(VerbsError::InvalidArgument("cqe"));
         }
         if vector >= limits::COMP_VECTORS {
@@ -66,7 +67,7 @@ impl Cq {
             channel.map(|channel| Arc::clone(&channel.inner)),
             cookie,
             CqRing::new(cqe as usize, ignores_overrun),
-            context.hca.config.like.marks_all_receives(),
+            like,
         );
         let (of, ctxn) = (Arc::downgrade(&inner), context.registration.number());
         let inventory = context.engine.inventory();
@@ -163,7 +164,7 @@ impl Cq {
     /// above the device's limit.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
-        if cqe == 0 || cqe > limits::MAX_CQE {
+        if cqe == 0 || cqe > self.context.hca.config.like.max_cqe() {
             return Err(VerbsError::InvalidArgument("cqe"));
         }
         if (cqe as usize) < self.inner.capacity() {

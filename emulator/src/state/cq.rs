@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use rocade_transport::{Completion, Time, WcFlags, WcStatus};
+use rocade_transport::{Completion, Time};
 use rocade_wire::Qpn;
 
 use super::cq_ring::{CqRing, EventAction};
@@ -11,6 +11,7 @@ use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
+use crate::config::Likeness;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -51,8 +52,8 @@ pub(crate) struct CqInner {
     uses_shm_link: AtomicBool,
     cookie: u64,
     users: Users,
-    /// Every successful receive completion has the flag `GRH`.
-    marks_receives: bool,
+    /// The kind of device that the completions look like.
+    like: Likeness,
     acks: AckCounter,
     async_acks: Arc<AckCounter>,
     waits: Waits,
@@ -67,7 +68,7 @@ impl CqInner {
         channel: Option<Arc<CompChannelState>>,
         cookie: u64,
         ring: CqRing,
-        marks_receives: bool,
+        like: Likeness,
     ) -> Arc<Self> {
         if let Some(channel) = &channel {
             channel.cqs.add(User::Cq);
@@ -82,7 +83,7 @@ impl CqInner {
             uses_shm_link: AtomicBool::new(true),
             cookie,
             users: Users::default(),
-            marks_receives,
+            like,
             acks: AckCounter::default(),
             async_acks: Arc::default(),
             waits: Waits::default(),
@@ -271,7 +272,7 @@ impl CqInner {
             was_overrun = ring.is_overrun();
             for completion in completions {
                 let number = ring.next();
-                let entry = self.marked(completion);
+                let entry = self.reported(completion);
                 let added = if *reserved > 0 {
                     *reserved -= 1;
                     ring.add_reserved(entry)
@@ -310,11 +311,10 @@ impl CqInner {
 
     /// Returns the completion as the application gets it.
     #[inline]
-    fn marked(&self, completion: &Completion) -> Completion {
+    fn reported(&self, completion: &Completion) -> Completion {
         let mut entry = *completion;
-        let is_receive = !entry.is_send() && entry.status == WcStatus::Success;
-        if self.marks_receives && is_receive {
-            entry.wc_flags |= WcFlags::GRH;
+        if !entry.is_send() {
+            self.like.report_receive(&mut entry);
         }
         entry
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::cq_ring::test_completion;
 use super::*;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Likeness};
 use crate::hca::Hca;
 use crate::steering::ProcessSlot;
 use crate::sys;
@@ -42,7 +42,7 @@ impl Device {
             channel,
             0,
             CqRing::new(4, false),
-            false,
+            Likeness::default(),
         )
     }
 

@@ -114,7 +114,7 @@ areas! {
     sequence 12
     messages 16
     acknowledge 9
-    errors 34
+    errors 35
     duplicates 9
     resources 20
     requester 21

@@ -126,7 +126,7 @@ impl Responder {
             let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
             if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
-                return Err((RequestRefusal::ACCESS, Some(wqe)));
+                return Err((RequestRefusal::BAD_INVALIDATE, Some(wqe)));
             }
         }
         let detail = recv_detail(WcOpcode::Recv, received, headers);

@@ -28,7 +28,16 @@ impl RequestRefusal {
         nak: NakCode::InvalidRequest,
         status: WcStatus::RemInvReqErr,
     };
+    /// The receive, which only a WRITE with immediate has, reports that memory of this side was not
+    /// accessible.
+    //= WCS-08
     pub(super) const ACCESS: Self = Self {
+        nak: NakCode::RemoteAccess,
+        status: WcStatus::LocAccessErr,
+    };
+    /// A SEND with invalidate names a key that cannot be invalidated.
+    //= RC-ERR-J
+    pub(super) const BAD_INVALIDATE: Self = Self {
         nak: NakCode::RemoteAccess,
         status: WcStatus::RemAccessErr,
     };

@@ -116,6 +116,7 @@ fn without_data_neither_key_nor_address_count() {
 }
 
 //= RC-ERR-C type=test
+//= WCS-08 type=test
 #[test]
 fn a_receive_that_the_message_holds_reports_the_error() {
     let (mut pair, region) = target();
@@ -126,7 +127,7 @@ fn a_receive_that_the_message_holds_reports_the_error() {
         .payload(&[1]);
     let request = request.reth(region.addr, Rkey::new(0xdead), 1);
     let nak = vec![String::from("NAK REMOTE_ACCESS psn=0 msn=0")];
-    let receives = vec![(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)];
+    let receives = vec![(1, WcStatus::LocAccessErr), (2, WcStatus::WrFlushErr)];
     assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
 
     let (mut pair, region) = target();

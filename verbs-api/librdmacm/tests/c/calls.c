@@ -386,6 +386,7 @@ static void attributes_for_each_state(void)
 		CHECK_INT(attr.timeout, 17);
 		CHECK_INT(attr.retry_cnt, 5);
 		CHECK_INT(attr.rnr_retry, side ? 6 : 4);
+		/*= RC-LIM-03 type=test */
 		CHECK_INT(attr.max_rd_atomic, side ? 2 : 3);
 		/* The initial send PSN of one side is the receive PSN of the other. */
 		static uint32_t first_sq_psn, first_rq_psn;
