@@ -46,7 +46,7 @@ mod xrc_shared;
 #[cfg(all(test, not(loom)))]
 extern crate self as rocade_emulator;
 
-pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
+pub use config::{BrokerMode, DeviceConfig, EngineConfig, Likeness, LinkMode};
 pub use counters::EngineCounters;
 pub use engine::Engine;
 pub use error::VerbsError;

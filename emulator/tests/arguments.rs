@@ -34,7 +34,7 @@ fn registration() {
         // SAFETY: leaked memory, or the call fails.
         unsafe { pd.reg_mr(addr, len, addr, access) }
     };
-    assert_eq!(errno(reg(addr, 0, write)), libc::EINVAL, "length 0");
+    assert!(reg(addr, 0, write).is_ok() && reg(addr + 7, 0, write).is_ok());
     assert_eq!(errno(reg(u64::MAX - 10, 100, write)), libc::EINVAL, "wraps");
     assert_eq!(errno(reg(16, 100, write)), libc::EFAULT, "not mapped");
     let constant: &'static [u8; 4096] = &[7; 4096];

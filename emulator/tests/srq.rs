@@ -163,16 +163,23 @@ fn to_err(side: &Side) {
 fn sizes_are_granted_as_asked_or_refused() {
     let side = Side::new("127.2.9.1", 64);
     for bad in [
-        attr(1, 0),
         attr(limits::MAX_SRQ_WR + 1, 1),
         attr(1, limits::MAX_SGE + 1),
     ] {
         assert_eq!(errno(side.pd.create_srq(bad)), libc::EINVAL, "{bad:?}");
     }
     // A queue without entries accepts no receive, as on mlx5.
-    let none = side.pd.create_srq(attr(0, 1)).unwrap();
-    assert_eq!(none.query().max_wr, 0);
+    let none = side.pd.create_srq(attr(0, 0)).unwrap();
+    assert_eq!((none.query().max_wr, none.query().max_sge), (0, 0));
     assert_eq!(errno(none.recv_queue().push(1, &[])), libc::ENOMEM);
+    // A change of size has the same limits.
+    none.modify(Some(1), None).unwrap();
+    none.recv_queue().push(1, &[]).unwrap();
+    assert_eq!(errno(none.modify(Some(0), None)), libc::EINVAL, "in use");
+    assert_eq!(
+        errno(none.recv_queue().push(2, &[Sge::default()])),
+        libc::EINVAL
+    );
     let largest = attr(limits::MAX_SRQ_WR, limits::MAX_SGE);
     let srqs = [attr(3, 2), largest].map(|attr| side.pd.create_srq(attr).unwrap());
     let expected = SrqAttr {

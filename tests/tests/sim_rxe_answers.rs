@@ -215,7 +215,7 @@ impl Memory for Inferred {
         Err(BindError::NoWindow)
     }
 
-    fn invalidate(&self, _: Accessor, _: Rkey, _: bool) -> Result<(), AccessError> {
+    fn invalidate(&self, _: Accessor, _: Rkey) -> Result<(), AccessError> {
         Err(AccessError::BadKey)
     }
 }

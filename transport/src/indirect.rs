@@ -334,7 +334,7 @@ impl Indirect {
         self.rights.contains(asked)
     }
 
-    /// Frees the key, because its owner or, `remotely`, the peer has invalidated it.
+    /// Frees the key, because a QP or its peer has invalidated it.
     ///
     /// # Errors
     /// The key stays as it is.

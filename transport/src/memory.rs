@@ -254,11 +254,11 @@ pub trait Memory {
     /// The reason of the refusal. The key has not changed.
     fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError>;
 
-    /// Invalidates a key, because the owner or, `remotely`, the peer requests it.
+    /// Invalidates a key, because the QP or its peer requests it.
     ///
     /// When this returns, no access through the key is in flight, and later ones fail.
     ///
     /// # Errors
     /// The reason of the refusal. The key has not changed.
-    fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError>;
+    fn invalidate(&self, who: Accessor, rkey: Rkey) -> Result<(), AccessError>;
 }

@@ -6,7 +6,7 @@ use rocade_wire::{Headers, Operation};
 
 use crate::completion::{ImmOrInv, WcStatus};
 use crate::cx::Cx;
-use crate::memory::Memory;
+use crate::memory::{AccessError, Memory};
 use crate::peer::Peer;
 use crate::wr::{Operands, SendOp};
 
@@ -93,11 +93,12 @@ pub(crate) fn execute_local<H: Memory>(
             //= WCS-06
             //= MW-05
             .map_err(|_| WcStatus::MwBindErr),
-        SendOp::Invalidate { rkey } => cx
-            .host
-            .invalidate(cx.who, rkey, false)
+        SendOp::Invalidate { rkey } => cx.host.invalidate(cx.who, rkey).map_err(|why| match why {
+            //= MW-02
+            AccessError::WrongQp => WcStatus::MwBindErr,
             //= INV-01
-            .map_err(|_| WcStatus::LocQpOpErr),
+            _ => WcStatus::LocQpOpErr,
+        }),
         //= NOP-01
         //= XCW-06
         SendOp::Nop | SendOp::Wait => Ok(()),

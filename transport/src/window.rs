@@ -192,16 +192,11 @@ impl Window {
         Ok(())
     }
 
-    /// Frees the window, because its owner or, `remotely`, the peer has invalidated it.
+    /// Frees the window, because a QP or its peer has invalidated it.
     ///
     /// # Errors
     /// The window stays as it is.
-    pub fn invalidate(
-        &mut self,
-        who: Accessor,
-        rkey: Rkey,
-        remotely: bool,
-    ) -> Result<(), AccessError> {
+    pub fn invalidate(&mut self, who: Accessor, rkey: Rkey) -> Result<(), AccessError> {
         //= MW-01
         if self.kind == WindowKind::Type1 {
             return Err(AccessError::Permission);
@@ -212,8 +207,8 @@ impl Window {
         if self.pd != who.pd {
             return Err(AccessError::WrongPd);
         }
-        //= MW-03
-        if remotely && binding.qpn != who.qpn {
+        //= MW-02 MW-03
+        if binding.qpn != who.qpn {
             return Err(AccessError::WrongQp);
         }
         self.binding = None;
@@ -374,12 +369,10 @@ mod tests {
         assert_eq!(window.region(), None);
         assert_eq!(read(&window, BIND.rkey, 0x1010), Err(AccessError::BadKey));
         // A type 1 window cannot be invalidated.
-        for remotely in [false, true] {
-            let mut window = bound(WindowKind::Type1);
-            let refused = window.invalidate(WHO, BIND.rkey, remotely);
-            assert_eq!(refused, Err(AccessError::Permission));
-            assert!(window.region().is_some());
-        }
+        let mut other = bound(WindowKind::Type1);
+        let refused = other.invalidate(WHO, BIND.rkey);
+        assert_eq!(refused, Err(AccessError::Permission));
+        assert!(other.region().is_some());
         let zero_based = Bind {
             access: ALL | AccessFlags::ZERO_BASED,
             ..BIND
@@ -396,30 +389,22 @@ mod tests {
         let mut window = bound(WindowKind::Type2);
         let again = window.bind(WHO, &BIND, Some(&REGION));
         assert_eq!(again, Err(BindError::Bound));
-        let mut refused = |who, rkey, remotely| {
-            let refused = window.invalidate(who, rkey, remotely);
+        let mut refused = |who, rkey| {
+            let refused = window.invalidate(who, rkey);
             assert!(window.region().is_some());
             refused
         };
-        assert_eq!(refused(WHO, KEY, false), Err(AccessError::BadKey));
-        assert_eq!(
-            refused(OTHER_PD, BIND.rkey, false),
-            Err(AccessError::WrongPd)
-        );
-        assert_eq!(
-            refused(OTHER_QP, BIND.rkey, true),
-            Err(AccessError::WrongQp)
-        );
-        assert_eq!(window.invalidate(OTHER_QP, BIND.rkey, false), Ok(()));
+        assert_eq!(refused(WHO, KEY), Err(AccessError::BadKey));
+        assert_eq!(refused(OTHER_PD, BIND.rkey), Err(AccessError::WrongPd));
+        assert_eq!(refused(OTHER_QP, BIND.rkey), Err(AccessError::WrongQp));
+        assert_eq!(window.invalidate(WHO, BIND.rkey), Ok(()));
         assert_eq!(window.region(), None);
-        for remotely in [false, true] {
-            let free = window.invalidate(WHO, BIND.rkey, remotely);
-            assert_eq!(free, Err(AccessError::BadKey));
-        }
+        let free = window.invalidate(WHO, BIND.rkey);
+        assert_eq!(free, Err(AccessError::BadKey));
         let gone = window.resolve(WHO, BIND.rkey, 0x1010, 1, RemoteAccess::Read);
         assert_eq!(gone, Err(AccessError::BadKey));
         assert_eq!(window.bind(WHO, &BIND, Some(&REGION)), Ok(()));
-        assert_eq!(window.invalidate(WHO, BIND.rkey, true), Ok(()));
+        assert_eq!(window.invalidate(WHO, BIND.rkey), Ok(()));
         let unbind = Bind { len: 0, ..BIND };
         let refused = window.bind(WHO, &unbind, Some(&REGION));
         assert_eq!(refused, Err(BindError::NothingToBind));

@@ -84,7 +84,13 @@ impl Rkey {
     /// Returns the key with the same index and the next tag (`ibv_inc_rkey`).
     #[must_use]
     pub const fn with_next_tag(self) -> Self {
-        Self(self.0 & !0xff | self.0.wrapping_add(1) & 0xff)
+        self.with_tag(self.0.wrapping_add(1))
+    }
+
+    /// Returns the key with the same index and the low 8 bits of `tag`.
+    #[must_use]
+    pub const fn with_tag(self, tag: u32) -> Self {
+        Self(self.0 & !0xff | tag & 0xff)
     }
 }
 

@@ -465,12 +465,7 @@ impl Regions {
     }
 
     /// Invalidates a key.
-    pub(super) fn invalidate(
-        &self,
-        accessor: Accessor,
-        rkey: Rkey,
-        remotely: bool,
-    ) -> Result<(), AccessError> {
+    pub(super) fn invalidate(&self, accessor: Accessor, rkey: Rkey) -> Result<(), AccessError> {
         //= INV-01
         if let Some(indirect) = self.indirect(rkey.get()) {
             return indirect.write().invalidate(accessor);
@@ -478,7 +473,7 @@ impl Regions {
         let window = self.window(rkey.get()).ok_or(AccessError::BadKey)?;
         let mut window = window.write();
         let before = window.region();
-        window.invalidate(accessor, rkey, remotely)?;
+        window.invalidate(accessor, rkey)?;
         self.count_windows(before, u32::wrapping_sub);
         Ok(())
     }

@@ -263,7 +263,7 @@ fn a_window_opens_a_part_of_a_region() {
     let add = AtomicOp::FetchAdd { add: 5 };
     assert_eq!(memory.atomic_remote(WHO, bind.rkey, 0x1010, add), Ok(0));
     assert_eq!(memory.atomic_remote(WHO, bind.rkey, 0x1010, add), Ok(5));
-    assert_eq!(memory.invalidate(WHO, bind.rkey, false), Ok(()));
+    assert_eq!(memory.invalidate(WHO, bind.rkey), Ok(()));
     let closed = memory.write_remote(WHO, bind.rkey, 0x1008, b"window");
     assert_eq!(closed, Err(AccessError::BadKey));
     let nowhere = Bind {
@@ -277,7 +277,7 @@ fn a_window_opens_a_part_of_a_region() {
     };
     assert_eq!(memory.bind(WHO, &no_window), Err(BindError::NoWindow));
     // A plain region cannot be invalidated.
-    let refused = memory.invalidate(WHO, Rkey::new(region), false);
+    let refused = memory.invalidate(WHO, Rkey::new(region));
     assert_eq!(refused, Err(AccessError::BadKey));
 }
 
@@ -316,8 +316,8 @@ fn a_region_stays_while_windows_are_bound_to_it() {
     assert_eq!(nowhere, Err(BindError::NoRegion));
     is_bound();
     let rkey = bind(windows[1], region).rkey;
-    assert_eq!(table.read(Time::ZERO).invalidate(WHO, rkey, true), Ok(()));
-    assert!(table.read(Time::ZERO).invalidate(WHO, rkey, true).is_err());
+    assert_eq!(table.read(Time::ZERO).invalidate(WHO, rkey), Ok(()));
+    assert!(table.read(Time::ZERO).invalidate(WHO, rkey).is_err());
     is_bound();
     table.free_windows_of(OTHER_QP.qpn);
     is_bound();
@@ -416,7 +416,7 @@ fn nothing_is_written_after_an_invalidation() {
             while load() == before {
                 std::thread::yield_now();
             }
-            guard.invalidate(WHO, bind.rkey, false).expect("bound");
+            guard.invalidate(WHO, bind.rkey).expect("bound");
             let last = load();
             for _ in 0..50 {
                 assert_eq!(load(), last);

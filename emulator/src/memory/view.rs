@@ -366,13 +366,8 @@ impl Memory for MemGuard<'_> {
         self.regions.fill(accessor, fill)
     }
 
-    fn invalidate(
-        &self,
-        accessor: Accessor,
-        rkey: Rkey,
-        remotely: bool,
-    ) -> Result<(), AccessError> {
-        self.regions.invalidate(accessor, rkey, remotely)
+    fn invalidate(&self, accessor: Accessor, rkey: Rkey) -> Result<(), AccessError> {
+        self.regions.invalidate(accessor, rkey)
     }
 }
 

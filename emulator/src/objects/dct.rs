@@ -65,7 +65,7 @@ impl Qp {
             max_recv_sge: 0,
             ..init.cap
         };
-        check_cap(&cap)?;
+        check_cap(pd.context.hca.config.like, &cap)?;
         check_cqs(&pd, &init)?;
         let config = config(&pd, QpType::DcInitiator, cap, init.sq_sig_all);
         let parts = QpResources {

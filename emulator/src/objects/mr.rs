@@ -496,14 +496,15 @@ impl Mr {
 /// Returns the region with this memory, if it is mapped.
 fn place(region: Region, addr: u64, len: usize, iova: u64) -> Result<Region, VerbsError> {
     let len = len as u64;
+    // The kernel also registers a range of 0 bytes, though not on a page's border.
     //= MR-06
-    if len == 0 || addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(VerbsError::InvalidArgument("length"));
     }
     let access = region.access;
     //= MR-08
     let comes_later = access.contains(AccessFlags::ON_DEMAND);
-    if !comes_later && !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
+    if len > 0 && !comes_later && !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
         return Err(VerbsError::Fault);
     }
     if addr < ADDRESSES.start || addr + len > ADDRESSES.end {

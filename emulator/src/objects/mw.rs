@@ -77,13 +77,6 @@ impl Mw {
         }
     }
 
-    /// Returns true if `rkey` can be a key of this window.
-    //= KEY-04
-    #[must_use]
-    pub fn owns(&self, rkey: Rkey) -> bool {
-        rkey.get() >> 8 == self.rkey().get() >> 8
-    }
-
     /// Frees the window. If it is bound, peers lose access.
     ///
     /// # Errors

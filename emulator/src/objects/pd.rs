@@ -107,7 +107,7 @@ impl Pd {
     /// Makes a shared receive queue.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if a size is above the limit, or `max_sge` is 0.
+    /// [`VerbsError::InvalidArgument`] if a size is above the limit.
     /// [`VerbsError::Broker`] if the process cannot join its addresses. [`VerbsError::NoMemory`] if
     /// it is out of numbers.
     #[doc(alias = "ibv_create_srq")]

@@ -17,6 +17,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
+use crate::config::Likeness;
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
@@ -123,7 +124,7 @@ impl Qp {
         }
         let like = pd.context.hca.config.like;
         init.cap = like.granted(init.qp_type, init.cap);
-        check_cap(&init.cap)?;
+        check_cap(like, &init.cap)?;
         let receives = match &srq {
             Some(srq) => Receives::Shared(Arc::clone(srq) as _),
             None => Receives::Own,
@@ -574,12 +575,12 @@ impl Qp {
 }
 
 //= QPC-01
-pub(super) fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
+pub(super) fn check_cap(like: Likeness, cap: &QpCap) -> Result<(), VerbsError> {
     let checks = [
         (cap.max_send_wr, limits::MAX_QP_WR, "cap.max_send_wr"),
         (cap.max_recv_wr, limits::MAX_QP_WR, "cap.max_recv_wr"),
-        (cap.max_send_sge, limits::MAX_SGE, "cap.max_send_sge"),
-        (cap.max_recv_sge, limits::MAX_SGE, "cap.max_recv_sge"),
+        (cap.max_send_sge, like.max_sge(), "cap.max_send_sge"),
+        (cap.max_recv_sge, like.max_sge(), "cap.max_recv_sge"),
         (
             cap.max_inline_data,
             limits::MAX_INLINE_DATA,

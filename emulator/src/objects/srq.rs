@@ -8,6 +8,7 @@ use rocade_transport::{PostError, Sge, SrqAttr};
 use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::xrcd::{Xrcd, XrcdInner};
+use crate::config::Likeness;
 use crate::engine::Registration;
 use crate::error::VerbsError;
 use crate::hca::limits;
@@ -18,9 +19,10 @@ use crate::sync::MutexGuard;
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqInitAttr {
-    /// Number of receives that it has room for. Exactly this number is granted.
+    /// Number of receives that it has room for, possibly 0. Exactly this number is granted.
     pub max_wr: u32,
-    /// Scatter/gather entries of a receive. Exactly this number is granted.
+    /// Scatter/gather entries of a receive, possibly 0. Exactly this number is granted, but a
+    /// device like rxe grants at least one.
     pub max_sge: u32,
     /// Identifies the queue in events.
     pub cookie: u64,
@@ -90,13 +92,12 @@ impl Srq {
         init: SrqInitAttr,
     ) -> Result<Self, VerbsError> {
         //= SRQ-01
-        // A queue of no entries accepts no receive, as on mlx5.
-        if init.max_wr > limits::MAX_SRQ_WR {
-            return Err(VerbsError::InvalidArgument("max_wr"));
-        }
-        if init.max_sge == 0 || init.max_sge > limits::MAX_SGE {
+        let like = pd.context.hca.config.like;
+        check_size(like, init.max_wr)?;
+        if init.max_sge > like.max_srq_sge() {
             return Err(VerbsError::InvalidArgument("max_sge"));
         }
+        let max_sge = init.max_sge.max(like.least_srq_size());
         let number = pd.context.engine.allocate_srq_num()?;
         let parts = xrc
             .as_ref()
@@ -107,7 +108,7 @@ impl Srq {
             number,
             init.cookie,
             pd.id,
-            rocade_transport::Srq::new(pd.id, init.max_wr, init.max_sge),
+            rocade_transport::Srq::new(pd.id, init.max_wr, max_sge),
             parts,
         );
         let user = User::Srq(inner.srqn());
@@ -164,8 +165,9 @@ impl Srq {
     /// has changed then.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<(), VerbsError> {
-        if max_wr.is_some_and(|max_wr| max_wr > limits::MAX_SRQ_WR) {
-            return Err(VerbsError::InvalidArgument("max_wr"));
+        //= SRQ-01
+        if let Some(max_wr) = max_wr {
+            check_size(self.owner.pd.context.hca.config.like, max_wr)?;
         }
         let inner = self.inner();
         let mut core = inner.lock();
@@ -213,6 +215,16 @@ impl Srq {
         }
         self.inner().async_acks().wait();
         Ok(())
+    }
+}
+
+/// A queue of no entries accepts no receive. Receives without entries serve messages of immediate
+/// data alone.
+fn check_size(like: Likeness, max_wr: u32) -> Result<(), VerbsError> {
+    if (like.least_srq_size()..=limits::MAX_SRQ_WR).contains(&max_wr) {
+        Ok(())
+    } else {
+        Err(VerbsError::InvalidArgument("max_wr"))
     }
 }
 

@@ -44,7 +44,7 @@ pub struct SrqAttr {
 /// The reason why `ibv_modify_srq` was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SrqError {
-    /// Fewer receives than are in use, or none (EINVAL).
+    /// Fewer receives than are in use (EINVAL).
     TooSmall,
     /// The limit is above the size of the queue (EINVAL).
     LimitAboveSize,
@@ -53,7 +53,7 @@ pub enum SrqError {
 impl fmt::Display for SrqError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TooSmall => "max_wr is 0, or below the number of receives in use",
+            Self::TooSmall => "max_wr is below the number of receives in use",
             Self::LimitAboveSize => "srq_limit is above max_wr",
         })
     }
@@ -127,7 +127,7 @@ impl Srq {
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), SrqError> {
         let RecvLimits { max_wr: now, .. } = self.queue.limits();
         let size = max_wr.unwrap_or(now);
-        if max_wr == Some(0) || size < self.queue.used() {
+        if size < self.queue.used() {
             return Err(SrqError::TooSmall);
         }
         let limit = limit.unwrap_or(self.limit);

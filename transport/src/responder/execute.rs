@@ -125,7 +125,7 @@ impl Responder {
             //= INV-03 ETH-07
             let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
-            if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
+            if key.is_none_or(|rkey| mem.invalidate(who, rkey).is_err()) {
                 return Err((RequestRefusal::BAD_INVALIDATE, Some(wqe)));
             }
         }

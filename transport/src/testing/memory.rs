@@ -632,11 +632,11 @@ impl Memory for TestMemory {
             .unwrap_or(Err(BindError::NoWindow))
     }
 
-    fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError> {
+    fn invalidate(&self, who: Accessor, rkey: Rkey) -> Result<(), AccessError> {
         if let Some(done) = self.with_indirect(rkey.get(), |indirect| indirect.invalidate(who)) {
             return done;
         }
-        self.with_window(rkey, |window| window.invalidate(who, rkey, remotely))
+        self.with_window(rkey, |window| window.invalidate(who, rkey))
             .unwrap_or(Err(AccessError::BadKey))
     }
 }

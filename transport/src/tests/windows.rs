@@ -483,10 +483,7 @@ fn a_write_or_read_ends_where_its_window_is_freed() {
     let here = register(&pair, Side::A, len);
     pair.send(Side::A, 1, read(&through(&region, rkey)), &[here.sge()]);
     pair.run_until(|pair| operations(pair, Side::B).len() > 10);
-    assert_eq!(
-        pair.node(Side::B).mem.invalidate(who(), rkey, false),
-        Ok(())
-    );
+    assert_eq!(pair.node(Side::B).mem.invalidate(who(), rkey), Ok(()));
     pair.run();
     let done = pair.take_completions(Side::A);
     assert_eq!(statuses(&done), [(1, WcStatus::RemAccessErr)]);

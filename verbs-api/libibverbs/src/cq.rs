@@ -18,6 +18,7 @@ use crate::{
     buffer::Buffer,
     channel::ChannelObject,
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
     handle::CHandle,
     pd_mr::PdRef,
@@ -236,16 +237,31 @@ pub(crate) unsafe extern "C" fn poll_cq(
     neg_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
-        if num_entries > 0 && wc.is_null() {
-            return Err(Errno::INVAL);
-        }
-        let max = usize::try_from(num_entries).map_err(|_| Errno::INVAL)?;
+        let max = places(&state.cq, num_entries, wc.is_null())?;
         let polled = state.cq.poll_with(max, |index, completion| {
             // SAFETY: by contract `wc` has `num_entries` places, and `index` is below that.
             unsafe { wc.add(index).write(to_wc(&completion)) };
         });
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })
+}
+
+/// Returns for how many completions a poll has places. A negative number stands for 0, as in
+/// hardware drivers, whose loops over the places end at once.
+///
+/// # Errors
+/// `EINVAL` if the places are NULL and there are completions. An empty CQ needs no places.
+//= CQ-03
+pub(crate) fn places(cq: &Cq, num_entries: c_int, is_null: bool) -> Result<usize, Errno> {
+    let max = usize::try_from(num_entries).unwrap_or(0);
+    match is_null {
+        true if max > 0 && !cq.is_empty() => {
+            let what = "wc is NULL, but the completion queue is not empty";
+            Err(Errno::INVAL.because(Reason::new(what, "")))
+        }
+        true => Ok(0),
+        false => Ok(max),
+    }
 }
 
 /// Converts a completion to C.

@@ -1,8 +1,8 @@
 //! The reasons of failing verbs in words, with remedies for common mistakes.
 
 use rocade_emulator::{
-    Gid, ModifyError, Mtu, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, VerbsError,
-    broker::BrokerError, limits, link::LinkError, transition_rule,
+    Gid, Likeness, ModifyError, Mtu, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    VerbsError, broker::BrokerError, limits, link::LinkError, transition_rule,
 };
 
 use crate::{
@@ -276,7 +276,12 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
 }
 
 /// Returns the reason why a QP cannot be created.
-pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Reason {
+pub(crate) fn create_qp(
+    cap: &QpCap,
+    qp_type: QpType,
+    like: Likeness,
+    error: &VerbsError,
+) -> Reason {
     let field = match error {
         VerbsError::NotSupported(_) if qp_type == QpType::RawPacket => return self::error(error),
         VerbsError::NotSupported(_) => return qp_type_missing(&format!("{qp_type:?}")),
@@ -286,8 +291,8 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
     let (asked, limit) = match *field {
         "cap.max_send_wr" => (cap.max_send_wr, limits::MAX_QP_WR),
         "cap.max_recv_wr" => (cap.max_recv_wr, limits::MAX_QP_WR),
-        "cap.max_send_sge" => (cap.max_send_sge, limits::MAX_SGE),
-        "cap.max_recv_sge" => (cap.max_recv_sge, limits::MAX_SGE),
+        "cap.max_send_sge" => (cap.max_send_sge, like.max_sge()),
+        "cap.max_recv_sge" => (cap.max_recv_sge, like.max_sge()),
         "cap.max_inline_data" => (cap.max_inline_data, limits::MAX_INLINE_DATA),
         _ => return self::error(error),
     };
@@ -529,10 +534,23 @@ mod tests {
         let reason = create_qp(
             &cap,
             QpType::Rc,
+            Likeness::Rocade,
             &VerbsError::InvalidArgument("cap.max_send_wr"),
         );
         assert_has(&reason.what, &["1048576", &limits::MAX_QP_WR.to_string()]);
-        let reason = create_qp(&cap, QpType::Ud, &VerbsError::NotSupported("QP type"));
+        let cap = QpCap {
+            max_recv_sge: 31,
+            ..QpCap::default()
+        };
+        let reason = create_qp(
+            &cap,
+            QpType::Rc,
+            Likeness::Mlx5,
+            &VerbsError::InvalidArgument("cap.max_recv_sge"),
+        );
+        assert_has(&reason.what, &["31", "limit is 30"]);
+        let missing = VerbsError::NotSupported("QP type");
+        let reason = create_qp(&cap, QpType::Ud, Likeness::Rocade, &missing);
         assert_has(&reason.what, &["UD", "only RC"]);
     }
 }

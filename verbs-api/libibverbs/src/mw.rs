@@ -13,6 +13,7 @@ use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, SendOp, Wind
 
 use crate::{
     context::ContextObject,
+    diagnostics::Reason,
     ffi::{Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
     mr::MrObject,
@@ -69,6 +70,10 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     int_verb(|| unsafe { MwObject::destroy(mw, |state| Ok(state.mw.destroy()?)) })
 }
 
+fn invalid(what: &str, advice: &str) -> Errno {
+    Errno::INVAL.because(Reason::new(what, advice))
+}
+
 /// # Safety
 /// The region of `info` must be NULL or live.
 unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
@@ -79,7 +84,8 @@ unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
         let mr = unsafe { MrObject::borrow(info.mr) }?.inner().mr();
         if !mr.is_plain() {
             //= NUL-01
-            return Err(Errno::INVAL);
+            let what = "a window needs a region of the program's memory";
+            return Err(invalid(what, "bind it to a region of ibv_reg_mr"));
         }
         mr.lkey()
     };
@@ -108,10 +114,13 @@ pub(crate) unsafe extern "C" fn bind_mw(
         // SAFETY: by contract NULL or readable.
         let bind = unsafe { bind.as_ref() }.ok_or(Errno::INVAL)?;
         let info = &bind.bind_info;
-        let is_wrong = info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
-            || info.mr.is_null() && (info.addr != 0 || info.length != 0);
-        if is_wrong {
-            return Err(Errno::INVAL);
+        if info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
+            let what = "a type 1 window cannot have IBV_ACCESS_ZERO_BASED";
+            return Err(invalid(what, "use a type 2 window"));
+        }
+        if info.mr.is_null() && (info.addr != 0 || info.length != 0) {
+            let what = "bind_info.mr is NULL, but addr or length is not 0";
+            return Err(invalid(what, "only a bind of 0 bytes has no region"));
         }
         // SAFETY: by contract the region is live.
         let request = unsafe { to_bind(Rkey::new(0), info) }?;
@@ -127,8 +136,10 @@ pub(crate) unsafe extern "C" fn bind_mw(
 
 /// Returns the operation of a bind by work request, for type 2 windows.
 ///
+/// The window keeps the index of its key. `rkey` provides the tag, the low byte.
+///
 /// # Errors
-/// `EINVAL` if there is no window, if it is of type 1, or if it cannot have the key.
+/// `EINVAL` if there is no window, or if it is of type 1.
 ///
 /// # Safety
 /// The window, and the region of `info`, must be NULL or live.
@@ -139,12 +150,19 @@ pub(crate) unsafe fn bind_operation(
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, Errno> {
-    // SAFETY: same contract.
-    let window = &unsafe { MwObject::borrow(mw) }?.inner().mw;
-    let rkey = Rkey::new(rkey);
-    if window.kind() != WindowKind::Type2 || !window.owns(rkey) {
-        return Err(Errno::INVAL);
+    if mw.is_null() {
+        return Err(invalid("bind_mw.mw is NULL", ""));
     }
     // SAFETY: same contract.
-    Ok(SendOp::Bind(unsafe { to_bind(rkey, info) }?))
+    let window = &unsafe { MwObject::borrow(mw) }?.inner().mw;
+    if window.kind() != WindowKind::Type2 {
+        let advice = "bind it with ibv_bind_mw, or allocate it as IBV_MW_TYPE_2";
+        return Err(invalid(
+            "a work request cannot bind a type 1 window",
+            advice,
+        ));
+    }
+    // SAFETY: same contract.
+    let bind = unsafe { to_bind(window.rkey().with_tag(rkey), info) }?;
+    Ok(SendOp::Bind(bind))
 }

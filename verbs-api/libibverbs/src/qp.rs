@@ -258,6 +258,7 @@ unsafe fn create_as(
     let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
     // SAFETY: same contract. The QP keeps the domain in use.
     let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
+    let like = pd_state.context().context().device().like;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
         let attr = QpInitAttr {
@@ -270,7 +271,7 @@ unsafe fn create_as(
             cookie,
         };
         let qp = make(pd_state.pd(), attr).map_err(|error| {
-            let reason = explain::create_qp(&cap, qp_type, &error);
+            let reason = explain::create_qp(&cap, qp_type, like, &error);
             Errno(error.errno()).because(reason)
         })?;
         let granted = qp.query().1;

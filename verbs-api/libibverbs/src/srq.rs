@@ -8,7 +8,7 @@ use rocade_abi::{
     IBV_SRQT_XRC, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex,
 };
-use rocade_emulator::{Pd, Srq, SrqInitAttr, VerbsError, limits};
+use rocade_emulator::{Likeness, Pd, Srq, SrqInitAttr, VerbsError, limits};
 
 use crate::{
     buffer::{Buffer, Purpose},
@@ -64,7 +64,8 @@ unsafe fn create(
             max_sge: attr.max_sge,
             cookie: address.expose_provenance() as u64,
         };
-        let srq = make(pd_state.pd(), init).map_err(|error| refused(attr, error))?;
+        let like = pd_state.context().context().device().like;
+        let srq = make(pd_state.pd(), init).map_err(|error| refused(like, attr, error))?;
         let granted = srq.query();
         (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
         // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
@@ -85,10 +86,11 @@ unsafe fn create(
 }
 
 #[cold]
-fn refused(attr: &ibv_srq_attr, error: VerbsError) -> Errno {
+fn refused(like: Likeness, attr: &ibv_srq_attr, error: VerbsError) -> Errno {
+    let least = like.least_srq_size();
     let (asked, least, limit) = match error {
-        VerbsError::InvalidArgument("max_wr") => (attr.max_wr, 0, limits::MAX_SRQ_WR),
-        VerbsError::InvalidArgument("max_sge") => (attr.max_sge, 1, limits::MAX_SGE),
+        VerbsError::InvalidArgument("max_wr") => (attr.max_wr, least, limits::MAX_SRQ_WR),
+        VerbsError::InvalidArgument("max_sge") => (attr.max_sge, 0, like.max_srq_sge()),
         error => return error.into(),
     };
     let what = format!("{error}: {asked}; allowed: {least} to {limit}");

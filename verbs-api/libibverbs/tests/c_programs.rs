@@ -104,6 +104,20 @@ rocade_tests::c_programs! {
         a_device_is_like_mlx5,
         //= DCU-08 type=test
         limits_of_dynamic_connections;
+    hardware:
+        a_refused_write_ends_its_receive,
+        a_refused_write_as_rxe_reports_it,
+        a_bind_takes_the_tag_alone,
+        a_wrong_bind_is_explained,
+        windows_end_on_their_own_queue_pair,
+        shared_queues_of_nothing,
+        immediates_need_no_elements,
+        polls_for_nothing,
+        regions_of_no_bytes,
+        only_valid_members_are_read,
+        limits_of_rocade,
+        limits_like_rxe,
+        limits_like_mlx5;
     batches:
         every_operation_in_one_batch,
         a_request_without_data_is_empty,

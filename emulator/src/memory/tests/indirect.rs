@@ -240,20 +240,20 @@ fn free_keys_and_what_cannot_be_listed() {
         memory.read_local(WHO, Lkey::new(key), 0x2000, &mut byte),
         Ok(())
     );
-    for remotely in [false, true] {
+    for _turn in 0..2 {
         assert_eq!(
             memory.fill(WHO, fill(key, 0, &[block(region, 0x1000, 1)])),
             Ok(())
         );
         assert_eq!(
-            memory.invalidate(FOREIGN, Rkey::new(key), remotely),
+            memory.invalidate(FOREIGN, Rkey::new(key)),
             Err(AccessError::WrongPd)
         );
-        assert_eq!(memory.invalidate(WHO, Rkey::new(key), remotely), Ok(()));
+        assert_eq!(memory.invalidate(WHO, Rkey::new(key)), Ok(()));
         let access = memory.read_local(WHO, Lkey::new(key), 0, &mut byte);
         assert_eq!(access, Err(AccessError::BadKey));
         assert_eq!(
-            memory.invalidate(WHO, Rkey::new(key), remotely),
+            memory.invalidate(WHO, Rkey::new(key)),
             Err(AccessError::BadKey)
         );
     }
@@ -319,7 +319,7 @@ fn keys_of_keys_down_to_the_advertised_depth() {
     assert_eq!(read[..], bytes, "an even number of exchanges");
     // An access notices that a nested key was invalidated. It also ends if keys list each other in
     // a circle.
-    assert_eq!(memory.invalidate(WHO, Rkey::new(first), false), Ok(()));
+    assert_eq!(memory.invalidate(WHO, Rkey::new(first)), Ok(()));
     assert_eq!(
         memory.read_remote(WHO, deepest, 0, &mut read),
         Err(AccessError::BadKey)
@@ -425,9 +425,7 @@ fn nothing_is_written_after_a_key_below_is_invalid() {
                 std::thread::yield_now();
             }
             let ends = if round % 2 == 0 { inner } else { outer };
-            guard
-                .invalidate(WHO, Rkey::new(ends), false)
-                .expect("filled");
+            guard.invalidate(WHO, Rkey::new(ends)).expect("filled");
             let last = load();
             for _ in 0..50 {
                 assert_eq!(load(), last);

@@ -142,7 +142,7 @@ fn loom_a_window_that_closes() {
     // The window is invalidated while other threads hold the read guard, too.
     ends_all_accesses(window, |table, rkey, _| {
         let memory = table.read(Time::ZERO);
-        assert_eq!(memory.invalidate(WHO, rkey, true), Ok(()));
+        assert_eq!(memory.invalidate(WHO, rkey), Ok(()));
     });
     ends_all_accesses(window, |table, _, _| table.free_windows_of(WHO.qpn));
     ends_all_accesses(window, |table, rkey, _| table.remove_window(rkey.get()));
@@ -154,7 +154,7 @@ fn loom_a_window_that_closes() {
 fn loom_an_indirect_key_that_changes() {
     ends_all_accesses(indirect, |table, rkey, _| {
         let memory = table.read(Time::ZERO);
-        assert_eq!(memory.invalidate(WHO, rkey, true), Ok(()));
+        assert_eq!(memory.invalidate(WHO, rkey), Ok(()));
     });
     ends_all_accesses(indirect, |table, rkey, _| {
         assert_eq!(table.remove(rkey.get()), Ok(()));
@@ -182,7 +182,7 @@ fn loom_a_region_that_gets_a_window_stays() {
             Ok(()) => {
                 assert_eq!(removed, Err(RemoveError::Bound));
                 let memory = table.read(Time::ZERO);
-                assert_eq!(memory.invalidate(WHO, bind.rkey, false), Ok(()));
+                assert_eq!(memory.invalidate(WHO, bind.rkey), Ok(()));
                 drop(memory);
                 assert_eq!(table.remove(region), Ok(()));
             }
@@ -207,7 +207,7 @@ fn loom_regions_track_their_windows() {
             let table = Arc::clone(&table);
             thread::spawn(move || table.read(Time::ZERO).bind(WHO, &again))
         };
-        let closed = table.read(Time::ZERO).invalidate(WHO, rkey, false);
+        let closed = table.read(Time::ZERO).invalidate(WHO, rkey);
         assert_eq!(closed, Ok(()), "another thread has bound it");
         let bound = binder.join().unwrap();
         assert_eq!(table.remove(first), Ok(()));

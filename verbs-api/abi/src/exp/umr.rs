@@ -11,6 +11,9 @@ constants! {
         IBV_EXP_MR_INDIRECT_KLMS = 1 << 1,
         IBV_EXP_MR_FIXED_BUFFER_SIZE = 1 << 2,
     }
+    u32, "Member bit of [`ibv_exp_reg_mr_in`]. (`enum ibv_exp_reg_mr_in_comp_mask`)": {
+        IBV_EXP_REG_MR_CREATE_FLAGS = 1 << 0,
+    }
     u32, "Type of a key list. (`enum ibv_exp_mkey_list_type`)": {
         IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR = 0,
     }

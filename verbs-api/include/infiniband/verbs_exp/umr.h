@@ -35,13 +35,17 @@
 extern "C" {
 #endif
 
+enum ibv_exp_reg_mr_in_comp_mask {
+	IBV_EXP_REG_MR_CREATE_FLAGS = 1 << 0,
+};
+
 struct ibv_exp_reg_mr_in {
 	struct ibv_pd *pd;
 	void *addr;
 	size_t length;
 	uint64_t exp_access; /* enum ibv_exp_access_flags */
-	uint32_t comp_mask; /* 0 */
-	uint32_t create_flags; /* 0 */
+	uint32_t comp_mask; /* enum ibv_exp_reg_mr_in_comp_mask */
+	uint32_t create_flags; /* 0: no flags are defined */
 };
 
 /* Like ibv_reg_mr, with 64-bit access rights. */

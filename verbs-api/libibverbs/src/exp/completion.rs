@@ -29,10 +29,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
     neg_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
-        if num_entries > 0 && wc.is_null() || wc_size == 0 {
+        if wc_size == 0 {
             return Err(Errno::INVAL);
         }
-        let max = usize::try_from(num_entries).map_err(|_| Errno::INVAL)?;
+        let max = cq::places(state.cq(), num_entries, wc.is_null())?;
         let size = wc_size as usize;
         let polled = state.cq().poll_with(max, |index, completion| {
             // SAFETY: by contract there are `num_entries` places of that size, and `index` is below

@@ -96,20 +96,18 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_cq(
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
         let mask = u32::try_from(mask).map_err(|_| Errno::INVAL)?;
-        let flags = if mask & IBV_EXP_CQ_CAP_FLAGS != 0 {
-            attr.cq_cap_flags
-        } else {
-            0
-        };
+        let has_flags = attr.comp_mask & IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS != 0;
+        let sets_flags = mask & IBV_EXP_CQ_CAP_FLAGS != 0;
+        //= XST-17
+        if sets_flags && !has_flags {
+            return Err(invalid("comp_mask has no IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS"));
+        }
+        let flags = if sets_flags { attr.cq_cap_flags } else { 0 };
         if mask & !(IBV_EXP_CQ_MODERATION | IBV_EXP_CQ_CAP_FLAGS) != 0
             || attr.comp_mask & !(IBV_EXP_CQ_MODERATION | IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS) != 0
             || flags & !IBV_EXP_CQ_IGNORE_OVERRUN != 0
         {
             return Err(invalid("a mask or cq_cap_flags have unknown bits"));
-        }
-        //= XST-17
-        if flags != 0 && attr.comp_mask & IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS == 0 {
-            return Err(invalid("comp_mask has no IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS"));
         }
         if mask & IBV_EXP_CQ_MODERATION != 0 {
             let asked = attr.moderation;

@@ -164,8 +164,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         // SAFETY: same contract.
         let qp = unsafe { qp_ex::create(context, &mut plain) }?;
         init.cap = plain.cap;
-        // `max_inl_recv` is a hint, which Rocade does not use.
-        init.max_inl_recv = 0;
+        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_INL_RECV != 0 {
+            // `max_inl_recv` is a hint, which Rocade does not use.
+            init.max_inl_recv = 0;
+        }
         // SAFETY: created above.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.set_exp_attr(asked);

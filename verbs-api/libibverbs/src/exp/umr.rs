@@ -16,8 +16,9 @@ use rocade_abi::{
         },
         umr::{
             IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR, IBV_EXP_MR_FIXED_BUFFER_SIZE,
-            IBV_EXP_MR_INDIRECT_KLMS, IBV_EXP_MR_SIGNATURE_EN, ibv_exp_create_mr_in,
-            ibv_exp_mkey_attr, ibv_exp_mkey_list_container_attr, ibv_exp_reg_mr_in,
+            IBV_EXP_MR_INDIRECT_KLMS, IBV_EXP_MR_SIGNATURE_EN, IBV_EXP_REG_MR_CREATE_FLAGS,
+            ibv_exp_create_mr_in, ibv_exp_mkey_attr, ibv_exp_mkey_list_container_attr,
+            ibv_exp_reg_mr_in,
         },
     },
     ibv_mr,
@@ -56,8 +57,12 @@ pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) ->
     ptr_verb(|| {
         // SAFETY: by contract NULL or readable.
         let input = unsafe { ffi::read(input) }?;
-        if input.comp_mask != 0 || input.create_flags != 0 {
-            return Err(invalid("comp_mask or create_flags is not 0"));
+        let has_flags = input.comp_mask & IBV_EXP_REG_MR_CREATE_FLAGS != 0;
+        if input.comp_mask & !IBV_EXP_REG_MR_CREATE_FLAGS != 0 {
+            return Err(invalid("comp_mask has unknown bits"));
+        }
+        if has_flags && input.create_flags != 0 {
+            return Err(invalid("create_flags has unknown bits"));
         }
         let access = rights(input.exp_access)?;
         // SAFETY: same contract as `ibv_reg_mr`.

@@ -250,10 +250,7 @@ static void windows_by_builders(void)
 		CHECK_INT(wc.wc_flags, IBV_WC_WITH_INV);
 		CHECK_INT(wc.invalidated_rkey, rkey);
 	}
-	/* A key that the window cannot have fails the batch. */
-	ibv_wr_start(b);
-	ibv_wr_bind_mw(b, mw, rkey ^ 0x100, &info);
-	CHECK_INT(ibv_wr_complete(b), EINVAL);
+	/* A missing window fails the batch. */
 	ibv_wr_start(b);
 	ibv_wr_bind_mw(b, NULL, rkey, &info);
 	CHECK_INT(ibv_wr_complete(b), EINVAL);
@@ -297,8 +294,6 @@ static void binds_that_fail(void)
 	CHECK_INT(one->rkey, ibv_inc_rkey(rkey));
 
 	struct ibv_send_wr *bad, wr = bind_request(one, one->rkey, bind_info(mr, 0, 64));
-	CHECK_INT(ibv_post_send(r.b, &wr, &bad), EINVAL);
-	wr = bind_request(two, two->rkey ^ 0x100, bind_info(mr, 0, 64));
 	CHECK_INT(ibv_post_send(r.b, &wr, &bad), EINVAL);
 	wr = bind_request(NULL, two->rkey, bind_info(mr, 0, 64));
 	CHECK_INT(ibv_post_send(r.b, &wr, &bad), EINVAL);

@@ -64,7 +64,7 @@ static void sizes_and_limits(void)
 	CHECK(device.max_srq > 0 && device.max_srq_wr >= 4096 && device.max_srq_sge >= 2);
 	CHECK(device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE);
 	const struct { uint32_t max_wr, max_sge; } rows[] = {
-		{ 1, 0 }, { device.max_srq_wr + 1, 1 }, { 1, device.max_srq_sge + 1 },
+		{ device.max_srq_wr + 1, 1 }, { 1, device.max_srq_sge + 1 },
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct ibv_srq_init_attr init = { .attr = { .max_wr = rows[i].max_wr,

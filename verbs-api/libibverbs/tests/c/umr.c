@@ -348,7 +348,7 @@ static void rights_of_64_bits(void)
 	}
 	in.exp_access = 1ULL << 50;
 	CHECK(!ibv_exp_reg_mr(&in) && errno == EINVAL);
-	in.exp_access = 0, in.comp_mask = 1;
+	in.exp_access = 0, in.comp_mask = 2;
 	CHECK(!ibv_exp_reg_mr(&in) && errno == EINVAL);
 	rig_close(&r);
 }
