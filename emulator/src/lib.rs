@@ -50,7 +50,9 @@ pub use config::{BrokerMode, DeviceConfig, EngineConfig, Likeness, LinkMode};
 pub use counters::EngineCounters;
 pub use engine::Engine;
 pub use error::VerbsError;
-pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
+pub use hca::{
+    DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, GidKind, PortAttr, PortFacts, limits,
+};
 pub use inherited::{StartPermit, settle_thread, spawn_thread};
 pub use notice::handle_notices;
 pub use objects::{

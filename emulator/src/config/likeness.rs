@@ -149,6 +149,18 @@ impl Likeness {
         }
     }
 
+    /// Returns true if a request for an event names the program's position in the completion queue.
+    /// Completions that were there before and had no event then cause it, too.
+    #[must_use]
+    pub(crate) const fn arms_by_position(self) -> bool {
+        matches!(self, Self::Mlx5)
+    }
+
+    /// Returns true if the GID table has each address as RoCE v1 and v2, the link-local one first.
+    pub(crate) const fn lists_gids_in_pairs(self) -> bool {
+        matches!(self, Self::Mlx5)
+    }
+
     /// Returns true if the device reports on-demand paging and offloads of raw packets.
     #[must_use]
     pub const fn reports_odp_and_offloads(self) -> bool {

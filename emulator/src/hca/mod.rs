@@ -107,12 +107,35 @@ pub struct PortAttr {
 /// An entry of the GID table. A GID of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// The GID. All are of type RoCE v2.
+    /// The GID.
     pub gid: Gid,
+    /// The protocol that the device reports for it.
+    pub kind: GidKind,
     /// Its index.
     pub index: u32,
     /// Index of the interface that has the address.
     pub ifindex: u32,
+}
+
+/// The protocol of a GID, as devices report it. Packets are always RoCE v2.
+//= ENC-13
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_gid_type")]
+pub enum GidKind {
+    /// RoCE v1, which devices like mlx5 report besides.
+    RoceV1,
+    /// RoCE v2.
+    RoceV2,
+}
+
+impl GidKind {
+    /// Returns the name in sysfs.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::RoceV1 => "IB/RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        }
+    }
 }
 
 /// All attributes of a device that is not opened.
@@ -165,8 +188,11 @@ pub(crate) struct Hca {
 impl Hca {
     pub(crate) fn new(config: DeviceConfig, index: u32) -> Self {
         Self {
-            port: Port::new(1, config.port.clone()),
-            second: config.second_port.clone().map(|port| Port::new(2, port)),
+            port: Port::new(1, config.port.clone(), config.like),
+            second: config
+                .second_port
+                .clone()
+                .map(|port| Port::new(2, port, config.like)),
             config,
             index,
             traffic: Traffic::default(),

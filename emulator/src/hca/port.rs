@@ -8,8 +8,8 @@ use parking_lot::RwLock;
 use rocade_transport::Violations;
 use rocade_wire::{Gid, Mtu};
 
-use super::GidEntry;
-use crate::config::{HostNetwork, PortConfig};
+use super::{GidEntry, GidKind};
+use crate::config::{HostNetwork, Likeness, PortConfig};
 
 /// A port of an HCA.
 #[derive(Debug)]
@@ -28,9 +28,22 @@ pub(crate) struct Port {
 #[derive(Debug)]
 struct GidTable {
     rows: Vec<GidTableEntry>,
+    order: GidOrder,
     ifindex: u32,
     /// The GID table for applications.
     entries: Arc<[GidEntry]>,
+}
+
+/// The entries of a GID table for its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GidOrder {
+    /// One for each address.
+    Plain,
+    /// Two for each address, RoCE v1 and v2, as mlx5 has them. The first address is link-local.
+    Pairs,
+    /// The same without a link-local address, which mlx5 always has. The second address is then
+    /// the first one once more, so that the others have their usual places.
+    PairsFirstTwice,
 }
 
 /// An entry of the GID table. It remembers its address, which may come back.
@@ -41,13 +54,26 @@ struct GidTableEntry {
 }
 
 impl Port {
-    pub(super) fn new(number: u8, config: PortConfig) -> Self {
+    pub(super) fn new(number: u8, config: PortConfig, like: Likeness) -> Self {
         let there = |addr: &IpAddr| GidTableEntry {
             addr: *addr,
             there: true,
         };
+        let mut addrs = config.addrs.clone();
+        let order = if like.lists_gids_in_pairs() {
+            match addrs.iter().position(is_link_local_v6) {
+                Some(at) => {
+                    addrs[..=at].rotate_right(1);
+                    GidOrder::Pairs
+                }
+                None => GidOrder::PairsFirstTwice,
+            }
+        } else {
+            GidOrder::Plain
+        };
         let mut table = GidTable {
-            rows: config.addrs.iter().map(there).collect(),
+            rows: addrs.iter().map(there).collect(),
+            order,
             ifindex: config.ifindex,
             entries: Arc::new([]),
         };
@@ -83,11 +109,13 @@ impl Port {
         (!entry.gid.is_zero()).then_some(entry.gid)
     }
 
-    /// The index of an address in the GID table.
+    /// The index of an address in the GID table, as RoCE v2. An address that is there twice has its
+    /// usual place, the last one.
     pub(crate) fn index_of(&self, ip: IpAddr) -> Option<u32> {
+        let gid = Gid::from_ip(ip);
         let gids = self.gids();
-        let entry = gids.iter().find(|entry| entry.gid == Gid::from_ip(ip));
-        entry.map(|entry| entry.index)
+        let of_ip = |entry: &&GidEntry| entry.gid == gid && entry.kind == GidKind::RoceV2;
+        gids.iter().rfind(of_ip).map(|entry| entry.index)
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -167,26 +195,37 @@ fn followed(config: &PortConfig, network: &HostNetwork) -> Vec<IpAddr> {
     let ours = interfaces.filter(|interface| config.follows.contains(&interface.index));
     ours.flat_map(|interface| {
         let main = interface.index == config.ifindex;
-        let usable = move |addr: &&IpAddr| {
-            main || !matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
-        };
+        let usable = move |addr: &&IpAddr| main || !is_link_local_v6(addr);
         interface.addrs.iter().filter(usable).copied()
     })
     .collect()
 }
 
+/// Returns true if `addr` is in fe80::/10.
+const fn is_link_local_v6(addr: &IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 impl GidTable {
     fn publish(&mut self) {
-        let entry = |(index, row): (u32, &GidTableEntry)| GidEntry {
+        let (kinds, repeated): (&[GidKind], usize) = match self.order {
+            GidOrder::Plain => (&[GidKind::RoceV2], 0),
+            GidOrder::Pairs => (&[GidKind::RoceV1, GidKind::RoceV2], 0),
+            GidOrder::PairsFirstTwice => (&[GidKind::RoceV1, GidKind::RoceV2], 1),
+        };
+        let rows = self.rows.iter().take(repeated).chain(&self.rows);
+        let all = rows.flat_map(|row| kinds.iter().map(move |kind| (row, *kind)));
+        let entry = |(index, (row, kind)): (u32, (&GidTableEntry, GidKind))| GidEntry {
             gid: if row.there {
                 Gid::from_ip(row.addr)
             } else {
                 Gid::default()
             },
+            kind,
             index,
             ifindex: self.ifindex,
         };
-        self.entries = (0u32..).zip(&self.rows).map(entry).collect();
+        self.entries = (0u32..).zip(all).map(entry).collect();
     }
 }
 
@@ -235,7 +274,7 @@ mod tests {
     #[test]
     fn the_table_follows_the_interface() {
         let config = config(&["192.0.2.1", "192.0.2.2"], &[7, 8]);
-        let port = Port::new(1, config);
+        let port = Port::new(1, config, Likeness::Rocade);
         let follow = |seven: &[&str], eight: &[&str]| {
             let network = HostNetwork::new(vec![interface(7, seven), interface(8, eight)]);
             (port.follow(&network), gids(&port).join(" "))
@@ -256,10 +295,42 @@ mod tests {
         assert_eq!(follow(&[], &[]), (false, "- - -".to_owned()));
     }
 
+    /// The GIDs of a port like mlx5, and the indices that the connection manager uses.
+    fn like_mlx5(addrs: &[&str]) -> (String, Vec<Option<u32>>) {
+        let port = Port::new(1, config(addrs, &[7]), Likeness::Mlx5);
+        let entries = port.gids();
+        let kinds = entries.iter().map(|entry| entry.kind);
+        let expected = [GidKind::RoceV1, GidKind::RoceV2].into_iter().cycle();
+        assert!(kinds.eq(expected.take(entries.len())));
+        let index_of = |addr: &&str| port.index_of(addr.parse().expect("an address"));
+        (gids(&port).join(" "), addrs.iter().map(index_of).collect())
+    }
+
+    #[test]
+    fn a_table_like_mlx5_has_ipv4_at_index_3() {
+        let all = like_mlx5(&["192.0.2.1", "fd77::3", "fe80::7"]);
+        let table = "fe80::7 fe80::7 192.0.2.1 192.0.2.1 fd77::3 fd77::3";
+        assert_eq!(all, (table.to_owned(), vec![Some(3), Some(5), Some(1)]));
+        let without = like_mlx5(&["192.0.2.1", "192.0.2.2"]);
+        let table = "192.0.2.1 192.0.2.1 192.0.2.1 192.0.2.1 192.0.2.2 192.0.2.2";
+        assert_eq!(without, (table.to_owned(), vec![Some(3), Some(5)]));
+    }
+
+    #[test]
+    fn a_table_like_mlx5_follows_the_interface() {
+        let port = Port::new(1, config(&["192.0.2.1"], &[7]), Likeness::Mlx5);
+        let network = |addrs| HostNetwork::new(vec![interface(7, addrs)]);
+        assert!(port.follow(&network(&["192.0.2.1", "fe80::7"])));
+        let longer = "192.0.2.1 192.0.2.1 192.0.2.1 192.0.2.1 fe80::7 fe80::7";
+        assert_eq!(gids(&port).join(" "), longer);
+        assert!(port.follow(&network(&["fe80::7"])));
+        assert_eq!(gids(&port).join(" "), "- - - - fe80::7 fe80::7");
+    }
+
     #[test]
     fn an_address_that_was_named_is_the_only_one() {
         let config = config(&["192.0.2.1"], &[]);
-        let port = Port::new(1, config);
+        let port = Port::new(1, config, Likeness::Rocade);
         let network = |addrs| HostNetwork::new(vec![interface(7, addrs)]);
         assert!(!port.follow(&network(&["192.0.2.1", "192.0.2.9"])));
         assert!(port.follow(&network(&["192.0.2.9"])));
@@ -270,7 +341,7 @@ mod tests {
 
     #[test]
     fn states_are_news_once() {
-        let port = Port::new(1, config(&["192.0.2.1"], &[]));
+        let port = Port::new(1, config(&["192.0.2.1"], &[]), Likeness::Rocade);
         assert!(!port.set_running(true));
         assert!(port.set_running(false) && !port.is_running());
         assert!(!port.set_running(false));

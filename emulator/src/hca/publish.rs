@@ -83,7 +83,8 @@ impl PortFacts {
                 .map(|[high, low]| format!("{high:02x}{low:02x}"))
                 .collect();
             files.push((format!("gids/{index}"), format!("{}\n", groups.join(":"))));
-            files.push((format!("gid_attrs/types/{index}"), "RoCE v2\n".to_owned()));
+            let kind = format!("{}\n", entry.kind.name());
+            files.push((format!("gid_attrs/types/{index}"), kind));
             if let Some(ifname) = &self.ifname {
                 files.push((format!("gid_attrs/ndevs/{index}"), format!("{ifname}\n")));
             }

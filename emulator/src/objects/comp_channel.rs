@@ -73,7 +73,7 @@ impl CompChannel {
     /// # Errors
     /// As [`CompChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<u64>, VerbsError> {
-        let taken = self.inner.events.pop(|cq| cq.acks().delivered());
+        let taken = self.inner.events.pop(|cq| cq.event_taken());
         if matches!(taken, Err(VerbsError::WouldBlock)) {
             // The program waits for the descriptor, and another thread has to receive.
             self.context.engine.leave_inline();
@@ -84,7 +84,7 @@ impl CompChannel {
     /// Takes a completion event and returns the cookie of its CQ, if there is an event.
     #[must_use]
     pub fn try_event(&self) -> Option<u64> {
-        let taken = self.inner.events.try_pop(|cq| cq.acks().delivered());
+        let taken = self.inner.events.try_pop(|cq| cq.event_taken());
         taken.map(|cq| cq.cookie())
     }
 

@@ -4,7 +4,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Gid;
 use rocade_wire::ip::{GRH_LEN, checksum};
 
-use crate::hca::GidEntry;
+use crate::hca::{GidEntry, GidKind};
 
 /// The network header in front of a received message (`ibv_grh`), as far as a response needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,8 @@ impl Grh {
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn reply_address(&self, port: u8, gids: &[GidEntry]) -> Option<AddressVector> {
         let is_v4 = self.to.to_ip().is_ipv4();
-        let own = gids.iter().find(|entry| {
+        let mut v2 = gids.iter().filter(|entry| entry.kind == GidKind::RoceV2);
+        let own = v2.find(|entry| {
             // A message to a group may be answered from any address of its IP version.
             let same_family = entry.gid.to_ip().is_ipv4() == is_v4;
             entry.gid == self.to || self.to.is_multicast() && same_family
@@ -111,6 +112,7 @@ mod tests {
     fn entry(index: u32, address: &str) -> GidEntry {
         GidEntry {
             gid: Gid::from_ip(address.parse().expect("an address")),
+            kind: GidKind::RoceV2,
             index,
             ifindex: 1,
         }

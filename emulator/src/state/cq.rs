@@ -13,7 +13,7 @@ use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
 use crate::config::Likeness;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The state of a completion channel.
 #[derive(Debug)]
@@ -55,6 +55,9 @@ pub(crate) struct CqInner {
     /// The kind of device that the completions look like.
     like: Likeness,
     acks: AckCounter,
+    /// Number of completion events that were raised and not taken. Grows under the lock of the
+    /// ring.
+    unread: AtomicU32,
     async_acks: Arc<AckCounter>,
     waits: Waits,
     this: Weak<Self>,
@@ -85,6 +88,7 @@ impl CqInner {
             users: Users::default(),
             like,
             acks: AckCounter::default(),
+            unread: AtomicU32::new(0),
             async_acks: Arc::default(),
             waits: Waits::default(),
             this: this.clone(),
@@ -137,12 +141,26 @@ impl CqInner {
     }
 
     /// Arms the CQ, unless it has no channel. Returns true if it is armed.
+    ///
+    /// In a device like mlx5, completions that were not taken and had no event cause it at once.
+    /// While an earlier event is unread they do not, because the program is going to look anyway.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let has_channel = self.channel.is_some();
         if has_channel {
-            self.ring.lock().arm(solicited_only);
+            let mut ring = self.ring.lock();
+            ring.arm(solicited_only);
+            if self.like.arms_by_position() && self.unread.load(Ordering::Acquire) == 0 {
+                let present = ring.event_for_present();
+                self.apply_event(present);
+            }
         }
         has_channel
+    }
+
+    /// Records that the application has taken a completion event.
+    pub(crate) fn event_taken(&self) {
+        self.acks.delivered();
+        self.unread.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The number of entries that the CQ has room for.
@@ -282,7 +300,10 @@ impl CqInner {
                 match added {
                     EventAction::None => {}
                     // Arming is one shot: there is at most one event.
-                    EventAction::Now => event = true,
+                    EventAction::Now => {
+                        event = true;
+                        self.unread.fetch_add(1, Ordering::AcqRel);
+                    }
                     EventAction::At(at) => due = Some(at),
                     EventAction::Overflow => {
                         lost += 1;
@@ -319,10 +340,14 @@ impl CqInner {
         entry
     }
 
-    /// Raises or schedules the completion event as `change` demands.
+    /// Raises or schedules the completion event as `change` demands. The caller holds the lock of
+    /// the ring.
     fn apply_event(&self, change: EventAction) {
         match change {
-            EventAction::Now => self.raise_event(),
+            EventAction::Now => {
+                self.unread.fetch_add(1, Ordering::AcqRel);
+                self.raise_event();
+            }
             EventAction::At(due) => self.service_queue.enqueue_event(due, &self.this),
             EventAction::None | EventAction::Overflow => {}
         }

@@ -31,6 +31,8 @@ pub(crate) struct CqRing {
     entries: VecDeque<CqEntry>,
     /// Number of the next completion.
     next: u64,
+    /// Number of the first completion that came after the last event.
+    notified: u64,
     /// Room reserved for completions that are about to come.
     reserved: usize,
     capacity: usize,
@@ -87,6 +89,7 @@ impl CqRing {
         Self {
             entries: VecDeque::new(),
             next: 0,
+            notified: 0,
             reserved: 0,
             capacity,
             armed: Armed::No,
@@ -209,8 +212,7 @@ impl CqRing {
         if self.ignores_overrun && self.entries.len() >= self.capacity {
             self.entries.pop_front();
         }
-        let solicited = completion.status != WcStatus::Success
-            || (completion.solicited && !completion.is_send());
+        let solicited = is_solicited(&completion);
         self.entries.push_back(CqEntry {
             number: self.next,
             completion,
@@ -226,7 +228,13 @@ impl CqRing {
         {
             return waits;
         }
+        self.raise()
+    }
+
+    /// Disarms the CQ, and returns its event.
+    const fn raise(&mut self) -> EventAction {
         self.disarm();
+        self.notified = self.next;
         EventAction::Now
     }
 
@@ -252,10 +260,7 @@ impl CqRing {
         match self.moderation.due {
             None => EventAction::None,
             Some(due) if due > now => self.moderation.wait_until(due),
-            Some(_) => {
-                self.disarm();
-                EventAction::Now
-            }
+            Some(_) => self.raise(),
         }
     }
 
@@ -269,14 +274,13 @@ impl CqRing {
             return EventAction::None;
         }
         if !moderation.is_on() || moderation.held >= count {
-            self.disarm();
-            return EventAction::Now;
+            return self.raise();
         }
         moderation.wait_until(now.plus_ns(period_ns))
     }
 
     /// Disarms the CQ and drops a held event.
-    pub(super) fn disarm(&mut self) {
+    pub(super) const fn disarm(&mut self) {
         self.armed = Armed::No;
         self.moderation.held = 0;
         self.moderation.due = None;
@@ -295,6 +299,35 @@ impl CqRing {
         };
     }
 
+    /// Returns the event for completions that are in the CQ already and have had none, as if they
+    /// came now. Arming is one shot.
+    pub(super) fn event_for_present(&mut self) -> EventAction {
+        let solicited_only = self.armed == Armed::Solicited;
+        let notified = self.notified;
+        let counts = |entry: &&CqEntry| {
+            entry.number >= notified && (!solicited_only || is_solicited(&entry.completion))
+        };
+        let mut counted = self.entries.iter().filter(counts);
+        let Some(oldest) = counted.next() else {
+            return EventAction::None;
+        };
+        if self.moderation.is_on() {
+            let since = oldest.completion.timestamp_ns;
+            let others = counted.take(self.moderation.count as usize).count();
+            (self.moderation.held, self.moderation.due) = (0, None);
+            let mut held = EventAction::None;
+            for _ in 0..=others {
+                match self.hold_event(since) {
+                    Some(EventAction::None) => {}
+                    Some(waits) => held = waits,
+                    None => return self.raise(),
+                }
+            }
+            return held;
+        }
+        self.raise()
+    }
+
     /// Changes the size. Returns false if the entries would not fit.
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
         if capacity < self.entries.len() + self.reserved {
@@ -308,6 +341,12 @@ impl CqRing {
     pub(super) fn retain(&mut self, keep: impl Fn(&Completion) -> bool) {
         self.entries.retain(|entry| keep(&entry.completion));
     }
+}
+
+/// Returns true for a completion that an event for solicited ones is due for.
+//= CQ-06
+fn is_solicited(completion: &Completion) -> bool {
+    completion.status != WcStatus::Success || (completion.solicited && !completion.is_send())
 }
 
 #[cfg(test)]
@@ -430,6 +469,46 @@ mod tests {
             EventAction::Now,
             "NEXT is not downgraded"
         );
+    }
+
+    #[test]
+    fn completions_before_the_arming_count_where_asked_for() {
+        let mut ring = CqRing::new(64, false);
+        ring.arm(false);
+        assert_eq!(ring.event_for_present(), EventAction::None, "it is empty");
+        ring.disarm();
+        ring.add(plain(0));
+        ring.arm(true);
+        assert_eq!(ring.event_for_present(), EventAction::None, "not solicited");
+        ring.arm(false);
+        assert_eq!(ring.event_for_present(), EventAction::Now);
+        ring.arm(false);
+        assert_eq!(ring.event_for_present(), EventAction::None, "it had one");
+        assert_eq!(ring.add(plain(1)), EventAction::Now, "it stays armed");
+        ring.add(test_completion(2, true, WcStatus::Success));
+        for event in [EventAction::Now, EventAction::None] {
+            ring.arm(true);
+            assert_eq!(ring.event_for_present(), event);
+        }
+    }
+
+    #[test]
+    fn completions_before_the_arming_are_moderated() {
+        let mut ring = CqRing::new(64, false);
+        ring.moderate(3, 1_000, Time::from_ns(0));
+        ring.add(at(5));
+        ring.add(at(6));
+        ring.arm(false);
+        let due = EventAction::At(Time::from_ns(1_005));
+        assert_eq!(ring.event_for_present(), due);
+        ring.arm(false);
+        assert_eq!(ring.event_for_present(), EventAction::None, "still held");
+        assert_eq!(ring.add(at(7)), EventAction::Now, "the third");
+        for timestamp_ns in 8..11 {
+            ring.add(at(timestamp_ns));
+        }
+        ring.arm(false);
+        assert_eq!(ring.event_for_present(), EventAction::Now, "three more");
     }
 
     fn at(timestamp_ns: u64) -> Completion {

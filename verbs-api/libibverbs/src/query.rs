@@ -6,7 +6,7 @@ use std::{
 };
 
 use rocade_abi::{
-    IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_FLUSH_GLOBAL, IBV_GID_TYPE_ROCE_V2,
+    IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_FLUSH_GLOBAL, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
     IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE,
     IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
     IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
@@ -15,7 +15,7 @@ use rocade_abi::{
     ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps,
     ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
-use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, RSS_FIELDS, limits};
+use rocade_emulator::{DeviceAttr, GidEntry, GidKind, MAX_TSO, RSS_FIELDS, limits};
 
 use crate::{
     context::ContextObject,
@@ -44,6 +44,7 @@ const PHYS_DISABLED: u8 = 3;
 /// The value of `ibv_query_gid_type` for RoCE v2. Its enumeration differs from the public one: IB
 /// and RoCE v1 share the value 0.
 const SYSFS_GID_TYPE_ROCE_V2: c_uint = 1;
+const SYSFS_GID_TYPE_ROCE_V1: c_uint = 0;
 
 fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     // SAFETY: the structure consists of integers, for which zero is a value.
@@ -299,11 +300,15 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let context = unsafe { ContextObject::borrow(context) }?.context();
         let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        entries
+        let entry = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
+        let kind = match entry.kind {
+            GidKind::RoceV1 => SYSFS_GID_TYPE_ROCE_V1,
+            GidKind::RoceV2 => SYSFS_GID_TYPE_ROCE_V2,
+        };
         // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(gid_type, SYSFS_GID_TYPE_ROCE_V2) }?;
+        unsafe { ffi::write(gid_type, kind) }?;
         Ok(0)
     })
 }
@@ -315,7 +320,10 @@ fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
         },
         gid_index: entry.index,
         port_num: port.into(),
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type: match entry.kind {
+            GidKind::RoceV1 => IBV_GID_TYPE_ROCE_V1,
+            GidKind::RoceV2 => IBV_GID_TYPE_ROCE_V2,
+        },
         ndev_ifindex: entry.ifindex,
     }
 }

@@ -117,7 +117,11 @@ rocade_tests::c_programs! {
         only_valid_members_are_read,
         limits_of_rocade,
         limits_like_rxe,
-        limits_like_mlx5;
+        limits_like_mlx5,
+        events_are_for_later_completions,
+        events_of_mlx5_are_for_earlier_completions,
+        no_completion_is_missed_like_mlx5,
+        gids_like_mlx5;
     batches:
         every_operation_in_one_batch,
         a_request_without_data_is_empty,

@@ -185,7 +185,7 @@ impl PortAttr {
 #[non_exhaustive]
 #[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
-    /// The GID. Its type is RoCE v2.
+    /// The GID. Packets from it are RoCE v2, also where a device like mlx5 reports RoCE v1.
     pub gid: Gid,
     /// Its index.
     pub index: u32,

@@ -2,6 +2,7 @@
 #include "rig.h"
 
 #include <endian.h>
+#include <sched.h>
 #include <infiniband/verbs_exp.h>
 
 /* Writes to a key that opens nothing, with immediate data, and returns the completion of the
@@ -477,6 +478,153 @@ static void limits_like_mlx5(void)
 	check_limits(30, 31, 1 << 22, 16);
 }
 
+static void take_event(struct rig *r)
+{
+	struct ibv_cq *cq;
+	void *of;
+	CHECK_INT(ibv_get_cq_event(r->channel, &cq, &of), 0);
+	CHECK(cq == r->cq);
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* Sends a message whose receive has the only completion, with an event if the CQ is armed. */
+static void send_unsignaled(struct rig *r, unsigned flags)
+{
+	post_receive(r, 1);
+	struct ibv_sge sge = sge_at(r, 0, 16);
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = flags }, *bad;
+	CHECK_INT(ibv_post_send(r->a, &wr, &bad), 0);
+}
+
+/* Waits until there is a completion, and leaves it there. */
+static void wait_completed(struct rig *r)
+{
+	while (ibv_poll_cq(r->cq, 1, NULL) == 0)
+		sched_yield();
+}
+
+/* A CQ is armed while a completion lies in it. */
+static struct rig armed_late(void)
+{
+	struct rig r = rig_open();
+	send_unsignaled(&r, 0);
+	wait_completed(&r);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	CHECK(!is_readable(r.channel->fd));
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	return r;
+}
+
+/*= CQ-07 type=test */
+static void events_are_for_later_completions(void)
+{
+	struct rig r = armed_late();
+	CHECK(!is_readable(r.channel->fd));
+	CHECK_INT(next_completion(r.cq).wr_id, 1);
+	send_unsignaled(&r, 0);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	rig_close(&r);
+}
+
+/* mlx5 compares the program's position in the CQ with its own. Each completion has one event. */
+static void events_of_mlx5_are_for_earlier_completions(void)
+{
+	setenv("ROCADE_LIKE", "mlx5", 1);
+	struct rig r = armed_late();
+	CHECK(is_readable(r.channel->fd));
+	/* While the event is unread there is no second one, and afterwards neither. */
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	take_event(&r);
+	CHECK(!is_readable(r.channel->fd));
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	CHECK(!is_readable(r.channel->fd));
+	/* The last request holds for the next completion. */
+	send_unsignaled(&r, 0);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	CHECK(!is_readable(r.channel->fd));
+	for (int i = 0; i < 2; i++)
+		CHECK_INT(next_completion(r.cq).wr_id, 1);
+
+	/* A solicited completion that is there counts for a request of solicited events. */
+	send_unsignaled(&r, IBV_SEND_SOLICITED);
+	wait_completed(&r);
+	CHECK(!is_readable(r.channel->fd));
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	CHECK(is_readable(r.channel->fd));
+	take_event(&r);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	CHECK(!is_readable(r.channel->fd));
+	rig_close(&r);
+}
+
+/* A thread arms before it polls, as manuals advise, and sees every completion. */
+static void no_completion_is_missed_like_mlx5(void)
+{
+	enum { MESSAGES = 300 };
+	setenv("ROCADE_LIKE", "mlx5", 1);
+	struct rig r = rig_open();
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	for (int seen = 0, sent = 0; seen < MESSAGES;) {
+		for (; sent < seen + 3 && sent < MESSAGES; sent++)
+			send_unsignaled(&r, sent % 8 ? 0 : IBV_SEND_SIGNALED);
+		wait_readable(r.channel->fd);
+		take_event(&r);
+		CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+		struct ibv_wc wc;
+		while (ibv_poll_cq(r.cq, 1, &wc) == 1) {
+			CHECK_INT(wc.status, IBV_WC_SUCCESS);
+			seen += wc.opcode == IBV_WC_RECV;
+		}
+	}
+	rig_close(&r);
+}
+
+/* The table of a device like mlx5 has each address as RoCE v1 and v2. Index 3 is IPv4 as RoCE v2,
+ * the default of many programs. Each index can be used. */
+/*= ENC-13 type=test */
+static void gids_like_mlx5(void)
+{
+	setenv("ROCADE_LIKE", "mlx5", 1);
+	struct rig r = rig_open();
+	struct ibv_port_attr port;
+	CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
+	CHECK(port.gid_tbl_len >= 4 && port.gid_tbl_len % 2 == 0);
+	for (int index = 0; index < 4; index++) {
+		struct ibv_gid_entry entry;
+		CHECK_INT(ibv_query_gid_ex(r.context, 1, index, &entry, 0), 0);
+		CHECK_INT(entry.gid_type, index % 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1);
+		static const uint8_t mapped[12] = { [10] = 0xff, 0xff };
+		if (index == 3)
+			CHECK(!memcmp(entry.gid.raw, mapped, sizeof(mapped)));
+		struct ibv_qp_init_attr init = small_qp(r.cq);
+		struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+		CHECK(qp);
+		to_init(qp);
+		struct ibv_qp_attr rtr = {
+			.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
+			.rq_psn = 0x123, .max_dest_rd_atomic = 4, .min_rnr_timer = 12,
+			.ah_attr = { .is_global = 1, .port_num = 1,
+				     .grh = { .hop_limit = 64, .sgid_index = index, .dgid = entry.gid } },
+		};
+		CHECK_INT(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+							  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+							  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), 0);
+		to_rts(qp);
+		r.buffer[0] = 'a' + index;
+		struct ibv_sge sge = sge_at(&r, 0, 1);
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
+		wr.wr.rdma.remote_addr = (uintptr_t)r.buffer + 4096;
+		wr.wr.rdma.rkey = r.mr->rkey;
+		CHECK_INT(done(&r, qp, &wr).status, IBV_WC_SUCCESS);
+		CHECK_INT(r.buffer[4096], 'a' + index);
+		CHECK_INT(ibv_destroy_qp(qp), 0);
+	}
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -493,6 +641,10 @@ int main(int argc, char **argv)
 		{ "limits_of_rocade", limits_of_rocade },
 		{ "limits_like_rxe", limits_like_rxe },
 		{ "limits_like_mlx5", limits_like_mlx5 },
+		{ "events_are_for_later_completions", events_are_for_later_completions },
+		{ "events_of_mlx5_are_for_earlier_completions", events_of_mlx5_are_for_earlier_completions },
+		{ "no_completion_is_missed_like_mlx5", no_completion_is_missed_like_mlx5 },
+		{ "gids_like_mlx5", gids_like_mlx5 },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);
