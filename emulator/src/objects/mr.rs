@@ -334,7 +334,7 @@ impl Mr {
         region.map_or(without_region, |region| region.len)
     }
 
-    /// Returns true if the region has no bytes, which is possible for device memory only.
+    /// Returns true if the region has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -454,6 +454,9 @@ impl Mr {
             region.access = change.access;
         }
         let (addr, len, iova) = if change.flags.contains(ReregFlags::TRANSLATION) {
+            if change.len == 0 {
+                return Err(VerbsError::InvalidArgument("length"));
+            }
             let is_zero_based = region.access.contains(AccessFlags::ZERO_BASED);
             let iova = if is_zero_based { 0 } else { change.addr };
             (change.addr, change.len as u64, iova)
