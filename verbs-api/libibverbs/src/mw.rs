@@ -39,7 +39,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
         let kind = match mw_type {
             IBV_MW_TYPE_1 => WindowKind::Type1,
             IBV_MW_TYPE_2 => WindowKind::Type2,
-            _ => return Err(Errno::INVAL),
+            _ => {
+                return Err(invalid(
+                    "mw_type is unknown",
+                    "use IBV_MW_TYPE_1 or IBV_MW_TYPE_2",
+                ));
+            }
         };
         let mw = state.pd().alloc_mw(kind)?;
         let context = Arc::clone(state.context());
@@ -112,7 +117,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         // SAFETY: by contract a live window.
         let object = unsafe { MwObject::borrow(mw) }?;
         // SAFETY: by contract NULL or readable.
-        let bind = unsafe { bind.as_ref() }.ok_or(Errno::INVAL)?;
+        let bind = unsafe { bind.as_ref() }.ok_or_else(|| invalid("mw_bind is NULL", ""))?;
         let info = &bind.bind_info;
         if info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
             let what = "a type 1 window cannot have IBV_ACCESS_ZERO_BASED";
