@@ -11,6 +11,7 @@
 //! | headers | [`headers`] | [`Bth`], [`Reth`], [`Aeth`], …, all of a packet: [`Headers`] |
 //! | packets | [`packet`], [`pretty`] | [`Packet`]: a view that is length-checked once |
 //! | encapsulation | [`ip`], [`icrc`], [`crc`] | [`ip::Datagram`], [`icrc::IcrcFlow`] |
+//! | packets that offloads have joined | [`segments`] | [`segments::Segments`] |
 //!
 //! All decisions of this crate about a packet depend on that packet alone. Rules that need the
 //! state of a queue pair (path MTU, expected PSN, access rights) belong to `rocade-transport`.
@@ -61,6 +62,7 @@ pub mod opcode;
 pub mod packet;
 pub mod pretty;
 pub mod psn;
+pub mod segments;
 
 pub use codes::{AckTimeout, CreditCode, Mtu, RnrTimer};
 pub use fast_path::FastPathPacket;

@@ -13,6 +13,8 @@ use pcap_file::{
     pcapng::{Block, PcapNgReader, blocks::enhanced_packet::EnhancedPacketOption},
 };
 
+use rocade_wire::{ip::Datagram, segments::Segments};
+
 use super::{Process, Rig};
 
 /// A running `tcpdump` of RoCEv2.
@@ -119,7 +121,8 @@ fn counts(output: &str) -> Option<(u64, u64)> {
 
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// Returns the datagrams of a capture on Ethernet or loopback, from the IP header on.
+/// Returns the datagrams of a capture on Ethernet or loopback, from the IP header on. Those that
+/// the kernel had joined (GSO) are cut into packets.
 ///
 /// # Panics
 /// If the file is not a complete capture with Ethernet headers.
@@ -137,15 +140,33 @@ pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
         if packet.data.len() != packet.orig_len as usize {
             bad(&"a packet was cut");
         }
-        datagrams.push(
-            packet
-                .data
-                .get(ETHERNET_HEADER_LEN..)
-                .unwrap_or_default()
-                .to_vec(),
-        );
+        datagrams.extend(cut(packet
+            .data
+            .get(ETHERNET_HEADER_LEN..)
+            .unwrap_or_default()));
     }
     datagrams
+}
+
+/// Returns a datagram, or those that the kernel would make of it.
+fn cut(ip: &[u8]) -> Vec<Vec<u8>> {
+    let whole = Datagram::parse(ip).ok();
+    let Some((whole, segments)) = whole.and_then(|of| Some((of, Segments::of(&of)?))) else {
+        return vec![ip.to_vec()];
+    };
+    segments
+        .map(|segment| {
+            let one = Datagram {
+                ip_id: segment.ip_id,
+                udp_payload: segment.udp_payload,
+                ..whole
+            };
+            let mut bytes = vec![0; one.len()];
+            one.emit(&mut bytes)
+                .unwrap_or_else(|error| panic!("a part of a datagram: {error:?}"));
+            bytes
+        })
+        .collect()
 }
 
 /// Returns the datagrams of a capture (pcapng) that Rocade made, from the IP header on, each with
@@ -220,4 +241,23 @@ pub fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
         .lines()
         .map(str::to_owned)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joined_packets_have_icrcs_of_their_own() {
+        let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rocade");
+        for (name, count) in [("gso-lo-ipv4.pcap", 12), ("gso-veth-ipv6.pcap", 47)] {
+            let all = datagrams(&captures.join(name));
+            assert_eq!(all.len(), count, "{name}");
+            for ip in all {
+                let payload = Datagram::parse(&ip).unwrap().udp_payload;
+                let icrc = rocade_wire::icrc::datagram(&ip).map(u32::to_le_bytes);
+                assert_eq!(payload.last_chunk(), icrc.as_ref(), "{name}");
+            }
+        }
+    }
 }

@@ -151,7 +151,7 @@ fn what_a_killed_program_has_captured_can_be_read() {
     server.kill();
     let drawn = rig.rocade(&["ladder", &path, "-o", "/dev/null"]);
     let words = drawn.expect_success();
-    assert!(words.contains(" packets of 1 conversations"), "{words}");
+    assert!(words.contains(" packets of 1 conversation"), "{words}");
 }
 
 /// Returns the number of packets in a capture, which is 0 for an empty file.

@@ -106,7 +106,7 @@ Examples:
 
 Each conversation of two queue pairs is a ladder: time goes down, and arrows are packets. Lost,
 damaged, refused (NAK) and retransmitted packets are marked and described. Long sequences without
-incidents are omitted, unless --all is given.";
+incidents are omitted, unless --all is given. Datagrams of several packets (GSO) are cut.";
 
 const LIBDIR_AFTER: &str = "\
 Examples:

@@ -4,6 +4,7 @@
 mod build;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -94,6 +95,55 @@ fn what_cannot_be_is_said_before_the_program_starts() {
     .unwrap();
     let none = build.rocade(&["ladder", "text"]).output().unwrap();
     assert_refused(&none, 125, &["text: ", "rocade run --capture"]);
+}
+
+/// A capture without a packet says why, and what to do.
+#[test]
+fn a_capture_without_packets_helps() {
+    let build = Build::with_libraries();
+    let refused = |name: &str, bytes: &[u8], parts: &[&str]| {
+        fs::write(build.path("work").join(name), bytes).unwrap();
+        let output = build.rocade(&["ladder", name]).output().unwrap();
+        assert_refused(&output, 125, parts);
+    };
+    let parts = ["empty.pcapng: the file is empty", "tcpdump when it ends"];
+    refused("empty.pcapng", b"", &parts);
+    // The header of tcpdump's file, and the beginning of one.
+    let mut header = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    header.extend([0, 0, 4, 0, 1, 0, 0, 0]);
+    let parts = [
+        "no RoCEv2 packets found in an empty capture",
+        "shared memory",
+    ];
+    refused("none.pcap", &header, &parts);
+    let parts = [
+        "short.pcap: the file ends within a record",
+        "rocade run --capture",
+    ];
+    refused("short.pcap", &header[..20], &parts);
+    // A frame of which 4 of 60 bytes are there.
+    let record = [0, 0, 0, 0, 0, 0, 0, 0, 34, 0, 0, 0, 60, 0, 0, 0];
+    let mut frame = [0; 34];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..34].copy_from_slice(&[
+        0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xbd, 127, 0, 0, 1, 127, 0, 0, 1,
+    ]);
+    let parts = ["only the beginning of 1 packet", "tcpdump -s 0"];
+    refused("cut.pcap", &[&header[..], &record, &frame].concat(), &parts);
+}
+
+#[test]
+fn what_offloads_have_joined_is_said() {
+    let build = Build::with_libraries();
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures/rocade");
+    let file = captures.join("gso-lo-ipv4.pcap");
+    let args = ["ladder", file.to_str().unwrap(), "-o", "/dev/null"];
+    let output = build.rocade(&args).output().unwrap();
+    assert_eq!(
+        text(&output.stdout),
+        "/dev/null: 12 packets of 1 conversation\n\
+         The kernel had joined 10 packets in 2 datagrams (GSO, GRO), which are cut here.\n"
+    );
 }
 
 /// Two processes write one capture. The ladder shows the fault, and the data are correct.

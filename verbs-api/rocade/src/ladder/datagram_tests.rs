@@ -29,11 +29,11 @@ use super::{Facts, html};
 /// The address that both processes share.
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
 const PORT: u16 = 0xC000;
-const CLIENT: &str = "client (pid 1)";
-const SERVER: &str = "server (pid 2)";
+pub(super) const CLIENT: &str = "client (pid 1)";
+pub(super) const SERVER: &str = "server (pid 2)";
 
 /// Returns a UD datagram, or a UC packet without a DETH.
-fn packet(service: Service, psn: u32, from: u32, to: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(service: Service, psn: u32, from: u32, to: u32, payload: &[u8]) -> Vec<u8> {
     let opcode = Opcode::of(service, Operation::SendOnly).unwrap();
     let mut bytes = vec![opcode.get(), 0, 0xff, 0xff];
     bytes.extend(to.to_be_bytes());
@@ -64,7 +64,7 @@ fn packet(service: Service, psn: u32, from: u32, to: u32, payload: &[u8]) -> Vec
 }
 
 /// Writes packets like a capture of two processes: one section of sent and one of received packets.
-fn write(path: &Path, packets: &[(&str, &str, Vec<u8>)]) {
+pub(super) fn write(path: &Path, packets: &[(&str, &str, Vec<u8>)]) {
     let mut file = File::create(path).unwrap();
     let mut time = Duration::from_secs(1);
     for (sender, receiver, ip) in packets {
@@ -98,7 +98,7 @@ fn write(path: &Path, packets: &[(&str, &str, Vec<u8>)]) {
     }
 }
 
-fn mad(tid: u64, message: CmMessage) -> Vec<u8> {
+pub(super) fn mad(tid: u64, message: CmMessage) -> Vec<u8> {
     Mad::new(TransactionId::new(tid), message)
         .to_bytes()
         .to_vec()
@@ -112,7 +112,7 @@ fn blank(attribute: u16) -> CmMessage {
     Mad::parse(&bytes).unwrap().message
 }
 
-fn req(local_id: u32, qpn: u32, service: ServiceId) -> CmMessage {
+pub(super) fn req(local_id: u32, qpn: u32, service: ServiceId) -> CmMessage {
     let CmMessage::Req(mut req) = blank(0x10) else {
         panic!("no REQ");
     };
@@ -122,7 +122,7 @@ fn req(local_id: u32, qpn: u32, service: ServiceId) -> CmMessage {
     CmMessage::Req(req)
 }
 
-fn rep(remote_id: u32, qpn: u32) -> CmMessage {
+pub(super) fn rep(remote_id: u32, qpn: u32) -> CmMessage {
     let CmMessage::Rep(mut rep) = blank(0x13) else {
         panic!("no REP");
     };

@@ -1,5 +1,8 @@
 //! `rocade ladder`: draws a capture as a packet ladder.
 
+mod arrivals;
+#[cfg(test)]
+mod capture_tests;
 #[cfg(test)]
 mod datagram_tests;
 mod draw;
@@ -10,7 +13,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -33,11 +36,7 @@ pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
     let is_whole = capture.left_out == 0 && capture.cut.is_none();
     let mut conversations = pair::conversations(capture.packets, is_whole);
     if conversations.is_empty() {
-        return Err(CliError::new(format!(
-            "{}: no RoCEv2 packets found",
-            args.file.display()
-        ))
-        .hint("processes of a host exchange packets through shared memory, which only `rocade run --capture` captures"));
+        return Err(facts.explain_nothing());
     }
     let found = conversations.len();
     if let Some(qpn) = args.qp {
@@ -64,9 +63,14 @@ pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
     let packets: usize = conversations.iter().map(|c| c.arrows.len()).sum();
     let summary = summary(conversations.iter());
     let (path, drawn) = (out.display(), conversations.len());
+    let packets = counted(packets, "packet");
     output::line(format_args!(
-        "{path}: {packets} packets of {drawn} conversations{summary}"
+        "{path}: {packets} of {}{summary}",
+        counted(drawn, "conversation")
     ))?;
+    for line in facts.lines() {
+        output::line(line)?;
+    }
     if drawn < found && args.qp.is_none() {
         output::line(format_args!(
             "the {drawn} longest of {found} conversations (--all draws the others, --qp N one of them)"
@@ -83,11 +87,28 @@ fn write(out: &Path, text: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::new(format!("failed to write {}: {error}", out.display())))
 }
 
+/// Returns a number and a noun, which gets an s unless the number is 1.
+fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Returns [`counted`] and the verb "is" or "are".
+fn are(count: u64, noun: &str) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} {verb}", counted(count, noun))
+}
+
 /// The properties of the capture file.
 struct Facts {
     file: PathBuf,
     others: u64,
+    joined: u64,
+    segments: u64,
+    too_long: u64,
+    shortened: u64,
     left_out: u64,
+    is_own: bool,
     cut: Option<String>,
 }
 
@@ -96,29 +117,74 @@ impl Facts {
         Self {
             file: file.to_owned(),
             others: capture.others,
+            joined: capture.joined,
+            segments: capture.segments,
+            too_long: capture.too_long,
+            shortened: capture.shortened,
             left_out: capture.left_out,
+            is_own: capture.is_own,
             cut: capture.cut.clone(),
         }
     }
 
+    /// Returns what a reader has to know about the file, one sentence per line.
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.others > 0 {
+        if self.joined > 0 {
             lines.push(format!(
-                "{} packets of the file are not RoCEv2.",
-                self.others
+                "The kernel had joined {} in {} (GSO, GRO), which are cut here.",
+                counted(self.segments, "packet"),
+                counted(self.joined, "datagram")
             ));
         }
-        if self.left_out > 0 {
-            let count = self.left_out;
+        if self.too_long > 0 {
             lines.push(format!(
-                "The capturing program dropped {count} packets, which are missing here."
+                "{} too long for a packet, and no length of packets has right ICRCs.",
+                are(self.too_long, "datagram")
+            ));
+        }
+        if self.shortened > 0 {
+            lines.push(format!(
+                "The file has only the beginning of {} (tcpdump -s), missing here.",
+                counted(self.shortened, "packet")
+            ));
+        }
+        if self.others > 0 {
+            lines.push(format!("{} not RoCEv2.", are(self.others, "packet")));
+        }
+        if self.left_out > 0 {
+            lines.push(format!(
+                "The capturing program dropped {}, missing here.",
+                counted(self.left_out, "packet")
             ));
         }
         if let Some(reason) = &self.cut {
-            lines.push(format!("The end of the file cannot be read: {reason}"));
+            lines.push(format!("The end of the file cannot be read: {reason}."));
         }
         lines
+    }
+
+    /// Explains a capture without packets.
+    fn explain_nothing(&self) -> CliError {
+        let file = self.file.display();
+        if self.is_own {
+            let message = format!("{file}: the program neither sent nor received a packet");
+            return CliError::new(message).hint("ROCADE_LOG=debug tells what it does");
+        }
+        if self.shortened > 0 {
+            let count = counted(self.shortened, "packet");
+            let message = format!("{file}: only the beginning of {count} is in the file");
+            return CliError::new(message).hint("capture with `tcpdump -s 0`");
+        }
+        let among = match self.others {
+            0 => "in an empty capture".to_owned(),
+            others => format!("among {}", counted(others, "packet")),
+        };
+        let message = format!("{file}: no RoCEv2 packets found {among}");
+        CliError::new(message).hint(
+            "processes of a host exchange packets through shared memory, which only \
+             `rocade run --capture` captures",
+        )
     }
 }
 
@@ -211,6 +277,15 @@ fn html(facts: &Facts, conversations: &[Conversation], found: usize, all: bool) 
     for line in facts.lines() {
         let _ = writeln!(body, "<p>{}</p>", escape(&line));
     }
+    let arrows = conversations.iter().flat_map(|c| &c.arrows);
+    let one_sided = arrows.filter(|arrow| arrow.is_one_sided()).count();
+    if one_sided > 0 {
+        let _ = writeln!(
+            body,
+            "<p>Whether {} arrived is unknown, because only the sender's records are here.</p>",
+            counted(one_sided, "packet")
+        );
+    }
     if conversations.len() < found {
         let _ = writeln!(
             body,
@@ -228,10 +303,10 @@ fn html(facts: &Facts, conversations: &[Conversation], found: usize, all: bool) 
         let (drawing, height) = conversation.draw(0, all);
         let _ = writeln!(
             body,
-            "<section><h2>{} ⇄ {}</h2><p>{} packets{}</p>",
+            "<section><h2>{} ⇄ {}</h2><p>{}{}</p>",
             escape(&ends[0].full_name()),
             escape(&ends[1].full_name()),
-            conversation.arrows.len(),
+            counted(conversation.arrows.len(), "packet"),
             summary(std::iter::once(conversation)),
         );
         let lines = conversation.incident_lines();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rocade_wire::{Operation, Psn, Service, Syndrome};
 
+use super::arrivals::Arrivals;
 use super::ends::{Directory, End};
 use super::label::{is_answer, is_refusal};
 use super::read::{PacketDirection, Seen};
@@ -19,7 +20,7 @@ const SKEW: Duration = Duration::from_millis(2);
 /// The special properties of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// The capture says that it was lost, or no capture has its arrival.
+    /// The capture says that it was lost, or its receiver has not recorded its arrival.
     pub(super) lost: bool,
     /// A copy of the request, or a response with the same PSN, was sent before. Only reliable
     /// services retransmit.
@@ -55,6 +56,11 @@ pub(super) struct Arrow {
 }
 
 impl Arrow {
+    /// Returns true if only the sender's records are in the capture, and not those of the receiver.
+    pub(super) fn is_one_sided(&self) -> bool {
+        self.seen.direction == PacketDirection::Sent && self.left == self.arrived
+    }
+
     /// Returns the time of the first record of the packet.
     pub(super) fn time(&self) -> Duration {
         self.left.or(self.arrived).unwrap_or(self.seen.time)
@@ -115,12 +121,7 @@ pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversat
 
 /// Merges the records of departures and arrivals. A capture at one end has each packet only once.
 fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
-    // Destinations whose arrivals are in the capture.
-    let captured: HashSet<(IpAddr, u32)> = packets
-        .iter()
-        .filter(|seen| seen.direction == PacketDirection::Received)
-        .map(|seen| (seen.destination, seen.headers.bth.dest_qp.get()))
-        .collect();
+    let arrivals = Arrivals::new(&packets);
     let mut flights: Vec<Flight> = Vec::new();
     let mut flying: HashMap<(IpAddr, IpAddr, u64), VecDeque<usize>> = HashMap::new();
     let mut early: HashMap<(IpAddr, IpAddr, u64), VecDeque<usize>> = HashMap::new();
@@ -150,9 +151,10 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                     continue;
                 }
                 flying.entry(key).or_default().push_back(flights.len());
-                let is_captured =
-                    captured.contains(&(seen.destination, seen.headers.bth.dest_qp.get()));
-                let arrived = (!is_captured || !is_whole).then_some(time);
+                let is_recorded = arrivals
+                    .recorded_until(&seen)
+                    .is_some_and(|until| time + SKEW <= until);
+                let arrived = (!is_recorded || !is_whole).then_some(time);
                 flights.push(Flight {
                     seen,
                     left: Some(time),
@@ -181,7 +183,9 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                     over.insert(key);
                     continue;
                 }
-                if over.contains(&key) && seen.note.is_empty() {
+                // Every member of a group gets its own copy.
+                let is_once_more = over.contains(&key) && !seen.destination.is_multicast();
+                if is_once_more && seen.note.is_empty() {
                     seen.note = "arrives once more".to_owned();
                 }
                 early.entry(key).or_default().push_back(flights.len());

@@ -16,8 +16,9 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
-use rocade_wire::ip::Datagram;
+use rocade_wire::ip::{Datagram, IpError};
 use rocade_wire::mad::{CmMessage, Mad};
+use rocade_wire::segments::{MAX_PACKET_LEN, Segments};
 use rocade_wire::{Headers, ICRC_LEN, Packet, Qpn, icrc};
 
 use crate::error::CliError;
@@ -64,6 +65,15 @@ pub(super) struct Capture {
     pub(super) packets: Vec<Seen>,
     /// The number of packets that are not RoCEv2.
     pub(super) others: u64,
+    /// The number of datagrams that were cut into packets, and that of these packets.
+    pub(super) joined: u64,
+    pub(super) segments: u64,
+    /// The number of datagrams that are longer than any packet and cannot be cut.
+    pub(super) too_long: u64,
+    /// The number of packets of which the file has only the beginning.
+    pub(super) shortened: u64,
+    /// Rocade wrote a part of the file.
+    pub(super) is_own: bool,
     /// The number of packets that the capturing program dropped.
     pub(super) left_out: u64,
     /// The reason why the rest of the file could not be read.
@@ -83,6 +93,13 @@ pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
         .take(PCAPNG.len() as u64)
         .read_to_end(&mut begin)
         .map_err(|error| explain(&error))?;
+    if begin.is_empty() {
+        let message = format!("{}: the file is empty", path.display());
+        return Err(CliError::new(message).hint(
+            "`rocade run --capture` fills it once the program opens a device, tcpdump when it \
+             ends (with -U, after each packet)",
+        ));
+    }
     let len = file.metadata().map_or(0, |file| file.len());
     let progress = if len >= LARGE {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes}");
@@ -99,14 +116,25 @@ pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
         read_pcap(reader, &mut capture)
     };
     progress.finish_and_clear();
-    match result {
+    match result.map_err(|error| words(&error)) {
         Ok(()) => {}
         // The packets so far are valid, because a program may still be writing the file.
-        Err(error) if !capture.packets.is_empty() => capture.cut = Some(error.to_string()),
-        Err(error) => return Err(explain(&error)),
+        Err(words) if !capture.packets.is_empty() => capture.cut = Some(words),
+        Err(words) => return Err(explain(&words)),
     }
     capture.packets.sort_by_key(|packet| packet.time);
     Ok(capture)
+}
+
+/// Returns the reason why a file cannot be read further.
+fn words(error: &PcapError) -> String {
+    match error {
+        PcapError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "the file ends within a record".to_owned()
+        }
+        PcapError::IoError(error) => error.to_string(),
+        error => error.to_string(),
+    }
 }
 
 fn read_pcap(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> {
@@ -115,7 +143,9 @@ fn read_pcap(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> 
     while let Some(packet) = reader.next_packet() {
         let packet = packet?;
         let metadata = PacketMetadata::default();
-        capture.add(link, packet.timestamp, &packet.data, metadata);
+        let is_whole = packet.data.len() >= usize_of(packet.orig_len);
+        let frame = (&*packet.data, is_whole);
+        capture.add(link, packet.timestamp, frame, &metadata);
     }
     Ok(())
 }
@@ -130,6 +160,7 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
             Block::SectionHeader(section) => {
                 interfaces.clear();
                 is_own = is_of_rocade(&section);
+                capture.is_own |= is_own;
             }
             Block::InterfaceDescription(interface) => {
                 let mut of = Interface::new(&interface);
@@ -139,8 +170,7 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
                 interfaces.push(of);
             }
             Block::EnhancedPacket(packet) => {
-                let index = usize::try_from(packet.interface_id).unwrap_or(usize::MAX);
-                let Some(interface) = interfaces.get(index) else {
+                let Some(interface) = interfaces.get(usize_of(packet.interface_id)) else {
                     continue;
                 };
                 let mut metadata = PacketMetadata {
@@ -162,7 +192,9 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
                 }
                 // The reader reports ticks as nanoseconds.
                 let time = ticks(packet.timestamp, interface.tick_ns);
-                capture.add(interface.link, time, &packet.data, metadata);
+                let is_whole = packet.data.len() >= usize_of(packet.original_len);
+                let frame = (&*packet.data, is_whole);
+                capture.add(interface.link, time, frame, &metadata);
             }
             Block::InterfaceStatistics(statistics) => {
                 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption as Option;
@@ -249,23 +281,65 @@ fn tick_ns(resolution: u8) -> f64 {
     1e9 / base.powi(exponent)
 }
 
+fn usize_of(value: u32) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
 impl Capture {
-    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], metadata: PacketMetadata<'_>) {
-        match ip_of(link, frame).and_then(|ip| seen(time, ip, metadata)) {
+    /// Adds the packets of a frame. The second part of `frame` tells whether it is whole.
+    fn add(
+        &mut self,
+        link: DataLink,
+        time: Duration,
+        frame: (&[u8], bool),
+        metadata: &PacketMetadata<'_>,
+    ) {
+        let Some(ip) = ip_of(link, frame.0) else {
+            self.others += 1;
+            return;
+        };
+        let datagram = match Datagram::parse(ip) {
+            Ok(datagram) if datagram.is_roce() => datagram,
+            Err(IpError::Truncated) if !frame.1 => {
+                self.shortened += 1;
+                return;
+            }
+            _ => {
+                self.others += 1;
+                return;
+            }
+        };
+        if let Some(segments) = Segments::of(&datagram) {
+            self.joined += 1;
+            for segment in segments {
+                let payload = segment.udp_payload;
+                let bad_icrc = !segment.icrc_is_right;
+                let seen = seen(time, &datagram, payload, bad_icrc, metadata);
+                self.segments += 1;
+                self.packets.extend(seen);
+            }
+            return;
+        }
+        let payload = datagram.udp_payload;
+        self.too_long += u64::from(payload.len() > MAX_PACKET_LEN);
+        let icrc = icrc::datagram(ip).map(u32::to_le_bytes);
+        let bad_icrc = icrc.as_ref() != payload.last_chunk::<ICRC_LEN>();
+        match seen(time, &datagram, payload, bad_icrc, metadata) {
             Some(seen) => self.packets.push(seen),
             None => self.others += 1,
         }
     }
 }
 
-fn seen(time: Duration, ip: &[u8], metadata: PacketMetadata<'_>) -> Option<Seen> {
-    let datagram = Datagram::parse(ip).ok()?;
-    if !datagram.is_roce() {
-        return None;
-    }
-    let packet = Packet::parse(datagram.udp_payload).ok()?;
-    let computed = icrc::datagram(ip).map(u32::to_le_bytes);
-    let payload = datagram.udp_payload;
+/// Reads a packet. `payload` is the datagram's or a part of it.
+fn seen(
+    time: Duration,
+    datagram: &Datagram<'_>,
+    payload: &[u8],
+    bad_icrc: bool,
+    metadata: &PacketMetadata<'_>,
+) -> Option<Seen> {
+    let packet = Packet::parse(payload).ok()?;
     let fingerprint = payload[..payload.len() - ICRC_LEN]
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -279,12 +353,12 @@ fn seen(time: Duration, ip: &[u8], metadata: PacketMetadata<'_>) -> Option<Seen>
         source: datagram.src,
         destination: datagram.dst,
         direction: metadata.direction,
-        process: metadata.process,
+        process: metadata.process.clone(),
         headers: *packet.headers(),
         payload_len: packet.payload().len(),
         message,
         fingerprint,
-        bad_icrc: computed != Some(packet.icrc_bytes()),
+        bad_icrc,
         marked: datagram.tos & 3 == 3,
         note: metadata.note.to_owned(),
     })
