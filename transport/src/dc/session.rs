@@ -51,6 +51,8 @@ pub(super) struct Session {
     state: SessionState,
     /// Time of the last received packet.
     pub(super) last: Time,
+    /// Time at which the target looks whether the session is silent.
+    pub(super) due: Time,
     /// The session is queued to send.
     pub(super) is_listed: bool,
     /// Part of the [`RouteTag`](crate::wr::RouteTag) of the route to the initiator.
@@ -100,6 +102,7 @@ impl Session {
             responder,
             state: SessionState::Open,
             last: Time::ZERO,
+            due: Time::ZERO,
             is_listed: false,
             serial: 0,
         }

@@ -1,7 +1,7 @@
 //! The DC target: sessions of many initiators, one access key, one shared receive queue.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -28,8 +28,8 @@ use crate::wr::RouteTag;
 
 /// Most answers outside of sessions that wait to be sent. Further ones are dropped.
 const MAX_STATELESS_REPLIES: usize = 64;
-/// Interval at which expired sessions are looked for.
-const SWEEP_NS: u64 = SESSION_MEMORY_NS / 4;
+/// Time after which a silent session that still has work is looked at again.
+const RECHECK_NS: u64 = SESSION_MEMORY_NS / 4;
 
 /// Layout of a [`RouteTag`]: the highest bit marks a route to an initiator, the next one a route of
 /// an answer outside of sessions.
@@ -74,6 +74,9 @@ pub(crate) struct Target {
     /// Sessions by index. The index of a session never changes.
     sessions: Vec<Option<Box<Session>>>,
     by_lane: BTreeMap<LaneId, usize>,
+    /// Sessions by [`Session::due`]. A packet does not move its session: the time is looked at
+    /// when it has come.
+    by_age: BTreeSet<(Time, usize)>,
     free: Vec<usize>,
     /// Sessions with packets to send.
     ready: VecDeque<usize>,
@@ -86,7 +89,6 @@ pub(crate) struct Target {
     /// The session whose responses are in the caller's buffer.
     last: usize,
     serial: u64,
-    swept: Time,
 }
 
 impl Target {
@@ -104,6 +106,7 @@ impl Target {
             is_draining: false,
             sessions: Vec::new(),
             by_lane: BTreeMap::new(),
+            by_age: BTreeSet::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
             unreported: VecDeque::new(),
@@ -111,7 +114,6 @@ impl Target {
             reply_in_buffer: None,
             last: 0,
             serial: 0,
-            swept: Time::ZERO,
         }
     }
 
@@ -354,6 +356,8 @@ impl Target {
         self.serial += 1;
         session.serial = self.serial;
         session.is_listed = self.ready.contains(&index);
+        session.due = cx.now.plus_ns(SESSION_MEMORY_NS);
+        self.by_age.insert((session.due, index));
         self.sessions[index] = Some(Box::new(session));
         self.by_lane.insert(lane_id, index);
         Some(index)
@@ -366,10 +370,7 @@ impl Target {
             self.forget(cx, index);
             return Some(index);
         }
-        let is_full = self.by_lane.len() >= MAX_SESSIONS;
-        if is_full || cx.now.ns_since(self.swept) >= SWEEP_NS {
-            self.sweep(cx);
-        }
+        self.drop_silent(cx);
         if self.by_lane.len() >= MAX_SESSIONS {
             return None;
         }
@@ -382,17 +383,23 @@ impl Target {
 
     /// Drops sessions without traffic for a long time.
     //= DCW-14 DCW-15
-    fn sweep<H: Memory>(&mut self, cx: &mut Cx<'_, H>) {
-        self.swept = cx.now;
-        for index in 0..self.sessions.len() {
-            let is_old = |session: &Session| {
-                !session.is_listed && cx.now.ns_since(session.last) >= SESSION_MEMORY_NS
+    fn drop_silent<H: Memory>(&mut self, cx: &mut Cx<'_, H>) {
+        while let Some(&(due, index)) = self.by_age.first()
+            && due <= cx.now
+        {
+            self.by_age.pop_first();
+            let Some(session) = self.sessions[index].as_mut() else {
+                continue;
             };
-            let is_over = self.sessions[index].as_deref().is_some_and(is_old);
-            if is_over && !self.unreported.contains(&index) {
+            let silent_at = session.last.plus_ns(SESSION_MEMORY_NS);
+            let is_busy = session.is_listed || self.unreported.contains(&index);
+            if silent_at <= cx.now && !is_busy {
                 self.forget(cx, index);
                 self.free.push(index);
+                continue;
             }
+            session.due = silent_at.max(cx.now.plus_ns(RECHECK_NS));
+            self.by_age.insert((session.due, index));
         }
     }
 
@@ -401,6 +408,7 @@ impl Target {
         if let Some(mut session) = self.sessions[index].take() {
             session.with(cx, Responder::flush);
             self.by_lane.remove(&session.lane_id);
+            self.by_age.remove(&(session.due, index));
         }
         // The order of completions stays the same. Only the session they belong to is forgotten.
         if self.unreported.contains(&index) {
@@ -555,6 +563,7 @@ impl Target {
         }
         self.sessions.clear();
         self.by_lane.clear();
+        self.by_age.clear();
         self.free.clear();
         self.ready.clear();
         self.unreported.clear();

@@ -577,38 +577,104 @@ fn no_resources_is_a_reason_to_wait() {
     assert_eq!(count(&fabric, "DC RDMA_WRITE_ONLY"), 4);
 }
 
+/// A target, and initiators that send it the first packet of a session each.
+struct Flood {
+    fabric: Fabric,
+    dct: NodeId,
+    good: Headers,
+}
+
+impl Flood {
+    const MAX: u32 = 16_384;
+
+    fn new() -> Self {
+        assert_eq!(Self::MAX as usize, crate::dc::MAX_SESSIONS);
+        let (fabric, dci, dcts) = star(1);
+        let dct = dcts[0];
+        let b = region(&fabric, dct, 64);
+        let reth = Reth {
+            va: b.addr,
+            rkey: b.rkey,
+            dma_len: 0,
+        };
+        let good = start_packet(&fabric, dci, dct, 100, 5, |headers| {
+            headers.reth = Some(reth)
+        });
+        Self { fabric, dct, good }
+    }
+
+    /// Sends the packet of each of these initiators, with another path MTU code if there is one.
+    fn send(&mut self, initiators: core::ops::Range<u32>, pmtu: Option<u8>) {
+        for n in initiators {
+            let mut headers = self.good;
+            let eth = headers.dceth.as_mut().unwrap();
+            eth.dci = Qpn::new(n);
+            eth.pmtu = pmtu.unwrap_or(eth.pmtu);
+            let ip = IpAddr::from([10, 0, 9, 9]);
+            self.fabric.inject(ip, self.dct, &packet(&headers, &[]));
+        }
+    }
+
+    fn sessions(&self) -> usize {
+        self.fabric
+            .node(self.dct)
+            .qp
+            .target_status()
+            .unwrap()
+            .sessions
+    }
+}
+
 /// Checks that the number of sessions is bounded. Those of a flood are removed after a minute.
 //= DCW-11 DCW-15 type=test
 #[test]
 fn a_flood_of_sessions_is_bounded() {
-    let (mut fabric, dci, dcts) = star(1);
-    let dct = dcts[0];
-    let b = region(&fabric, dct, 64);
-    let reth = Reth {
-        va: b.addr,
-        rkey: b.rkey,
-        dma_len: 0,
+    let mut flood = Flood::new();
+    flood.send(0..Flood::MAX, None);
+    assert_eq!(flood.sessions(), Flood::MAX as usize);
+    flood.fabric.clear_trace();
+    flood.send(Flood::MAX..Flood::MAX + 1, None);
+    assert!(flood.fabric.trace()[0].contains("NO_RESOURCES"));
+    assert_eq!(flood.sessions(), Flood::MAX as usize);
+    flood.fabric.run_for(SESSION_MEMORY_NS);
+    flood.send(Flood::MAX..Flood::MAX + 1, None);
+    assert_eq!(flood.sessions(), 1);
+}
+
+/// Checks that a full table keeps the sessions that are in use, for as long as they are.
+//= DCW-14 DCW-15 type=test
+#[test]
+fn only_silent_sessions_give_way() {
+    let mut flood = Flood::new();
+    flood.send(0..Flood::MAX, None);
+    for minutes in 1..4 {
+        flood.fabric.run_for(SESSION_MEMORY_NS / 2);
+        flood.send(0..100, None);
+        flood.fabric.run_for(SESSION_MEMORY_NS / 2);
+        let newcomers = 1_000_000 * minutes;
+        flood.send(newcomers..newcomers + 7, None);
+        assert_eq!(flood.sessions(), 107, "{minutes}");
+    }
+    // Half a minute after the last packets, nobody has been silent for a minute.
+    flood.fabric.run_for(SESSION_MEMORY_NS / 2 - MS);
+    flood.send(5_000_000..5_000_001, None);
+    assert_eq!(flood.sessions(), 108);
+}
+
+/// Checks that a START to a full table costs about as much as one that is refused for its MTU,
+/// before anybody looks at the table.
+#[test]
+fn a_full_table_is_not_searched() {
+    let mut flood = Flood::new();
+    flood.send(0..Flood::MAX, None);
+    let mut best = |pmtu| {
+        let run = |_| {
+            let begin = std::time::Instant::now();
+            flood.send(Flood::MAX..Flood::MAX + 40, pmtu);
+            begin.elapsed()
+        };
+        (0..9).map(run).min().unwrap()
     };
-    let good = start_packet(&fabric, dci, dct, 100, 5, |headers| {
-        headers.reth = Some(reth)
-    });
-    let ip = IpAddr::from([10, 0, 9, 9]);
-    let max = u32::try_from(crate::dc::MAX_SESSIONS).unwrap();
-    let flood = |fabric: &mut Fabric, from: u32, count: u32| {
-        for n in from..from + count {
-            let mut headers = good;
-            headers.dceth.as_mut().unwrap().dci = Qpn::new(n);
-            fabric.inject(ip, dct, &packet(&headers, &[]));
-        }
-    };
-    flood(&mut fabric, 0, max);
-    let sessions = |fabric: &Fabric| fabric.node(dct).qp.target_status().unwrap().sessions;
-    assert_eq!(sessions(&fabric), max as usize);
-    fabric.clear_trace();
-    flood(&mut fabric, max, 1);
-    assert!(fabric.trace()[0].contains("NO_RESOURCES"));
-    assert_eq!(sessions(&fabric), max as usize);
-    fabric.run_for(SESSION_MEMORY_NS);
-    flood(&mut fabric, max, 1);
-    assert_eq!(sessions(&fabric), 1);
+    let (refused, full) = (best(Some(0)), best(None));
+    assert!(full < refused * 8, "{full:?}, {refused:?}");
 }
