@@ -31,8 +31,13 @@ use crate::time::Time;
 pub const BACKLOG: usize = 256;
 /// Backlog entries that first requests may use. The others are for repeated requests.
 const FIRST_REQUEST_BACKLOG: usize = 224;
-/// Backlog entries that first requests from one address may use.
-const PER_ADDRESS_BACKLOG: usize = 192;
+/// Of these, the entries for addresses that have none.
+const NEW_ADDRESS_BACKLOG: usize = 16;
+/// An address may use so many times the entries that are still free for any address. One address
+/// alone gets 192, two get 99 each, thirty get 6 or 7.
+const SHARE_OF_FREE: usize = 12;
+/// Backlog entries from which on requests are taken to wait for half-open connections.
+const CROWDED: usize = 192;
 /// Most requests that are held.
 const MAX_HELD: usize = 1_024;
 /// Most requests that the program has fetched and not answered.
@@ -85,9 +90,12 @@ impl Admission {
     fn is_free(&self, peer: IpAddr, is_repeated: bool) -> bool {
         let used = self.offered.len() + self.half_open.len();
         let of_peer = self.by_peer.get(&peer).copied().unwrap_or(0);
-        self.taken.len() < MAX_TAKEN
-            && used < BACKLOG
-            && (is_repeated || (used < FIRST_REQUEST_BACKLOG && of_peer < PER_ADDRESS_BACKLOG))
+        let free = FIRST_REQUEST_BACKLOG.saturating_sub(used);
+        let share = match of_peer {
+            0 => free,
+            _ => free.saturating_sub(NEW_ADDRESS_BACKLOG) * SHARE_OF_FREE,
+        };
+        self.taken.len() < MAX_TAKEN && used < BACKLOG && (is_repeated || of_peer < share)
     }
 
     fn held(&self) -> usize {
@@ -96,7 +104,7 @@ impl Admission {
 
     /// Returns the number of requests that wait because of half-open connections.
     fn waiting(&self) -> usize {
-        let is_full = self.offered.len() + self.half_open.len() >= PER_ADDRESS_BACKLOG;
+        let is_full = self.offered.len() + self.half_open.len() >= CROWDED;
         self.held() + if is_full { self.taken.len() } else { 0 }
     }
 

@@ -132,16 +132,17 @@ fn client() -> Cm {
     })
 }
 
-/// Sends a flood of 5000 requests a second for 20 s. A client sends its request after 5 s. Returns
-/// its waiting time in ms.
-fn flooded(client_at: u8) -> u64 {
+/// Sends a flood of 5000 requests a second from these addresses for 20 s. A client sends its
+/// request after 5 s. Returns its waiting time in ms.
+fn flooded(sources: core::ops::Range<u8>, client_at: u8) -> u64 {
     let mut server = Server::new();
     let mut client = client();
     let mut waited = None;
     let route = from(client_at);
+    let mut next = sources.clone().cycle();
     for ms in 0..20_000_u64 {
         for _ in 0..5 {
-            server.flood(1);
+            server.flood(next.next().unwrap());
         }
         server.pass(MS);
         if ms == 5_000 {
@@ -168,8 +169,35 @@ fn flooded(client_at: u8) -> u64 {
 //= CM-ST-04 type=test
 #[test]
 fn a_client_of_another_address_does_not_notice_a_flood() {
-    let waited = flooded(9);
+    let waited = flooded(1..2, 9);
     assert!(waited <= 5, "{waited} ms");
+}
+
+/// Checks that several addresses together do not fill the backlog either.
+//= CM-ST-04 type=test
+#[test]
+fn a_client_does_not_notice_a_flood_from_several_addresses() {
+    for sources in [2, 6, 30] {
+        let waited = flooded(100..100 + sources, 9);
+        assert!(waited <= 5, "{sources} addresses: {waited} ms");
+    }
+}
+
+/// Checks that forty requests each of several addresses, far below the share of a single one, leave
+/// entries for others.
+#[test]
+fn some_requests_of_many_addresses_leave_room() {
+    let mut server = Server::new();
+    for source in 100..115 {
+        for _ in 0..40 {
+            server.flood(source);
+        }
+    }
+    let mut client = client();
+    client.connect(server.now, back(from(9)), LIFE, req(0x11));
+    server.answer_all(&mut client, from(9));
+    server.answer_all(&mut client, from(9));
+    assert_eq!(server.ready.len(), 1, "{} half open", server.half_open());
 }
 
 /// Checks that the client's request is accepted when the client repeats it after 4.6 s, which a
@@ -177,7 +205,7 @@ fn a_client_of_another_address_does_not_notice_a_flood() {
 //= CM-ST-04 type=test
 #[test]
 fn a_client_of_the_same_address_gets_through_during_a_flood() {
-    let waited = flooded(1);
+    let waited = flooded(1..2, 1);
     assert!(waited <= 4_700, "{waited} ms");
 }
 
