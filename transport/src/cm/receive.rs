@@ -54,7 +54,9 @@ impl Cm {
     }
 
     fn raise(&mut self, id: CommId, event: CmEvent) {
-        if self.conns.get(&id).is_some_and(|conn| !conn.is_abandoned) {
+        // The program does not know of a request that is held.
+        let is_known = |conn: &Conn| !conn.is_abandoned && conn.stage != AdmissionStage::Held;
+        if self.conns.get(&id).is_some_and(is_known) {
             self.events.push_back(event);
         }
     }

@@ -14,6 +14,7 @@ use super::commands::{private_data, refusal};
 use super::{Cm, CmConfig, CmError, CmEvent, CmRoute};
 use crate::Time;
 
+mod backlog;
 mod conn_records;
 mod ends;
 mod flood;
