@@ -42,7 +42,7 @@ const PACKAGES: [Judged; 3] = [
     },
     Judged {
         package: "rocade-emulator",
-        guards: &["rocade-libibverbs"],
+        guards: &["rocade-libibverbs", "rocade-librdmacm"],
         tests: &[],
     },
 ];
@@ -148,7 +148,7 @@ mod tests {
         );
         assert_eq!(
             words("rocade-emulator"),
-            "--package rocade-emulator --test-package rocade-emulator --test-package rocade-libibverbs"
+            "--package rocade-emulator --test-package rocade-emulator --test-package rocade-libibverbs --test-package rocade-librdmacm"
         );
         assert_eq!(
             words("rocade-sysfs-view"),
