@@ -146,6 +146,8 @@ rocade_tests::c_programs! {
         regions_change_under_traffic,
         device_memory,
         null_regions,
+        //= NUL-01 type=test
+        null_regions_of_a_benchmark,
         memory_on_demand,
         addresses_of_peers;
     later_releases:

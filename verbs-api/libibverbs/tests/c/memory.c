@@ -559,6 +559,35 @@ static void null_regions(void)
 	rig_close(&r);
 }
 
+/* perftest's --use-null-mr: a null MR per queue pair, of which the last is released, and messages at
+ * addresses of its buffer. A peer that is told the lkey in place of an rkey is refused (NUL-01). */
+static void null_regions_of_a_benchmark(void)
+{
+	struct rig r = rig_open();
+	struct ibv_mr *null = NULL;
+	for (int i = 0; i < 4; i++) {
+		null = ibv_alloc_null_mr(r.pd);
+		CHECK(null);
+	}
+	struct ibv_sge sge = { (uintptr_t)r.buffer, BUFFER_LEN, null->lkey };
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_READ, &sge);
+	wr.wr.rdma.remote_addr = (uintptr_t)r.buffer;
+	wr.wr.rdma.rkey = r.mr->rkey;
+	memset(r.buffer, 7, BUFFER_LEN);
+	for (int i = 0; i < 20; i++)
+		CHECK_INT(execute(&r, r.a, wr).status, IBV_WC_SUCCESS);
+	for (int i = 0; i < BUFFER_LEN; i++)
+		CHECK_INT(r.buffer[i], 7);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	for (int i = 0; i < 20; i++)
+		CHECK_INT(execute(&r, r.a, wr).status, IBV_WC_SUCCESS);
+	for (int i = 0; i < BUFFER_LEN; i++)
+		CHECK_INT(r.buffer[i], 0);
+	CHECK_INT(write_to(&r, NULL, null->lkey), IBV_WC_REM_ACCESS_ERR);
+	CHECK_INT(ibv_dereg_mr(null), 0);
+	rig_close(&r);
+}
+
 static int advise(struct rig *r, int advice, int flags, uint64_t addr, uint32_t length, uint32_t lkey)
 {
 	struct ibv_sge sge = { addr, length, lkey };
@@ -678,6 +707,7 @@ int main(int argc, char **argv)
 		{ "regions_change_under_traffic", regions_change_under_traffic },
 		{ "device_memory", device_memory },
 		{ "null_regions", null_regions },
+		{ "null_regions_of_a_benchmark", null_regions_of_a_benchmark },
 		{ "memory_on_demand", memory_on_demand },
 		{ "addresses_of_peers", addresses_of_peers },
 		{ NULL, NULL },
