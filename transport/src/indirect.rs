@@ -114,7 +114,8 @@ impl Layout {
     /// The range must lie inside the layout.
     //= UMR-20
     //= UMR-22..23
-    //= UMR-31..35
+    //= UMR-31 UMR-32 UMR-33
+    //= UMR-34 UMR-35
     fn pieces<E>(
         &self,
         offset: u64,

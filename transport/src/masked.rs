@@ -48,8 +48,13 @@ impl MaskedOp {
     /// Returns the new value of an operand of 2^`log_size` bytes whose old value is `old`.
     //= XAT-17
     //= XAT-18
-    //= XAT-19..22
-    //= XEX-01..13
+    //= XAT-19 XAT-20 XAT-21
+    //= XAT-22
+    //= XEX-01 XEX-02 XEX-03
+    //= XEX-04 XEX-05 XEX-06
+    //= XEX-07 XEX-08 XEX-09
+    //= XEX-10 XEX-11 XEX-12
+    //= XEX-13
     #[must_use]
     pub fn apply(&self, log_size: u8, old: &WideOperand) -> WideOperand {
         let width = if log_size < 3 { 32 } else { 64 };

@@ -104,7 +104,8 @@ fn passed(output: &str) -> BTreeSet<String> {
 }
 
 /// Runs the mlx5 tests of dynamic connections, on a device with an mlx5 vendor id and part id.
-//= DC-40 DCU-01..03 DCU-08 type=test
+//= DC-40 DCU-01 DCU-02 type=test
+//= DCU-03 DCU-08 type=test
 //= XDEC-03 type=test
 #[test]
 fn rdma_cores_own_tests_of_dynamic_connections() {
@@ -114,7 +115,8 @@ fn rdma_cores_own_tests_of_dynamic_connections() {
 }
 
 /// Runs the mlx5 tests of indirect memory keys. The tests of signatures are skipped.
-//= UMU-01..04 UMU-07 type=test
+//= UMU-01 UMU-02 UMU-03 type=test
+//= UMU-04 UMU-07 type=test
 #[test]
 fn rdma_cores_own_tests_of_memory_keys() {
     let output = or_skip!(tests_of_mlx5("test_mlx5_mkey"));

@@ -23,7 +23,11 @@ const fn add(add: u64, boundary: u64) -> MaskedOp {
 //= XAT-17 type=test
 //= XAT-19..20 type=test
 //= XAT-22 type=test
-//= XEX-01..13 type=test
+//= XEX-01 XEX-02 XEX-03 type=test
+//= XEX-04 XEX-05 XEX-06 type=test
+//= XEX-07 XEX-08 XEX-09 type=test
+//= XEX-10 XEX-11 XEX-12 type=test
+//= XEX-13 type=test
 #[test]
 fn worked_examples() {
     const ALL: u64 = u64::MAX;

@@ -319,9 +319,11 @@ impl Qp {
 
     #[inline]
     const fn may_post(&self) -> Result<(), PostError> {
-        //= PST-01..07
         match self.state {
+            //= PST-01 PST-02 PST-03
             QpState::Reset | QpState::Init | QpState::Rtr => Err(PostError::InvalidState),
+            //= PST-04 PST-05
+            //= PST-06 PST-07
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
         }
     }

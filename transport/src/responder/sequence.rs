@@ -162,7 +162,8 @@ impl Responder {
     }
 
     /// Returns true if the operation may follow the previous packet.
-    //= RC-RSP-03 RC-SEQ-01..03
+    //= RC-RSP-03 RC-SEQ-01 RC-SEQ-02
+    //= RC-SEQ-03
     fn sequence_ok(&self, operation: Operation) -> bool {
         let continues = operation.is_middle() || operation.is_last();
         match self.current {

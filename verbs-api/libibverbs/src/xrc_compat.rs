@@ -132,7 +132,8 @@ fn last_errno() -> Errno {
 }
 
 /// `ibv_open_xrc_domain`: opens the domain of the inode behind `fd`, or a private one for -1.
-//= XRCL-01..04 XDEC-06
+//= XRCL-01 XRCL-02 XRCL-03
+//= XRCL-04 XDEC-06
 pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
     context: *mut ibv_context,
     fd: c_int,

@@ -170,12 +170,14 @@ rocade_tests::c_programs! {
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
     xrc_compat:
-        //= XRCL-07..11 type=test
+        //= XRCL-07 XRCL-08 XRCL-09 type=test
+        //= XRCL-10 XRCL-11 type=test
         //= XRCL-06 XRCL-12 type=test
         who_dies_leaves_the_others_working,
         //= XRCL-14 type=test
         events_go_to_all_who_are_registered,
-        //= XRCL-01..05 XDEC-06 type=test
+        //= XRCL-01 XRCL-02 XRCL-03 type=test
+        //= XRCL-04 XRCL-05 XDEC-06 type=test
         domains_of_files;
     shared_xrc:
         //= XRC-11 type=test
@@ -210,7 +212,8 @@ rocade_tests::c_programs! {
         //= XAT-14 type=test
         //= XAT-18 type=test
         operands_of_several_words,
-        //= XAT-01..06 type=test
+        //= XAT-01 XAT-02 XAT-03 type=test
+        //= XAT-04 XAT-05 XAT-06 type=test
         //= XAT-12 type=test
         //= XAT-15 type=test
         //= XST-03 type=test
@@ -256,11 +259,13 @@ rocade_tests::c_programs! {
         rights_of_64_bits;
     cross_channel:
         //= XCW-02..04 type=test
-        //= XCW-07..10 type=test
+        //= XCW-07 XCW-08 XCW-09 type=test
+        //= XCW-10 type=test
         //= XDEC-08 type=test
         //= XDEC-10 type=test
         waits_count_completions,
-        //= XCE-01..05 type=test
+        //= XCE-01 XCE-02 XCE-03 type=test
+        //= XCE-04 XCE-05 type=test
         //= XCE-07 type=test
         //= XCE-08 type=test
         //= XDEC-09 type=test
@@ -273,7 +278,8 @@ rocade_tests::c_programs! {
         //= XST-16..18 type=test
         mistakes_are_refused,
         //= XCH-01 type=test
-        //= XCC-01..06 type=test
+        //= XCC-01 XCC-02 XCC-03 type=test
+        //= XCC-04 XCC-05 XCC-06 type=test
         //= XDEC-07 type=test
         //= XST-02 type=test
         sends_compute,
@@ -288,7 +294,8 @@ rocade_tests::c_programs! {
         //= XCH-02 XCE-01 XCE-05 type=test
         //= XCW-01 XCC-01 NOP-01 type=test
         unreliable_queues_take_part,
-        //= XCC-01..06 type=test
+        //= XCC-01 XCC-02 XCC-03 type=test
+        //= XCC-04 XCC-05 XCC-06 type=test
         reads_compute,
         //= XCT-01..03 type=test
         a_list_with_a_mistake,
@@ -299,7 +306,8 @@ rocade_tests::c_programs! {
         deadlocks_are_the_programs_own;
     dc_extended:
         //= DC-04 XDEC-16 XAT-06 type=test
-        //= XAT-13..15 XAW-07 type=test
+        //= XAT-13 XAT-14 XAT-15 type=test
+        //= XAW-07 type=test
         masked_atomics,
         //= DC-04 XDEC-16 UMR-16 type=test
         //= UMR-18 UMR-19 NOP-01 type=test
@@ -310,8 +318,10 @@ rocade_tests::c_programs! {
         //= DC-09 DCT-09 DCW-16 type=test
         targets_that_are_gone;
     dc:
-        //= DC-04 DC-08 DC-10..12 type=test
-        //= DCT-01 DCS-01..04 DCS-10 type=test
+        //= DC-04 DC-08 DC-10 type=test
+        //= DC-11 DC-12 type=test
+        //= DCT-01 DCS-01 DCS-02 type=test
+        //= DCS-03 DCS-04 DCS-10 type=test
         //= XCON-08 XCON-11 XST-14 type=test
         every_operation,
         //= DC-02 DC-05 DCT-02 type=test
@@ -345,16 +355,20 @@ rocade_tests::c_programs! {
         //= DCW-06 DCW-09 DCW-17 type=test
         packets_of_unknown_senders;
     barrier_and_lock:
-        //= XCT-03..05 XCW-01 XCE-01 type=test
+        //= XCT-03 XCT-04 XCT-05 type=test
+        //= XCW-01 XCE-01 type=test
         a_barrier_of_eight_by_udp,
-        //= XCT-03..05 XCW-01 XCE-01 type=test
+        //= XCT-03 XCT-04 XCT-05 type=test
+        //= XCW-01 XCE-01 type=test
         a_barrier_of_eight_by_shm,
         //= XAT-17 XAT-23 type=test
         a_lock_of_eight_by_udp,
         //= XAT-17 XAT-23 type=test
         a_lock_of_eight_by_shm;
     calc:
-        //= XCC-01..06 XCON-16 XDEC-07 type=test
+        //= XCC-01 XCC-02 XCC-03 type=test
+        //= XCC-04 XCC-05 XCC-06 type=test
+        //= XCON-16 XDEC-07 type=test
         every_operation_on_every_type,
         //= XCC-01 XCC-02 XCC-04 type=test
         nothing_else;

@@ -99,7 +99,8 @@ rocade_tests::c_programs! {
         //= XRC-15 type=test
         targets_are_connected_by_address;
     alternate:
-        //= RC-APM-03..06 type=test
+        //= RC-APM-03 RC-APM-04 RC-APM-05 type=test
+        //= RC-APM-06 type=test
         //= AEV-06 type=test
         two_processes_by_udp,
         two_processes_by_shm;

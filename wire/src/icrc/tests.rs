@@ -88,7 +88,8 @@ fn worked_examples() {
     }
 }
 
-//= EX-1..4 type=test
+//= EX-1 EX-2 EX-3 type=test
+//= EX-4 type=test
 #[test]
 fn worked_examples_are_what_they_seem() {
     let line = |example| std::format!("{}", crate::PrettyDatagram(&unhex(example)));

@@ -95,59 +95,83 @@ macro_rules! operations {
     };
 }
 
-//= OPC-00..20 OPC-22..23 OPC-25..26
 operations! {
     /// First packet of a SEND.
+    //= OPC-00
     SendFirst = 0x00, "SEND_FIRST";
     /// Middle packet of a SEND.
+    //= OPC-01
     SendMiddle = 0x01, "SEND_MIDDLE";
     /// Last packet of a SEND.
+    //= OPC-02
     SendLast = 0x02, "SEND_LAST";
     /// Last packet of a SEND, with immediate data.
+    //= OPC-03
     SendLastImm = 0x03, "SEND_LAST_IMM";
     /// SEND in one packet.
+    //= OPC-04
     SendOnly = 0x04, "SEND_ONLY";
     /// SEND in one packet, with immediate data.
+    //= OPC-05
     SendOnlyImm = 0x05, "SEND_ONLY_IMM";
     /// First packet of an RDMA WRITE.
+    //= OPC-06
     WriteFirst = 0x06, "RDMA_WRITE_FIRST";
     /// Middle packet of an RDMA WRITE.
+    //= OPC-07
     WriteMiddle = 0x07, "RDMA_WRITE_MIDDLE";
     /// Last packet of an RDMA WRITE.
+    //= OPC-08
     WriteLast = 0x08, "RDMA_WRITE_LAST";
     /// Last packet of an RDMA WRITE, with immediate data.
+    //= OPC-09
     WriteLastImm = 0x09, "RDMA_WRITE_LAST_IMM";
     /// RDMA WRITE in one packet.
+    //= OPC-10
     WriteOnly = 0x0a, "RDMA_WRITE_ONLY";
     /// RDMA WRITE in one packet, with immediate data.
+    //= OPC-11
     WriteOnlyImm = 0x0b, "RDMA_WRITE_ONLY_IMM";
     /// RDMA READ request.
+    //= OPC-12
     ReadRequest = 0x0c, "RDMA_READ_REQUEST";
     /// First packet of an RDMA READ response.
+    //= OPC-13
     ReadResponseFirst = 0x0d, "RDMA_READ_RESPONSE_FIRST";
     /// Middle packet of an RDMA READ response.
+    //= OPC-14
     ReadResponseMiddle = 0x0e, "RDMA_READ_RESPONSE_MIDDLE";
     /// Last packet of an RDMA READ response.
+    //= OPC-15
     ReadResponseLast = 0x0f, "RDMA_READ_RESPONSE_LAST";
     /// RDMA READ response in one packet. Also the response to FLUSH and ATOMIC WRITE.
+    //= OPC-16
     ReadResponseOnly = 0x10, "RDMA_READ_RESPONSE_ONLY";
     /// ACK or NAK.
+    //= OPC-17
     Acknowledge = 0x11, "ACKNOWLEDGE";
     /// Response to CmpSwap and FetchAdd.
+    //= OPC-18
     AtomicAcknowledge = 0x12, "ATOMIC_ACKNOWLEDGE";
     /// Atomic compare and swap.
+    //= OPC-19
     CmpSwap = 0x13, "CMP_SWAP";
     /// Atomic fetch and add.
+    //= OPC-20
     FetchAdd = 0x14, "FETCH_ADD";
     /// Last packet of a SEND with invalidate.
+    //= OPC-22
     SendLastInv = 0x16, "SEND_LAST_INV";
     /// SEND with invalidate in one packet.
+    //= OPC-23
     SendOnlyInv = 0x17, "SEND_ONLY_INV";
     /// End of a DC session.
     Disconnect = 0x1a, "DISCONNECT";
     /// FLUSH (annex A19).
+    //= OPC-25
     Flush = 0x1c, "FLUSH";
     /// ATOMIC WRITE (annex A19).
+    //= OPC-26
     AtomicWrite = 0x1d, "ATOMIC_WRITE";
     /// Masked compare and swap. Extension of Rocade, only for peers that are Rocade.
     MaskedCmpSwap = 0x18, "MASKED_CMP_SWAP";

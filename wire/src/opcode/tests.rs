@@ -89,8 +89,13 @@ fn expected_ext_len(opcode: u8) -> Option<usize> {
     }
 }
 
-//= OPC-01 OPC-03 OPC-05..11 type=test
-//= OPC-13..20 OPC-22..23 OPC-25 type=test
+//= OPC-01 OPC-03 OPC-05 type=test
+//= OPC-06 OPC-07 OPC-08 type=test
+//= OPC-09 OPC-10 OPC-11 type=test
+//= OPC-13 OPC-14 OPC-15 type=test
+//= OPC-16 OPC-17 OPC-18 type=test
+//= OPC-19 OPC-20 OPC-22 type=test
+//= OPC-23 OPC-25 type=test
 #[test]
 //= BTH-01 type=test
 fn all_256_codes() {
