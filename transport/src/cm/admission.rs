@@ -22,7 +22,7 @@ use core::net::IpAddr;
 use rocade_wire::mad::{CommId, Req, ServiceId};
 
 use super::conn::{Conn, ConnState};
-use super::refused::RequestHistory;
+use super::refused::{RequestHistory, is_repetition};
 use super::{Cm, CmEvent, CmRoute};
 use crate::time::Time;
 
@@ -68,6 +68,7 @@ pub(super) enum AdmissionStage {
 /// A held request.
 #[derive(Debug)]
 struct Held {
+    since: Time,
     route: CmRoute,
     req: Box<Req>,
 }
@@ -184,7 +185,7 @@ impl Cm {
     }
 
     /// Offers a new request to its program, or holds it.
-    pub(super) fn admit_or_hold(&mut self, id: CommId, route: CmRoute, req: Box<Req>) {
+    pub(super) fn admit_or_hold(&mut self, since: Time, id: CommId, route: CmRoute, req: Box<Req>) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -192,21 +193,22 @@ impl Cm {
         let Some(admission) = self.admissions.get_mut(&service) else {
             return;
         };
+        let request = Held { since, route, req };
         if admission.is_free(route.remote, again) {
-            return self.offer(id, Held { route, req });
+            return self.offer(id, request);
         }
         let held = if again {
             &mut admission.held_again
         } else {
             &mut admission.held
         };
-        held.insert(id, Held { route, req });
+        held.insert(id, request);
         self.set_stage(id, AdmissionStage::Held);
     }
 
     fn offer(&mut self, id: CommId, held: Held) {
         self.set_stage(id, AdmissionStage::Offered);
-        let Held { route, req } = held;
+        let Held { route, req, .. } = held;
         self.events.push_back(CmEvent::Request { id, route, req });
     }
 
@@ -229,18 +231,29 @@ impl Cm {
         true
     }
 
-    /// Notes that the peer has repeated its request.
-    pub(super) fn on_repeated_request(&mut self, id: CommId) {
+    /// Notes that the peer has repeated its request. Returns false if the request is held and came
+    /// again so soon that no client has repeated it.
+    pub(super) fn on_repeated_request(&mut self, now: Time, id: CommId) -> bool {
         let Some(conn) = self.conns.get_mut(&id) else {
-            return;
+            return false;
         };
-        conn.is_repeated = true;
         if conn.stage == AdmissionStage::Held
             && let Some(admission) = self.admissions.get_mut(&conn.service)
-            && let Some(held) = admission.held.remove(&id)
+            && let Some(held) = admission.held.get(&id)
         {
-            admission.held_again.insert(id, held);
+            if !is_repetition(held.since, now) {
+                return false;
+            }
+            // A peer that did not confirm its connection before has no priority.
+            if self.refused.history(now, conn.fingerprint) == RequestHistory::Unconfirmed {
+                return true;
+            }
+            if let Some(held) = admission.held.remove(&id) {
+                admission.held_again.insert(id, held);
+            }
         }
+        conn.is_repeated = true;
+        true
     }
 
     /// Drops a held request without an answer, before the program has seen it. Its peer will

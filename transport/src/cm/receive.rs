@@ -65,7 +65,7 @@ impl Cm {
     fn on_req(&mut self, now: Time, route: CmRoute, tid: TransactionId, req: Req) {
         let name = (req.local_id, req.ca_guid.get(), route.remote);
         if let Some(&id) = self.by_remote_id.get(&name) {
-            return self.on_duplicate_req(id, route, tid, &req);
+            return self.on_duplicate_req(now, id, route, tid, &req);
         }
         let qp = (req.qpn, req.ca_guid.get(), route.remote);
         if let Some(&old) = self.by_remote_qp.get(&qp) {
@@ -110,18 +110,26 @@ impl Cm {
         });
         self.by_remote_id.insert(name, id);
         self.by_remote_qp.insert(qp, id);
-        self.admit_or_hold(id, route, Box::new(req));
+        self.admit_or_hold(now, id, route, Box::new(req));
     }
 
-    fn on_duplicate_req(&mut self, id: CommId, route: CmRoute, tid: TransactionId, req: &Req) {
+    fn on_duplicate_req(
+        &mut self,
+        now: Time,
+        id: CommId,
+        route: CmRoute,
+        tid: TransactionId,
+        req: &Req,
+    ) {
         self.count(|counters| &mut counters.rx_duplicates);
-        match self.conns.get(&id).map(|conn| conn.state) {
-            Some(ConnState::ReqRcvd | ConnState::MraReqSent) => {
-                self.on_repeated_request(id);
-                self.ask_for_time(id, Rejected::Req);
-            }
-            Some(ConnState::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
-            _ => {}
+        let state = self.conns.get(&id).map(|conn| conn.state);
+        if state == Some(ConnState::TimeWait) {
+            self.refuse(route, tid, req, RejReason::StaleConnection);
+        } else if matches!(state, Some(ConnState::ReqRcvd | ConnState::MraReqSent))
+            // An MRA would delay the repetition that gives a held request its priority.
+            && self.on_repeated_request(now, id)
+        {
+            self.ask_for_time(id, Rejected::Req);
         }
     }
 

@@ -58,6 +58,12 @@ const fn tick(now: Time) -> u64 {
     now.as_ns() >> 26 & TIME
 }
 
+/// Returns true if a request that was received before, and is received again now, is a client's
+/// repetition.
+pub(super) const fn is_repetition(before: Time, now: Time) -> bool {
+    now.ns_since(before) >> 26 >= SOONEST
+}
+
 impl Refused {
     /// Creates an empty table. `key` is random, so that a peer cannot choose requests that collide.
     pub(super) const fn new(key: u64) -> Self {

@@ -14,10 +14,12 @@ use super::commands::{private_data, refusal};
 use super::{Cm, CmConfig, CmError, CmEvent, CmRoute};
 use crate::Time;
 
+mod admission;
 mod backlog;
 mod conn_records;
 mod ends;
 mod flood;
+mod limits;
 mod trouble;
 
 const MS: u64 = 1_000_000;

@@ -7,27 +7,41 @@ use super::*;
 /// Requests that are held, in addition to the backlog.
 const HELD: usize = 1_024;
 
-fn from(last: u8) -> CmRoute {
+pub(super) fn from(last: u8) -> CmRoute {
     CmRoute {
         local: [10, 0, 0, 2].into(),
         remote: [10, 0, 0, last].into(),
     }
 }
 
+/// Returns a peer's request of this number, with the longest possible timeouts.
+pub(super) fn numbered(number: u32) -> CmMessage {
+    CmMessage::Req(Req {
+        local_id: CommId::new(0x0900_0000 + number),
+        ca_guid: Guid::new(0xbad),
+        local_response_timeout: CmTimeout::new(31),
+        primary: CmPath {
+            ack_timeout: CmTimeout::new(31),
+            ..req(0).primary
+        },
+        ..req(0x10_0000 + number)
+    })
+}
+
 /// A server that accepts every request, and the flood of requests to it.
-struct Server {
-    cm: Cm,
-    now: Time,
-    accepted: Vec<CommId>,
-    ready: Vec<CommId>,
-    given_up: Vec<CommId>,
-    sent: Vec<(CmRoute, Box<[u8; Mad::LEN]>)>,
+pub(super) struct Server {
+    pub(super) cm: Cm,
+    pub(super) now: Time,
+    pub(super) accepted: Vec<CommId>,
+    pub(super) ready: Vec<CommId>,
+    pub(super) given_up: Vec<CommId>,
+    pub(super) sent: Vec<(CmRoute, Box<[u8; Mad::LEN]>)>,
     floods: u32,
     most: usize,
 }
 
 impl Server {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut cm = Cm::new(CmConfig {
             guid: Guid::new(0xbbbb),
             prefix: 4,
@@ -46,13 +60,13 @@ impl Server {
         }
     }
 
-    fn handle(&mut self, route: CmRoute, message: CmMessage) {
+    pub(super) fn handle(&mut self, route: CmRoute, message: CmMessage) {
         let mad = Mad::new(TransactionId::new(5), message).to_bytes();
         self.cm.handle_mad(self.now, route, &mad);
         self.run();
     }
 
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         while let Some(event) = self.cm.poll_event() {
             match event {
                 CmEvent::Request { id, .. } => {
@@ -75,11 +89,11 @@ impl Server {
     }
 
     /// Returns the number of connections that cost the program a queue pair.
-    fn half_open(&self) -> usize {
+    pub(super) fn half_open(&self) -> usize {
         self.accepted.len() - self.ready.len() - self.given_up.len()
     }
 
-    fn pass(&mut self, ns: u64) {
+    pub(super) fn pass(&mut self, ns: u64) {
         self.now = self.now.plus_ns(ns);
         self.cm.handle_timeout(self.now);
         self.run();
@@ -88,19 +102,7 @@ impl Server {
     /// Sends one more request that is never confirmed, with the longest possible timeouts.
     fn flood(&mut self, source: u8) {
         self.floods += 1;
-        self.handle(
-            from(source),
-            CmMessage::Req(Req {
-                local_id: CommId::new(0x0900_0000 + self.floods),
-                ca_guid: Guid::new(0xbad),
-                local_response_timeout: CmTimeout::new(31),
-                primary: CmPath {
-                    ack_timeout: CmTimeout::new(31),
-                    ..req(0).primary
-                },
-                ..req(0x10_0000 + self.floods)
-            }),
-        );
+        self.handle(from(source), numbered(self.floods));
     }
 
     /// Delivers a client the messages that were sent to it.
