@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use rocade_wire::Operation;
+use rocade_wire::{Operation, Packet};
 
 use super::{PMTU, operations, pattern, read, register, register_filled, send, statuses, write};
 use crate::testing::{Delivery, Pair, Region, Side};
-use crate::{QpEvent, QpState, SendOp, WcStatus};
+use crate::{PacketMeta, QpEvent, QpState, SendFlags, SendOp, SendWr, WcStatus};
 
 const OK: WcStatus = WcStatus::Success;
 const LOST: WcStatus = WcStatus::LocProtErr;
@@ -243,4 +243,76 @@ fn writing_to_memory_that_is_gone() {
         pair.run();
         assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, LOST)]);
     }
+}
+
+/// Delivers the first packet that A has sent to B. B posts a SEND before it answers, so that both
+/// are in one run.
+fn answer_with_a_send(pair: &mut Pair, own: &Region) {
+    let bytes = pair.trace()[0].bytes.clone();
+    let packet = Packet::parse(&bytes).expect("a valid packet");
+    let now = pair.now();
+    let meta = PacketMeta {
+        source: Side::A.ip(),
+        destination: Side::B.ip(),
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let node = pair.node_mut(Side::B);
+    node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    let wr = SendWr {
+        wr_id: 9,
+        op: send(),
+        flags: SendFlags::SIGNALED,
+        sges: &[own.sge()],
+    };
+    node.qp.post_send(now, &wr, None).expect("accepted");
+}
+
+/// Checks a SEND of the responder behind the response that cannot be read: the queue pair has
+/// failed, so the SEND does not arrive.
+//= RC-RSP-22 type=test
+//= RC-STA-02 type=test
+#[test]
+fn a_request_behind_a_refused_read_is_not_sent() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::B, 5 * PMTU, 2);
+    let own = register_filled(&pair, Side::B, 8, 3);
+    let dst = register(&pair, Side::A, 5 * PMTU);
+    pair.recv(Side::A, 7, &[dst.part(0, 8)]);
+    pair.node(Side::B).mem.unmap(&src, 2 * PMTU as usize);
+    pair.set_network(|_| Delivery::Drop);
+    pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+    pair.drain_both();
+    pair.heal();
+    answer_with_a_send(&mut pair, &own);
+    pair.run();
+    let sent: Vec<_> = operations(&pair, Side::B);
+    let expected = [
+        (Operation::ReadResponseFirst, 0),
+        (Operation::ReadResponseMiddle, 1),
+        (Operation::Acknowledge, 2),
+    ];
+    assert_eq!(sent, expected, "{}", pair.trace_text());
+    let done = statuses(&pair.take_completions(Side::A));
+    assert_eq!(done, [(1, WcStatus::RemAccessErr), (7, FLUSHED)]);
+    assert_eq!(statuses(&pair.take_completions(Side::B)), [(9, FLUSHED)]);
+}
+
+/// Checks the same SEND behind a repeated response, whose loss is no error.
+//= RC-DUP-06 type=test
+#[test]
+fn a_request_behind_a_lost_repetition_is_sent() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::B, 5 * PMTU, 2);
+    let own = register_filled(&pair, Side::B, 8, 3);
+    let dst = register(&pair, Side::A, 5 * PMTU);
+    pair.recv(Side::A, 7, &[dst.part(0, 8)]);
+    pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+    pair.run();
+    pair.node(Side::B).mem.unmap(&src, 2 * PMTU as usize);
+    answer_with_a_send(&mut pair, &own);
+    pair.run_for(20_000);
+    let done = statuses(&pair.take_completions(Side::A));
+    assert_eq!(done, [(1, OK), (7, OK)], "{}", pair.trace_text());
+    assert_eq!(pair.node(Side::B).qp.state(), QpState::Rts);
 }

@@ -181,3 +181,51 @@ fn a_peer_that_failed_is_asked_again_who_it_is() {
         fabric.trace()
     );
 }
+
+/// Checks that a session without traffic for a minute is remembered while completions of its
+/// messages wait to be handed out. Otherwise its initiator's repetition would begin another
+/// session, and the message would be received twice.
+//= DCW-14 DCW-15 RC-ACK-20 type=test
+#[test]
+fn a_session_with_unreported_messages_is_remembered() {
+    let (mut fabric, dci, dcts) = star(1);
+    let dct = dcts[0];
+    let b = region(&fabric, dct, 64);
+    for wr_id in 1..=4 {
+        fabric.recv(dct, wr_id, &[b.sge()]);
+    }
+    let send = |lane, ack_req| {
+        let headers = start_packet(&fabric, dci, dct, 100, 5, |headers| {
+            headers.bth.opcode = Opcode::of(Service::Dc, Operation::SendOnly).unwrap();
+            headers.bth.ack_req = ack_req;
+            headers.reth = None;
+            if let Some(eth) = &mut headers.dceth {
+                eth.lane = lane;
+            }
+        });
+        packet(&headers, &[9; 8])
+    };
+    // The initiator asks for an ACK with its repetition only, so that the target has nothing to
+    // send.
+    let (first, again) = (send(0, false), send(0, true));
+    let (other, third) = (send(1, true), send(2, true));
+    // The completion is not taken. After a minute, another session begins.
+    handle_all(&mut fabric, dct, &[first]);
+    fabric.run_for(SESSION_MEMORY_NS + MS);
+    handle_all(&mut fabric, dct, &[other]);
+    fabric.clear_trace();
+    fabric.drain(dct);
+    assert_eq!(fabric.take_completions(dct).len(), 2);
+    handle_all(&mut fabric, dct, &[again]);
+    fabric.drain(dct);
+    assert_eq!(fabric.take_completions(dct).len(), 0, "received twice");
+    assert!(
+        count(&fabric, "DC ACKNOWLEDGE") >= 2,
+        "{:?}",
+        fabric.trace()
+    );
+    // With all completions handed out, it is forgotten after another minute.
+    fabric.run_for(SESSION_MEMORY_NS + MS);
+    handle_all(&mut fabric, dct, &[third]);
+    assert_eq!(sessions(&fabric, dct), 1);
+}
