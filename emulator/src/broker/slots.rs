@@ -319,6 +319,31 @@ mod tests {
         assert!(matches!(resumed, Resumed::Refused), "{resumed:?}");
     }
 
+    /// The slot of a client that gets another lock file is not listed as one without a client.
+    #[test]
+    fn a_slot_is_resumed_once_with_either_file() {
+        let _no_starts = crate::sys::STARTS.read();
+        let dir = tempfile::tempdir().unwrap();
+        let mut old = SlotTable::new(paths(&dir));
+        let (one, lock) = old.lease(|_| false, 1, "a").unwrap().unwrap();
+        let mut new = SlotTable::new(paths(&dir));
+        assert_eq!(new.orphans().count(), 1);
+        std::fs::remove_file(paths(&dir).slot_lock(one)).unwrap();
+        let proof = lock.try_clone().unwrap().into();
+        let resumed = new.resume(one, proof, 1, "a").unwrap();
+        let Resumed::Relocked(lock) = resumed else {
+            panic!("{resumed:?}")
+        };
+        assert_eq!(new.orphans().collect::<Vec<_>>(), []);
+        assert!(!new.has_awaited() && new.check_interval().is_none());
+        // The connection breaks, and the client resumes with the new file.
+        assert!(!new.disconnected(one));
+        assert_eq!(new.orphans().count(), 1);
+        let resumed = new.resume(one, lock.into(), 1, "a").unwrap();
+        assert!(matches!(resumed, Resumed::Locked), "{resumed:?}");
+        assert_eq!(new.orphans().collect::<Vec<_>>(), []);
+    }
+
     #[test]
     fn an_orphan_keeps_its_slot_when_its_file_is_deleted() {
         let _no_starts = crate::sys::STARTS.read();

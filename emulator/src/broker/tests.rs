@@ -1,7 +1,7 @@
 //! Tests of the broker's main loop with clients in this process.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,9 +11,12 @@ use rocade_wire::mad::{CmMessage, CommId, Mad, ServiceId, SidrReq, TransactionId
 use rocade_wire::{Pkey, Psn, Qpn};
 use tempfile::TempDir;
 
+use super::paths::Paths;
+use super::protocol::{MAX_LEN, Request, Response};
 use super::*;
 use crate::cm::gsi::{mad_of, packet};
 use crate::cm::services::{Binding, BoundTo};
+use crate::fdpass;
 use crate::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 
 /// Timeout of waits that usually take milliseconds.
@@ -188,4 +191,60 @@ fn a_request_waits_for_a_listener_that_has_just_gone() {
     assert_eq!(asked(next_message(&link)), other);
     assert_eq!(client.bind_service(binding, false).unwrap(), Ok(binding));
     assert_eq!(asked(next_message(&link)), service);
+}
+
+/// Opens a connection with the first message of a client that has this slot, or none. Returns the
+/// connection, the slot and the new lock file.
+fn greet(
+    config: &BrokerConfig,
+    resume: Option<(ProcessSlot, BorrowedFd<'_>)>,
+) -> (OwnedFd, ProcessSlot, Option<OwnedFd>) {
+    let connection = start::connect(&Paths::new(config)).unwrap();
+    let request = Request::Hello {
+        resume: resume.map(|(slot, _)| slot),
+        name: "resumes".to_owned(),
+        faults: Vec::new(),
+    };
+    let proof: Vec<_> = resume.into_iter().map(|(_, lock)| lock).collect();
+    fdpass::send(connection.as_fd(), &request.encode(), &proof).unwrap();
+    loop {
+        let mut set = crate::sys::PollSet::default();
+        let entry = set.add(connection.as_raw_fd());
+        set.wait(Some(PATIENCE)).unwrap();
+        assert!(set.is_ready(entry), "no answer");
+        let mut bytes = vec![0; MAX_LEN];
+        let (len, fds) = fdpass::receive(connection.as_fd(), &mut bytes).unwrap();
+        if let Response::Welcome { slot, .. } = Response::decode(&bytes[..len], fds.len()).unwrap()
+        {
+            return (connection, slot, fds.into_iter().next());
+        }
+    }
+}
+
+/// A client may resume its slot before the broker notices that the earlier connection has ended.
+/// The slot is listed once, and the end of the earlier connection does not free it.
+#[test]
+fn a_resumed_slot_is_listed_once() {
+    let _no_starts = crate::sys::STARTS.read();
+    let broker = Running::start();
+    let (first, slot, lock) = greet(&broker.config, None);
+    let lock = lock.expect("a lock file");
+    for earlier in [Some(first), None] {
+        let (again, resumed, _) = greet(&broker.config, Some((slot, lock.as_fd())));
+        assert_eq!(resumed, slot);
+        let slots = || status(&broker.config).unwrap().slots;
+        let own = std::process::id();
+        let is_listed = |slots: &[SlotStatus]| {
+            let [only] = slots else { return false };
+            (only.slot, only.pid, only.connected) == (slot, own, true)
+        };
+        assert!(is_listed(&slots()), "{:?}", slots());
+        drop(earlier);
+        // The broker handles the end of the earlier connection before the next request.
+        let other = broker.client();
+        assert_ne!(other.slot(), slot, "leased while its client lives");
+        drop(other);
+        wait_until(|| is_listed(&slots()));
+        drop(again);
+    }
 }

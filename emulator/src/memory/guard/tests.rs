@@ -164,6 +164,27 @@ fn writing() {
     }
 }
 
+/// Applications poll on the last byte. Where the bytes before it cannot be stored, it is not stored
+/// either.
+#[test]
+fn the_last_byte_is_not_stored_before_the_others() {
+    install();
+    for method in [CopyMethod::Section, CopyMethod::Kernel] {
+        for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
+            let pages = Pages::new(middle);
+            let last = || pages.span(2 * PAGE, 1, method);
+            for len in [2, 9, 100, 4000, PAGE + 1, 2 * PAGE] {
+                let what = format!("{method:?} {middle:?} {len} bytes");
+                let span = pages.span(2 * PAGE + 1 - len, len, method);
+                assert_eq!(access::write(span, &vec![0xee; len]), Err(Fault), "{what}");
+                let mut byte_there = [0];
+                assert_eq!(access::read(last(), &mut byte_there), Ok(()));
+                assert_eq!(byte_there, [byte(2 * PAGE)], "{what}");
+            }
+        }
+    }
+}
+
 /// Returns the number of system calls that `f` makes in this thread to copy.
 fn calls(f: impl FnOnce()) -> u32 {
     let before = kernel::CALLS.get();
