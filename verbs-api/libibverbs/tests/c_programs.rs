@@ -73,6 +73,9 @@ rocade_tests::c_programs! {
         limits_are_kept,
         keys_of_others_open_nothing,
         a_flood_without_receiver;
+    lifetimes:
+        an_address_of_a_channel_is_not_used_again_soon,
+        a_registration_leaves_no_mapping;
     flush:
         flushed_and_announced,
         what_is_not_allowed;

@@ -23,6 +23,7 @@ rocade_tests::c_programs! {
         a_channel_ends_under_a_waiter,
         a_call_comes_too_late_for_its_channel,
         a_channel_ends_while_a_call_begins,
+        an_address_of_a_channel_is_not_used_again_soon,
         enhanced_establishment,
         //= LRC-01 type=test
         //= LRC-17 type=test

@@ -291,7 +291,11 @@ static void a_device_is_like_mlx5(void)
 	CHECK_INT(attr.vendor_part_id, 4119);
 	CHECK_INT(attr.max_sge, 30);
 	CHECK_INT(attr.max_qp_rd_atom, 16);
+	CHECK_INT(attr.max_qp_init_rd_atom, 16);
 	CHECK(!strcmp(attr.fw_ver, "16.35.4030"));
+	struct ibv_port_attr port;
+	CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
+	CHECK_INT(port.max_msg_sz, 1 << 30);
 	struct ibv_qp_init_attr init = small_qp(r.cq);
 	init.cap.max_send_sge = 1;
 	init.cap.max_inline_data = 220;

@@ -123,6 +123,9 @@ static void regions_of_a_descriptor(void)
 		{ 0, 8, 1, ALL_ACCESS, EINVAL },
 		{ 0, 8, 0, IBV_ACCESS_REMOTE_WRITE, EINVAL },
 		{ 0, 8, 0, ALL_ACCESS | IBV_ACCESS_ON_DEMAND, EINVAL },
+		{ 0, 8, 0, ALL_ACCESS | IBV_ACCESS_MW_BIND, EINVAL },
+		{ 0, 8, 0, ALL_ACCESS | IBV_ACCESS_ZERO_BASED, EINVAL },
+		{ 0, 8, 0, ALL_ACCESS | IBV_ACCESS_HUGETLB, EINVAL },
 	};
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
 		errno = 0;

@@ -739,11 +739,27 @@ static void a_channel_ends_while_a_call_begins(void)
 	}
 }
 
+/* A thread may be about to use the pointer of a channel that another one destroys. So of 64
+ * channels that are made and destroyed, no two have the same address. */
+static void an_address_of_a_channel_is_not_used_again_soon(void)
+{
+	struct rdma_event_channel *seen[64];
+	for (int i = 0; i < 64; i++) {
+		seen[i] = rdma_create_event_channel();
+		CHECK(seen[i]);
+		for (int before = 0; before < i; before++)
+			CHECK(seen[before] != seen[i]);
+		rdma_destroy_event_channel(seen[i]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "a_call_comes_too_late_for_its_channel", a_call_comes_too_late_for_its_channel },
 		{ "a_channel_ends_while_a_call_begins", a_channel_ends_while_a_call_begins },
+		{ "an_address_of_a_channel_is_not_used_again_soon",
+		  an_address_of_a_channel_is_not_used_again_soon },
 		{ "a_channel_ends_under_a_waiter", a_channel_ends_under_a_waiter },
 		{ "enhanced_establishment", enhanced_establishment },
 		{ "addresses_of_infiniband", addresses_of_infiniband },

@@ -139,6 +139,31 @@ fn a_long_table_comes_in_pieces() {
     assert_eq!(requests(&all).last().expect("an end").kind, NLMSG_DONE);
 }
 
+/// Returns the number of objects that a dump of one kind lists.
+fn listed(command: u16, (table, entry): (u16, u16), port: Option<u32>) -> usize {
+    let (index, port) = (1_u32.to_ne_bytes(), port.map(u32::to_ne_bytes));
+    let mut attributes = vec![(numbers::DEV_INDEX, &index[..])];
+    attributes.extend(port.iter().map(|port| (numbers::PORT_INDEX, &port[..])));
+    let bytes = request(kind(command), DUMP, &attributes);
+    let all = answer(&bytes, CALLER, &Two).concat();
+    let tables = requests(&all).filter_map(|message| message.attribute(table));
+    let entries = tables.flat_map(nested).filter(|(kind, _)| *kind == entry);
+    entries.count()
+}
+
+/// A dump may be about one port. Objects that belong to no port are listed for each.
+#[test]
+fn a_dump_of_a_port_has_the_objects_of_that_port() {
+    let qps = (numbers::RES_QP, numbers::RES_QP + 1);
+    for (port, count) in [(None, 200), (Some(0), 200), (Some(1), 200), (Some(2), 0)] {
+        assert_eq!(listed(cmd::RES_QP_GET, qps, port), count, "{port:?}");
+    }
+    let regions = (numbers::RES_MR, numbers::RES_MR + 1);
+    for port in [None, Some(1), Some(2)] {
+        assert_eq!(listed(cmd::RES_MR_GET, regions, port), 1, "{port:?}");
+    }
+}
+
 #[test]
 fn one_object_is_found_by_its_number() {
     let (index, number) = (0_u32.to_ne_bytes(), 5_u32.to_ne_bytes());
