@@ -443,3 +443,6 @@ impl EngineInner {
         others().into_iter().chain([until]).flatten().min()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod wiring;

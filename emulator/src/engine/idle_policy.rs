@@ -106,6 +106,8 @@ impl IdlePolicy {
 }
 
 #[cfg(all(test, not(loom)))]
+mod sequences;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

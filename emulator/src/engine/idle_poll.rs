@@ -200,6 +200,9 @@ impl EngineInner {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "idle_poll/tests.rs"]
+mod wiring;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;

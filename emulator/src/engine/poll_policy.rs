@@ -300,6 +300,8 @@ impl SpinEstimator {
 }
 
 #[cfg(all(test, not(loom)))]
+mod sequences;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

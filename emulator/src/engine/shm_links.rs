@@ -459,3 +459,6 @@ impl Origin for FromShmLink<'_> {
         Ingress::Shm(Arc::clone(self.0))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+pub(super) mod wiring;
