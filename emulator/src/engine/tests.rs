@@ -439,3 +439,22 @@ fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
         }
     }
 }
+
+/// Datagrams to QP 1 that wait for a thread are dropped beyond a bound. Their senders repeat them.
+#[test]
+fn a_flood_to_qp_1_is_bounded() {
+    let engine = Engine::new(EngineConfig::simulated(1)).expect("an engine");
+    let _host = host_on(&engine, "a");
+    let inner = &engine.inner;
+    let address = IpAddr::from([10, 0, 0, 1]);
+    for _ in 0..5_000 {
+        inner.cm().put(address, address, &[0; 256]);
+    }
+    assert!(inner.cm().has_arrived());
+    inner.serve_cm();
+    assert!(!inner.cm().has_arrived());
+    assert_eq!(inner.cm().counters().rx_malformed, 4_096);
+    inner.cm().put(address, address, &[0; 256]);
+    inner.serve_cm();
+    assert_eq!(inner.cm().counters().rx_malformed, 4_097);
+}

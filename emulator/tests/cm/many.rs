@@ -159,3 +159,45 @@ fn five_thousand_connections_at_a_time() {
         .sum();
     assert!(unsolicited <= 2 * again, "{counters:?}");
 }
+
+/// More requests than a backlog has places for one address. A program that fetches all of them
+/// before it answers the first gets them without a pause. Each that it fetches makes room for one
+/// that is held.
+//= CM-ST-04 type=test
+#[test]
+fn each_request_that_is_fetched_makes_room_for_one_that_waits() {
+    const COUNT: u64 = 300;
+    let (a, b) = (Node::new("127.1.9.21"), Node::new("127.1.9.22"));
+    let _listener = b.listener(7479, 0);
+    let mut active = Vec::new();
+    for cookie in 10..10 + COUNT {
+        let id = a.id(cookie);
+        a.routed(&id, cookie, addr(b.ip, 7479));
+        id.connect(&param(Qpn::new(cookie as u32), &cookie.to_be_bytes()))
+            .unwrap();
+        active.push(id);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let have_arrived = || {
+        let counters = b.engine.cm_counters();
+        counters.rx_messages - counters.rx_duplicates >= COUNT
+    };
+    while !have_arrived() {
+        assert!(Instant::now() < deadline, "{:?}", b.engine.cm_counters());
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut requests = Vec::new();
+    for fetched in 0..COUNT {
+        let event = b.poll();
+        let event = event.unwrap_or_else(|| panic!("only {fetched} requests"));
+        let bytes = conn(&event).private_data[..8].try_into().unwrap();
+        requests.push((u64::from_be_bytes(bytes), event.new_id.unwrap()));
+    }
+    // Answered one by one, all connect.
+    for (cookie, new) in &requests {
+        new.accept(*cookie, &param(Qpn::new(7), &[])).unwrap();
+        a.expect(Kind::ConnectResponse, *cookie);
+        active[(*cookie - 10) as usize].establish().unwrap();
+        b.expect(Kind::Established, *cookie);
+    }
+}
