@@ -237,6 +237,12 @@ impl Sleepers {
         asleep.any(|asleep| !asleep.is_displaced && !asleep.waits_for_event)
     }
 
+    /// Returns true if any poller sleeps, or was woken and does not run yet, displaced or not.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_registered(&self) -> bool {
+        !self.state.lock().asleep.is_empty()
+    }
+
     #[cfg(all(test, loom))]
     pub(super) fn is_woken(&self, sleeper: &Sleeper) -> bool {
         let state = self.state.lock();
