@@ -41,6 +41,15 @@ pub enum VerbsError {
     Srq(SrqError),
     /// EACCES: `ROCADE_PEERS` does not allow this address as a peer.
     PeerRefused(IpAddr),
+    /// ENETUNREACH or EHOSTUNREACH without a route, ETIMEDOUT if the next station does not answer.
+    Unreachable {
+        /// The local address.
+        from: IpAddr,
+        /// The address of the peer.
+        peer: IpAddr,
+        /// The reason.
+        error: io::Error,
+    },
     /// The address or port 4791 cannot be used.
     Link(LinkError),
     /// The broker cannot be reached or refused.
@@ -69,7 +78,9 @@ impl VerbsError {
             Self::Link(LinkError::InUse { .. }) => libc::EADDRINUSE,
             Self::Link(LinkError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
             Self::Link(_) | Self::Broker(_) => libc::EIO,
-            Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Io(error) | Self::Unreachable { error, .. } => {
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
         }
     }
 }
@@ -94,6 +105,13 @@ impl fmt::Display for VerbsError {
                 f,
                 "the peer {peer} is not among those that ROCADE_PEERS (peers in rocade.toml) allows"
             ),
+            Self::Unreachable { from, peer, error } => match error.raw_os_error() {
+                Some(libc::ETIMEDOUT) => write!(
+                    f,
+                    "no host of the network of {from} answers for the address {peer}: {error}"
+                ),
+                _ => write!(f, "there is no route from {from} to {peer}: {error}"),
+            },
             Self::Link(error) => error.fmt(f),
             Self::Broker(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
@@ -106,7 +124,7 @@ impl Error for VerbsError {
         match self {
             Self::Link(error) => Some(error),
             Self::Broker(error) => Some(error),
-            Self::Io(error) => Some(error),
+            Self::Io(error) | Self::Unreachable { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -149,6 +149,37 @@ pub(crate) fn route_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Sends a request to the kernel's routing tables, and returns the answer. Does not wait, because
+/// the kernel answers during the call.
+///
+/// # Errors
+/// Errors of the socket. `WouldBlock` if there is no answer.
+pub(crate) fn ask_netlink(request: &[u8]) -> io::Result<Vec<u8>> {
+    let kind = Type::RAW.cloexec().nonblocking();
+    let protocol = Protocol::from(libc::NETLINK_ROUTE);
+    let socket = socket(Domain::from(libc::AF_NETLINK), kind, Some(protocol))?;
+    // An unconnected netlink socket sends to the kernel. SAFETY: `request` is readable for its
+    // length, and there is no address.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            socket.as_raw_fd(),
+            request.as_ptr(),
+            request.len(),
+            0usize,
+            std::ptr::null::<libc::sockaddr>(),
+            0usize,
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut answer = vec![0; 1024];
+    let len = receive(socket.as_fd(), &mut answer)?;
+    answer.truncate(len);
+    Ok(answer)
+}
+
 /// Receives a datagram without blocking, truncated to the length of `buffer`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;

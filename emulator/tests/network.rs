@@ -13,6 +13,8 @@ mod paths;
 mod sandbox;
 #[path = "common/two_paths.rs"]
 mod two_paths;
+#[path = "network/unreachable.rs"]
+mod unreachable;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -23,6 +23,9 @@ use crate::{
 /// shorter limit itself (`DEADLINE` in `rig.h`), which its children do not inherit.
 const LIMIT: Duration = Duration::from_secs(200);
 
+/// The exit status of a case that cannot run on this machine. Its standard error is the reason.
+const SKIPPED: i32 = 77;
+
 /// The C programs of a package, and the libraries that they are linked with.
 #[derive(Debug)]
 pub struct Programs {
@@ -160,6 +163,9 @@ impl Programs {
         let log = self.directory().join(log);
         let finished = Process::start(case, command, &log).finish(LIMIT);
         let _ = std::fs::remove_file(&log);
+        if finished.status.code() == Some(SKIPPED) {
+            crate::skip!("{}", finished.output.trim());
+        }
         finished.expect_success();
     }
 }

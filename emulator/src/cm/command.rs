@@ -31,8 +31,8 @@ const MAX_BACKLOG: usize = 1_024;
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
-    engine: Arc<EngineInner>,
-    key: IdKey,
+    pub(super) engine: Arc<EngineInner>,
+    pub(super) key: IdKey,
 }
 
 impl Drop for CmId {
@@ -236,116 +236,7 @@ impl CmId {
         here.map_err(in_use)
     }
 
-    /// Resolves the address of a peer. The result is an event.
-    ///
-    /// # Errors
-    /// Misuse, or no free port. An invalid address is reported as [`CmEventKind::AddrError`].
-    #[doc(alias = "rdma_resolve_addr")]
-    pub fn resolve_addr(
-        &self,
-        src: Option<CmAddr>,
-        dst: impl Into<CmAddr>,
-    ) -> Result<(), VerbsError> {
-        let found = self.find(src, dst.into())?;
-        self.engine.inspect(|core| {
-            let (kind, status) = match found {
-                Ok(()) => (CmEventKind::AddrResolved, 0),
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::ENODEV);
-                    (CmEventKind::AddrError, -errno)
-                }
-            };
-            core.queue_event(self.key, kind, status, CmParam::None);
-            Ok(())
-        })
-    }
-
-    /// Resolves the address of a peer and the path to it, without events. Returns false if no route
-    /// leads there.
-    ///
-    /// # Errors
-    /// Misuse, or no free port.
-    pub fn resolve(&self, src: Option<CmAddr>, dst: impl Into<CmAddr>) -> Result<bool, VerbsError> {
-        let is_found = self.find(src, dst.into())?.is_ok();
-        if is_found {
-            self.find_route()?;
-        }
-        Ok(is_found)
-    }
-
-    /// Chooses the local address, and the device that leads to the peer's.
-    fn find(&self, src: Option<CmAddr>, given: CmAddr) -> Result<io::Result<()>, VerbsError> {
-        let dst = self.engine.instead_of_loopback(given.socket());
-        let state = self.with_id(|id| Ok(id.state))?;
-        let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
-        match (state, src) {
-            (IdState::Idle, Some(src)) if says(src.socket()) => self.bind(src)?,
-            // The kernel rejects a second resolution, but libfabric 2 does it.
-            (IdState::Idle | IdState::AddrBound | IdState::AddrResolved, _) => {}
-            _ => return wrong_state(),
-        }
-        if !self.engine.peers().allow(dst.ip()) {
-            let error = VerbsError::PeerRefused(dst.ip());
-            tracing::error!("{error}");
-            return Err(error);
-        }
-        let own = self.with_id(|id| Ok(id.src))?;
-        let found = match own {
-            Some(own) if !self.engine.stands_for_all(own.ip()) => {
-                match self.engine.hca_with(own.ip()) {
-                    Some(hca) if own.is_ipv4() == dst.is_ipv4() => {
-                        self.engine.route_from(own, dst).map(|()| (own, hca))
-                    }
-                    _ => Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
-                }
-            }
-            _ => self.engine.source_for(dst),
-        };
-        let opened = found.and_then(|(own, hca)| {
-            let endpoint = self.engine.endpoint_for(hca.local_addr(own.ip()));
-            endpoint
-                .map(|_| (own, hca))
-                .map_err(|error| io::Error::from_raw_os_error(error.errno()))
-        });
-        self.with_id(|id| {
-            let (own, hca) = match opened {
-                Ok(opened) => opened,
-                Err(error) => {
-                    id.state = match id.binding {
-                        Some(_) => IdState::AddrBound,
-                        None => IdState::Idle,
-                    };
-                    return Ok(Err(error));
-                }
-            };
-            let port = id.src.map_or(0, |src| src.port());
-            let port = if port == 0 { ephemeral_port() } else { port };
-            id.src = Some(with_port(own, port));
-            id.dst = Some(dst);
-            id.hca = Some(hca);
-            id.ib = match given {
-                CmAddr::Ip(_) => None,
-                CmAddr::Ib(ib) => Some(ib.service_id),
-            };
-            id.state = IdState::AddrResolved;
-            Ok(Ok(()))
-        })
-    }
-
-    /// Resolves the path to the peer. The result is an event.
-    ///
-    /// # Errors
-    /// The address is not resolved.
-    #[doc(alias = "rdma_resolve_route")]
-    pub fn resolve_route(&self) -> Result<(), VerbsError> {
-        self.find_route()?;
-        self.engine.inspect(|core| {
-            core.queue_event(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
-            Ok(())
-        })
-    }
-
-    fn find_route(&self) -> Result<(), VerbsError> {
+    pub(super) fn find_route(&self) -> Result<(), VerbsError> {
         self.with_id(|id| {
             if id.state != IdState::AddrResolved {
                 return wrong_state();
@@ -757,7 +648,7 @@ fn in_use(conflict: Conflict) -> VerbsError {
 }
 
 /// Returns a port for an active side. Other applications need not know it.
-fn ephemeral_port() -> u16 {
+pub(super) fn ephemeral_port() -> u16 {
     /// The range when the process first read it: reading it takes longer than everything else here.
     static RANGE: OnceLock<(u16, u16)> = OnceLock::new();
     let (first, last) = *RANGE.get_or_init(port_range);

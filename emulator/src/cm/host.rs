@@ -15,6 +15,7 @@ use rocade_wire::{Guid, Psn};
 
 use super::event::{ByKey, CmEventKind, CmParam, QueuedEvent};
 use super::id::{IdCore, IdKey, IdState};
+use super::resolve_addr::AddressQuery;
 use super::services::{Binding, Services};
 use crate::broker::{AckJournal, ConnectionJournal};
 use crate::engine::EngineInner;
@@ -54,6 +55,8 @@ pub(crate) struct CmCore {
     pub(super) services: Services<IdKey>,
     /// The connections as the broker sees them, if there is one.
     conn_journal: Option<ConnectionJournal>,
+    /// The IDs whose peers the system asks for.
+    pub(super) queries: Vec<AddressQuery>,
     next_key: u64,
     psn: Psn,
 }
@@ -71,6 +74,7 @@ impl CmCore {
             by_conn: BTreeMap::new(),
             services: Services::default(),
             conn_journal: ack_journal.and_then(ConnectionJournal::new),
+            queries: Vec::new(),
             next_key: 1,
             psn: Psn::new(0),
         }
@@ -298,6 +302,7 @@ impl EngineInner {
             self.follow_up(core, now);
         }
         core.cm.handle_timeout(now);
+        core.look_at_queries(now);
         self.follow_up(core, now);
     }
 
@@ -341,7 +346,8 @@ impl EngineInner {
                 tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
             }
         }
-        let next = core.cm.next_timeout();
+        let next = [core.cm.next_timeout(), core.next_query()];
+        let next = next.into_iter().flatten().min();
         let due = next.map_or(0, |at| at.as_ns().max(1));
         // The thread that stored the same value has woken the background thread. No other thread
         // stores concurrently, because the lock is held.

@@ -58,6 +58,8 @@ impl PortSpace {
 pub(super) enum IdState {
     Idle,
     AddrBound,
+    /// The system asks for the peer.
+    AddrQuery,
     AddrResolved,
     RouteResolved,
     Listen,
@@ -70,6 +72,7 @@ impl IdState {
     pub(super) const fn code(self) -> u8 {
         match self {
             Self::Idle => 0,
+            Self::AddrQuery => 1,
             Self::AddrResolved => 2,
             Self::RouteResolved => 4,
             Self::Connect => 5,

@@ -19,6 +19,7 @@ mod messages;
 mod options;
 mod react;
 mod resolve;
+mod resolve_addr;
 pub(crate) mod services;
 
 pub use address::{CmAddr, IbAddr, PathHint};

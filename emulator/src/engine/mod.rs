@@ -20,6 +20,7 @@ mod overrun;
 mod pending;
 mod poll_policy;
 mod progress;
+pub(crate) mod reach;
 mod resources;
 mod shm_links;
 mod simulation;

@@ -21,6 +21,7 @@ pub mod fault;
 pub(crate) mod forward;
 mod gso_default;
 mod mcast_tunnel;
+pub(crate) mod neighbour;
 mod pacer;
 pub(crate) mod packet_hooks;
 mod rx;

@@ -82,6 +82,7 @@ impl Ah {
             tracing::error!("{error}");
             return Err(error);
         }
+        engine.check_reachable(hca.local_addr(local), to)?;
         let endpoint = engine.datagram_endpoint(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
             let interface = port.config.ifindex;

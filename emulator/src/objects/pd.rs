@@ -97,8 +97,9 @@ impl Pd {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] for an invalid address. [`VerbsError::PeerRefused`] if the
-    /// peer is not among the allowed ones. [`VerbsError::Link`], [`VerbsError::Broker`],
-    /// [`VerbsError::Io`] if the local address cannot be used.
+    /// peer is not among the allowed ones. [`VerbsError::Unreachable`] if the peer is not
+    /// reachable, which is known after up to a second. [`VerbsError::Link`],
+    /// [`VerbsError::Broker`], [`VerbsError::Io`] if the local address cannot be used.
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, address: &AddressVector) -> Result<Ah, VerbsError> {
         Ah::new(Arc::clone(&self.inner), address)

@@ -259,6 +259,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong.
+    /// [`VerbsError::Unreachable`] if the peer is not reachable, which may take a second.
     /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
     /// [`VerbsError::Io`] (such as EMFILE) if no socket to the peer can be opened.
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones. [`VerbsError::Busy`]
@@ -719,7 +720,8 @@ impl QpOwner {
     /// reject it.
     ///
     /// # Errors
-    /// [`VerbsError::PeerRefused`], and those of [`QpOwner::prepare_route`].
+    /// [`VerbsError::PeerRefused`], [`VerbsError::Unreachable`], and those of
+    /// [`QpOwner::prepare_route`].
     fn route_to(
         &self,
         sgid: Option<Gid>,
@@ -735,6 +737,10 @@ impl QpOwner {
         }
         match sgid {
             Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
+                if av.is_global && !av.dgid.is_zero() {
+                    let local = self.hca().local_addr(sgid.to_ip());
+                    self.engine().check_reachable(local, peer)?;
+                }
                 self.prepare_route(sgid, *av, attr, mask).map(Some)
             }
             _ => Ok(None),

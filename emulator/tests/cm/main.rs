@@ -23,6 +23,8 @@ use rocade_emulator::cm::{
 use rocade_emulator::{Engine, Gid, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit of resolving an address.
+const LIMIT: Duration = Duration::from_secs(2);
 
 fn addr(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
@@ -101,7 +103,7 @@ impl Node {
 
     /// Resolves the route of an ID to a peer.
     fn routed(&self, id: &CmId, cookie: u64, peer: SocketAddr) {
-        id.resolve_addr(None, peer).unwrap();
+        id.resolve_addr(None, peer, LIMIT).unwrap();
         self.expect(Kind::AddrResolved, cookie);
         id.resolve_route().unwrap();
         self.expect(Kind::RouteResolved, cookie);
@@ -426,7 +428,7 @@ fn private_data_of_every_length_arrives_at_a_service() {
     listener.listen(0).unwrap();
     for len in 0..=92 {
         let id = new_id(&a, 5);
-        id.resolve_addr(None, of_ib(b.ip, 5558)).unwrap();
+        id.resolve_addr(None, of_ib(b.ip, 5558), LIMIT).unwrap();
         a.expect(Kind::AddrResolved, 5);
         id.resolve_route().unwrap();
         a.expect(Kind::RouteResolved, 5);
@@ -549,11 +551,11 @@ fn ports_and_addresses_are_checked() {
     assert!(lost.establish().is_err() && lost.disconnect().is_err());
     assert!(lost.accept(0, &ConnParam::default()).is_err());
     assert!(lost.qp_attr(QpState::Rtr).is_err());
-    lost.resolve_addr(None, addr("fd99::1", 7)).unwrap();
+    lost.resolve_addr(None, addr("fd99::1", 7), LIMIT).unwrap();
     let event = a.expect(Kind::AddrError, 9);
     assert!(event.status < 0);
     // Afterwards it can be resolved again.
-    lost.resolve_addr(None, addr(a.ip, 7)).unwrap();
+    lost.resolve_addr(None, addr(a.ip, 7), LIMIT).unwrap();
     a.expect(Kind::AddrResolved, 9);
 }
 
@@ -622,7 +624,7 @@ fn an_id_moves_to_another_channel() {
     let (a, b) = (Node::new("127.1.9.12"), Node::new("127.1.9.13"));
     let _listener = b.listener(7475, 0);
     let id = a.id(1);
-    id.resolve_addr(None, addr(b.ip, 7475)).unwrap();
+    id.resolve_addr(None, addr(b.ip, 7475), LIMIT).unwrap();
     let second = Node {
         engine: a.engine.clone(),
         channel: CmChannel::new(&a.engine).unwrap(),

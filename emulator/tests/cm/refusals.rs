@@ -46,14 +46,15 @@ fn a_bound_source_needs_a_route_too() {
     let a = Node::new("127.1.9.72");
     let id = a.id(1);
     id.bind(addr(a.ip, 0)).unwrap();
-    id.resolve_addr(None, addr("192.0.2.1", 7)).unwrap();
+    id.resolve_addr(None, addr("192.0.2.1", 7), LIMIT).unwrap();
     let event = a.expect(Kind::AddrError, 1);
     assert!(event.status < 0, "{event:?}");
     assert!(id.resolve_route().is_err());
     // The same in one call, and without events.
     let id = a.id(2);
     let source = Some(CmAddr::from(addr(a.ip, 0)));
-    id.resolve_addr(source, addr("192.0.2.1", 7)).unwrap();
+    id.resolve_addr(source, addr("192.0.2.1", 7), LIMIT)
+        .unwrap();
     a.expect(Kind::AddrError, 2);
     assert!(!id.resolve(None, addr("192.0.2.1", 7)).unwrap());
     // Another destination is reachable.
@@ -70,19 +71,19 @@ fn an_address_is_resolved_again() {
     let source = addr(a.ip, 7483);
     id.bind(source).unwrap();
     for _ in 0..2 {
-        id.resolve_addr(Some(source.into()), addr(b.ip, 7482))
+        id.resolve_addr(Some(source.into()), addr(b.ip, 7482), LIMIT)
             .unwrap();
         a.expect(Kind::AddrResolved, 1);
     }
     // The last result counts.
-    id.resolve_addr(None, addr("192.0.2.1", 7)).unwrap();
+    id.resolve_addr(None, addr("192.0.2.1", 7), LIMIT).unwrap();
     a.expect(Kind::AddrError, 1);
     assert!(id.resolve_route().is_err());
-    id.resolve_addr(None, addr(b.ip, 7482)).unwrap();
+    id.resolve_addr(None, addr(b.ip, 7482), LIMIT).unwrap();
     a.expect(Kind::AddrResolved, 1);
     id.resolve_route().unwrap();
     a.expect(Kind::RouteResolved, 1);
-    assert!(id.resolve_addr(None, addr(b.ip, 7482)).is_err());
+    assert!(id.resolve_addr(None, addr(b.ip, 7482), LIMIT).is_err());
     id.connect(&param(Qpn::new(0x100), &[])).unwrap();
     let request = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
     assert_eq!(request.addresses().peer, Some(source));

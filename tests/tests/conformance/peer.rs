@@ -125,11 +125,8 @@ impl PeerManager for RocadeManager {
         let connect = || {
             let id = CmId::new(&self.channel, PortSpace::Tcp, QpType::Rc, 0)?;
             id.bind(SocketAddr::new(self.address, 0))?;
-            id.resolve_addr(None, to)?;
-            id.resolve_route()?;
-            // Both events are available at once.
-            for _ in 0..2 {
-                self.channel.take_event()?;
+            if !id.resolve(None, to)? {
+                return Err(VerbsError::NoDevice);
             }
             id.connect(&conn_param(qpn, private_data))?;
             *self.current.borrow_mut() = Some(id);

@@ -33,6 +33,7 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     ("consumers::", "cannot make a network namespace"),
     ("consumers::", "cannot make a veth pair"),
     ("rocade_tests::", "cannot make a network namespace"),
+    ("c_programs::", "cannot make a network namespace"),
     // IPv6 may be off.
     (
         "rocade_emulator::",

@@ -181,9 +181,10 @@ pub struct rocade_cm_ops {
     /// Frees a destroyed ID.
     pub id_free: unsafe extern "C" fn(*mut rocade_cm_id),
     pub id_bind: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr) -> c_int,
-    /// Takes the source (may be NULL) and the destination.
+    /// Takes the source (may be NULL), the destination, and the time limit in milliseconds. A
+    /// negative one is none.
     pub id_resolve_addr:
-        unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, *const sockaddr) -> c_int,
+        unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, *const sockaddr, c_int) -> c_int,
     pub id_resolve_route: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
     pub id_listen: unsafe extern "C" fn(*mut rocade_cm_id, c_int) -> c_int,
     pub id_connect: unsafe extern "C" fn(*mut rocade_cm_id, *const rdma_conn_param) -> c_int,

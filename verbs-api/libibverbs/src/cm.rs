@@ -5,6 +5,7 @@ use std::{
     ffi::{c_int, c_void},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     ptr,
+    time::Duration,
 };
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -331,10 +332,14 @@ unsafe extern "C" fn rdma_resolve_addr(
     c: *mut rocade_cm_id,
     src: *const sockaddr,
     dst: *const sockaddr,
+    timeout_ms: c_int,
 ) -> c_int {
+    /// Longer than any program runs.
+    const EVER: Duration = Duration::from_secs(1 << 32);
     int_verb(|| {
         // SAFETY: by contract a live ID.
         let id = unsafe { id(c) }?;
+        let timeout = u64::try_from(timeout_ms).map_or(EVER, Duration::from_millis);
         let src = if src.is_null() {
             None
         } else {
@@ -342,7 +347,7 @@ unsafe extern "C" fn rdma_resolve_addr(
             Some(unsafe { address(src) }?)
         };
         // SAFETY: by contract an address.
-        Ok(id.resolve_addr(src, unsafe { address(dst) }?)?)
+        Ok(id.resolve_addr(src, unsafe { address(dst) }?, timeout)?)
     })
 }
 

@@ -340,6 +340,16 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
         VerbsError::Link(LinkError::InUse { .. }) => {
             "or use another address: rocade run --ip 127.0.0.2"
         }
+        VerbsError::Unreachable { error, .. } => match error.raw_os_error() {
+            Some(libc::ETIMEDOUT) => {
+                "`ip neigh` shows the answers of the network; compare the address with those of the \
+                 peer's `rocade devices`"
+            }
+            _ => {
+                "`ip route get ADDRESS` shows the system's route; compare the address with those of \
+                 the peer's `rocade devices`"
+            }
+        },
         VerbsError::Broker(error) => broker_advice(error),
         VerbsError::Io(_) => return io_reason(error),
         _ => "",

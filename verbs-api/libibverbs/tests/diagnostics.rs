@@ -365,17 +365,17 @@ fn a_peer_that_no_packet_reaches_is_named() {
         .filter(|line| line.contains("failed to send to"))
         .collect();
     assert_eq!(lines.len(), 1, "{text}");
-    assert_has(lines[0], &["rocade[", "192.0.2.9: "]);
+    assert_has(lines[0], &["rocade[", "127.255.255.255: "]);
 }
 
-/// A loopback address has no route to other hosts.
+/// No packet may be sent to all hosts.
 fn send_to_nowhere() {
     let device = Device::open();
     let cq = device.create_cq(8, ptr::null_mut());
     let qp = device.create_qp(cq);
     let (mut attr, mask) = rtr_without_gid(qp);
     attr.ah_attr.is_global = 1;
-    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 255, 255, 255];
     assert_eq!(modify(qp, &mut attr, mask), 0);
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 8;
@@ -402,4 +402,35 @@ fn send_to_nowhere() {
     // completion.
     while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
     assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);
+}
+
+#[test]
+fn a_peer_without_a_route_is_named() {
+    if is_child() {
+        return connect_without_a_route();
+    }
+    let text = diagnostics("a_peer_without_a_route_is_named", None);
+    let lines = headlines(&text);
+    assert_eq!(lines.len(), 2, "{text}");
+    let both = ["there is no route from 127.", " to 192.0.2.9: "];
+    assert_has(
+        lines[0],
+        &["ibv_modify_qp: QP 0x", "INIT -> RTR", both[0], both[1]],
+    );
+    assert_has(lines[1], &["ibv_create_ah: ", both[0], both[1]]);
+    assert_has(&text, &["\n  `ip route get ADDRESS` shows"]);
+}
+
+/// A loopback address has no route to other hosts.
+fn connect_without_a_route() {
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    let qp = device.create_qp(cq);
+    let (mut attr, mask) = rtr_without_gid(qp);
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+    assert_eq!(modify(qp, &mut attr, mask), libc::ENETUNREACH);
+    // SAFETY: a live domain and an address.
+    let ah = unsafe { (device.lib.ibv_create_ah)(device.pd, &raw mut attr.ah_attr) };
+    assert!(ah.is_null());
 }

@@ -83,12 +83,12 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     })
 }
 
-/// `rdma_resolve_addr`. The time limit is not used, because resolving an address does not wait.
+/// `rdma_resolve_addr`. The time limit is for a peer that the system has to ask for.
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut sockaddr,
     dst: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
     int_call(|| {
         // SAFETY: by contract a live ID.
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             return Err(Errno::INVAL);
         }
         // SAFETY: a live ID, and by contract addresses.
-        Errno::check(unsafe { (ops()?.id_resolve_addr)(object.raw, src, dst) })?;
+        Errno::check(unsafe { (ops()?.id_resolve_addr)(object.raw, src, dst, timeout_ms) })?;
         // SAFETY: by contract an address.
         if let Some(dst) = unsafe { copy_address(dst) } {
             // SAFETY: the C part is alive.

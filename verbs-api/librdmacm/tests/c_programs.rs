@@ -84,6 +84,11 @@ rocade_tests::c_programs! {
         foreign_connections_do_no_harm,
         datagrams_arrive_whole,
         datagrams_of_others_are_ignored;
+    unreachable:
+        //= QPC-05 type=test
+        address_handles_need_a_route_and_an_answer,
+        //= EVT-01 type=test
+        a_silent_address_is_an_event_in_time;
     tutorials:
         //= EVT-06 type=test
         //= LRC-20 type=test

@@ -102,6 +102,7 @@ impl VerbsError {
             RawError::NoData => VerbsErrorKind::NoData,
             RawError::WouldBlock => VerbsErrorKind::WouldBlock,
             RawError::PeerRefused(_) => VerbsErrorKind::PeerRefused,
+            RawError::Unreachable { .. } => VerbsErrorKind::Unreachable,
             RawError::Link(_) => VerbsErrorKind::Address,
             RawError::Broker(_) => VerbsErrorKind::Broker,
             RawError::Io(_) => VerbsErrorKind::Io,
@@ -149,6 +150,9 @@ pub enum VerbsErrorKind {
     WouldBlock,
     /// EACCES: `ROCADE_PEERS` does not allow this address as a peer.
     PeerRefused,
+    /// ENETUNREACH or EHOSTUNREACH without a route to the peer, ETIMEDOUT if its network does not
+    /// answer.
+    Unreachable,
     /// The address or port 4791 cannot be used: EADDRINUSE, EADDRNOTAVAIL or EIO.
     Address,
     /// EIO: the broker cannot be reached, or refused.
