@@ -49,6 +49,7 @@ extern crate self as rocade_emulator;
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, Likeness, LinkMode};
 pub use counters::EngineCounters;
 pub use engine::Engine;
+pub use engine::failures::{FailureReport, RefusedKey, report_failures_to};
 pub use error::VerbsError;
 pub use hca::{
     DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, GidKind, PortAttr, PortFacts, limits,
@@ -65,14 +66,15 @@ pub use raw::{
     PortFields, RSS_FIELDS, RSS_KEY_LEN,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion,
-    Counters, DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MASKED_SIZES,
-    MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER, MaskedOp, ModifyError, Operands,
-    PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, Reduction, Remap, SendFlags, SendOp,
+    AccessError, AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo,
+    Completion, Counters, DciStreams, DctStatus, DropReason, FailedSend, Failure, ImmOrInv,
+    Indirect, Layout, MASKED_SIZES, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER,
+    MaskedOp, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    ReceiveBuffers, Reduction, RefusedRequest, Remap, RemoteAccess, RemoteRange, SendFlags, SendOp,
     SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, WideOperand, Window,
     WindowKind, experimental_rule, transition_rule,
 };
-pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
+pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, NakCode, Operation, Pkey, Psn, Qkey, Qpn, Rkey};
 pub use state::{
     AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, WaitStep, XrcdInitAttr,
 };

@@ -56,6 +56,7 @@ mod cx;
 mod dc;
 mod error;
 mod event;
+mod failure;
 mod indirect;
 mod masked;
 mod memory;
@@ -93,6 +94,7 @@ pub use dc::{
 };
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
+pub use failure::{FailedSend, Failure, ReceiveBuffers, RefusedRequest, RemoteRange};
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
 pub use masked::{MASKED_SIZES, MaskedOp, WideOperand};
 pub use memory::{

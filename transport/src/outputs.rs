@@ -8,6 +8,7 @@ use rocade_wire::Qpn;
 use crate::completion::Completion;
 use crate::counters::Tally;
 use crate::event::QpEvent;
+use crate::failure::{Failure, RefusedRequest};
 
 /// An error that moves the QP to ERR. Its cause has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +38,17 @@ impl Outputs {
     }
 }
 
-/// Asynchronous events in order. Most QPs never have any, so the queue is allocated on first use.
+/// Asynchronous events in order, and the first failure. Most QPs never have any, so the queue is
+/// allocated on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Events(Option<Box<Pending>>);
 
 #[derive(Debug, Default)]
 struct Pending {
     events: VecDeque<QpEvent>,
+    failure: Option<Box<Failure>>,
+    /// There was a failure. Later ones are its consequences.
+    has_failed: bool,
 }
 
 impl Events {
@@ -55,6 +60,31 @@ impl Events {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<QpEvent> {
         self.0.as_mut()?.events.pop_front()
+    }
+
+    /// Keeps a failure if it is the first one.
+    #[cold]
+    pub(crate) fn explain(&mut self, failure: impl FnOnce() -> Failure) {
+        let pending = self.0.get_or_insert_default();
+        if !pending.has_failed {
+            pending.has_failed = true;
+            pending.failure = Some(Box::new(failure()));
+        }
+    }
+
+    /// Returns the refused request that is kept and was not taken yet.
+    #[cold]
+    pub(crate) fn refused(&mut self) -> Option<&mut RefusedRequest> {
+        match self.0.as_mut()?.failure.as_deref_mut()? {
+            Failure::Request(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Takes the failure that is kept.
+    #[inline]
+    pub(crate) fn take_failure(&mut self) -> Option<Box<Failure>> {
+        self.0.as_mut()?.failure.take()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,6 +1,7 @@
 //! The events of connections.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +129,8 @@ pub struct CmEvent {
     pub new_id: Option<CmId>,
     /// The parameters that the peer has sent.
     pub param: CmParam,
+    /// The peer's address, if the ID has one.
+    pub peer: Option<SocketAddr>,
 }
 
 /// A queued event.
@@ -275,6 +278,10 @@ impl CmChannel {
             new_id,
             param,
         } = waiting;
+        let peer = cm.as_ref().and_then(|core| {
+            let id = core.ids.get(&id)?;
+            id.asked.or(id.dst)
+        });
         let cookie = cm.as_mut().map_or(0, |core| {
             let cookie = core.reported(id, new_id);
             // A request that was taken makes room for one that is held back.
@@ -289,6 +296,7 @@ impl CmChannel {
             cookie,
             new_id: new_id.map(|key| CmId::of(&self.engine, key)),
             param,
+            peer,
         }))
     }
 

@@ -131,6 +131,8 @@ pub(super) struct IdCore {
     pub(super) state: IdState,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
+    /// The address that was to be resolved last.
+    pub(super) asked: Option<SocketAddr>,
     /// Its port, if other processes have to know it.
     pub(super) binding: Option<Binding>,
     pub(super) hca: Option<Arc<Hca>>,
@@ -175,6 +177,7 @@ impl IdCore {
             state: IdState::Idle,
             src: None,
             dst: None,
+            asked: None,
             binding: None,
             hca: None,
             conn: None,

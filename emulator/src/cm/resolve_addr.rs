@@ -192,7 +192,10 @@ impl CmId {
             tracing::error!("{error}");
             return Err(error);
         }
-        let own = self.with_id(|id| Ok(id.src))?;
+        let own = self.with_id(|id| {
+            id.asked = Some(dst);
+            Ok(id.src)
+        })?;
         let found = match own {
             Some(own) if !self.engine.stands_for_all(own.ip()) => {
                 match self.engine.hca_with(own.ip()) {

@@ -9,6 +9,7 @@ mod ack_durability;
 mod background;
 mod dispatch;
 mod event_wait;
+pub(crate) mod failures;
 mod frames;
 mod gsi;
 mod hooked;

@@ -11,7 +11,7 @@ use rocade_transport::{
 };
 use rocade_wire::Gid;
 
-use super::EngineInner;
+use super::{EngineInner, failures};
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
@@ -90,6 +90,9 @@ impl EngineInner {
         self.transmit(inner, core, mem, trigger, (now, caller), wants);
         inner.checkpoint(&core.qp);
         self.report(inner, core, reserved);
+        if let Some(failure) = core.qp.take_failure() {
+            failures::report(inner, core, mem, &failure);
+        }
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
         {

@@ -73,6 +73,12 @@ impl MemGuard<'_> {
         Some(Readable::new(span.ok()?, regions))
     }
 
+    /// Returns address, length and rights of the memory region that has this key.
+    pub(crate) fn describe(&self, key: u32) -> Option<(u64, u64, AccessFlags)> {
+        let region = self.regions.region(key)?;
+        Some((region.iova, region.len, region.access))
+    }
+
     /// Returns true if the kernel copies. Then one call of [`copy_all`](Self::copy_all) for a run
     /// costs as much as the copy of one packet.
     #[inline]

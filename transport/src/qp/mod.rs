@@ -35,6 +35,7 @@ use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
+use crate::failure::Failure;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
@@ -679,6 +680,12 @@ impl Qp {
     /// Returns the next asynchronous event.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.out.events.pop()
+    }
+
+    /// Returns the first failure since the last RESET, once.
+    #[inline]
+    pub fn take_failure(&mut self) -> Option<Box<Failure>> {
+        self.out.events.take_failure()
     }
 
     /// Moves the QP to ERR, with an event, because a completion could not be reported.

@@ -26,6 +26,7 @@ use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cross_channel::{self, CrossChannelQueue};
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::failure::{FailedSend, Failure};
 use crate::masked::{self, MaskedOp};
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
@@ -568,6 +569,10 @@ impl Requester {
     fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
             self.report(cx, (wqe.wr_id, wqe.wc_opcode()), status, 0);
+            let length = (wqe.len, wqe.too_long);
+            cx.out
+                .events
+                .explain(|| Failure::Send(FailedSend::new(status, wqe.op, length, &wqe.data)));
         }
         Fatal
     }

@@ -3,9 +3,11 @@
 use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
+use crate::completion::WcStatus;
 use crate::cx::Cx;
+use crate::failure::{Failure, RefusedRequest};
 use crate::masked::{self, WideOperand};
-use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
+use crate::memory::{AccessError, Accessor, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::transmit::{ACK_LEN, Head, Source, TxBuffer};
@@ -314,6 +316,21 @@ impl Responder {
     fn fail_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
         //= RC-ERR-C
         out.events.push(crate::event::QpEvent::AccessErr);
+        let qpn = out.qp_num;
+        out.events.explain(|| {
+            Failure::Request(RefusedRequest {
+                nak: NakCode::RemoteAccess,
+                status: WcStatus::RemAccessErr,
+                operation: Some(Operation::ReadRequest),
+                target: None,
+                payload_len: 0,
+                path_mtu: 0,
+                rights: self.attr.access,
+                resources: (0, self.attr.max_dest_rd_atomic),
+                receive: None,
+                who: Accessor { pd: PdTag(0), qpn },
+            })
+        });
         self.refuse_read(psn, out)
     }
 

@@ -9,6 +9,7 @@ use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
+use crate::failure::{Failure, ReceiveBuffers, RefusedRequest, RemoteRange};
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::queue::{RecvSource, RecvWqe, SrqLookupError, Srqn};
@@ -65,7 +66,23 @@ impl RequestRefusal {
 
 impl Responder {
     /// Handles a request packet whose service, addresses and keys are those of the connection.
+    #[inline]
     pub(crate) fn handle_request<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Fatal> {
+        let result = self.take_request(cx, headers, payload);
+        if result.is_err()
+            && let Some(refused) = cx.out.events.refused()
+        {
+            refused.add_packet(headers, payload.len());
+        }
+        result
+    }
+
+    fn take_request<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
         headers: &Headers,
@@ -236,10 +253,15 @@ impl Responder {
     ) -> Fatal {
         //= RC-RSP-22
         self.schedule_nak(psn, Syndrome::Nak(refusal.nak), cx.out);
-        let held = match core::mem::replace(&mut self.current, InProgress::None) {
-            InProgress::Send { wqe, .. } => Some(wqe),
-            InProgress::Write { .. } | InProgress::None => wqe,
+        let (held, target) = match core::mem::replace(&mut self.current, InProgress::None) {
+            InProgress::Send { wqe, .. } => (Some(wqe), None),
+            InProgress::Write { rkey, va, len, .. } => {
+                let len = u64::from(len);
+                (wqe, Some(RemoteRange { rkey, va, len }))
+            }
+            InProgress::None => (wqe, None),
         };
+        self.explain(cx, refusal, target, held.as_ref());
         if let Some(wqe) = held {
             fail_recv(cx, &wqe, refusal.status);
         } else {
@@ -250,6 +272,35 @@ impl Responder {
             });
         }
         Fatal
+    }
+}
+
+impl Responder {
+    /// Keeps what explains a refusal. What the packet says is added later.
+    fn explain<H>(
+        &self,
+        cx: &mut Cx<'_, H>,
+        refusal: RequestRefusal,
+        target: Option<RemoteRange>,
+        receive: Option<&RecvWqe>,
+    ) {
+        let who = cx.who;
+        let path_mtu = cx.peer.pmtu_bytes();
+        let resources = (self.outstanding_resources(), self.attr.max_dest_rd_atomic);
+        cx.out.events.explain(|| {
+            Failure::Request(RefusedRequest {
+                nak: refusal.nak,
+                status: refusal.status,
+                operation: None,
+                target,
+                payload_len: 0,
+                path_mtu,
+                rights: self.attr.access,
+                resources,
+                receive: receive.map(|wqe| ReceiveBuffers::of(wqe, who)),
+                who,
+            })
+        });
     }
 }
 

@@ -5,6 +5,7 @@ use rocade_wire::{Headers, Operation, Psn, Reth, Rkey};
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::counters::DropReason;
 use crate::cx::Cx;
+use crate::failure::{Failure, ReceiveBuffers};
 use crate::memory::{Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::{RecvSource, RecvWqe};
@@ -188,6 +189,8 @@ impl Connected {
             let status = WcStatus::LocProtErr;
             let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
             cx.out.completions.push_back(completion);
+            let buffers = ReceiveBuffers::of(&wqe, cx.who);
+            cx.out.events.explain(|| Failure::Receive(buffers));
             return Err(UcRefusal::Fatal);
         }
         let received = received + len;

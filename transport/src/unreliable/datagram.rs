@@ -6,6 +6,7 @@ use rocade_wire::{Operation, Packet, Qkey, ROCE_UDP_PORT};
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 use crate::counters::DropReason;
 use crate::cx::Cx;
+use crate::failure::{Failure, ReceiveBuffers};
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::PacketMeta;
@@ -108,6 +109,8 @@ impl Datagrams {
             //= RC-RSP-12
             let completion = cx.completion(to, wr_id, WcStatus::LocProtErr, WcOpcode::Recv);
             cx.out.completions.push_back(completion);
+            let buffers = ReceiveBuffers::of(&wqe, cx.who);
+            cx.out.events.explain(|| Failure::Receive(buffers));
             return Err(Fatal);
         }
         cx.out.counters.rx_packets += 1;

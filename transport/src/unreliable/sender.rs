@@ -14,6 +14,7 @@ use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cross_channel::{self, CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::failure::{FailedSend, Failure};
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
@@ -443,6 +444,10 @@ impl Sender {
         self.packets = 0;
         if let Some(wqe) = self.sq.pop_front() {
             self.report(cx, &wqe, status);
+            let length = (wqe.len, wqe.too_long);
+            cx.out
+                .events
+                .explain(|| Failure::Send(FailedSend::new(status, wqe.op, length, &wqe.data)));
         }
         Err(Fatal)
     }

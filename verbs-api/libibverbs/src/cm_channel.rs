@@ -14,6 +14,7 @@ use rocade_emulator::{EventWaiter, cm::CmChannel};
 use crate::{
     cancel::{self, Poll},
     cm::event_to_c,
+    diagnostics,
     ffi::{self, Errno, int_verb},
     process,
 };
@@ -136,6 +137,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         let Some(taken) = guard.channel.take_event()? else {
             return Ok(Poll::Empty);
         };
+        diagnostics::explain_event(&taken);
         let c = event_to_c(taken)?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, c) }?;

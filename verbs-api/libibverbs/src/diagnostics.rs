@@ -8,7 +8,7 @@
 use std::{
     cell::RefCell,
     fmt::Write as _,
-    io,
+    io, ptr,
     sync::{
         OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -16,14 +16,18 @@ use std::{
 };
 
 use rocade_emulator::{
-    PostError, Qp, VerbsError,
+    FailureReport, PostError, Qp, VerbsError,
+    cm::CmEvent,
     config::{ENV_LOG, variable},
 };
 
-use crate::{explain, ffi::Errno, process};
+use crate::{explain, explain_event, explain_failure, ffi::Errno, process};
 
 /// The most reasons that one process prints.
 const MAX_REASONS: usize = 20;
+
+/// The most failed queue pairs that one process explains.
+const MAX_FAILURES: u32 = 20;
 
 /// Functions that programs call to test whether something exists. Their "does not exist" is not
 /// printed.
@@ -203,6 +207,65 @@ pub(crate) fn print_reason(verb: &str, object: &str, reason: &Reason) {
         text.push_str("\n  further reasons of this process are not shown");
     }
     print(&text);
+}
+
+/// Prints why a connection could not be made. Does nothing for other events.
+pub(crate) fn explain_event(event: &CmEvent) {
+    if let Some((call, object, reason)) = explain_event::event(event)
+        && !is_silenced()
+    {
+        print_reason(call, &object, &reason);
+    }
+}
+
+/// Prints the first failure of a queue pair. Called by any thread, with locks of the engine held.
+pub(crate) fn explain_failure(report: &FailureReport<'_>) {
+    if is_silenced() {
+        return;
+    }
+    let number = process::count_failure();
+    if number >= MAX_FAILURES {
+        return;
+    }
+    let reason = explain_failure::failure(report);
+    let mut text = format!("QP {:#08x}: {}", report.qp_num.get(), reason.what);
+    if !reason.advice.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  {}", reason.advice);
+    }
+    if number + 1 == MAX_FAILURES {
+        text.push_str("\n  further failed queue pairs of this process are not shown");
+    }
+    if takes_text() {
+        print(&text);
+    }
+}
+
+/// Returns true if standard error takes a line without blocking.
+fn takes_text() -> bool {
+    let mut poll = libc::pollfd {
+        fd: 2,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let no_mask = ptr::null::<libc::sigset_t>();
+    // SAFETY: one entry and a time, both on the stack. The kernel changes neither's lifetime. The C
+    // library's poll(2) would be a cancellation point.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut poll,
+            1usize,
+            &raw const now,
+            no_mask,
+            0usize,
+        )
+    };
+    ready == 1 && poll.revents & libc::POLLOUT != 0
 }
 
 /// Prints a warning, unless diagnostics are silenced.

@@ -42,6 +42,8 @@ mod enum_str;
 mod events;
 mod exp;
 mod explain;
+mod explain_event;
+mod explain_failure;
 mod ffi;
 mod flow;
 mod handle;

@@ -46,6 +46,8 @@ struct ProcessState {
     host: OnceLock<Result<Host, (Errno, Reason)>>,
     /// The diagnostics printed so far.
     printed: Mutex<Vec<String>>,
+    /// Number of failed queue pairs.
+    failures: AtomicU32,
     importable: Mutex<Importable>,
     channels: Mutex<LiveObjects<ChannelState>>,
     contexts: Mutex<LiveObjects<ContextObject>>,
@@ -122,6 +124,11 @@ pub(crate) fn printed() -> &'static Mutex<Vec<String>> {
     &state().printed
 }
 
+/// Counts a failed queue pair. Returns the number of earlier ones.
+pub(crate) fn count_failure() -> u32 {
+    state().failures.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Returns the state of this process, creating it in a forked child. States are never freed: there
 /// is one per generation, and a child must not run destructors of its parent's objects.
 fn state() -> &'static ProcessState {
@@ -138,6 +145,7 @@ fn state() -> &'static ProcessState {
             generation: current,
             host: OnceLock::new(),
             printed: Mutex::default(),
+            failures: AtomicU32::new(0),
             importable: Mutex::default(),
             channels: Mutex::default(),
             contexts: Mutex::default(),
@@ -167,6 +175,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
     };
     let settings = Settings::load().map_err(misconfigured)?;
     start_logging(&settings);
+    rocade_emulator::report_failures_to(diagnostics::explain_failure);
     let config = settings.resolve_here().map_err(misconfigured)?;
     let engine =
         Engine::new(config).map_err(|error| (Errno(error.errno()), explain::error(&error)))?;

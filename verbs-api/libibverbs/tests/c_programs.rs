@@ -44,6 +44,12 @@ rocade_tests::c_programs! {
         batches_of_datagrams,
         groups_are_joined_and_left,
         own_datagrams_can_be_kept_out;
+    explained:
+        refused_keys_are_named,
+        refused_requests_are_explained,
+        silent_peers_are_explained,
+        many_failures_have_an_end,
+        nobody_reads_the_explanations;
     semantics:
         failed_batch_leaves_nothing,
         failed_chain_keeps_its_head,

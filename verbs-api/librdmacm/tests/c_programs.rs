@@ -88,7 +88,8 @@ rocade_tests::c_programs! {
         //= QPC-05 type=test
         address_handles_need_a_route_and_an_answer,
         //= EVT-01 type=test
-        a_silent_address_is_an_event_in_time;
+        a_silent_address_is_an_event_in_time,
+        failed_connections_are_explained;
     tutorials:
         //= EVT-06 type=test
         //= LRC-20 type=test

@@ -102,7 +102,57 @@ static void a_silent_address_is_an_event_in_time(void)
 	CHECK_INT(rdma_destroy_id(id), 0);
 }
 
+/* Each cause is on standard error, once. */
+static void failed_connections_are_explained(void)
+{
+	int ends[2], real_stderr = dup(2);
+	char text[4096] = "", line[128];
+	struct sockaddr_in own = at_port(7470), nowhere = at("192.0.2.1");
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	CHECK(channel);
+	CHECK_INT(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	CHECK(real_stderr >= 0 && dup2(ends[1], 2) >= 0);
+	for (int i = 0; i < 2; i++) {
+		struct rdma_conn_param param = { .retry_count = 7 };
+		CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+		CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&own, 2000), 0);
+		pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+		CHECK_INT(rdma_resolve_route(id, 2000), 0);
+		pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		struct ibv_qp_init_attr init = {
+			.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
+				 .max_recv_sge = 1 },
+			.qp_type = IBV_QPT_RC,
+		};
+		CHECK_INT(rdma_create_qp(id, NULL, &init), 0);
+		CHECK_INT(rdma_connect(id, &param), 0);
+		struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_REJECTED);
+		CHECK_INT(event->status, 8);
+		CHECK_INT(rdma_ack_cm_event(event), 0);
+		rdma_destroy_qp(id);
+		CHECK_INT(rdma_destroy_id(id), 0);
+	}
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
+	CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&nowhere, 2000), 0);
+	pass(channel, RDMA_CM_EVENT_ADDR_ERROR);
+	CHECK_INT(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(channel);
+	CHECK(dup2(real_stderr, 2) >= 0);
+	CHECK(read(ends[0], text, sizeof(text) - 1) > 0);
+	snprintf(line, sizeof(line), "rdma_connect: %s:7470: the peer rejects the connection "
+		 "(status 8): no program listens there\n", own_ip);
+	char *first = strstr(text, line);
+	if (!first || strstr(first + 1, "rdma_connect") ||
+	    !strstr(text, "rdma_resolve_addr: 192.0.2.1:7471: the host has no route to the")) {
+		fprintf(stderr, "%s", text);
+		_exit(1);
+	}
+}
+
 static const struct test_case cases[] = {
+	{ "failed_connections_are_explained", failed_connections_are_explained },
 	{ "address_handles_need_a_route_and_an_answer",
 	  address_handles_need_a_route_and_an_answer },
 	{ "a_silent_address_is_an_event_in_time", a_silent_address_is_an_event_in_time },
