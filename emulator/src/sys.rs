@@ -463,8 +463,9 @@ impl PollSet {
         Ok(())
     }
 
-    /// Like [`Self::wait`] without a timeout, for a thread that may be cancelled (pthread_cancel(3)),
-    /// which unwinds the stack. No frame of the caller may hold anything that needs dropping.
+    /// Like [`Self::wait`] without a timeout, for a thread that may be cancelled
+    /// (pthread_cancel(3)), which unwinds the stack. No frame of the caller may hold anything that
+    /// needs dropping.
     ///
     /// # Errors
     /// Errors of ppoll(2), `Interrupted` by any signal that is handled.

@@ -73,8 +73,8 @@ pub(crate) const BACKOFF_DOUBLINGS: u32 = 7;
 pub(crate) const BACKOFF_DOUBLINGS_UNSEEN: u32 = 5;
 /// Time for which the background thread yields while a poller waits for the packets.
 pub(crate) const WATCHED_BACKOFF_NS: u64 = 640_000;
-/// Time without any poll of the application after which the thread receives, whoever else waits for
-/// the packets. A thread that is stopped, or gets no processor, does not poll.
+/// Time without any poll of the application after which the thread receives, even if another one
+/// waits for the packets. A thread that is stopped, or gets no processor, does not poll.
 pub(crate) const MAX_UNREAD_NS: u64 = 600_000;
 /// Time without any poll after which a poller that waits for packets is displaced even if there are
 /// none. A sleeping poller polls sooner, if it runs.
@@ -195,7 +195,7 @@ const _: () = assert!(
 );
 // A poller that sleeps and runs has polled by then.
 const _: () = assert!(2 * (FIRST_SLEEP_NS << SLEEP_DOUBLINGS) < DISPLACED_NS);
-// Nobody gives up a peer sooner: seven retries of the usual 67 ms, or of the shortest timeouts.
+// No peer gives up sooner: seven retries of the usual 67 ms, or of the shortest timeouts.
 const _: () = assert!(DISPLACED_NS < STALLED_NS && STALLED_NS < 67_000_000);
 // While it ignores packets, it wakes up for delayed ACKs, the most urgent of its own tasks.
 const _: () = assert!(MAX_BACKOFF_NS < 2 * BATCH_DELAY_NS);

@@ -31,7 +31,7 @@ pub struct Segment<'a> {
     /// The IPv4 Identification that the packet has on the wire, 0 for IPv6. If the ICRC is wrong,
     /// the one that was expected.
     pub ip_id: u16,
-    /// Whether the ICRC is right.
+    /// Set if the ICRC is right.
     pub icrc_is_right: bool,
 }
 

@@ -322,8 +322,8 @@ impl EngineInner {
     }
 
     /// Receives the packets that other threads have left unread for `stalled_ns`. If there are any,
-    /// or if that is long ago, this thread watches for the next ones. A thread that does not run may hold the lock of a
-    /// link, so that this one does not wait for locks.
+    /// or if that is long ago, this thread watches for the next ones. A thread that does not run
+    /// may hold the lock of a link, so that this one does not wait for locks.
     fn take_over(&self, stalled_ns: u64) -> bool {
         let found = self.receive_unlocked(Caller::Background, stalled_ns);
         if found || stalled_ns >= DISPLACED_NS {

@@ -26,10 +26,10 @@ use crate::state::{Activity, Caller, EventWaiter, ReceivingWait, Sleeper, WaitOn
 use crate::sys::{self, Interruption, PollSet};
 use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
 
-/// What the waiting threads of an engine have learned.
+/// Knowledge that the waiting threads of an engine share.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
-    /// Whether spinning is worth it. One thread at a time spins.
+    /// Estimates for spinning. One thread at a time spins.
     spin: Mutex<(SpinEstimator, CpuIdle)>,
     /// Time until which other threads are expected to poll CQs, in ns. They receive meanwhile.
     polled_until: AtomicU64,
@@ -165,9 +165,8 @@ impl ReceivingWait for Receiver {
         if engine.spin_for_event(&self.has_event) {
             return WaitStep(WaitOn::Nothing);
         }
-        let (sleeper, from_background) = match engine.service_queue.sleepers().begin_watch() {
-            Some(begun) => begun,
-            None => return Self::leave_to_others(&engine),
+        let Some((sleeper, from_background)) = engine.service_queue.sleepers().begin_watch() else {
+            return Self::leave_to_others(&engine);
         };
         if from_background {
             // It ignores packets from now on, and looks after this thread.

@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(a.completion().wr_id, 7);
     }
 
-    /// A poller that is registered as the watcher and does not run, as if a debugger had stopped it,
-    /// keeps no packet from its process. Later packets do not wait for it either.
+    /// A poller that is registered as the watcher and does not run, as if a debugger had stopped
+    /// it, keeps no packet from its process. Later packets do not wait for it either.
     #[test]
     fn a_watcher_that_does_not_run_keeps_nothing_from_its_process() {
         let (a, b) = common::pair("127.4.0.45", "127.4.0.46", 64);

@@ -7,8 +7,8 @@
 //! this happened ([`BackoffEstimator`]), unless the application is polling.
 //!
 //! No thread keeps this one away for long. If the application has not polled for a moment, this
-//! thread receives ([`PollStep::TakeOver`]), even if a thread is registered as the one that waits
-//! for the packets: it may be stopped, or get no processor.
+//! thread receives ([`PollStep::TakeOver`]). That includes the packets of a thread that is
+//! registered to wait for them, because it may be stopped, or get no processor.
 //!
 //! After packets the thread spins for a moment to receive the next ones ([`SpinEstimator`]), if a
 //! processor is idle. A process whose memory is read and written by peers makes no calls, and
@@ -502,8 +502,8 @@ mod tests {
         assert_eq!(next(&mut policy, polled), PollStep::Receive);
     }
 
-    /// Without packets, a poller that sleeps for long remains the watcher for a while. A stopped one
-    /// is displaced after that, so that this thread can sleep.
+    /// Without packets, a poller that sleeps for long remains the watcher for a while. A stopped
+    /// one is displaced after that, so that this thread can sleep.
     #[test]
     fn a_watcher_without_packets_is_not_disturbed_at_once() {
         let mut policy = PollPolicy::default();

@@ -41,7 +41,7 @@ enum GidOrder {
     Plain,
     /// Two for each address, RoCE v1 and v2, as mlx5 has them. The first address is link-local.
     Pairs,
-    /// The same without a link-local address, which mlx5 always has. The second address is then
+    /// A table without a link-local address, which mlx5 always has. The second address is then
     /// the first one once more, so that the others have their usual places.
     PairsFirstTwice,
 }

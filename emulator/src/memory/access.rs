@@ -196,12 +196,12 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Returns true if [`write`] stores all bytes with one instruction.
+/// Returns true if [`write()`] stores all bytes with one instruction.
 const fn is_one_store(span: Span) -> bool {
     span.len == 8 && span.addr.is_multiple_of(8)
 }
 
-/// Copies payloads like [`write`], in this order, many with one system call. Stops at the first one
+/// Copies payloads like [`write()`], in this order, many with one system call. Stops at the first
 /// that is unmapped or has to be stored with one instruction. Returns the number of those copied.
 ///
 /// Each has the length of its span, not 0. A flag tells whether its last byte must be stored last.

@@ -157,7 +157,7 @@ pub struct WaitStep(pub(crate) WaitOn);
 /// The object that a thread sleeps on.
 #[derive(Debug)]
 pub(crate) enum WaitOn {
-    /// Nothing: the event may be there.
+    /// No object, because the event may be there.
     Nothing,
     /// The semaphore of the queue. Another thread receives.
     Semaphore,
@@ -193,8 +193,8 @@ impl EventWaiter {
         self.end(step, woken)
     }
 
-    /// Like [`EventWaiter::wait`], but sleeps for `timeout` at most. `event_fd` is the descriptor of
-    /// the queue. Not a cancellation point.
+    /// Like [`EventWaiter::wait`], but sleeps for `timeout` at most. `event_fd` is the descriptor
+    /// of the queue. Not a cancellation point.
     pub(crate) fn wait_for(&self, event_fd: RawFd, timeout: Duration) -> io::Result<()> {
         let mut step = self.begin();
         let woken = match &mut step.0 {

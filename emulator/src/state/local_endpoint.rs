@@ -119,9 +119,9 @@ impl LocalEndpoint {
         }
     }
 
-    /// Locks the receive state. If the thread that holds it does not go on for 16 ms, because it is
-    /// stopped or gets no processor, the caller gets a second state of the same link. Packets that
-    /// the other thread has read and not handled then count as reordered by the network.
+    /// Locks the receive state. A thread that holds it and does not go on for 16 ms is stopped, or
+    /// gets no processor. The caller then gets a second state of the same link. Packets that the
+    /// other thread has read and not handled count as reordered by the network.
     pub(crate) fn lock_rx(&self) -> MutexGuard<'_, RxState> {
         let patience = if self.is_stalled.load(Ordering::Relaxed) {
             Duration::ZERO

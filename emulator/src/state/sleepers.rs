@@ -12,9 +12,9 @@
 //! A thread that waits for an event (`engine/event_wait.rs`) is here only as the watcher.
 //! Completions do not wake it, because its event has a descriptor.
 //!
-//! The watcher is one of these threads or the background thread. There is only one, because the peer of a
-//! shared memory link wakes a process once. A second thread that woke for the same packet would
-//! also only take the processor from the first. The background thread ignores packets while a
+//! The watcher is one of these threads or the background thread. There is only one, because the
+//! peer of a shared memory link wakes a process once. A second thread that woke for the same packet
+//! would also only take the processor from the first. The background thread ignores packets while a
 //! poller watches. A poller sleeps until it is woken if the background thread watches.
 //!
 //! A watcher that gets no processor, or that a debugger has stopped, must not keep packets from the
@@ -67,10 +67,10 @@ struct SleeperState {
 #[derive(Debug)]
 struct Asleep {
     wake_fd: Arc<OwnedFd>,
-    /// It polls no CQ, but waits for an event. Completions do not wake it.
+    /// Set if the thread polls no CQ, but waits for an event. Completions do not wake it.
     waits_for_event: bool,
     is_woken: bool,
-    /// It has left packets unread for too long: nothing is expected of it any more.
+    /// Set if the thread has left packets unread for too long.
     is_displaced: bool,
 }
 
@@ -387,8 +387,8 @@ mod loom_tests {
         });
     }
 
-    /// In every interleaving, a watcher that was displaced and then withdraws its announcement
-    /// wakes the background thread, which may already rely on an announcement of its own.
+    /// In every interleaving, a watcher that was displaced wakes the background thread after it has
+    /// withdrawn its announcement. That thread may already rely on an announcement of its own.
     #[test]
     fn loom_a_displaced_watcher_withdraws_no_announcement_unnoticed() {
         loom::model(|| {

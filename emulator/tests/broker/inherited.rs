@@ -37,7 +37,7 @@ fn start_in(
     let mut command = site.command("client");
     // SAFETY: the closures make system calls and nothing else.
     unsafe { command.pre_exec(prepare) };
-    let client = ClientProcess::try_spawn(command)?.ready();
+    let client = ClientProcess::try_spawn(command).ok()?.ready();
     let broker = site.status().pid;
     Some((client, broker))
 }

@@ -291,10 +291,10 @@ fn counters_are_live() {
     let script = "cd /sys/class/infiniband/rocade0/ports/1/counters; \
         endless=\"ib_write_bw -d rocade0 -F -x 0 -D 1 --run_infinitely\"; \
         $endless >/dev/null & server=$!; \
-        until $endless 127.0.0.1 >/dev/null 2>&1; do :; done & \
+        until $endless 127.0.0.1 >/dev/null 2>&1; do :; done & client=$!; \
         until [ $(cat port_rcv_packets) -gt 1000 ]; do :; done; first=$(cat port_rcv_packets); \
         until [ $(cat port_rcv_packets) -gt $first ]; do :; done; \
-        kill -0 $server && echo grows";
+        kill -0 $server && kill $client $server && echo grows";
     let mut process = rig.start_with("sh", &["--dev", "rocade0=lo"], &["bash", "-c", script]);
     process.wait_until("growth", LIMIT, |p| {
         p.output().contains("grows").then_some(())

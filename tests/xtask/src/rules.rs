@@ -2,9 +2,9 @@
 //! looks at.
 //!
 //! `tests/rules/rules.tsv` lists the rules, `tests/rules/open.tsv` those without a line of code or
-//! a test, with the reason. A line of code cites a rule as `//= BTH-04`, a test as
-//! `//= BTH-04 type=test`, in C also as `/*= BTH-04 type=test */`. A line cites up to three,
-//! separated by commas or spaces. `QPT-01..03` counts as three. Cases of the conformance suite name theirs.
+//! a test, with the reason. A line of code cites a rule as `//= BTH-04`, a test as `//= BTH-04
+//! type=test`, in C also as `/*= BTH-04 type=test */`. A line cites up to three, separated by
+//! commas or spaces. `QPT-01..03` counts as three. Cases of the conformance suite name theirs.
 
 use std::{
     collections::BTreeMap,

@@ -10,7 +10,7 @@ fn at(count: u32) -> usize {
     usize::try_from(count).unwrap()
 }
 
-/// Sends requests that nobody fetches: more than there are places.
+/// Sends requests that no program fetches: more than there are places.
 fn crowd(count: u32) -> (Pair, Vec<CommId>) {
     let mut pair = Pair::new();
     let asks = (0..count)

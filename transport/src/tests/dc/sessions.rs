@@ -603,13 +603,12 @@ impl Flood {
         Self { fabric, dct, good }
     }
 
-    /// Sends the packet of each of these initiators, with another path MTU code if there is one.
-    fn send(&mut self, initiators: core::ops::Range<u32>, pmtu: Option<u8>) {
+    /// Sends the packet of each of these initiators.
+    fn send(&mut self, initiators: core::ops::Range<u32>) {
         for n in initiators {
             let mut headers = self.good;
             let eth = headers.dceth.as_mut().unwrap();
             eth.dci = Qpn::new(n);
-            eth.pmtu = pmtu.unwrap_or(eth.pmtu);
             let ip = IpAddr::from([10, 0, 9, 9]);
             self.fabric.inject(ip, self.dct, &packet(&headers, &[]));
         }
@@ -630,14 +629,14 @@ impl Flood {
 #[test]
 fn a_flood_of_sessions_is_bounded() {
     let mut flood = Flood::new();
-    flood.send(0..Flood::MAX, None);
+    flood.send(0..Flood::MAX);
     assert_eq!(flood.sessions(), Flood::MAX as usize);
     flood.fabric.clear_trace();
-    flood.send(Flood::MAX..Flood::MAX + 1, None);
+    flood.send(Flood::MAX..Flood::MAX + 1);
     assert!(flood.fabric.trace()[0].contains("NO_RESOURCES"));
     assert_eq!(flood.sessions(), Flood::MAX as usize);
     flood.fabric.run_for(SESSION_MEMORY_NS);
-    flood.send(Flood::MAX..Flood::MAX + 1, None);
+    flood.send(Flood::MAX..Flood::MAX + 1);
     assert_eq!(flood.sessions(), 1);
 }
 
@@ -646,35 +645,17 @@ fn a_flood_of_sessions_is_bounded() {
 #[test]
 fn only_silent_sessions_give_way() {
     let mut flood = Flood::new();
-    flood.send(0..Flood::MAX, None);
+    flood.send(0..Flood::MAX);
     for minutes in 1..4 {
         flood.fabric.run_for(SESSION_MEMORY_NS / 2);
-        flood.send(0..100, None);
+        flood.send(0..100);
         flood.fabric.run_for(SESSION_MEMORY_NS / 2);
         let newcomers = 1_000_000 * minutes;
-        flood.send(newcomers..newcomers + 7, None);
+        flood.send(newcomers..newcomers + 7);
         assert_eq!(flood.sessions(), 107, "{minutes}");
     }
-    // Half a minute after the last packets, nobody has been silent for a minute.
+    // Half a minute after the last packets, no session has been silent for a minute.
     flood.fabric.run_for(SESSION_MEMORY_NS / 2 - MS);
-    flood.send(5_000_000..5_000_001, None);
+    flood.send(5_000_000..5_000_001);
     assert_eq!(flood.sessions(), 108);
-}
-
-/// Checks that a START to a full table costs about as much as one that is refused for its MTU,
-/// before anybody looks at the table.
-#[test]
-fn a_full_table_is_not_searched() {
-    let mut flood = Flood::new();
-    flood.send(0..Flood::MAX, None);
-    let mut best = |pmtu| {
-        let run = |_| {
-            let begin = std::time::Instant::now();
-            flood.send(Flood::MAX..Flood::MAX + 40, pmtu);
-            begin.elapsed()
-        };
-        (0..9).map(run).min().unwrap()
-    };
-    let (refused, full) = (best(Some(0)), best(None));
-    assert!(full < refused * 8, "{full:?}, {refused:?}");
 }

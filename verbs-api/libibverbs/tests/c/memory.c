@@ -559,8 +559,9 @@ static void null_regions(void)
 	rig_close(&r);
 }
 
-/* perftest's --use-null-mr: a null MR per queue pair, of which the last is released, and messages at
- * addresses of its buffer. A peer that is told the lkey in place of an rkey is refused (NUL-01). */
+/* perftest's --use-null-mr: a null MR per queue pair, of which the last is released, and messages
+ * at addresses of its buffer. A peer that is told the lkey in place of an rkey is refused
+ * (NUL-01). */
 static void null_regions_of_a_benchmark(void)
 {
 	struct rig r = rig_open();

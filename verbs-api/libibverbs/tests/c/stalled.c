@@ -1,5 +1,5 @@
-/* A thread of the responder polls its CQ and then does not go on, at any point of a poll. Requests of
- * the peer are answered all the same. */
+/* A thread of the responder polls its CQ and then does not go on, at any point of a poll. Requests
+ * of the peer are answered all the same. */
 #include "processes.h"
 
 #include <sched.h>
@@ -126,7 +126,7 @@ static void handler_process(void *memory, int self)
 static void ptrace_process(void *memory, int self)
 {
 	struct shared *shared = memory;
-	/* Allowed to siblings where only ancestors may trace. Fails where there is no such limit. */
+	/* Lets a sibling trace where only ancestors may. Fails where there is no such limit. */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 	struct rig r = open_side(shared, self);
 	if (!self) {

@@ -1,4 +1,4 @@
-//! Which arrivals a capture must contain.
+//! The arrivals that a capture must contain.
 //!
 //! A packet without a recorded arrival is lost only if its receiver recorded its packets then.
 //! Otherwise the capture has one end only, and cannot know.

@@ -113,7 +113,7 @@ fn only_a_captured_receiver_can_have_lost_a_packet() {
     let ms = Duration::from_millis;
     let lost = |packets| count(&conversations(packets, true), |marks| marks.lost);
     assert_eq!(lost(with_later_arrival(records(ours), ms(5))), 3);
-    // Nobody who was captured listens there.
+    // No process that was captured listens there.
     assert_eq!(lost(with_later_arrival(records(other), ms(5))), 2);
     // The records of the server end before, as if it had been killed.
     assert_eq!(lost(records(ours)), 0);
