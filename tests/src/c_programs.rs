@@ -146,7 +146,8 @@ impl Programs {
     pub fn run(&self, program: &str, executable: &Path, case: &str) {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        let number = (std::process::id() << 6) | (run & 63);
+        // More numbers than cases: the broker of a case outlives it for a moment.
+        let number = (std::process::id() << 9) | (run & 511);
         let broker = self.broker(program);
         let [_, high, middle, low] = (number << 1 | 1).to_be_bytes();
         let ip = format!("127.{}.{middle}.{low}", high | 0x80);

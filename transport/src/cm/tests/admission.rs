@@ -4,8 +4,10 @@ use super::super::admission::BACKLOG;
 use super::flood::{Server, from, numbered};
 use super::*;
 
-/// Places for the first requests of one address, and of all.
+/// Places for the first requests of one address, of a second one beside it, and of all. The rest is
+/// for addresses that have none.
 const OF_ADDRESS: usize = 192;
+const OF_SECOND: usize = 15;
 const OF_FIRST: usize = 224;
 /// Requests that are held, in addition to the backlog.
 const HELD: u32 = 1_024;
@@ -31,8 +33,17 @@ impl Server {
         for number in 0..u32::try_from(OF_ADDRESS).unwrap() {
             self.ask(1, 1_000_000 + number);
         }
-        for number in 0..u32::try_from(OF_FIRST - OF_ADDRESS).unwrap() {
+        for number in 0..u32::try_from(OF_SECOND).unwrap() {
             self.ask(2, 2_000_000 + number);
+        }
+        self.fill_from_new_addresses();
+    }
+
+    /// Accepts one request of each further address until there is no place.
+    fn fill_from_new_addresses(&mut self) {
+        assert_eq!(self.accepted.len(), OF_ADDRESS + OF_SECOND);
+        for number in 0..u8::try_from(OF_FIRST - OF_ADDRESS - OF_SECOND).unwrap() {
+            self.ask(100 + number, 3_000_000 + u32::from(number));
         }
         assert_eq!(self.accepted.len(), OF_FIRST);
     }
@@ -74,7 +85,7 @@ fn places_are_kept_for_others_and_for_repetitions() {
     for number in 250..500 {
         server.ask(2, number);
     }
-    assert_eq!(server.accepted.len(), OF_FIRST);
+    server.fill_from_new_addresses();
     server.pass(LATER);
     let repeated = BACKLOG - OF_FIRST;
     for number in 200..250 {
@@ -137,7 +148,7 @@ fn who_was_evicted_does_not_go_first() {
     server.ask(1, 1_000_000);
     server.pass(GRACE / 2);
     server.fill();
-    server.ask(1, 7);
+    server.ask(3, 7);
     server.pass(GRACE / 2);
     assert_eq!(server.given_up, server.accepted[..1]);
     let places = server.accepted.len();
@@ -146,7 +157,7 @@ fn who_was_evicted_does_not_go_first() {
         server.pass(LATER);
         server.ask(1, 1_000_000);
     }
-    server.ask(3, 8);
+    server.ask(4, 8);
     assert_eq!(server.accepted.len(), places, "both are held");
 }
 

@@ -188,7 +188,7 @@ static void buffers_of_the_library(void)
 
 	struct ibv_pd *other = ibv_alloc_pd(r.context);
 	static const struct { int offset, length; } outside[] = { { 4000, 1001 }, { -8, 16 },
-								  { 0, 0 }, { 5000, 1 } };
+								  { 5000, 1 } };
 	for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
 		errno = 0;
 		CHECK(!reg_buf_mr(r.pd, handle, buffer + outside[i].offset, outside[i].length,
