@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use rocade_transport::{ModifyError, PostError, SrqError};
 
 use crate::broker::BrokerError;
+use crate::failure;
 use crate::link::LinkError;
 
 /// Reasons why a verb failed.
@@ -79,8 +80,32 @@ impl VerbsError {
             Self::Link(LinkError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
             Self::Link(_) | Self::Broker(_) => libc::EIO,
             Self::Io(error) | Self::Unreachable { error, .. } => {
-                error.raw_os_error().unwrap_or(libc::EIO)
+                failure::code(error).unwrap_or(libc::EIO)
             }
+        }
+    }
+}
+
+impl VerbsError {
+    /// Returns what the user can do about the error, or an empty text.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Link(error) => error.remedy(),
+            Self::Broker(error) => error.remedy(),
+            Self::Io(error) => failure::remedy(error).to_owned(),
+            Self::Unreachable { error, .. } => match failure::code(error) {
+                Some(libc::ETIMEDOUT) => {
+                    "`ip neigh` shows the answers of the network; compare the address with those \
+                     of the peer's `rocade devices`"
+                }
+                _ => {
+                    "`ip route get ADDRESS` shows the system's route; compare the address with \
+                     those of the peer's `rocade devices`"
+                }
+            }
+            .to_owned(),
+            _ => String::new(),
         }
     }
 }
@@ -105,7 +130,7 @@ impl fmt::Display for VerbsError {
                 f,
                 "the peer {peer} is not among those that ROCADE_PEERS (peers in rocade.toml) allows"
             ),
-            Self::Unreachable { from, peer, error } => match error.raw_os_error() {
+            Self::Unreachable { from, peer, error } => match failure::code(error) {
                 Some(libc::ETIMEDOUT) => write!(
                     f,
                     "no host of the network of {from} answers for the address {peer}: {error}"

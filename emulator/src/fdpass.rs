@@ -4,7 +4,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use libc::{c_int, socklen_t};
+use libc::socklen_t;
 
 /// Most file descriptors of a message.
 pub(crate) const MAX_FDS: usize = 64;
@@ -116,8 +116,8 @@ pub(super) fn send(
 /// Length 0 means that the connection was closed.
 ///
 /// # Errors
-/// Errors of recvmsg(2), or `InvalidData` if the message or its descriptors did not fit. The
-/// received descriptors are closed then.
+/// Errors of recvmsg(2). EMFILE if this process cannot have as many descriptors. `InvalidData` if
+/// the message or its descriptors did not fit. The received descriptors are closed then.
 pub(crate) fn receive(
     connection: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -153,14 +153,19 @@ pub(crate) fn receive(
     };
     // Takes ownership of the descriptors before any check can fail.
     let fds = take_fds(&msg);
-    let cut: c_int = libc::MSG_TRUNC | libc::MSG_CTRUNC;
-    if msg.msg_flags & cut != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "message too long",
-        ));
+    let too_long = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    if msg.msg_flags & libc::MSG_CTRUNC == 0 {
+        return match msg.msg_flags & libc::MSG_TRUNC {
+            0 => Ok((len, fds)),
+            _ => too_long("message too long"),
+        };
     }
-    Ok((len, fds))
+    // The kernel discards descriptors for which this process has no number left, and does not say
+    // so. A message has no more of them than fit into the buffer.
+    match fds.len() < MAX_FDS {
+        true => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+        false => too_long("too many descriptors"),
+    }
 }
 
 fn take_fds(msg: &libc::msghdr) -> Vec<OwnedFd> {

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
+use crate::failure::named;
 use crate::sys;
 
 /// The default timer slack of the kernel, in nanoseconds.
@@ -324,6 +325,7 @@ pub fn spawn_thread(
             settle_thread();
             run();
         })
+        .map_err(named("failed to start a thread"))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod counters;
 mod cpu_idle;
 mod engine;
 mod error;
+mod failure;
 mod fdpass;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -31,7 +32,7 @@ mod hca;
 mod inherited;
 pub mod link;
 mod memory;
-mod notice;
+pub mod notice;
 mod objects;
 pub mod random;
 mod raw;
@@ -55,7 +56,6 @@ pub use hca::{
     DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, GidKind, PortAttr, PortFacts, limits,
 };
 pub use inherited::{StartPermit, settle_thread, spawn_thread};
-pub use notice::handle_notices;
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
     DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,
@@ -78,3 +78,4 @@ pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, NakCode, Operation, Pkey, Psn,
 pub use state::{
     AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, WaitStep, XrcdInitAttr,
 };
+pub use sys::FileSizeErrors;

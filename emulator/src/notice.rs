@@ -1,19 +1,49 @@
-//! Warnings for the user of a program, which the library prints whatever the log level.
+//! Messages to the user about what happens outside of a call.
+//!
+//! A program waits for an event and has no error to print. The library or the command that contains
+//! the engine prints the message, if it has set a printer.
 
 use std::sync::OnceLock;
 
-static HANDLER: OnceLock<fn(&str)> = OnceLock::new();
-
-/// Sets the function that prints warnings. The first one counts. Without one they go to the log.
-pub fn handle_notices(handler: fn(&str)) {
-    HANDLER.get_or_init(|| handler);
+/// A message to the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The call that the program made, such as `rdma_connect`, or [`WARNING`].
+    pub call: &'static str,
+    /// The object and the cause.
+    pub what: String,
+    /// What the user can do, or empty.
+    pub remedy: String,
 }
 
-/// Warns the user. The caller says it once.
+/// Stands for the call in a message that belongs to none.
+pub const WARNING: &str = "warning";
+
+static PRINTER: OnceLock<fn(&Notice)> = OnceLock::new();
+
+/// Sets the function that prints the messages of this process. The first call counts. The function
+/// must not block, because the engine calls it, and must not call the engine.
+pub fn set_printer(printer: fn(&Notice)) {
+    let _ = PRINTER.set(printer);
+}
+
+/// Prints a message, or traces it if there is no printer.
+pub(crate) fn say(notice: &Notice) {
+    match PRINTER.get() {
+        Some(printer) => printer(notice),
+        None => {
+            let Notice { call, what, remedy } = notice;
+            tracing::warn!(call, remedy, "{what}");
+        }
+    }
+}
+
+/// Warns the user, in a message without a call and a remedy.
 #[cold]
 pub(crate) fn notice(text: &str) {
-    match HANDLER.get() {
-        Some(handler) => handler(text),
-        None => tracing::warn!("{text}"),
-    }
+    say(&Notice {
+        call: WARNING,
+        what: text.to_owned(),
+        remedy: String::new(),
+    });
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use crate::failure::named;
+
 /// Locked exclusively by tests that start programs, and shared by tests of file locks. Between fork
 /// and exec, a child has copies of all files, and so of their locks.
 #[cfg(test)]
@@ -120,7 +122,8 @@ pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
         Domain::for_address(address),
         Type::DGRAM.cloexec(),
         Some(Protocol::UDP),
-    )?;
+    )
+    .map_err(named("failed to create a UDP socket"))?;
     bind(socket.as_fd(), &address.into())?;
     Ok(socket.into())
 }
@@ -209,7 +212,8 @@ fn eventfd_with(flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::eventfd(0, flags) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        let failed = named("failed to create an eventfd");
+        return Err(failed(io::Error::last_os_error()));
     }
     // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -220,7 +224,8 @@ pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: a terminated string that lives across the call.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        let failed = named("failed to create a file in memory (memfd_create)");
+        return Err(failed(io::Error::last_os_error()));
     }
     // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -230,7 +235,10 @@ pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
 pub(crate) fn never_readable_fd() -> io::Result<OwnedFd> {
     // A socket without an address, to which no process can send. Its inode identifies it even if it
     // is duplicated.
-    Ok(socket(Domain::UNIX, Type::DGRAM.cloexec(), None)?.into())
+    let socket = socket(Domain::UNIX, Type::DGRAM.cloexec(), None);
+    Ok(socket
+        .map_err(named("failed to create a unix socket"))?
+        .into())
 }
 
 /// Checks that this process may create a file of this length. The kernel ends a process that
@@ -255,6 +263,32 @@ pub(crate) fn check_file_size(len: u64) -> io::Result<()> {
             limit.rlim_cur
         ),
     ))
+}
+
+/// Ignores SIGXFSZ, so that exceeding the limit of the size of files (ulimit -f) is an error of the
+/// call. By default it ends the process.
+#[derive(Debug)]
+pub struct FileSizeErrors {
+    before: libc::sighandler_t,
+}
+
+impl FileSizeErrors {
+    /// Begins to ignore the signal.
+    #[must_use]
+    pub fn begin() -> Self {
+        // SAFETY: a valid disposition of a valid signal.
+        let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        Self { before }
+    }
+
+    /// Restores the disposition before [`FileSizeErrors::begin`], for a program that replaces this
+    /// one.
+    pub fn end(&self) {
+        if self.before != libc::SIG_ERR {
+            // SAFETY: a disposition of the signal that this process has had.
+            unsafe { libc::signal(libc::SIGXFSZ, self.before) };
+        }
+    }
 }
 
 /// Makes an eventfd readable. If it is readable already, edge-triggered waiters get a new edge.

@@ -38,6 +38,7 @@ use std::time::Duration;
 use rocade_wire::mad::ServiceId;
 
 use crate::config::ENV_LOG;
+use crate::failure;
 use crate::link::LocalAddr;
 pub use crate::link::SharedSocket;
 use crate::steering::ProcessSlot;
@@ -253,6 +254,8 @@ pub enum BrokerError {
         reason: String,
         /// The end of its log.
         log: String,
+        /// What the user can do, or an empty text.
+        remedy: &'static str,
     },
     /// No broker is running.
     NotRunning,
@@ -303,6 +306,45 @@ impl BrokerError {
         move |source| Self::System { failure, source }
     }
 
+    /// Returns what the user can do about the error, or an empty text.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let text = match self {
+            Self::NoProgram { .. } => {
+                "start the program with `rocade run`, or set ROCADE_BROKER to the path of `rocade`"
+            }
+            Self::RuntimeDir { path, .. } if path.as_os_str().len() > paths::LONGEST_DIR => {
+                return format!(
+                    "set {RUNTIME_DIR_VARIABLE} to a path of at most {} bytes",
+                    paths::LONGEST_DIR
+                );
+            }
+            Self::RuntimeDir { .. } | Self::ForeignBroker { .. } => {
+                "set ROCADE_RUNTIME_DIR to a directory that only you can write to. One program per \
+                 address needs none: ROCADE_BROKER=embedded"
+            }
+            Self::Start { remedy, .. } => remedy,
+            // Requests of this process are never malformed.
+            Self::Refused {
+                code: RefusalCode::Malformed,
+                ..
+            }
+            | Self::Protocol(ProtocolError::Magic) => failure::CLOSED,
+            Self::Refused {
+                code: RefusalCode::NoSlot | RefusalCode::NotAllowed | RefusalCode::Other(_),
+                ..
+            }
+            | Self::Protocol(_)
+            | Self::Lost => {
+                "`rocade broker status` shows which process uses which address. \
+                 `rocade broker stop` stops an old broker"
+            }
+            Self::System { failure, source } => failure::remedy_of(failure, source),
+            _ => "",
+        };
+        text.to_owned()
+    }
+
     /// Returns true if another attempt with a new connection may succeed.
     const fn is_transient(&self) -> bool {
         matches!(self, Self::Lost | Self::Silent { .. })
@@ -333,10 +375,10 @@ impl fmt::Display for BrokerError {
                     .iter()
                     .try_for_each(|path| write!(f, " {}", path.display()))
             }
-            Self::Start { reason, log } if log.is_empty() => {
+            Self::Start { reason, log, .. } if log.is_empty() => {
                 write!(f, "the broker did not start: {reason}")
             }
-            Self::Start { reason, log } => {
+            Self::Start { reason, log, .. } => {
                 write!(
                     f,
                     "the broker did not start: {reason}. Its log ends with:\n{log}"
@@ -345,6 +387,14 @@ impl fmt::Display for BrokerError {
             Self::NotRunning => write!(f, "no broker is running"),
             Self::AlreadyRunning => write!(f, "a broker is running already"),
             Self::ForeignBroker { uid } => write!(f, "the broker belongs to user {uid}"),
+            Self::Refused {
+                code: RefusalCode::Malformed,
+                text,
+            } => write!(
+                f,
+                "the connection to the broker was disturbed: it received something else than a \
+                 request ({text})"
+            ),
             Self::Refused { text, .. } => write!(f, "the broker refused: {text}"),
             Self::Protocol(error) => write!(f, "the broker sent an invalid message: {error}"),
             Self::OtherVersion { pid, version } => write!(

@@ -20,6 +20,9 @@ const TEMPORARY: &str = "/tmp";
 /// Longest abstract socket name, including the leading zero byte.
 const MAX_NAME_LEN: usize = 108;
 
+/// Longest directory in bytes, so that the path of the socket fits into a socket address.
+pub(super) const LONGEST_DIR: usize = MAX_NAME_LEN - "/net-4294967295.broker.sock\0".len();
+
 /// The files of the broker of this user and network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Paths {
@@ -76,6 +79,22 @@ impl Paths {
 
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Returns the error of a runtime directory that cannot be used.
+    pub(super) fn unusable(&self, reason: impl Into<String>) -> BrokerError {
+        BrokerError::RuntimeDir {
+            path: self.dir.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Returns the error of a path that does not fit into a socket address.
+    pub(super) fn too_long(&self) -> BrokerError {
+        let len = self.dir.as_os_str().len();
+        self.unusable(format!(
+            "its name is too long for a unix socket ({len} bytes, and at most {LONGEST_DIR})"
+        ))
     }
 
     /// Returns the path of the socket on which the broker listens.

@@ -17,6 +17,7 @@ use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
 use crate::config;
 use crate::fdpass;
+use crate::notice::{self, Notice};
 
 /// Most attempts to start a broker that ends at once.
 const MOST_STARTS: u32 = 3;
@@ -26,6 +27,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(3);
 /// many programs may be waiting for the broker and take CPU time from it.
 const EARLY_LOOKS: u32 = 16;
 const LAZIEST: u32 = 8;
+/// Time without a connection after which the user is told.
+const QUIET_TIME: Duration = Duration::from_secs(3);
 /// Length at which the log is truncated, in bytes.
 const LOG_LIMIT: u64 = 256 << 10;
 /// Length of the log excerpt in an error message, in bytes.
@@ -37,12 +40,17 @@ const LOG_TAIL: usize = 1000;
 /// [`BrokerError::NotRunning`] if there is none.
 pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
     let path = paths.socket();
-    let address = SockAddr::unix(&path).map_err(|_| BrokerError::RuntimeDir {
-        path: paths.dir().to_owned(),
-        reason: "its name is too long for a unix socket".to_owned(),
-    })?;
+    let address = SockAddr::unix(&path).map_err(|_| paths.too_long())?;
     match connect_to(&address) {
         Err(BrokerError::NotRunning) => {}
+        Err(BrokerError::System { source, .. })
+            if matches!(
+                source.kind(),
+                io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
+            ) && source.raw_os_error() != Some(libc::EPERM) =>
+        {
+            return Err(paths.unusable(source.to_string()));
+        }
         connected => return connected,
     }
     match connect_abstract(paths) {
@@ -98,6 +106,10 @@ pub(super) struct Connector {
     liveness_socket: Option<OwnedFd>,
     starts: u32,
     looks: u32,
+    /// The length of the log at the last start.
+    log_start: u64,
+    /// When the user is told that this takes long. `None` after that.
+    announce_at: Option<Instant>,
 }
 
 /// Result of a step.
@@ -119,6 +131,8 @@ impl Connector {
             liveness_socket: None,
             starts: 0,
             looks: 0,
+            log_start: 0,
+            announce_at: Some(Instant::now() + QUIET_TIME),
         }
     }
 
@@ -128,7 +142,8 @@ impl Connector {
         if self.lock.is_none() {
             self.paths.prepare()?;
             let failed = BrokerError::failure("failed to take the lock for starting a broker");
-            let lock = open_lock(&self.paths.start_lock()).map_err(&failed)?;
+            let lock = open_lock(&self.paths.start_lock())
+                .map_err(|error| self.cannot_open(&self.paths.start_lock(), error))?;
             if sys::try_lock(lock.as_fd()).map_err(&failed)? {
                 self.lock = Some(lock);
             }
@@ -169,12 +184,30 @@ impl Connector {
             }
             Some(line) if has_ended(line) => {
                 if self.starts >= MOST_STARTS {
-                    return Err(self.failed("it ended at once".to_owned()));
+                    return Err(self.ended_at_once());
                 }
                 self.liveness_socket = None;
                 Ok(ConnectStep::Wait(LOOK_AGAIN * 10 * self.starts))
             }
             Some(_) => Ok(ConnectStep::Wait(self.pause())),
+        }
+    }
+
+    /// Tells the user once if this takes long.
+    fn announce(&mut self) {
+        if self.announce_at.is_some_and(|at| Instant::now() >= at) {
+            self.announce_at = None;
+            notice::say(&Notice {
+                call: "broker",
+                what: format!(
+                    "it does not listen yet, and this program waits for up to {} s",
+                    self.config.start_timeout.as_secs()
+                ),
+                remedy: format!(
+                    "on a busy machine its start takes long. Its log: {}",
+                    self.paths.log().display()
+                ),
+            });
         }
     }
 
@@ -187,6 +220,7 @@ impl Connector {
     /// Takes steps until there is a connection.
     pub(super) fn run(&mut self) -> Result<OwnedFd, BrokerError> {
         loop {
+            self.announce();
             match self.step()? {
                 ConnectStep::Connected(connection) => return Ok(connection),
                 ConnectStep::Wait(time) => thread::sleep(time),
@@ -202,7 +236,7 @@ impl Connector {
         }
     }
 
-    fn spawn(&self) -> Result<OwnedFd, BrokerError> {
+    fn spawn(&mut self) -> Result<OwnedFd, BrokerError> {
         let command = match &self.config.command {
             Some(command) => command.clone(),
             None => serve_command(find_program()?.into()),
@@ -225,7 +259,10 @@ impl Connector {
         let argv = strings([vec![program.into()], command[1..].to_vec()].concat())?;
         let env = strings(self.environment())?;
         let failed = BrokerError::failure("failed to start the broker");
-        let log = self.open_log().map_err(&failed)?;
+        let log = self
+            .open_log()
+            .map_err(|error| self.cannot_open(&self.paths.log(), error))?;
+        self.log_start = log.metadata().map_or(0, |data| data.len());
         tracing::debug!(program = ?argv[0], "starting the broker");
         sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
     }
@@ -263,12 +300,58 @@ impl Connector {
         Ok(log)
     }
 
+    /// Returns the error of a file in the runtime directory.
+    fn cannot_open(&self, file: &Path, error: io::Error) -> BrokerError {
+        // With such a code, the file is not the reason.
+        if matches!(
+            error.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EPERM)
+        ) {
+            return BrokerError::failure("failed to open a file of the broker")(error);
+        }
+        let name = file.file_name().unwrap_or_default().display();
+        self.paths
+            .unusable(format!("failed to open {name}: {error}"))
+    }
+
     fn failed(&self, reason: String) -> BrokerError {
         let log = fs::read(self.paths.log()).unwrap_or_default();
-        let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
+        // Earlier lines are about other brokers.
+        let begin = usize::try_from(self.log_start).unwrap_or(0);
+        let tail = log.get(begin..).unwrap_or(&log);
+        let tail = &tail[tail.len().saturating_sub(LOG_TAIL)..];
         BrokerError::Start {
             reason,
             log: String::from_utf8_lossy(tail).trim_end().to_owned(),
+            remedy: "",
+        }
+    }
+
+    /// Returns the error of a broker that ended before it listened.
+    fn ended_at_once(&self) -> BrokerError {
+        let words = self.config.command.as_deref().unwrap_or_default();
+        let shown = words
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ");
+        let error = match shown.is_empty() {
+            true => self.failed("it ended at once".to_owned()),
+            false => self.failed(format!("`{shown}` ended at once")),
+        };
+        match error {
+            // The broker gives its reasons, so that this is another program.
+            BrokerError::Start { reason, log, .. }
+                if !log.lines().any(|line| line.starts_with("rocade")) =>
+            {
+                BrokerError::Start {
+                    reason,
+                    log,
+                    remedy: "ROCADE_BROKER (broker in rocade.toml) must be the path of `rocade`, \
+                             `auto` or `embedded`",
+                }
+            }
+            error => error,
         }
     }
 }
@@ -365,8 +448,34 @@ mod tests {
         let BrokerError::Start { log, .. } = &error else {
             panic!("{error:?}")
         };
-        assert_eq!(log, "sorry\nsorry\nsorry");
+        assert_eq!(log, "sorry", "only the last attempt");
         assert!(error.to_string().contains("ended at once"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_no_broker_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = start(&config(dir.path(), &["/bin/true", "broker", "serve"]));
+        assert_eq!(
+            error.to_string(),
+            "the broker did not start: `/bin/true broker serve` ended at once"
+        );
+        assert!(error.remedy().contains("ROCADE_BROKER"), "{error:?}");
+        let script = "echo 'rocade: it is Monday'; exit 1";
+        let error = start(&config(dir.path(), &["/bin/sh", "-c", script]));
+        assert!(
+            error.to_string().ends_with("rocade: it is Monday"),
+            "{error}"
+        );
+        assert_eq!(error.remedy(), "", "the log has the reason");
+    }
+
+    #[test]
+    fn a_runtime_directory_that_is_a_file_is_said() {
+        let error = start(&config(Path::new("/etc/passwd"), &["/bin/true"]));
+        assert!(matches!(error, BrokerError::RuntimeDir { .. }), "{error:?}");
+        assert!(error.to_string().contains("/etc/passwd"), "{error}");
+        assert!(error.remedy().contains("ROCADE_RUNTIME_DIR"), "{error:?}");
     }
 
     #[test]
@@ -401,6 +510,14 @@ mod tests {
         let long = dir.path().join("x".repeat(120));
         let error = start(&config(&long, &["/bin/true"]));
         assert!(error.to_string().contains("too long"), "{error}");
+        let most = super::super::paths::LONGEST_DIR;
+        assert!(error.remedy().contains(&format!("at most {most} bytes")));
+        // A path of that length has room for the socket.
+        let dir = Path::new("/").join("x".repeat(most - 1));
+        let config = config(&dir, &["/bin/true"]);
+        assert!(SockAddr::unix(Paths::new(&config).socket()).is_ok());
+        let error = connect(&Paths::new(&config)).unwrap_err();
+        assert!(matches!(error, BrokerError::NotRunning), "{error}");
     }
 
     #[test]

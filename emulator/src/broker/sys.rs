@@ -276,6 +276,11 @@ impl HangupWatch {
             )
         })
         .map(|_| ())
+        .map_err(|error| match error.raw_os_error() {
+            // The number of the epoll instance is another file now.
+            Some(libc::EINVAL) => io::Error::from_raw_os_error(libc::EBADF),
+            _ => error,
+        })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -305,7 +310,9 @@ pub(crate) fn spawn_detached(
     let program = argv.first().ok_or(io::ErrorKind::InvalidInput)?;
     let argv = null_terminated(argv);
     let env = null_terminated(env);
-    let null = File::open("/dev/null")?;
+    // An empty file stands in for /dev/null in a directory tree without devices.
+    let null = File::open("/dev/null")
+        .or_else(|_| crate::sys::memory_file(c"rocade-stdin").map(File::from))?;
     let (line, remote_line) = pipe()?;
     let plan = Plan {
         program: program.as_ptr(),

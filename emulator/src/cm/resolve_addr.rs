@@ -18,6 +18,7 @@ use super::id::{IdCore, IdKey, IdState};
 use super::resolve::with_port;
 use crate::engine::reach;
 use crate::error::VerbsError;
+use crate::failure;
 use crate::link::neighbour::SilentPeer;
 
 /// An ID whose peer the system asks for.
@@ -118,7 +119,7 @@ impl CmId {
             Ok(Some(silent)) => return self.wait_for(silent, timeout),
             Ok(None) => (CmEventKind::AddrResolved, 0),
             Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(libc::ENODEV);
+                let errno = failure::code(&error).unwrap_or(libc::ENODEV);
                 (CmEventKind::AddrError, -errno)
             }
         };
@@ -188,9 +189,7 @@ impl CmId {
             _ => return wrong_state(),
         }
         if !self.engine.peers().allow(dst.ip()) {
-            let error = VerbsError::PeerRefused(dst.ip());
-            tracing::error!("{error}");
-            return Err(error);
+            return Err(VerbsError::PeerRefused(dst.ip()));
         }
         let own = self.with_id(|id| {
             id.asked = Some(dst);

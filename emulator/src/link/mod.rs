@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 
 use rocade_wire::{FastPathPacket, Packet, PacketError, Qpn};
 
+use crate::failure;
 use crate::steering::ProcessSlot;
 
 pub(crate) mod address_lock;
@@ -378,11 +379,34 @@ pub enum LinkError {
     },
 }
 
+impl LinkError {
+    /// Returns what the user can do about the error, or an empty text. The text of
+    /// [`LinkError::InUse`] contains it already.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let text = match self {
+            Self::NotLocal { .. } => "`rocade devices` shows the addresses that can be used",
+            Self::NoSourcePort { .. } => {
+                "other programs have the ports: `ss -aun` shows them. Use another address"
+            }
+            Self::System {
+                failure, source, ..
+            } => failure::remedy_of(failure, source),
+            Self::InUse { .. } | Self::Unusable { .. } => "",
+        };
+        text.to_owned()
+    }
+}
+
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InUse { local, owner } => {
-                write!(f, "UDP port {ROCE_PORT} of {local} is taken: {owner}")
+                write!(
+                    f,
+                    "UDP port {ROCE_PORT} of {local} is taken by {owner}. {}",
+                    owner.remedy(*local)
+                )
             }
             Self::NotLocal { local } => {
                 write!(f, "{local} is not an address of this machine")

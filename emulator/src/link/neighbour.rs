@@ -9,6 +9,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use super::LocalAddr;
+use crate::failure;
 use crate::sys;
 
 /// Types of netlink messages.
@@ -80,7 +81,7 @@ fn begin(local: LocalAddr, peer: IpAddr) -> io::Result<Option<SilentPeer>> {
     };
     if let Err(error) = socket.connect(target) {
         let from_loopback = local.ip().is_loopback() && !peer.is_loopback();
-        return match error.raw_os_error() {
+        return match failure::code(&error) {
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => Err(error),
             // A loopback address is no source outside the host.
             Some(libc::EINVAL) if from_loopback => {

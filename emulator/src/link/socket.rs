@@ -8,6 +8,7 @@ use libc::c_int;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::{LinkError, LocalAddr, ROCE_PORT, socket_owner, sys};
+use crate::failure::named;
 use crate::sys::bind;
 
 /// Requested receive buffer size. An unprivileged process gets `net.core.rmem_max` at most.
@@ -197,12 +198,39 @@ pub(crate) fn discard_received(fd: BorrowedFd<'_>) -> usize {
 /// GSO segment), on which the ICRC of the packets relies.
 //= ENC-07
 pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> io::Result<Socket> {
-    let socket = new_socket(local)?;
+    let socket = new_socket(local).map_err(named("failed to create a UDP socket"))?;
     let fd = socket.as_fd();
+    forbid_fragments(fd, local).map_err(named(
+        "failed to forbid fragmentation on a UDP socket (setsockopt)",
+    ))?;
+    let result = sys::set_int(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        SEND_BUFFER_BYTES,
+    )
+    .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES));
+    log_unsupported("SO_SNDBUF", result);
+    let limited = match (local.ip(), hop_limit) {
+        (_, None) => Ok(()),
+        (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into()),
+        (IpAddr::V6(_), Some(limit)) => socket.set_unicast_hops_v6(limit.into()),
+    };
+    limited.map_err(named(
+        "failed to set the hop limit of a UDP socket (setsockopt)",
+    ))?;
+    // The socket has no reader, so datagrams to its port must not pile up.
+    shrink_receive_buffer(fd);
+    bind(socket.as_fd(), &SockAddr::from(local.with_port(port)))
+        .map_err(named("failed to bind a UDP socket"))?;
+    Ok(socket)
+}
+
+fn forbid_fragments(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
     match local.ip() {
         IpAddr::V4(_) => {
             let dont_fragment = libc::IP_PMTUDISC_DO;
-            sys::set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, dont_fragment)?;
+            sys::set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, dont_fragment)
         }
         IpAddr::V6(_) => {
             let dont_fragment = libc::IPV6_PMTUDISC_DO;
@@ -212,26 +240,9 @@ pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> i
                 libc::IPV6_MTU_DISCOVER,
                 dont_fragment,
             )?;
-            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
+            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
         }
     }
-    let result = sys::set_int(
-        fd,
-        libc::SOL_SOCKET,
-        libc::SO_SNDBUFFORCE,
-        SEND_BUFFER_BYTES,
-    )
-    .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES));
-    log_unsupported("SO_SNDBUF", result);
-    match (local.ip(), hop_limit) {
-        (_, None) => {}
-        (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into())?,
-        (IpAddr::V6(_), Some(limit)) => socket.set_unicast_hops_v6(limit.into())?,
-    }
-    // The socket has no reader, so datagrams to its port must not pile up.
-    shrink_receive_buffer(fd);
-    bind(socket.as_fd(), &SockAddr::from(local.with_port(port)))?;
-    Ok(socket)
 }
 
 /// Returns the kind of a receive socket of a shared address, or `None` for any other fd.

@@ -46,36 +46,66 @@ pub enum SocketOwner {
 impl fmt::Display for SocketOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process { pid, name } => write!(
-                f,
-                "by process {pid} ({name}). Programs share an address only if all of them use the \
-                 broker"
-            ),
+            Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
             Self::Broker { pid, dir } => write!(
                 f,
-                "by a broker of this user, process {pid}, with the runtime directory {dir}. Programs \
-                 share an address if all of them use the broker, and the same one: set \
-                 ROCADE_RUNTIME_DIR={dir} for all of them (in containers, a directory that all of \
-                 them mount)",
-                dir = dir.display()
+                "a broker of this user, process {pid}, with the runtime directory {}",
+                dir.display()
             ),
-            Self::KernelRxe => write!(
-                f,
-                "by the kernel's software RoCE driver. Unload it (`modprobe -r rdma_rxe`), or use a \
-                 network namespace"
-            ),
-            Self::OtherUser { uid } => {
-                write!(
-                    f,
-                    "by a process of user {uid}. Users cannot share an address"
-                )
-            }
+            Self::KernelRxe => write!(f, "the kernel's software RoCE driver"),
+            Self::OtherUser { uid } => write!(f, "a process of user {uid}"),
             Self::UnmappedUser { uid } => write!(
                 f,
-                "by a process of a user outside of this user namespace (shown as {uid}, the overflow \
-                 id). Users cannot share an address"
+                "a process of a user outside of this user namespace (shown as {uid}, the overflow \
+                 id)"
             ),
-            Self::Unknown => write!(f, "by an unknown process"),
+            Self::Unknown => write!(f, "a process that this user cannot see"),
+        }
+    }
+}
+
+impl SocketOwner {
+    /// Returns what the user can do if this owner has port 4791 of `local`.
+    #[must_use]
+    pub fn remedy(&self, local: LocalAddr) -> String {
+        let sockets = bound_sockets().unwrap_or_default();
+        let has_all = sockets.iter().any(|socket| socket.ip.is_unspecified());
+        self.remedy_with(local, has_all)
+    }
+
+    /// Returns the remedy. `has_all` tells that a socket is bound to all addresses.
+    fn remedy_with(&self, local: LocalAddr, has_all: bool) -> String {
+        let elsewhere = match (has_all, local.ip()) {
+            // Then port 4791 of no address is free.
+            (true, _) => "a network namespace of its own (unshare --net)".to_owned(),
+            (false, IpAddr::V4(ip)) if ip.is_loopback() => {
+                let other = if ip == Ipv4Addr::new(127, 0, 0, 2) {
+                    3
+                } else {
+                    2
+                };
+                format!("another address (--ip 127.0.0.{other})")
+            }
+            (false, _) => "another address (--ip ADDRESS)".to_owned(),
+        };
+        match self {
+            Self::Process { .. } => format!(
+                "End it, or use {elsewhere}. A program with Rocade shares its addresses if it uses \
+                 the broker, too"
+            ),
+            Self::Broker { dir, .. } => format!(
+                "Programs share an address if all of them use the broker, and the same one: set \
+                 ROCADE_RUNTIME_DIR={} for all of them (in containers, a directory that all of \
+                 them mount)",
+                dir.display()
+            ),
+            Self::KernelRxe => {
+                "Unload it (`modprobe -r rdma_rxe`), or use a network namespace".to_owned()
+            }
+            Self::OtherUser { .. } | Self::UnmappedUser { .. } => {
+                format!("Users cannot share an address: use {elsewhere}")
+            }
+            Self::Unknown => format!("Use {elsewhere}, or look for it as root: ss -aunp"),
         }
     }
 }
@@ -269,6 +299,30 @@ mod tests {
         assert!(is_mapped("", 65534), "no map means no namespace");
         let text = SocketOwner::UnmappedUser { uid: 65534 }.to_string();
         assert!(text.contains("outside of this user namespace"), "{text}");
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_helps() {
+        let local = |text: &str| LocalAddr::from(text.parse::<IpAddr>().unwrap());
+        let python = SocketOwner::Process {
+            pid: 7,
+            name: "python3".to_owned(),
+        };
+        let other_user = SocketOwner::OtherUser { uid: 1000 };
+        for owner in [&python, &other_user, &SocketOwner::Unknown] {
+            let text = owner.remedy_with(local("127.0.0.1"), false);
+            assert!(text.contains("--ip 127.0.0.2"), "{text}");
+            let text = owner.remedy_with(local("127.0.0.2"), false);
+            assert!(text.contains("--ip 127.0.0.3"), "{text}");
+            // A socket of 0.0.0.0 has the port of every address.
+            let text = owner.remedy_with(local("127.0.0.1"), true);
+            assert!(
+                !text.contains("--ip") && text.contains("namespace"),
+                "{text}"
+            );
+        }
+        let text = other_user.remedy_with(local("::1"), false);
+        assert!(text.contains("Users cannot share"), "{text}");
     }
 
     #[test]

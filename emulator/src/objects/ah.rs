@@ -78,9 +78,7 @@ impl Ah {
         }
         let engine = &pd.context.engine;
         if !engine.peers().allow(to) {
-            let error = VerbsError::PeerRefused(to);
-            tracing::error!("{error}");
-            return Err(error);
+            return Err(VerbsError::PeerRefused(to));
         }
         engine.check_reachable(hca.local_addr(local), to)?;
         let endpoint = engine.datagram_endpoint(hca.local_addr(local), address.hop_limit)?;

@@ -731,9 +731,7 @@ impl QpOwner {
     ) -> Result<Option<(Arc<LocalEndpoint>, TxRoute)>, VerbsError> {
         let peer = av.dgid.to_ip();
         if av.is_global && !self.engine().peers().allow(peer) {
-            let error = VerbsError::PeerRefused(peer);
-            tracing::error!("{error}");
-            return Err(error);
+            return Err(VerbsError::PeerRefused(peer));
         }
         match sgid {
             Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {

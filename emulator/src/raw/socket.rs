@@ -15,6 +15,7 @@ use std::ptr;
 use socket2::{Domain, Type};
 
 use super::frame;
+use crate::failure::named;
 
 /// Options of linux/if_packet.h.
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
@@ -163,7 +164,9 @@ impl PacketSocket {
         let protocol = if receives { all } else { 0 };
         let kind = Type::RAW.cloexec().nonblocking();
         // Created without a protocol, because frames of other interfaces would arrive before bind.
-        let fd = OwnedFd::from(crate::sys::socket(Domain::PACKET, kind, None)?);
+        let fd = crate::sys::socket(Domain::PACKET, kind, None)
+            .map_err(named("failed to create a packet socket"))?;
+        let fd = OwnedFd::from(fd);
         let ifindex = c_int::try_from(ifindex).unwrap_or(0);
         let socket = Self { fd, ifindex };
         if receives {

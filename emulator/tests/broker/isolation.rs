@@ -165,13 +165,13 @@ fn done(result: i32) -> io::Result<()> {
     }
 }
 
-/// Starts the program in a mount namespace in which /proc is empty. Only root can.
-fn without_proc(command: &mut Command) {
+/// Starts the program in a mount namespace in which this directory is empty. Only root can.
+fn without(command: &mut Command, directory: &'static CStr) {
     // SAFETY: system calls only.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             leave(0)?;
-            hide(c"/proc")
+            hide(directory)
         });
     }
 }
@@ -235,7 +235,7 @@ fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
         let mut command = site.command("client");
         // A container may restrict /proc further.
         command.env(EXE, std::env::current_exe().unwrap());
-        without_proc(&mut command);
+        without(&mut command, c"/proc");
         in_mount_namespace(command)
     });
     let (first, second) = match clients {
@@ -395,6 +395,22 @@ fn a_squatted_default_directory_does_not_lock_out_other_users() {
         Err(reason) => rocade_skip::skip!("{reason}"),
     };
     assert_eq!(process.answer(), "[1, 2] true true 700");
+}
+
+/// The directory tree of a container or of chroot(1) may lack devices.
+#[test]
+fn a_broker_starts_without_dev_null() {
+    if !is_root() {
+        rocade_skip::skip!("needs root, to hide /dev");
+    }
+    let site = Site::new();
+    let mut command = site.command("client");
+    without(&mut command, c"/dev");
+    let client = match in_mount_namespace(command) {
+        Ok(client) => client,
+        Err(reason) => rocade_skip::skip!("{reason}"),
+    };
+    client.ready().open(own_address());
 }
 
 #[test]

@@ -384,6 +384,41 @@ fn three_hundred_processes_on_one_address() {
     next.check(ip, 7);
 }
 
+/// The kernel cuts a message with more descriptors than the receiver may have.
+#[test]
+fn a_client_that_may_open_no_further_file_is_told_the_limit() {
+    let site = Site::new();
+    let mut client = ClientProcess::start(&site);
+    for free in [0, 1, 2] {
+        assert_eq!(client.ask(&format!("descriptors {free}")), "limited");
+        let refusal = client.ask(&format!("open {}", own_address()));
+        for part in ["Too many open files", "raise its limit (ulimit -n 1024)"] {
+            assert!(refusal.contains(part), "{free}: {refusal}");
+        }
+    }
+    // With a higher limit, the same process gets what it wants.
+    assert_eq!(client.ask("descriptors 100"), "limited");
+    client.open(own_address());
+}
+
+#[test]
+fn a_client_whose_descriptors_were_closed_or_written_to_is_told_so() {
+    let site = Site::new();
+    for (accident, cause) in [
+        ("close", "Bad file descriptor"),
+        ("disturb", "the connection to the broker was disturbed"),
+    ] {
+        let mut client = ClientProcess::start(&site);
+        client.ask(accident);
+        // Its answer is there when the broker has closed the connection.
+        site.wait_for(|status| !status.slots.iter().any(|slot| slot.connected));
+        let refusal = client.ask(&format!("open {}", own_address()));
+        for part in [cause, "has closed descriptors that it did not open"] {
+            assert!(refusal.contains(part), "{accident}: {refusal}");
+        }
+    }
+}
+
 #[test]
 fn addresses_that_cannot_be_had_are_refused_with_a_reason() {
     let site = Site::new();

@@ -54,8 +54,29 @@ pub(crate) fn run_client() {
                         links.push(UdpLink::from_broker(ip, client.slot(), fd).unwrap());
                         println!("@opened");
                     }
-                    Err(error) => println!("@error {error}"),
+                    Err(error) => println!("@error {error}; {}", error.remedy()),
                 }
+            }
+            ("descriptors", free) => {
+                limit_descriptors(free.parse().unwrap());
+                println!("@limited");
+            }
+            ("close", _) => {
+                open_descriptors().for_each(|fd| {
+                    // SAFETY: takes no pointers. The client expects that it fails from now on.
+                    unsafe { libc::close(fd) };
+                });
+                println!("@closed");
+            }
+            ("disturb", _) => {
+                open_descriptors().for_each(|fd| {
+                    let text = b"hello";
+                    // SAFETY: the buffer is readable for that length.
+                    unsafe {
+                        libc::send(fd, text.as_ptr().cast(), text.len(), libc::MSG_NOSIGNAL);
+                    };
+                });
+                println!("@disturbed");
             }
             ("receive", ip) => {
                 let link = links
@@ -79,6 +100,26 @@ pub(crate) fn run_client() {
             _ => panic!("{line}"),
         }
     }
+}
+
+/// Returns the descriptors of this process, less the standard ones.
+fn open_descriptors() -> impl Iterator<Item = i32> {
+    // SAFETY: asks only, and takes no pointers.
+    (3..256).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0)
+}
+
+/// Sets the limit of descriptors, so that so many more can be opened.
+fn limit_descriptors(free: usize) {
+    let open: Vec<i32> = open_descriptors().collect();
+    let mut unused = (3..).filter(|fd| !open.contains(fd));
+    let limit = unused.nth(free).unwrap();
+    let limit = libc::rlimit {
+        rlim_cur: libc::rlim_t::try_from(limit).unwrap(),
+        rlim_max: 1024,
+    };
+    // SAFETY: the pointer is to a live rlimit.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(set, 0);
 }
 
 /// Serves the connection like an engine, until it is a new one.

@@ -207,6 +207,7 @@ fn run_sweep(args: &SweepArgs) -> Result<ExitCode, Failure> {
 }
 
 fn run_ucx(common: &Common) -> Result<ExitCode, Failure> {
+    rig::require("ucx_perftest", "ucx-utils")?;
     let rig = Rig::new(common)?;
     let circumstances = document::circumstances();
     let table = ucx::markdown(&rig, common.runs)?;

@@ -54,6 +54,20 @@ pub(crate) struct Rig {
     guest: OnceLock<Result<Guest, Failure>>,
 }
 
+/// Checks that a program is in `$PATH`.
+///
+/// # Errors
+/// The Debian package that has it.
+pub(crate) fn require(program: &str, package: &str) -> Result<(), Failure> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+        return Ok(());
+    }
+    Err(format!(
+        "program {program} not found in PATH\n  on Debian and Ubuntu it is in: apt-get install {package}"
+    ))
+}
+
 impl Rig {
     pub(crate) fn new(common: &Common) -> Result<Self, Failure> {
         let rocade = find_rocade(common.rocade.clone())?;
@@ -254,4 +268,18 @@ pub(crate) fn root() -> &'static Path {
         .ancestors()
         .nth(2)
         .unwrap_or_else(|| Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        assert_eq!(require("sh", "dash"), Ok(()));
+        let missing = require("no-such-program", "ucx-utils").expect_err("missing");
+        for part in ["no-such-program", "apt-get install ucx-utils"] {
+            assert!(missing.contains(part), "{missing}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ use rocade_emulator::{
     FailureReport, PostError, Qp, VerbsError,
     cm::CmEvent,
     config::{ENV_LOG, variable},
+    notice::Notice,
 };
 
 use crate::{explain, explain_event, explain_failure, ffi::Errno, process};
@@ -168,7 +169,11 @@ fn function_name(closure: &str) -> &str {
 /// Returns the public name of the function.
 fn verb_name(name: &str) -> String {
     let alias = ALIASES.iter().find(|(own, _)| *own == name);
-    alias.map_or_else(|| format!("ibv_{name}"), |(_, known)| (*known).to_owned())
+    match alias {
+        Some((_, known)) => (*known).to_owned(),
+        None if name.starts_with("rdma_") => name.to_owned(),
+        None => format!("ibv_{name}"),
+    }
 }
 
 /// Returns true if this failure of the function is expected, and so not printed.
@@ -185,6 +190,14 @@ fn is_expected(name: &str, Errno(code): Errno) -> bool {
         // Programs call it to test whether a QP has builders.
         libc::EINVAL => name == "qp_to_qp_ex",
         _ => false,
+    }
+}
+
+/// Prints a message of the engine, unless that would block: the engine has work to do.
+pub(crate) fn print_notice(notice: &Notice) {
+    if !is_silenced() && takes_text() {
+        let Notice { call, what, remedy } = notice;
+        print_reason(call, "", &Reason::new(what, remedy));
     }
 }
 
@@ -265,7 +278,8 @@ fn takes_text() -> bool {
             0usize,
         )
     };
-    ready == 1 && poll.revents & libc::POLLOUT != 0
+    // A pipe without a reader has POLLERR as well. Writing to it would end the program.
+    ready == 1 && poll.revents == libc::POLLOUT
 }
 
 /// Prints a warning, unless diagnostics are silenced.
@@ -339,6 +353,7 @@ mod tests {
                 "ibv_query_port",
             ),
             ("ibv_create_srq", "ibv_create_srq"),
+            ("ibverbs::cm::rdma_create_id::{{closure}}", "rdma_create_id"),
         ] {
             assert_eq!(verb_name(function_name(closure)), verb);
         }

@@ -2,7 +2,7 @@
 
 use rocade_emulator::{
     Gid, Likeness, ModifyError, Mtu, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    VerbsError, broker::BrokerError, limits, link::LinkError, transition_rule,
+    VerbsError, limits, transition_rule,
 };
 
 use crate::{
@@ -334,54 +334,9 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
             "run the program as root, or in its own namespace: unshare --map-root-user --net"
         }
         VerbsError::Busy(_) => "destroy the objects that use it first",
-        VerbsError::Link(LinkError::NotLocal { .. }) => {
-            "`rocade devices` shows the addresses that can be used"
-        }
-        VerbsError::Link(LinkError::InUse { .. }) => {
-            "or use another address: rocade run --ip 127.0.0.2"
-        }
-        VerbsError::Unreachable { error, .. } => match error.raw_os_error() {
-            Some(libc::ETIMEDOUT) => {
-                "`ip neigh` shows the answers of the network; compare the address with those of the \
-                 peer's `rocade devices`"
-            }
-            _ => {
-                "`ip route get ADDRESS` shows the system's route; compare the address with those of \
-                 the peer's `rocade devices`"
-            }
-        },
-        VerbsError::Broker(error) => broker_advice(error),
-        VerbsError::Io(_) => return io_reason(error),
-        _ => "",
+        error => return Reason::new(error.to_string(), error.remedy()),
     };
     Reason::new(error.to_string(), advice)
-}
-
-fn io_reason(error: &VerbsError) -> Reason {
-    let advice = match error.errno() {
-        libc::ENETUNREACH | libc::EHOSTUNREACH => {
-            "the host has no route to the peer: `ip route get ADDRESS` shows the system's route"
-        }
-        libc::EMFILE | libc::ENFILE => "too many open files: ulimit -n",
-        _ => "",
-    };
-    Reason::new(error.to_string(), advice)
-}
-
-const fn broker_advice(error: &BrokerError) -> &'static str {
-    match error {
-        BrokerError::NoProgram { .. } => {
-            "start the program with `rocade run`, or set ROCADE_BROKER to the path of `rocade`"
-        }
-        BrokerError::RuntimeDir { .. } | BrokerError::ForeignBroker { .. } => {
-            "set ROCADE_RUNTIME_DIR to a directory that only you can write to"
-        }
-        BrokerError::Refused { .. } | BrokerError::Protocol(_) | BrokerError::Lost => {
-            "`rocade broker status` shows which process uses which address. \
-             `rocade broker stop` stops an old broker"
-        }
-        _ => "",
-    }
 }
 
 /// Returns the reason for an errno without a noted reason.

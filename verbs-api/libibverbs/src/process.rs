@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rocade_emulator::{
     Engine,
     config::{ConfigError, Settings, unknown_variables, variable},
+    notice,
 };
 use rocade_sysfs_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
@@ -200,7 +201,7 @@ extern "C" fn child_after_fork() {
 fn start_logging(settings: &Settings) {
     let mut filter = settings.log();
     diagnostics::silence(filter);
-    rocade_emulator::handle_notices(diagnostics::warn);
+    notice::set_printer(diagnostics::print_notice);
     for unknown in unknown_variables(std::env::vars_os()) {
         diagnostics::warn(&unknown.text);
     }

@@ -24,10 +24,15 @@ const ROLE: &str = "ROCADE_TEST_ROLE";
 
 /// Returns the standard error of the test `name` in its role, with `ROCADE_LOG` set to `log`.
 fn diagnostics(name: &str, log: Option<&str>) -> String {
+    diagnostics_as(name, "child", log)
+}
+
+/// Like [`diagnostics`], in this role.
+fn diagnostics_as(name: &str, role: &str, log: Option<&str>) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
     command
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(ROLE, "child");
+        .env(ROLE, role);
     match log {
         Some(log) => command.env("ROCADE_LOG", log),
         None => command.env_remove("ROCADE_LOG"),
@@ -118,6 +123,132 @@ fn a_missing_gid_is_explained_once() {
         .find_map(|line| line.strip_prefix("number "))
         .expect("printed by the child");
     assert_has(lines[0], &[number]);
+}
+
+/// Makes a system call fail with `errno` in this thread and in its children.
+fn refuse_call(number: libc::c_long, errno: c_int) {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter {
+        code: u16::try_from(code).expect("a BPF code"),
+        jt,
+        jf,
+        k,
+    };
+    let number = u32::try_from(number).expect("a system call");
+    let errno = errno.cast_unsigned();
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let program = [
+        // The number of the call is the first word of the data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number),
+        statement(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno),
+        statement(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 4,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: takes no pointers.
+    let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(set, 0);
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program lives across the call, and the kernel copies it.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) };
+    assert_eq!(set, 0);
+}
+
+/// Moves a queue pair to RTR, with itself as the peer.
+fn to_rtr(device: &Device, qp: *mut ibv_qp) -> c_int {
+    let (mut attr, mask) = rtr_without_gid(qp);
+    attr.ah_attr.is_global = 1;
+    // SAFETY: an open context and a writable GID.
+    let got =
+        unsafe { (device.lib.ibv_query_gid)(device.context, 1, 0, &raw mut attr.ah_attr.grh.dgid) };
+    assert_eq!(got, 0);
+    modify(qp, &mut attr, mask)
+}
+
+fn do_without(what: &str) {
+    if what == "eventfd" {
+        refuse_call(libc::SYS_eventfd2, libc::EPERM);
+        // SAFETY: no count is asked for.
+        let list = unsafe { (library().ibv_get_device_list)(ptr::null_mut()) };
+        assert!(list.is_null());
+        return;
+    }
+    if what == "thread" {
+        // Building it needs processes.
+        library();
+        refuse_call(libc::SYS_clone3, libc::EAGAIN);
+    }
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    if what == "thread" {
+        let mut init = init_attr(cq);
+        // SAFETY: a live domain and a live CQ.
+        let qp = unsafe { (device.lib.ibv_create_qp)(device.pd, &raw mut init) };
+        assert!(qp.is_null());
+        return;
+    }
+    let qp = device.create_qp(cq);
+    if what == "setsockopt" {
+        refuse_call(libc::SYS_setsockopt, libc::EPERM);
+    } else {
+        let none = libc::rlimit {
+            rlim_cur: 3,
+            rlim_max: 1024,
+        };
+        // SAFETY: the pointer is to a live rlimit.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+        assert_eq!(set, 0);
+    }
+    assert_ne!(to_rtr(&device, qp), 0, "{what}");
+}
+
+/// "Operation not permitted" alone would not tell what is forbidden.
+#[test]
+fn a_call_that_the_system_refuses_is_named_with_a_remedy() {
+    if let Ok(what) = std::env::var(ROLE) {
+        return do_without(&what);
+    }
+    let name = "a_call_that_the_system_refuses_is_named_with_a_remedy";
+    for (what, failed, remedy) in [
+        (
+            "eventfd",
+            "ibv_get_device_list: failed to create an eventfd: Operation not permitted",
+            "seccomp",
+        ),
+        (
+            "thread",
+            "ibv_create_qp: failed to start a thread: Resource temporarily unavailable",
+            "ulimit -u",
+        ),
+        (
+            "setsockopt",
+            "failed to forbid fragmentation on a UDP socket (setsockopt): Operation not permitted",
+            "seccomp",
+        ),
+        ("descriptors", "Too many open files", "ulimit -n 1024"),
+    ] {
+        let text = diagnostics_as(name, what, None);
+        assert_eq!(headlines(&text).len(), 1, "{text}");
+        assert_has(&text, &[failed, remedy]);
+        assert!(!text.contains("rocade_emulator"), "said twice: {text}");
+    }
+}
+
+#[test]
+fn a_peer_that_the_list_excludes_is_said_once() {
+    if is_child() {
+        // SAFETY: the only thread that uses the environment.
+        unsafe { std::env::set_var("ROCADE_PEERS", "192.0.2.0/24") };
+        let device = Device::open();
+        let cq = device.create_cq(8, ptr::null_mut());
+        assert_eq!(to_rtr(&device, device.create_qp(cq)), libc::EACCES);
+        return;
+    }
+    let text = diagnostics("a_peer_that_the_list_excludes_is_said_once", None);
+    assert_eq!(text.matches("ROCADE_PEERS").count(), 1, "{text}");
+    assert_has(headlines(&text)[0], &["ibv_modify_qp", "ROCADE_PEERS"]);
 }
 
 #[test]

@@ -84,15 +84,13 @@ fn view(status: Option<&BrokerStatus>) -> Value {
 }
 
 fn explain(error: BrokerError) -> CliError {
-    let explained = CliError::new(error.to_string());
     match error {
-        BrokerError::NotRunning => explained
+        BrokerError::NotRunning => CliError::from(error)
             .exit(1)
             .hint("programs start it on demand, or start it by hand: rocade broker serve"),
-        BrokerError::AlreadyRunning => explained.hint("`rocade broker status` shows it"),
-        BrokerError::RuntimeDir { .. } => {
-            explained.hint("set ROCADE_RUNTIME_DIR to a directory that only you can write to")
+        BrokerError::AlreadyRunning => {
+            CliError::from(error).hint("`rocade broker status` shows it")
         }
-        _ => explained,
+        error => error.into(),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rocade_emulator::broker::BrokerError;
 use rocade_emulator::config::ConfigError;
 
 /// The exit code of `rocade` for its own errors. Programs that `rocade run` starts normally use
@@ -35,10 +36,17 @@ impl CliError {
         Self::new("").exit(exit_code)
     }
 
-    /// Adds a line that tells the user a remedy.
+    /// Adds a line that tells the user a remedy. An empty one adds none.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hints.push(hint.into());
+        let hint = hint.into();
+        self.hints.extend((!hint.is_empty()).then_some(hint));
         self
+    }
+
+    /// Returns cause and remedies without the name of the command, for a place that has it already.
+    pub(crate) fn text(&self) -> String {
+        let hints = self.hints.iter().map(|hint| format!("\n  {hint}"));
+        std::iter::once(self.message.clone()).chain(hints).collect()
     }
 
     /// Sets another exit code than 125.
@@ -59,11 +67,23 @@ impl CliError {
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rocade: {}", self.message)?;
-        for hint in &self.hints {
-            write!(f, "\n  {hint}")?;
-        }
-        Ok(())
+        write!(f, "rocade: {}", self.text())
+    }
+}
+
+impl From<BrokerError> for CliError {
+    fn from(error: BrokerError) -> Self {
+        Self::new(error.to_string()).hint(error.remedy())
+    }
+}
+
+impl From<rocade_verbs::Error> for CliError {
+    fn from(error: rocade_verbs::Error) -> Self {
+        let remedy = match &error {
+            rocade_verbs::Error::Verbs(error) => error.remedy(),
+            _ => String::new(),
+        };
+        Self::new(error.to_string()).hint(remedy)
     }
 }
 

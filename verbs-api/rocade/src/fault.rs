@@ -186,12 +186,11 @@ fn view(list: &FaultList) -> Value {
 }
 
 fn explain(error: BrokerError) -> CliError {
-    let explained = CliError::new(error.to_string());
     match error {
-        BrokerError::NotRunning => explained.exit(1).hint(
+        BrokerError::NotRunning => CliError::from(error).exit(1).hint(
             "the broker distributes the rules, and the first program starts it. For a rule from the \
              start of a program: rocade run --fault RULE -- CMD",
         ),
-        _ => explained,
+        error => error.into(),
     }
 }

@@ -51,6 +51,7 @@ enum Content {
 pub(crate) fn install(args: &PrefixArgs) -> Result<ExitCode, CliError> {
     let exe = own_executable()?;
     let prefix = prefix(args, &exe)?;
+    refuse_itself(&prefix, &exe)?;
     let items = items(&exe, &prefix)?;
     let paths: BTreeSet<&str> = items.iter().map(|item| item.path.as_str()).collect();
     let old = read_list(&prefix)?.unwrap_or_default();
@@ -82,6 +83,21 @@ pub(crate) fn install(args: &PrefixArgs) -> Result<ExitCode, CliError> {
     write_list(&prefix, &list).map_err(in_prefix)?;
     report(&prefix, &paths)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns an error if the running command is the one that is installed below the prefix.
+fn refuse_itself(prefix: &Path, exe: &Path) -> Result<(), CliError> {
+    let own = fs::canonicalize(prefix.join("bin/rocade")).ok();
+    let is_installed = read_list(prefix)?.is_some_and(|list| list.contains("bin/rocade"));
+    if is_installed && own.is_some_and(|own| own == exe) {
+        return Err(CliError::new(format!(
+            "this command is the one that is installed below {}",
+            prefix.display()
+        ))
+        .hint("for a newer version, in a clone of Rocade: cargo build --release --workspace && target/release/rocade install")
+        .hint("for another directory: rocade install --prefix DIR"));
+    }
+    Ok(())
 }
 
 /// `rocade uninstall`.
@@ -206,8 +222,11 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
         let mut names = drop_in.chain([PRELOAD_LIBRARY, NOTICE_LIBRARY].map(str::to_owned));
         names.all(|name| dir.join(name).is_file())
     };
-    if complete(dir) {
-        return Ok(dir.to_owned());
+    // Those of an installation are installed elsewhere.
+    for dir in [dir.to_owned(), dir.join("../lib/rocade")] {
+        if complete(&dir) {
+            return Ok(dir);
+        }
     }
     // A second `rocade install`, run by the installed command, finds no newer libraries without
     // sources.

@@ -19,16 +19,20 @@ mod ladder;
 mod libdir;
 mod manual;
 mod output;
+mod packages;
 mod program;
 mod run;
 mod search;
 mod sysfs_view;
 mod table;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
+use rocade_emulator::FileSizeErrors;
 use rocade_emulator::config::{Settings, unknown_variables};
+use rocade_emulator::notice::{self, Notice};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -38,18 +42,29 @@ use self::error::CliError;
 
 fn main() -> ExitCode {
     let cli = cli::parse();
-    match dispatch(cli) {
+    // A limit of the size of files (ulimit -f) is an error of the write, and no silent end.
+    let file_size_errors = FileSizeErrors::begin();
+    notice::set_printer(|notice| {
+        let Notice { call, what, remedy } = notice;
+        let separator = if remedy.is_empty() { "" } else { "\n  " };
+        let _ = writeln!(
+            std::io::stderr(),
+            "rocade: {call}: {what}{separator}{remedy}"
+        );
+    });
+    match dispatch(cli, &file_size_errors) {
         Ok(code) => code,
         Err(error) => {
             if !error.is_silent() {
-                eprintln!("{error}");
+                // Standard error may be a file that has reached its limit.
+                let _ = writeln!(std::io::stderr(), "{error}");
             }
             ExitCode::from(error.exit_code())
         }
     }
 }
 
-fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
+fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, CliError> {
     let Some(command) = cli.command else {
         // `rocade` without arguments prints the help, and is not an error.
         let help = Cli::command().print_help();
@@ -58,7 +73,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
             .map_err(|e| CliError::new(e.to_string()));
     };
     match command {
-        Command::Run(args) => run::run(&args, settings()?),
+        Command::Run(args) => run::run(&args, settings()?, file_size_errors),
         Command::Devices(args) => devices::print(&args, settings()?),
         Command::Demo(args) => demo::run(&args, &settings()?),
         Command::Ladder(args) => ladder::run(&args),

@@ -220,8 +220,32 @@ fn obstacles(file: &Path, directories: &mut BTreeSet<PathBuf>) -> Vec<Obstacle> 
             directories.extend(own.into_iter().map(|one| one.dir));
         }
     }
-    found.extend(privileged(file));
+    match for_another_user(file) {
+        Some(obstacle) => found.push(obstacle),
+        None => found.extend(privileged(file)),
+    }
     found
+}
+
+/// Programs that run another one with the rights of another user, and with an environment of their
+/// own.
+const FOR_ANOTHER_USER: [&str; 6] = ["sudo", "doas", "pkexec", "run0", "su", "sg"];
+
+/// Returns an obstacle if the program runs another one as another user.
+fn for_another_user(file: &Path) -> Option<Obstacle> {
+    let name = file.file_name()?.to_str()?;
+    // Root keeps its environment with su(1) and sg(1).
+    let keeps = ["su", "sg"].contains(&name) && rustix::process::geteuid().is_root();
+    (FOR_ANOTHER_USER.contains(&name) && !keeps).then(|| {
+        Obstacle::new(
+            privileged(file).map_or(Kind::Unable, |one| one.kind),
+            "runs programs as another user, without LD_LIBRARY_PATH",
+            match name {
+                "su" | "sg" => format!("use it outside: {name} -c 'rocade run -- CMD...'"),
+                _ => format!("put it in front: {name} rocade run -- CMD..."),
+            },
+        )
+    })
 }
 
 /// Returns an obstacle if the program cannot load libraries like Rocade's at all.

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use rocade_emulator::FileSizeErrors;
 use rocade_emulator::config::{
     ENV_BROKER, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_IP, ENV_LIKE, ENV_WARNED,
     Settings, config_file, unknown_variables,
@@ -18,6 +19,7 @@ use rocade_sysfs_view::namespace;
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
+use crate::packages::debian_package;
 use crate::program;
 use crate::sysfs_view::{Shown, View};
 
@@ -44,7 +46,11 @@ pub(crate) fn with_flags(args: &DeviceArgs, settings: Settings) -> Result<Settin
 }
 
 /// Replaces this process with the program. Returns only if that fails.
-pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliError> {
+pub(crate) fn run(
+    args: &RunArgs,
+    settings: Settings,
+    file_size_errors: &FileSizeErrors,
+) -> Result<ExitCode, CliError> {
     let Some((program, program_args)) = args.command.split_first() else {
         return Err(CliError::new("no program given").hint("rocade run -- CMD..."));
     };
@@ -111,6 +117,8 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     }
     findings.warn(&view);
     tracing::debug!(?command, devices = ?config.devices, "exec");
+    // The program gets the signal as it would without this command.
+    file_size_errors.end();
     Err(exec_error(program, &command.exec()))
 }
 
@@ -120,7 +128,10 @@ fn capture_file(args: &RunArgs) -> Result<Option<PathBuf>, CliError> {
     let Some(file) = &args.capture else {
         return Ok(None);
     };
-    let explain = |error| CliError::new(format!("--capture {}: {error}", file.display()));
+    let explain = |error| {
+        CliError::new(format!("--capture {}: {error}", file.display()))
+            .hint("choose a file that you can write to: --capture ~/x.pcapng")
+    };
     let path = std::path::absolute(file).map_err(explain)?;
     capture::prepare(&path).map_err(explain)?;
     Ok(Some(path))
@@ -183,23 +194,6 @@ fn is_executable(meta: &std::fs::Metadata) -> bool {
 fn not_executable(program: &OsStr) -> CliError {
     CliError::new(format!("{} is not an executable file", program.display()))
         .exit(EXIT_NOT_EXECUTABLE)
-}
-
-/// Returns the Debian package of a well-known program.
-fn debian_package(program: &OsStr) -> Option<&'static str> {
-    let name = program.to_str()?;
-    if name.starts_with("ibv_") {
-        Some("ibverbs-utils")
-    } else if name.starts_with("ib_") || name.starts_with("raw_ethernet_") {
-        Some("perftest")
-    } else if matches!(
-        name,
-        "rping" | "ucmatose" | "udaddy" | "rstream" | "mckey" | "cmtime"
-    ) {
-        Some("rdmacm-utils")
-    } else {
-        None
-    }
 }
 
 fn exec_error(program: &OsStr, error: &io::Error) -> CliError {

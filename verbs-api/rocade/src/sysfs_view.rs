@@ -85,11 +85,15 @@ impl View<'_> {
             command.env(ENV_FIRST_NUMBER, first.to_string());
         }
         let tree = Tree::new(&facts, &host, first);
-        let shown = match requested {
-            Some(ViewMethod::Preload) => self.preload(&tree, command),
-            Some(_) => self.in_namespace(&tree, command),
-            None => self.in_namespace(&tree, command).or_else(|reason| {
-                tracing::info!(%reason, "failed to create a mount namespace, using the preload library");
+        let shown = match (check_file_size(), requested) {
+            (Err(reason), _) => Err(reason),
+            (Ok(()), Some(ViewMethod::Preload)) => self.preload(&tree, command),
+            (Ok(()), Some(_)) => self.in_namespace(&tree, command),
+            (Ok(()), None) => self.in_namespace(&tree, command).or_else(|reason| {
+                tracing::info!(
+                    reason = reason.text(),
+                    "failed to create a mount namespace, using the preload library"
+                );
                 self.preload(&tree, command)
             }),
         };
@@ -99,7 +103,9 @@ impl View<'_> {
                 // Such a program gets a warning of its own.
                 if !self.findings.is_for_other_libc {
                     eprintln!(
-                        "rocade: warning: the program will find nothing in /dev/infiniband and /sys/class/infiniband: {reason}"
+                        "rocade: warning: the program will find nothing in /dev/infiniband and \
+                         /sys/class/infiniband: {}",
+                        reason.text()
                     );
                 }
                 Ok(Shown::Nothing)
@@ -111,7 +117,10 @@ impl View<'_> {
     fn in_namespace(&self, tree: &Tree, command: &mut Command) -> Result<Shown, CliError> {
         let programs = preload_library().map_or_else(
             |reason| {
-                tracing::info!(%reason, "failed to find the preload library, `rdma` will find no devices");
+                tracing::info!(
+                    reason = reason.text(),
+                    "failed to find the preload library, `rdma` will find no devices"
+                );
                 Programs::default()
             },
             |library| {
@@ -189,6 +198,19 @@ impl View<'_> {
                 tracing::info!(%error, "failed to prepare a warning for programs with another libibverbs");
             }
         }
+    }
+}
+
+/// Checks that this process may write the files of the view. None is longer than this limit.
+fn check_file_size() -> Result<(), CliError> {
+    const LONGEST: u64 = 1024;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit.filter(|limit| *limit < LONGEST) {
+        None => Ok(()),
+        Some(limit) => Err(CliError::new(format!(
+            "its files are longer than the limit of this process, {limit} bytes"
+        ))
+        .hint("raise the limit: ulimit -f unlimited, or show none: rocade run --view none")),
     }
 }
 

@@ -140,6 +140,11 @@ fn what_cannot_be_run_is_said() {
         127,
         &["ib_no_such", "apt-get install perftest"],
     );
+    assert_refused(
+        &run("fi_no_such"),
+        127,
+        &["fi_no_such", "apt-get install libfabric-bin"],
+    );
     fs::write(build.path("work/notes.txt"), "not executable").unwrap();
     assert_refused(
         &run("./notes.txt"),
@@ -338,6 +343,130 @@ fn a_closed_pipe_is_no_accident() {
         .unwrap();
     assert_refused(&output, 141, &[]);
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+/// Returns the lines of the command's standard error.
+fn complaints(output: &Output) -> Vec<String> {
+    text(&output.stderr).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_address_that_another_program_has_is_said_once_and_with_a_remedy() {
+    let build = Build::new();
+    let runtime_dir = build.path("run");
+    let demo = |ip: &str, name: &str, value: &str| {
+        let mut demo = build.rocade(&["demo", "--ip", ip]);
+        demo.env("ROCADE_RUNTIME_DIR", &runtime_dir)
+            .env("ROCADE_BROKER_IDLE_MS", "1000");
+        demo.env(name, value).output().unwrap()
+    };
+    let _holder = std::net::UdpSocket::bind("127.0.21.2:4791").unwrap();
+    for (name, value) in [("ROCADE_LINK", "auto"), ("ROCADE_BROKER", "embedded")] {
+        let output = demo("127.0.21.2", name, value);
+        let process = format!("taken by process {} (", std::process::id());
+        let remedy = "another address (--ip 127.0.0.2)";
+        assert_refused(
+            &output,
+            125,
+            &["UDP port 4791 of 127.0.21.2", &process, remedy],
+        );
+        assert_eq!(complaints(&output).len(), 1, "{output:?}");
+    }
+    // A peer list that excludes the demo's own peer.
+    let output = demo("127.0.21.3", "ROCADE_PEERS", "192.0.2.0/24");
+    assert_refused(&output, 125, &["127.0.21.3", "ROCADE_PEERS"]);
+    assert_eq!(complaints(&output).len(), 1, "{output:?}");
+}
+
+#[test]
+fn a_broker_that_cannot_be_had_is_said_with_a_remedy() {
+    let build = Build::new();
+    let demo = |name: &str, value: &Path| {
+        let mut demo = build.rocade(&["demo", "--ip", "127.0.21.4"]);
+        // Another test may have a broker in the default directory.
+        demo.env("ROCADE_RUNTIME_DIR", build.path("run"));
+        demo.env(name, value).output().unwrap()
+    };
+    let output = demo("ROCADE_BROKER", Path::new("/bin/true"));
+    let parts = ["`/bin/true broker serve` ended at once", "must be the path"];
+    assert_refused(&output, 125, &parts);
+    let output = demo("ROCADE_BROKER", Path::new("/no/such/rocade"));
+    assert_refused(
+        &output,
+        125,
+        &["Tried: /no/such/rocade", "set ROCADE_BROKER to"],
+    );
+
+    let long = build.path(&"x".repeat(120));
+    for (dir, reason, remedy) in [
+        (long.as_path(), "too long", "to a path of at most 80 bytes"),
+        (
+            Path::new("/etc/passwd"),
+            "Not a directory",
+            "only you can write to",
+        ),
+        (
+            Path::new("/proc/rocade"),
+            "No such file",
+            "only you can write to",
+        ),
+    ] {
+        let parts = ["the runtime directory", reason, remedy];
+        assert_refused(&demo("ROCADE_RUNTIME_DIR", dir), 125, &parts);
+        let mut serve = build.rocade(&["broker", "serve"]);
+        let serve = serve.env("ROCADE_RUNTIME_DIR", dir).output().unwrap();
+        // A directory is created here, and not asked for a socket.
+        let parts = ["the runtime directory", remedy];
+        assert_refused(&serve, 125, &parts);
+    }
+}
+
+#[test]
+fn a_program_that_changes_the_user_is_told_to_stand_in_front() {
+    let build = Build::with_libraries();
+    for (name, advice) in [
+        ("sudo", "sudo rocade run -- CMD"),
+        ("doas", "doas rocade run -- CMD"),
+    ] {
+        let file = compile(&build, name, &[]);
+        let mut run = build.rocade(&["run", "--", file.to_str().unwrap(), "ibv_devinfo"]);
+        let output = run.output().unwrap();
+        assert_refused(&output, 0, &["warning", "another user", advice]);
+    }
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error_and_no_silent_end() {
+    let build = Build::with_libraries();
+    let limited = |words: &str| {
+        let script = format!(
+            "ulimit -f 0; exec {} {words}",
+            build.path("rocade").display()
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).current_dir(build.path("work"));
+        shell.output().unwrap()
+    };
+    let file = build.path("completions");
+    let output = limited(&format!("completions bash > {}", file.display()));
+    assert_refused(&output, 125, &["standard output", "File too large"]);
+    // The program itself gets the signal as without `rocade run`.
+    let output = limited("run --view none -- sh -c 'echo x > limited'");
+    assert_eq!(output.status.signal(), Some(libc_sigxfsz()), "{output:?}");
+    let output = limited("run -- true");
+    assert!(output.status.success(), "{output:?}");
+    let said = complaints(&output).join("\n");
+    assert_eq!(said.matches("rocade:").count(), 1, "{said}");
+    assert_refused(
+        &output,
+        0,
+        &["will find nothing in /dev/infiniband", "ulimit -f"],
+    );
+}
+
+/// The number of the signal, the same on all processors that Rocade supports.
+const fn libc_sigxfsz() -> i32 {
+    25
 }
 
 /// Builds a C program with the compiler that links Rust programs, too.

@@ -127,6 +127,20 @@ fn an_installation_works_and_goes_without_a_trace() {
     let libdir = fs::canonicalize(prefix.join("lib/rocade")).unwrap();
     assert_eq!(text(&output.stdout).trim_end(), libdir.to_str().unwrap());
 
+    // It installs its libraries elsewhere, but not over itself.
+    let other = build.path("other");
+    let install = |prefix: &Path| {
+        let mut install = Command::new(&command);
+        install.args(["install", "--prefix"]).arg(prefix);
+        install.output().unwrap()
+    };
+    let output = install(&other);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(tree(&other), installed);
+    let refused = install(&prefix);
+    assert_refused(&refused, 125, &["this command is the one", "--prefix DIR"]);
+    assert_eq!(tree(&prefix), installed);
+
     // The command finds its own installation.
     let output = Command::new(&command)
         .arg("uninstall")

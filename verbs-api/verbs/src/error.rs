@@ -110,6 +110,14 @@ impl VerbsError {
     }
 }
 
+impl VerbsError {
+    /// Returns what the user can do about the error, or an empty text.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        self.0.remedy()
+    }
+}
+
 impl fmt::Display for VerbsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -18,6 +18,7 @@ use super::super::sys::{self, effective_uid};
 use super::ack_journal::RegisteredJournal;
 use super::faults::ClientFaults;
 use super::{LOOK_AGAIN, Pending, Server};
+use crate::failure;
 use crate::fdpass::{self, Peer};
 use crate::steering::ProcessSlot;
 
@@ -144,7 +145,8 @@ impl Reserve {
 
     fn refill(&mut self) {
         if self.0.is_none() {
-            self.0 = File::open("/dev/null").ok();
+            // Any file serves, and a directory tree without devices has no /dev/null.
+            self.0 = File::open("/dev/null").or_else(|_| File::open("/")).ok();
         }
     }
 }
@@ -251,7 +253,7 @@ pub(super) const NO_DESCRIPTORS: &str = "the broker has as many files open as it
 
 /// Returns true for the errors of a process or system that cannot open another file.
 pub(super) fn means_no_descriptor(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    matches!(failure::code(error), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn refuse(client: &mut Client, text: &str) {

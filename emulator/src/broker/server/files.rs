@@ -43,6 +43,7 @@ impl Files {
     /// Starts listening, unless another broker does.
     pub(super) fn create(paths: &Paths) -> Result<Self, BrokerError> {
         paths.prepare()?;
+        SockAddr::unix(paths.socket()).map_err(|_| paths.too_long())?;
         let lock = take_lock(paths)?;
         let failed = BrokerError::failure("failed to listen");
         let abstract_listener = listen_abstract(paths)?;

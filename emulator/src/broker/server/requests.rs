@@ -14,6 +14,7 @@ use super::ack_journal::RegisteredJournal;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use crate::cm::port_range;
 use crate::cm::services::Binding;
+use crate::failure;
 use crate::fdpass;
 use crate::random;
 use crate::steering::ProcessSlot;
@@ -37,7 +38,10 @@ impl RequestRefusal {
         if means_no_descriptor(error) {
             return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
         }
-        Self::new(RefusalCode::System, format!("{failure}: {error}"))
+        let remedy = failure::remedy_of(failure, error);
+        let separator = if remedy.is_empty() { "" } else { ". Remedy: " };
+        let text = format!("{failure}: {error}{separator}{remedy}");
+        Self::new(RefusalCode::System, text)
     }
 
     fn malformed(text: &str) -> Self {

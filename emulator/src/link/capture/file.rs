@@ -105,38 +105,28 @@ impl Sections {
             failed: false,
         };
         // A process that never sends appears in the file, too.
-        sections.write(&[], &[], Counts::default());
-        if sections.failed {
-            return Err(io::Error::other("cannot write to it"));
-        }
+        sections.write(&[], &[], Counts::default())?;
         Ok(sections)
     }
 
     /// Appends packets, if there are any or if others were dropped.
     pub(super) fn append(&mut self, records: &[Record], frames: &[u8], counts: Counts) {
-        if !records.is_empty() || counts != self.said {
-            self.write(records, frames, counts);
+        let has_news = !records.is_empty() || counts != self.said;
+        if has_news && !self.failed {
+            let written = self.write(records, frames, counts);
+            written.unwrap_or_else(|error| self.fail(&error));
         }
     }
 
-    fn write(&mut self, records: &[Record], frames: &[u8], counts: Counts) {
-        if self.failed {
-            return;
-        }
-        let section = match self.section(records, frames, counts) {
-            Ok(section) => section,
-            Err(error) => return self.fail(&error),
-        };
+    fn write(&mut self, records: &[Record], frames: &[u8], counts: Counts) -> io::Result<()> {
+        let section = self.section(records, frames, counts);
+        let section = section.map_err(io::Error::other)?;
         // Written in one call, because other processes append too.
-        let written = self
-            .file
-            .metadata()
-            .and_then(|file| check_file_size(file.len() + section.len() as u64))
-            .and_then(|()| self.file.write_all(&section));
-        match written {
-            Ok(()) => self.said = counts,
-            Err(error) => self.fail(&error),
-        }
+        let file = self.file.metadata()?;
+        check_file_size(file.len() + section.len() as u64)?;
+        self.file.write_all(&section)?;
+        self.said = counts;
+        Ok(())
     }
 
     /// Stops capturing after a failed write, because retries on a full disk are useless.

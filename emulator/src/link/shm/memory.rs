@@ -294,10 +294,7 @@ fn file_len(file: BorrowedFd<'_>) -> io::Result<usize> {
 /// # Errors
 /// Errors of eventfd(2).
 pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointers.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: a fresh fd without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    crate::sys::eventfd_nonblocking()
 }
 
 /// Makes an eventfd readable.

@@ -181,9 +181,3 @@ pub(crate) fn run(args: &DemoArgs, settings: &Settings) -> Result<ExitCode, CliE
 const fn ping_place(buffer: usize) -> std::ops::Range<usize> {
     buffer * PING_LEN..(buffer + 1) * PING_LEN
 }
-
-impl From<rocade_verbs::Error> for CliError {
-    fn from(error: rocade_verbs::Error) -> Self {
-        Self::new(error.to_string())
-    }
-}

@@ -1,6 +1,6 @@
 //! The second process, which receives and checks its memory.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
 
 use rocade_emulator::config::Settings;
@@ -23,16 +23,31 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     ]
     .concat();
     to.write_all(&memory).map_err(rocade_verbs::Error::from)?;
-    let qp = qp.connect(other, &ConnectOptions::default())?;
+    let served = qp
+        .connect(other, &ConnectOptions::default())
+        .map_err(CliError::from)
+        .and_then(|qp| serve(&side, &qp, &mut pipe));
+    served.map_err(|error| {
+        // The requester prints it, unless it has an error of its own, such as that of the address.
+        let _ = pipe.send_line(error.text().replace('\n', " "));
+        CliError::silent(error.exit_code())
+    })
+}
+
+fn serve<R: Read, W: Write>(
+    side: &Side,
+    qp: &QueuePair,
+    pipe: &mut ControlPipe<R, W>,
+) -> Result<(), CliError> {
     pipe.send_line("ok")?;
     loop {
         let command: PeerCommand = pipe.read_line()?.parse()?;
         let problem = match command {
             PeerCommand::Quit => return pipe.send_line("ok"),
             PeerCommand::Pong => {
-                side.post_ping_receives(&qp)?;
+                side.post_ping_receives(qp)?;
                 pipe.send_line("ok")?;
-                pong(&qp, &side)?
+                pong(qp, side)?
             }
             PeerCommand::Receive(seed) => {
                 for index in 0..BULK_COUNT {

@@ -6,7 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rocade_emulator::config::Settings;
-use rocade_verbs::{ConnectOptions, Endpoint, QueuePair, RemoteMemory, SendRequest, Sge};
+use rocade_verbs::{
+    ConnectOptions, Endpoint, QueuePair, RemoteMemory, SendRequest, Sge, UnconnectedQueuePair,
+};
 
 use super::control_pipe::{ControlPipe, PeerCommand};
 use super::report::{Report, Row};
@@ -52,8 +54,9 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     ))?;
     // First, so that a configuration error is reported only once.
     let side = Side::new(addr, settings)?;
+    let qp = side.queue_pair()?;
     let (mut peer, pipe) = start_peer(addr)?;
-    let mut demo = connect(side, pipe)?;
+    let mut demo = connect(side, qp, pipe)?;
     output::line(format_args!(
         "  requester  pid {:<8} QP {:#08x}\n  responder  pid {:<8} QP {:#08x}   path MTU {} bytes\n",
         std::process::id(),
@@ -96,8 +99,11 @@ fn start_peer(addr: IpAddr) -> Result<(Peer, ControlPipe<ChildStdout, ChildStdin
     Ok((peer, ControlPipe::new(from, to)))
 }
 
-fn connect(side: Side, mut pipe: ControlPipe<ChildStdout, ChildStdin>) -> Result<Demo, CliError> {
-    let qp = side.queue_pair()?;
+fn connect(
+    side: Side,
+    qp: UnconnectedQueuePair,
+    mut pipe: ControlPipe<ChildStdout, ChildStdin>,
+) -> Result<Demo, CliError> {
     let (from, to) = pipe.streams();
     let other: Endpoint = qp.endpoint().exchange(&mut *from, to)?;
     let mut memory = || {
