@@ -327,6 +327,9 @@ impl EngineInner {
         while let Some(event) = core.cm.poll_event() {
             core.react(self, now, event);
         }
+        while let Some(unanswered) = core.cm.poll_unanswered() {
+            core.announce_wait(unanswered);
+        }
         // Recorded before the peer gets the message.
         while let Some((id, conn_record)) = core.cm.poll_conn_record() {
             if let Some(conn_journal) = &mut core.conn_journal {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use rocade_transport::QpType;
 use rocade_transport::Time;
-use rocade_transport::cm::{CmEvent as CmOutcome, CmRoute};
+use rocade_transport::cm::{CmEvent as CmOutcome, CmRoute, Unanswered};
 use rocade_wire::mad::{
     CmTimeout, CommId, IpCmHeader, Rej, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
     TransportType,
@@ -16,6 +16,7 @@ use super::id::{IdCore, IdKey, IdState, PeerEnd};
 use super::messages::{ack_timeout, peer_of_request};
 use super::services::port_of;
 use crate::engine::EngineInner;
+use crate::notice::{self, Notice};
 
 /// Returns the sender according to the header in front of the private data, or `None` if the packet
 /// came from another address. With native InfiniBand addresses there is no such header.
@@ -28,6 +29,23 @@ fn source_of(private_data: &[u8], is_ib: bool, route: CmRoute) -> Option<SocketA
     let is_so = header.src.to_canonical() == route.remote.to_canonical()
         && header.dst.to_canonical() == route.local.to_canonical();
     is_so.then(|| header.source())
+}
+
+/// Returns the message about a peer that does not answer.
+fn no_answer(peer: SocketAddr, left_ns: u64) -> Notice {
+    let (ip, port) = (peer.ip(), peer.port());
+    let seconds = left_ns.div_ceil(1_000_000_000);
+    Notice {
+        call: "rdma_connect",
+        what: format!(
+            "{ip} does not answer the request for a connection to port {port}, which is repeated \
+             for {seconds} s"
+        ),
+        remedy: format!(
+            "a program with Rocade or a RoCE device must run there, and UDP port 4791 of {ip} must \
+             be reachable. On that host `rocade broker status` shows addresses and ports"
+        ),
+    }
 }
 
 /// Length of the header in front of the application's private data.
@@ -82,6 +100,15 @@ impl CmCore {
                     self.on_service_reply(key, &rep);
                 }
             }
+        }
+    }
+
+    /// Tells the user that a connection is still tried. The program waits, and knows nothing.
+    pub(super) fn announce_wait(&self, Unanswered { id, left_ns }: Unanswered) {
+        let key = self.by_conn.get(&id);
+        let peer = key.and_then(|key| self.ids.get(key)?.dst);
+        if let Some(peer) = peer {
+            notice::say(&no_answer(peer, left_ns));
         }
     }
 
@@ -308,5 +335,23 @@ impl CmCore {
         } else {
             self.unreachable(key, i32::from(rep.status.code()), param);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_named_with_the_time_left() {
+        let notice = no_answer("192.0.2.7:7174".parse().unwrap(), 64_000_000_001);
+        assert_eq!(notice.call, "rdma_connect");
+        for part in ["192.0.2.7 does not answer", "port 7174", "65 s"] {
+            assert!(notice.what.contains(part), "{notice:?}");
+        }
+        assert!(
+            notice.remedy.contains("UDP port 4791 of 192.0.2.7"),
+            "{notice:?}"
+        );
     }
 }

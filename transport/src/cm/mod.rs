@@ -236,7 +236,17 @@ pub struct Cm {
     changed: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
+    unanswered: VecDeque<Unanswered>,
     counters: CmCounters,
+}
+
+/// A request for a connection that the peer has not answered in time, and that is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The connection.
+    pub id: CommId,
+    /// Time until the manager gives up, in nanoseconds.
+    pub left_ns: u64,
 }
 
 impl Cm {
@@ -263,6 +273,7 @@ impl Cm {
             changed: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
+            unanswered: VecDeque::new(),
             counters: CmCounters {
                 rx_messages: 0,
                 rx_malformed: 0,
@@ -319,6 +330,11 @@ impl Cm {
         self.events.pop_front()
     }
 
+    /// Returns the next request that is sent again for the first time, for a message to the user.
+    pub fn poll_unanswered(&mut self) -> Option<Unanswered> {
+        self.unanswered.pop_front()
+    }
+
     /// Returns when [`Cm::handle_timeout`] is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
@@ -349,6 +365,10 @@ impl Cm {
             conn.tries_left = left;
             conn.arm(&mut self.timers, id, now.plus_ns(conn.interval_ns));
             self.counters.tx_retries += 1;
+            if conn.state == ConnState::ReqSent && left + 1 == conn.max_retries {
+                let left_ns = conn.interval_ns.saturating_mul(u64::from(conn.max_retries));
+                self.unanswered.push_back(Unanswered { id, left_ns });
+            }
             return self.send_again(id);
         }
         let (state, event) = match conn.state {

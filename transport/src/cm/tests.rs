@@ -11,7 +11,7 @@ use rocade_wire::mad::{
 use rocade_wire::{Gid, Guid, Pkey, Psn, Qkey, Qpn};
 
 use super::commands::{private_data, refusal};
-use super::{Cm, CmConfig, CmError, CmEvent, CmRoute};
+use super::{Cm, CmConfig, CmError, CmEvent, CmRoute, Unanswered};
 use crate::Time;
 
 mod admission;
@@ -402,6 +402,13 @@ fn a_request_is_sent_sixteen_times() {
     assert_eq!(pair.now.ns_since(begin), 16 * REQ_INTERVAL);
     assert_eq!(pair.a.poll_event(), Some(CmEvent::RequestTimeout { id: a }));
     assert_eq!(pair.a.counters().tx_retries, 15);
+    // The user is told at the first repetition, and once.
+    let left_ns = 15 * REQ_INTERVAL;
+    assert_eq!(
+        pair.a.poll_unanswered(),
+        Some(Unanswered { id: a, left_ns })
+    );
+    assert_eq!(pair.a.poll_unanswered(), None);
     pair.a.destroy(pair.now, a);
     assert!(pair.a.poll_transmit().is_none() && pair.a.is_empty());
 }
