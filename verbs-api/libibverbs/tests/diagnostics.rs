@@ -369,7 +369,7 @@ fn each_verb_says_what_it_wants() {
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",
             "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
-            "ibv_create_srq: invalid argument: max_sge: 0; allowed: 1 to 32",
+            "ibv_create_srq: invalid argument: max_sge: 33; allowed: 0 to 32",
             "ibv_query_gid: GID index 7 is beyond the table, which has 1 entries",
             "ibv_create_ah: invalid argument: grh.dgid has another IP version than the GID with index grh.sgid_index",
         ],
@@ -415,6 +415,7 @@ fn many_mistakes() {
 
     // SAFETY: zero is a value for all members.
     let mut srq: ibv_srq_init_attr = unsafe { mem::zeroed() };
+    srq.attr.max_sge = 33;
     // SAFETY: a live domain and a valid structure.
     assert!(unsafe { (lib.ibv_create_srq)(device.pd, &raw mut srq) }.is_null());
     // SAFETY: zero is a value for all bytes.

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 
@@ -26,6 +26,9 @@ const PAGE: usize = 4096;
 static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
 static INSTALLING: Mutex<()> = Mutex::new(());
+
+/// Whether the handler was installed once, or could not be.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler, except where the application has installed its own handler after Rocade's.
 /// That one may call Rocade's handler, which would then call it for ever.
@@ -51,6 +54,7 @@ pub(in super::super) fn install() {
             chain_handler(signal, before, now);
         }
     }
+    INSTALLED.store(true, Ordering::Release);
 }
 
 fn chain_handler(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::sigaction) {
@@ -81,7 +85,8 @@ pub(super) fn are_handled_here(thorough: bool) -> bool {
         .iter()
         .all(|signal| action_of(*signal).is_some_and(|action| is_own_handler(&action)));
     let reached = handled && !(thorough && are_blocked());
-    if !reached {
+    // Without a memory region there is no handler yet, and nothing to copy.
+    if !reached && INSTALLED.load(Ordering::Acquire) {
         ONCE.call_once(|| {
             notice(
                 "the program handles or blocks SIGSEGV or SIGBUS itself, so the kernel copies registered \
