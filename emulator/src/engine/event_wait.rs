@@ -238,14 +238,6 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    fn until(what: &str, is_so: impl Fn() -> bool) {
-        let begin = Instant::now();
-        while !is_so() {
-            assert!(begin.elapsed() < LIMIT, "not so: {what}");
-            thread::yield_now();
-        }
-    }
-
     fn post_receive(side: &Side) {
         let sges = [side.sge(0, 8)];
         side.qp.recv_queue().push(7, &sges).expect("room");
@@ -256,16 +248,20 @@ mod tests {
     }
 
     /// Waits for the event of a receive. Another thread sends when `is_ready`.
-    fn exchange(a: &Side, b: &Side, is_ready: impl Fn() -> bool + Send) {
+    fn exchange(a: &Side, b: &Side, is_ready: impl Fn() -> bool + Send + Sync) {
         post_receive(a);
         a.cq.req_notify(false).expect("a channel");
+        let begin = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
-                until("the thread waits", is_ready);
+                while !is_ready() && begin.elapsed() < LIMIT {
+                    thread::yield_now();
+                }
                 send(b);
             });
             assert_eq!(a.channel.get_event().expect("an event"), 7);
         });
+        assert!(begin.elapsed() < LIMIT, "the thread does not wait");
         a.cq.ack_events(1);
         assert_eq!(a.completion().wr_id, 7);
         assert_eq!(b.completion().wr_id, 1);
@@ -277,10 +273,17 @@ mod tests {
     fn a_waiting_thread_receives_by_itself() {
         let (a, b) = common::pair("127.4.0.51", "127.4.0.52", 64);
         let sleepers = a.engine.inner().service_queue.sleepers();
-        for _ in 0..100 {
-            exchange(&a, &b, || sleepers.has_watching_poller());
+        let (begin, watched) = (Instant::now(), AtomicU64::new(0));
+        while watched.load(Ordering::Relaxed) < 20 {
+            assert!(begin.elapsed() < LIMIT, "the thread does not watch");
+            exchange(&a, &b, || {
+                // After some milliseconds the background thread watches.
+                let watches = sleepers.has_watching_poller();
+                watched.fetch_add(u64::from(watches), Ordering::Relaxed);
+                watches || sleepers.has_registered()
+            });
         }
-        assert!(!sleepers.has_watching_poller());
+        assert!(!sleepers.has_registered());
     }
 
     #[test]
@@ -309,10 +312,8 @@ mod tests {
         let (a, b) = common::pair("127.4.0.55", "127.4.0.56", 64);
         let sleepers = a.engine.inner().service_queue.sleepers();
         for _ in 0..20 {
-            let has_watched = Cell::new(false);
-            exchange(&a, &b, move || {
-                has_watched.set(has_watched.get() || sleepers.has_watching_poller());
-                has_watched.get() && sleepers.is_watched_in_background()
+            exchange(&a, &b, || {
+                sleepers.has_registered() && sleepers.is_watched_in_background()
             });
         }
     }
