@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Side, connect, pattern};
+use pcap_file::PcapError;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rocade_emulator::link::fault::Rule;
@@ -90,10 +91,15 @@ struct Frame {
 }
 
 fn frames(path: &Path) -> Vec<Frame> {
-    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+    frames_so_far(path).unwrap()
+}
+
+/// Fails if a block is being written.
+fn frames_so_far(path: &Path) -> Result<Vec<Frame>, PcapError> {
+    let mut reader = PcapNgReader::new(File::open(path).unwrap())?;
     let mut frames = Vec::new();
     while let Some(block) = reader.next_block() {
-        let Block::EnhancedPacket(packet) = block.unwrap() else {
+        let Block::EnhancedPacket(packet) = block? else {
             continue;
         };
         let mut frame = Frame {
@@ -111,7 +117,7 @@ fn frames(path: &Path) -> Vec<Frame> {
         }
         frames.push(frame);
     }
-    frames
+    Ok(frames)
 }
 
 #[test]
@@ -125,8 +131,10 @@ fn everything_is_captured_with_a_right_icrc() {
         // The engine ends with its last handle, and writes the rest of the capture.
         drop((a, b));
         wait_until("the capture is whole", || {
-            let came = |came| frames(&path).iter().filter(|f| f.came == came).count() as u64;
-            came(false) >= sent && came(true) >= sent
+            frames_so_far(&path).is_ok_and(|frames| {
+                let came = |came| frames.iter().filter(|f| f.came == came).count() as u64;
+                came(false) >= sent && came(true) >= sent
+            })
         });
         let frames = frames(&path);
         assert_eq!(
@@ -164,9 +172,8 @@ fn the_third_response_is_lost_and_comes_again() {
         assert!(a.qp.counters().retransmitted_packets > 0);
         drop((a, b));
         let noted = || {
-            frames(&path)
-                .into_iter()
-                .find(|frame| !frame.note.is_empty())
+            let frames = frames_so_far(&path).ok()?;
+            frames.into_iter().find(|frame| !frame.note.is_empty())
         };
         wait_until("the capture contains the note", || noted().is_some());
         let lost = noted().unwrap();
