@@ -11,6 +11,7 @@ use rocade_wire::{Lkey, Qpn, Rkey};
 use super::{DeviceMemory, MrTable, Region, RemoveError};
 
 mod indirect;
+#[cfg(not(loom))]
 mod placed;
 
 const PD: PdTag = PdTag(1);
