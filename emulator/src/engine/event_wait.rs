@@ -22,6 +22,7 @@ use super::EngineInner;
 use super::pending::ServiceContext;
 use super::poll_policy::SpinEstimator;
 use crate::cpu_idle::CpuIdle;
+use crate::memory::are_faults_blocked;
 use crate::state::{Activity, Caller, EventWaiter, ReceivingWait, Sleeper, WaitOn, WaitStep};
 use crate::sys::{self, Interruption, PollSet};
 use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
@@ -155,8 +156,9 @@ impl ReceivingWait for Receiver {
         if engine.now().as_ns() < polled_until {
             return Self::leave_to_others(&engine);
         }
-        if Interruption::recent() == Interruption::Mixed {
-            // ppoll(2) does not tell whether the handler that has run restarts system calls.
+        if are_faults_blocked() || Interruption::recent() == Interruption::Mixed {
+            // The kernel would copy for this thread, which is slower. Or ppoll(2) does not tell
+            // whether the handler that has run restarts system calls.
             return Self::leave_to_others(&engine);
         }
         engine.polled();

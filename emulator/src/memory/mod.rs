@@ -11,9 +11,9 @@ mod view;
 
 pub(crate) use access::Readable;
 pub(crate) use device::DeviceMemory;
-pub(crate) use guard::Fault;
 #[cfg(all(test, not(loom)))]
 pub(crate) use guard::kernel::CALLS as KERNEL_CALLS;
+pub(crate) use guard::{Fault, are_blocked as are_faults_blocked};
 pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
 pub(crate) use table::{MemGuard, MrTable, Region, RemoveError};
 

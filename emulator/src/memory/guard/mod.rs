@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use rocade_transport::Time;
 
+pub(crate) use signals::are_blocked;
 pub(super) use signals::install;
 
 /// The error of an access to memory that is unmapped or has other rights.

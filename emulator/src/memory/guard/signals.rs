@@ -97,7 +97,8 @@ pub(super) fn are_handled_here(thorough: bool) -> bool {
     reached
 }
 
-fn are_blocked() -> bool {
+/// Returns true if the calling thread blocks the signals of failed accesses.
+pub(crate) fn are_blocked() -> bool {
     // SAFETY: a sigset is plain data, which the call fills in.
     let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
     // SAFETY: reads the mask only, and `mask` is writable.

@@ -146,6 +146,8 @@ pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
 }
 
 /// Runs `start` with all signals blocked, so that a thread created by `start` handles no signals.
+/// Those of failed memory accesses are not blocked, because the thread receives into registered
+/// memory.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: all zeroes are a valid structure.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -154,6 +156,8 @@ pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both are local variables.
     unsafe {
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let result = start();
