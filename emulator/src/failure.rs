@@ -10,7 +10,7 @@ use std::io;
 /// A failed system call.
 #[derive(Debug)]
 struct Failure {
-    /// As "failed to ...".
+    /// A text such as "failed to ...".
     what: &'static str,
     source: io::Error,
 }

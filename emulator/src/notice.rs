@@ -12,7 +12,7 @@ pub struct Notice {
     pub call: &'static str,
     /// The object and the cause.
     pub what: String,
-    /// What the user can do, or empty.
+    /// The remedy for the user, or an empty text.
     pub remedy: String,
 }
 

@@ -254,7 +254,7 @@ pub enum BrokerError {
         reason: String,
         /// The end of its log.
         log: String,
-        /// What the user can do, or an empty text.
+        /// The remedy for the user, or an empty text.
         remedy: &'static str,
     },
     /// No broker is running.

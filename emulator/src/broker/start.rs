@@ -108,7 +108,7 @@ pub(super) struct Connector {
     looks: u32,
     /// The length of the log at the last start.
     log_start: u64,
-    /// When the user is told that this takes long. `None` after that.
+    /// The time after which the user is told that this takes long. `None` after that.
     announce_at: Option<Instant>,
 }
 

@@ -27,7 +27,7 @@ static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::nu
 
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Whether the handler was installed once, or could not be.
+/// Set once an installation of the handler was tried.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler, except where the application has installed its own handler after Rocade's.
