@@ -243,6 +243,13 @@ impl Sleepers {
         !self.state.lock().asleep.is_empty()
     }
 
+    /// Returns true if a thread that waits for an event is registered.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_waiter(&self) -> bool {
+        let state = self.state.lock();
+        state.asleep.iter().any(|asleep| asleep.waits_for_event)
+    }
+
     #[cfg(all(test, loom))]
     pub(super) fn is_woken(&self, sleeper: &Sleeper) -> bool {
         let state = self.state.lock();
