@@ -1,9 +1,9 @@
 //! Payloads that were copied to their places before their packets are handled.
 //!
-//! Where the kernel copies ([`CopyMethod::Kernel`]), each copy is a system call. The payloads of a
-//! run take one for all. When a packet is handled, its access is checked as always, and its payload
-//! is recognised as copied. If the kernel has met unmapped memory, the packets from there on copy
-//! by themselves, and the first one that faults is refused as always.
+//! A copy by the kernel ([`CopyMethod::Kernel`]) is a system call. The payloads of a run take one
+//! for all. When a packet is handled, its access is checked as always, and its payload is
+//! recognised as copied. If the kernel has met unmapped memory, the packets from there on copy by
+//! themselves, and the first one that faults is refused as always.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
