@@ -1,4 +1,4 @@
-//! System calls of the engine: eventfd, waiting, clocks, sockets and signals.
+//! System calls of the engine: eventfd, epoll, waiting, clocks, sockets and signals.
 //!
 //! Threads that post or poll make raw system calls, because functions of the C library are
 //! cancellation points (pthread_cancel(3)).
@@ -16,6 +16,10 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::failure::named;
+
+mod epoll;
+
+pub(crate) use epoll::Epoll;
 
 /// Locked exclusively by tests that start programs, and shared by tests of file locks. Between fork
 /// and exec, a child has copies of all files, and so of their locks.
@@ -335,10 +339,18 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
 }
 
 /// Returns true if the descriptor has `O_NONBLOCK`.
-pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
     // SAFETY: no pointers.
-    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_GETFL) };
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
     flags >= 0 && flags & libc::c_long::from(libc::O_NONBLOCK) != 0
+}
+
+/// Sets `O_NONBLOCK`, as a program does.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn set_nonblocking(fd: RawFd) {
+    // SAFETY: no pointers.
+    let result = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(result, 0);
 }
 
 unsafe extern "C-unwind" {
@@ -601,10 +613,10 @@ impl Interruption {
         }
     }
 
-    /// Returns the effect of the handlers, looked up every 10 ms at most, because
+    /// Returns the effect of the handlers, looked up every 100 ms at most, because
     /// that takes some microseconds.
     pub(crate) fn recent() -> Self {
-        const VALID_NS: u64 = 10_000_000;
+        const VALID_NS: u64 = 100_000_000;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
         static UNTIL: AtomicU64 = AtomicU64::new(0);
         let now = monotonic_ns();

@@ -51,8 +51,17 @@ pub(crate) const MAX_CHAIN: usize = 256;
 
 // Threads that wait for an event.
 
-/// Time for which a waiting thread leaves the packets to the others, after one of them has polled.
+/// Time for which a waiting thread leaves the packets to the others, after one of them has polled,
+/// or after it was woken in vain.
 pub(crate) const OTHERS_POLL_NS: u64 = 10_000_000;
+
+// Programs that wait in an event loop of their own.
+
+/// Most receive rounds in a call, so that one peer does not keep the program in it.
+pub(crate) const LOOP_ROUNDS: usize = 16;
+/// Calls in a row without an event, after which other threads receive for some time: long messages,
+/// or those of other threads, would wake the program for each packet.
+pub(crate) const MAX_EMPTY_WAKES: usize = 4;
 
 // Threads that wait for an event of the connection manager.
 

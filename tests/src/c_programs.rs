@@ -26,6 +26,26 @@ const LIMIT: Duration = Duration::from_secs(200);
 /// The exit status of a case that cannot run on this machine. Its standard error is the reason.
 const SKIPPED: i32 = 77;
 
+/// A further library of a program, which its source names in a line `/* link: … */`.
+struct Link {
+    library: String,
+    header: PathBuf,
+    package: String,
+}
+
+impl Link {
+    /// Reads `/* link: LIBRARY HEADER PACKAGE */`.
+    fn of(line: &str) -> Option<Self> {
+        let words = line.strip_prefix("/* link: ")?.strip_suffix(" */")?;
+        let mut words = words.split(' ').map(str::to_owned);
+        Some(Self {
+            library: words.next()?,
+            header: words.next()?.into(),
+            package: words.next()?,
+        })
+    }
+}
+
 /// The C programs of a package, and the libraries that they are linked with.
 #[derive(Debug)]
 pub struct Programs {
@@ -65,12 +85,28 @@ impl Programs {
         }
     }
 
-    /// Returns the package that has to be installed before the programs can be compiled.
+    /// Returns a package that has to be installed before the program can be compiled.
     #[must_use]
-    pub fn missing(&self) -> Option<Reason> {
+    pub fn missing(&self, program: &str) -> Option<Reason> {
         let (header, package) = self.header;
+        let lacks = |header: &Path, package: &str| {
+            (!header.is_file()).then(|| Reason::Package(package.to_owned()))
+        };
         missing_command(&[("gcc", "gcc")])
-            .or_else(|| (!Path::new(header).is_file()).then(|| Reason::Package(package.to_owned())))
+            .or_else(|| lacks(Path::new(header), package))
+            .or_else(|| {
+                let mut links = self.links(program).into_iter();
+                links.find_map(|link| lacks(&link.header, &link.package))
+            })
+    }
+
+    fn source(&self, program: &str) -> PathBuf {
+        Path::new(self.sources).join(format!("{program}.c"))
+    }
+
+    fn links(&self, program: &str) -> Vec<Link> {
+        let source = std::fs::read_to_string(self.source(program)).expect("the source is there");
+        source.lines().map_while(Link::of).collect()
     }
 
     /// The directory of the programs and of the libraries, which have the names that the loader
@@ -97,7 +133,7 @@ impl Programs {
     /// If the compiler complains.
     #[must_use]
     pub fn compile(&self, program: &str) -> PathBuf {
-        let source = Path::new(self.sources).join(format!("{program}.c"));
+        let source = self.source(program);
         let libraries = self.libraries.iter();
         let libraries = libraries.map(|name| self.directory().join(format!("lib{name}.so.1")));
         let executable = self.directory().join(program);
@@ -109,6 +145,7 @@ impl Programs {
                 .args(["-Wall", "-Wextra", "-Werror", "-o"])
                 .args([executable, &source])
                 .args(libraries)
+                .args(self.links(program).iter().map(|link| format!("-l{}", link.library)))
                 .output()
                 .expect("gcc runs");
             let stderr = String::from_utf8_lossy(&output.stderr);
@@ -195,7 +232,7 @@ macro_rules! c_programs {
             $(
                 #[test]
                 fn $case() {
-                    if let Some(reason) = $all.missing() {
+                    if let Some(reason) = $all.missing(stringify!($program)) {
                         $crate::skip!(reason);
                     }
                     $all.run(stringify!($program), executable(), stringify!($case));

@@ -709,8 +709,15 @@ pub(super) fn ask_running(
     config: &BrokerConfig,
     request: &Request,
 ) -> Result<Response, BrokerError> {
-    let mut connection = Connection::new(start::connect(&Paths::new(config))?);
-    Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
+    let begin = Instant::now();
+    loop {
+        let mut connection = Connection::new(start::connect(&Paths::new(config))?);
+        match connection.ask(request, &[], ANSWER_TIMEOUT) {
+            // A broker that was stopped lets others connect until it has ended.
+            Err(BrokerError::Lost) if begin.elapsed() < STOPPED_TIMEOUT => thread::yield_now(),
+            answer => return Ok(answer?.0),
+        }
+    }
 }
 
 /// Returns true if another attempt after this error makes sense, given attempts since `begin`.

@@ -11,7 +11,7 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::CmId;
 use super::id::IdKey;
-use crate::engine::{Engine, EngineInner};
+use crate::engine::{ChannelKind, Engine, EngineInner};
 use crate::error::VerbsError;
 use crate::state::{EventQueue, EventWaiter};
 
@@ -163,7 +163,7 @@ impl CmChannel {
     /// [`VerbsError::Io`] if file descriptors are exhausted.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new(engine: &Engine) -> Result<Self, VerbsError> {
-        let events = EventQueue::new()?;
+        let events = EventQueue::with_members()?;
         Ok(Self {
             engine: Arc::clone(engine.inner()),
             inner: Arc::new(CmEventChannel { events }),
@@ -195,7 +195,8 @@ impl CmChannel {
     }
 
     /// The descriptor that is readable while an event is pending. The application may set
-    /// `O_NONBLOCK`.
+    /// `O_NONBLOCK`. A channel of [`CmChannel::new`] may then also be readable because packets are
+    /// there, which [`CmChannel::get_event`] processes.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.events.raw_fd()
@@ -223,8 +224,9 @@ impl CmChannel {
     pub fn begin_wait(&self) -> EventWaiter {
         let channel = Arc::clone(&self.inner);
         let has_event = move || channel.events.len() > 0;
-        let waiter = self.inner.events.waiter();
-        self.engine.receive_in(waiter, self.fd(), has_event)
+        let events = &self.inner.events;
+        self.engine
+            .receive_in(events.waiter(), events.event_fd(), has_event)
     }
 
     /// Leaves the packets to other threads, because this one is going to wait for the descriptor.
@@ -240,7 +242,8 @@ impl CmChannel {
     /// Those of ppoll(2), such as [`io::ErrorKind::Interrupted`](std::io::ErrorKind::Interrupted).
     pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
         let is_there = || self.inner.events.len() > 0;
-        self.engine.wait_polling(self.fd(), is_there, timeout)
+        self.engine
+            .wait_polling(self.inner.events.event_fd(), is_there, timeout)
     }
 
     /// Takes an event, or returns `None` if the caller has to wait.
@@ -248,11 +251,41 @@ impl CmChannel {
     /// # Errors
     /// As [`CmChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<CmEvent>, VerbsError> {
-        let taken = self.take(|events| events.pop(|_| ()));
+        let pop = || self.take(|events| events.pop(|_| ()));
+        let events = &self.inner.events;
+        let mut taken = pop();
+        let Some(outer) = events.outer() else {
+            if matches!(taken, Err(VerbsError::WouldBlock)) {
+                self.stop_polling();
+            }
+            return taken;
+        };
         if matches!(taken, Err(VerbsError::WouldBlock)) {
-            self.stop_polling();
+            self.engine.receive_in_loop(|| events.len() > 0);
+            let next = self.take(|events| Ok(events.try_pop(|_| ())));
+            if !matches!(next, Ok(None)) {
+                taken = next;
+            }
+        }
+        let kind = ChannelKind::Connections;
+        match &taken {
+            Ok(Some(_)) => {
+                self.engine.note_loop_event(outer);
+                if events.is_nonblocking() {
+                    self.engine.watch_in_loop(outer, kind, false);
+                }
+            }
+            Err(VerbsError::WouldBlock) => self.engine.watch_in_loop(outer, kind, true),
+            Ok(None) | Err(_) => self.engine.leave_loop(outer),
         }
         taken
+    }
+
+    /// Ends the use of the channel's descriptor, which is going to be closed.
+    pub fn end(&self) {
+        if let Some(outer) = self.inner.events.outer() {
+            self.engine.leave_loop(outer);
+        }
     }
 
     /// Takes an event if there is one, even if the descriptor is blocking.

@@ -191,10 +191,16 @@ impl EngineInner {
     /// Runs one turn after waiting: receives, or leaves that to the application.
     fn step(&self, thread_state: &mut ThreadState, woken: Woken) {
         self.service_queue.set_awake();
-        let by_shared = self.stop_watching();
+        let mut by_shared = self.stop_watching();
         if woken.by_peers {
             // The peers may have meant to wake another watcher.
-            self.service_queue.sleepers().wake_all();
+            let sleepers = self.service_queue.sleepers();
+            sleepers.wake_all();
+            if sleepers.has_loop() {
+                // An event loop wakes only for what is still unread.
+                sleepers.displace();
+                by_shared = true;
+            }
         }
         self.arbiter.resume();
         if let Some(broker) = self.broker_link() {
@@ -242,7 +248,7 @@ impl EngineInner {
         let sleepers = self.service_queue.sleepers();
         match step {
             PollStep::BackOff { blind_ns } if self.arbiter.yield_to_app(sleep_epoch) => {
-                if !sleepers.has_watching_poller() {
+                if !sleepers.is_watched_by_program() {
                     // The pollers receive the packets.
                     sleepers.wake();
                 }
@@ -288,7 +294,7 @@ impl EngineInner {
             activity: self.arbiter.activity(self.now().as_ns(), is_polled),
             sleep_epoch,
             app_asleep: self.arbiter.is_asleep(),
-            has_sleeping_poller: sleepers.has_watching_poller(),
+            has_sleeping_poller: sleepers.is_watched_by_program(),
             timer_due: false,
         };
         let mut spins = 0;

@@ -136,6 +136,7 @@ impl EngineInner {
             // The background thread has taken over, and announces its sleep again.
             self.service_queue.wake_thread();
         }
+        self.resume_loop();
     }
 }
 

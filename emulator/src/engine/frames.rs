@@ -52,6 +52,8 @@ impl EngineInner {
     /// Removes a flow. Returns false if it was already removed.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
         let was_there = self.frames.remove_flow(port, id);
+        // Both may wait for a socket that is not in use any more.
+        self.close_loop();
         self.wake_background();
         was_there
     }

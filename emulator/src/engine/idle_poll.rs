@@ -129,6 +129,7 @@ impl EngineInner {
             // The background thread has taken over, and announces its sleep again.
             self.service_queue.wake_thread();
         }
+        self.resume_loop();
         let took_ns = self.now().ns_since(begin);
         let received = self.receive_unlocked(Caller::Application, 0);
         if is_idle {

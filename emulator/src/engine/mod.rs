@@ -8,6 +8,7 @@
 mod ack_durability;
 mod background;
 mod dispatch;
+mod event_loop;
 mod event_wait;
 pub(crate) mod failures;
 mod frames;
@@ -64,6 +65,8 @@ use crate::state::{
 use crate::steering::{ProcessSlot, QpnAllocator};
 use crate::xrc_shared::SharedTargets;
 
+pub(crate) use event_loop::ChannelKind;
+use event_loop::EventLoops;
 use event_wait::EventWaits;
 use hooked::OwnedTxRoute;
 use idle_poll::IdlePolls;
@@ -138,6 +141,7 @@ pub(crate) struct EngineInner {
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
     event_waits: EventWaits,
+    event_loops: EventLoops,
     /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
     peer_wake_fd: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
@@ -207,6 +211,7 @@ impl Engine {
                 polls: CachePadded::default(),
                 idle_polls: IdlePolls::default(),
                 event_waits: EventWaits::default(),
+                event_loops: EventLoops::default(),
                 peer_wake_fd: Arc::new(shm::wake_fd()?),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
@@ -568,7 +573,8 @@ impl EngineInner {
         let left = self.groups.detach(&self.endpoints, hca, group, qpn);
         if left == Some(true) {
             // The background thread still waits for the socket, and keeps it open until it is
-            // woken.
+            // woken. So may an event loop.
+            self.close_loop();
             self.wake_background();
         }
         left.is_some()
@@ -582,6 +588,7 @@ impl EngineInner {
     /// Detaches a QP that ends from all groups.
     fn leave_groups(&self, qpn: Qpn) {
         if self.groups.forget(&self.endpoints, qpn) {
+            self.close_loop();
             self.wake_background();
         }
     }

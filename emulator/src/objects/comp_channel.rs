@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::ContextInner;
+use crate::engine::ChannelKind;
 use crate::error::VerbsError;
 use crate::state::{CompChannelState, EventQueue, EventWaiter};
 
@@ -19,7 +20,7 @@ pub struct CompChannel {
 
 impl CompChannel {
     pub(super) fn new(context: Arc<ContextInner>) -> Result<Self, VerbsError> {
-        let events = EventQueue::new()?;
+        let events = EventQueue::with_members()?;
         Ok(Self {
             context,
             inner: Arc::new(CompChannelState::new(events)),
@@ -27,7 +28,8 @@ impl CompChannel {
     }
 
     /// The descriptor that is readable while an event is pending. The application may set
-    /// `O_NONBLOCK`.
+    /// `O_NONBLOCK`. Then, while a CQ is armed, the descriptor may also be readable because packets
+    /// are there, which [`CompChannel::get_event`] processes.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.events.raw_fd()
@@ -64,7 +66,7 @@ impl CompChannel {
         let engine = &self.context.engine;
         let channel = Arc::clone(&self.inner);
         let has_event = move || channel.events.len() > 0;
-        engine.receive_in(self.inner.events.waiter(), self.fd(), has_event)
+        engine.receive_in(self.inner.events.waiter(), self.inner.events.event_fd(), has_event)
     }
 
     /// Takes a completion event and returns the cookie of its CQ, or `None` if the caller has to
@@ -73,10 +75,22 @@ impl CompChannel {
     /// # Errors
     /// As [`CompChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<u64>, VerbsError> {
-        let taken = self.inner.events.pop(|cq| cq.event_taken());
-        if matches!(taken, Err(VerbsError::WouldBlock)) {
-            // The program waits for the descriptor, and another thread has to receive.
-            self.context.engine.leave_inline();
+        let engine = &self.context.engine;
+        let taken = self.inner.events.pop_in_loop(
+            |cq| cq.event_taken(),
+            || engine.receive_in_loop(|| self.inner.events.len() > 0),
+        );
+        let Some(outer) = self.inner.events.outer() else {
+            return Ok(taken?.map(|cq| cq.cookie()));
+        };
+        match &taken {
+            Ok(Some(_)) => engine.note_loop_event(outer),
+            Ok(None) => engine.leave_loop(outer),
+            Err(_) if self.inner.is_armed() => {
+                engine.watch_in_loop(outer, ChannelKind::Completions, true);
+            }
+            // No event can come. The program may request the next one before it waits.
+            Err(_) => engine.leave_loop_soon(outer),
         }
         Ok(taken?.map(|cq| cq.cookie()))
     }
@@ -94,7 +108,7 @@ impl CompChannel {
     /// # Errors
     /// Those of ppoll(2) but for `Interrupted`.
     pub fn wait_readable(&self, timeout: Duration) -> io::Result<()> {
-        match self.begin_wait().wait_for(self.fd(), timeout) {
+        match self.begin_wait().wait_for(self.inner.events.event_fd(), timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             result => result,
         }
@@ -106,6 +120,10 @@ impl CompChannel {
     /// [`VerbsError::Busy`] while CQs are attached.
     #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        self.inner.users().check("completion channel")
+        self.inner.users().check("completion channel")?;
+        if let Some(outer) = self.inner.events.outer() {
+            self.context.engine.leave_loop(outer);
+        }
+        Ok(())
     }
 }

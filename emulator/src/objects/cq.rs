@@ -7,7 +7,7 @@ use rocade_transport::{Completion, Time};
 
 use super::comp_channel::CompChannel;
 use super::context::ContextInner;
-use crate::engine::Registration;
+use crate::engine::{ChannelKind, Registration};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::state::{CqInner, CqRing};
@@ -148,13 +148,34 @@ impl Cq {
     /// [`VerbsError::InvalidArgument`] if the CQ has no completion channel.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
-        if !self.inner.arm(solicited_only) {
-            return Err(VerbsError::InvalidArgument(
-                "the CQ has no completion channel",
-            ));
+        self.arm(solicited_only)?;
+        let engine = &self.context.engine;
+        let Some(events) = self.inner.channel().map(|channel| &channel.events) else {
+            return Ok(());
+        };
+        match events.outer() {
+            Some(outer) if events.is_nonblocking() => {
+                engine.watch_in_loop(outer, ChannelKind::Completions, false);
+            }
+            outer => {
+                outer.inspect(|outer| engine.leave_loop(outer));
+                engine.leave_inline();
+            }
         }
-        self.context.engine.leave_inline();
         Ok(())
+    }
+
+    /// Requests an event as [`Cq::req_notify`] does, for a thread that waits in
+    /// [`CompChannel::wait_readable`](super::CompChannel::wait_readable) next.
+    ///
+    /// # Errors
+    /// As [`Cq::req_notify`].
+    pub fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        if self.inner.arm(solicited_only) {
+            return Ok(());
+        }
+        let why = "the CQ has no completion channel";
+        Err(VerbsError::InvalidArgument(why))
     }
 
     /// Changes the number of entries.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use socket2::{Domain, Type};
@@ -152,6 +152,12 @@ fn check(result: c_int) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl PacketSocket {

@@ -20,6 +20,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderin
 pub(crate) struct CompChannelState {
     pub(crate) events: EventQueue<Arc<CqInner>>,
     cqs: Users,
+    /// Number of armed CQs.
+    armed: AtomicUsize,
 }
 
 impl CompChannelState {
@@ -27,7 +29,13 @@ impl CompChannelState {
         Self {
             events,
             cqs: Users::default(),
+            armed: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns true if an event may come: a CQ is armed.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) > 0
     }
 
     /// The CQs that use the channel.
@@ -49,7 +57,7 @@ pub(crate) struct CqInner {
     oldest: AtomicU64,
     channel: Option<Arc<CompChannelState>>,
     /// The channel counts this CQ as a user.
-    uses_shm_link: AtomicBool,
+    uses_channel: AtomicBool,
     cookie: u64,
     users: Users,
     /// The kind of device that the completions look like.
@@ -83,7 +91,7 @@ impl CqInner {
             len: AtomicUsize::new(0),
             oldest: AtomicU64::new(0),
             channel,
-            uses_shm_link: AtomicBool::new(true),
+            uses_channel: AtomicBool::new(true),
             cookie,
             users: Users::default(),
             like,
@@ -145,16 +153,30 @@ impl CqInner {
     /// In a device like mlx5, completions that were not taken and had no event cause it at once.
     /// While an earlier event is unread they do not, because the program is going to look anyway.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
-        let has_channel = self.channel.is_some();
-        if has_channel {
+        if let Some(channel) = &self.channel {
             let mut ring = self.ring.lock();
+            if !ring.is_armed() {
+                channel.armed.fetch_add(1, Ordering::Relaxed);
+            }
             ring.arm(solicited_only);
             if self.like.arms_by_position() && self.unread.load(Ordering::Acquire) == 0 {
                 let present = ring.event_for_present();
                 self.apply_event(present);
             }
         }
-        has_channel
+        self.channel.is_some()
+    }
+
+    /// Returns the channel, if the CQ has one.
+    pub(crate) const fn channel(&self) -> Option<&Arc<CompChannelState>> {
+        self.channel.as_ref()
+    }
+
+    /// Records that the CQ is not armed any more. The caller holds the lock of the ring.
+    fn note_disarmed(&self) {
+        if let Some(channel) = &self.channel {
+            channel.armed.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Records that the application has taken a completion event.
@@ -216,14 +238,19 @@ impl CqInner {
 
     /// Destroys the CQ: drops its unread events, and waits until the others are acknowledged.
     pub(crate) fn destroy(self: &Arc<Self>) {
-        self.ring.lock().disarm();
+        let mut ring = self.ring.lock();
+        if ring.is_armed() {
+            self.note_disarmed();
+        }
+        ring.disarm();
+        drop(ring);
         if let Some(channel) = &self.channel {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, self));
         }
         self.events.forget(&self.async_acks);
         self.acks.wait();
         self.async_acks.wait();
-        self.leave_shm_link();
+        self.leave_channel();
     }
 
     pub(crate) fn async_acks(&self) -> &AckCounter {
@@ -240,9 +267,9 @@ impl CqInner {
 
     /// Stops using the channel, so that it can be destroyed while other threads still hold
     /// references to the CQ, as the background thread sometimes does.
-    fn leave_shm_link(&self) {
+    fn leave_channel(&self) {
         if let Some(channel) = &self.channel
-            && self.uses_shm_link.swap(false, Ordering::AcqRel)
+            && self.uses_channel.swap(false, Ordering::AcqRel)
         {
             channel.cqs.remove(User::Cq);
         }
@@ -302,6 +329,7 @@ impl CqInner {
                     // Arming is one shot: there is at most one event.
                     EventAction::Now => {
                         event = true;
+                        self.note_disarmed();
                         self.unread.fetch_add(1, Ordering::AcqRel);
                     }
                     EventAction::At(at) => due = Some(at),
@@ -345,6 +373,7 @@ impl CqInner {
     fn apply_event(&self, change: EventAction) {
         match change {
             EventAction::Now => {
+                self.note_disarmed();
                 self.unread.fetch_add(1, Ordering::AcqRel);
                 self.raise_event();
             }
@@ -403,6 +432,6 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        self.leave_shm_link();
+        self.leave_channel();
     }
 }

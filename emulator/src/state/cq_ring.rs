@@ -290,6 +290,11 @@ impl CqRing {
         self.entries.pop_front().map(|entry| entry.completion)
     }
 
+    /// Returns true if an event may come.
+    pub(super) const fn is_armed(&self) -> bool {
+        !matches!(self.armed, Armed::No)
+    }
+
     /// Arms the CQ. Entries already there cause no event, and NEXT is never downgraded.
     //= CQ-05 CQ-07
     pub(super) fn arm(&mut self, solicited_only: bool) {

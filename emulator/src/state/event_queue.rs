@@ -12,15 +12,18 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::VerbsError;
-use crate::sys::{self, EventSemaphore, PollSet};
+use crate::sys::{self, Epoll, EventSemaphore, PollSet};
 
 /// A queue of events with a file descriptor and a semaphore.
 ///
-/// The descriptor is readable exactly while the queue is not empty, and each event triggers an
+/// The eventfd is readable exactly while the queue is not empty, and each event triggers an
 /// edge-triggered epoll. Threads that wait in a verb wait at the `semaphore`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
+    /// The descriptor that the program waits for, if that is not the eventfd. The eventfd is a
+    /// member, and others may be (`engine/event_loop.rs`).
+    outer: Option<Arc<Epoll>>,
     /// Its count is the number of events, less those that a thread is about to take. It may be
     /// greater after several threads tried to take the same event: each of them then wakes once for
     /// nothing.
@@ -38,16 +41,48 @@ impl<T> EventQueue<T> {
         Self::with_fd(sys::eventfd_nonblocking()?)
     }
 
+    /// Makes a queue whose descriptor may get further members. The program may make it
+    /// non-blocking.
+    pub(crate) fn with_members() -> io::Result<Self> {
+        let outer = Epoll::new()?;
+        let queue = Self::nonblocking()?;
+        if !outer.add(queue.fd()) {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            outer: Some(Arc::new(outer)),
+            ..queue
+        })
+    }
+
     fn with_fd(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             fd,
+            outer: None,
             semaphore: EventSemaphore::new()?,
             queue: Mutex::new(VecDeque::new()),
         })
     }
 
+    /// The descriptor that the program waits for.
     pub(crate) fn raw_fd(&self) -> RawFd {
+        let outer = self.outer.as_ref().map(|outer| outer.raw_fd());
+        outer.unwrap_or_else(|| self.event_fd())
+    }
+
+    /// The eventfd.
+    pub(crate) fn event_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// The descriptor that may get further members.
+    pub(crate) const fn outer(&self) -> Option<&Arc<Epoll>> {
+        self.outer.as_ref()
+    }
+
+    /// Returns true if the program has set `O_NONBLOCK`.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        sys::is_nonblocking(self.raw_fd())
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -84,8 +119,25 @@ impl<T> EventQueue<T> {
     /// blocking.
     pub(crate) fn pop(&self, on_take: impl FnOnce(&T)) -> Result<Option<T>, VerbsError> {
         match self.try_pop(on_take) {
-            None if sys::is_nonblocking(self.fd()) => Err(VerbsError::WouldBlock),
+            None if self.is_nonblocking() => Err(VerbsError::WouldBlock),
             event => Ok(event),
+        }
+    }
+
+    /// Like [`EventQueue::pop`]. If there is no event and the descriptor is non-blocking, calls
+    /// `receive` and looks again.
+    pub(crate) fn pop_in_loop(
+        &self,
+        on_take: impl Fn(&T),
+        receive: impl FnOnce(),
+    ) -> Result<Option<T>, VerbsError> {
+        match self.pop(&on_take) {
+            Err(VerbsError::WouldBlock) => {
+                receive();
+                let taken = self.try_pop(&on_take);
+                taken.map(Some).ok_or(VerbsError::WouldBlock)
+            }
+            taken => taken,
         }
     }
 

@@ -17,6 +17,9 @@
 //! would also only take the processor from the first. The background thread ignores packets while a
 //! poller watches. A poller sleeps until it is woken if the background thread watches.
 //!
+//! If the program waits for a descriptor in an event loop of its own (`engine/event_loop.rs`), that
+//! loop is the watcher as long as no thread sleeps here.
+//!
 //! A watcher that gets no processor, or that a debugger has stopped, must not keep packets from the
 //! process. The background thread then displaces it ([`Sleepers::displace`]) and watches instead.
 
@@ -35,6 +38,8 @@ enum Watcher {
     #[default]
     Nobody,
     Background,
+    /// The event loop of the program.
+    Loop,
     /// The poller with this descriptor.
     Poller(RawFd),
 }
@@ -58,6 +63,8 @@ pub(crate) struct Sleepers {
 #[derive(Debug, Default)]
 struct SleeperState {
     watcher: Watcher,
+    /// The event loop of the program has the sockets, and was not displaced.
+    has_loop: bool,
     asleep: Vec<Asleep>,
     /// Unused descriptors.
     spare: Vec<Arc<OwnedFd>>,
@@ -107,7 +114,7 @@ impl Sleepers {
             Some(fd) => fd,
             None => Arc::new(sys::eventfd_nonblocking().ok()?),
         };
-        let watches = state.watcher == Watcher::Nobody;
+        let watches = matches!(state.watcher, Watcher::Nobody | Watcher::Loop);
         if watches {
             state.watcher = Watcher::Poller(wake_fd.as_raw_fd());
         }
@@ -157,7 +164,7 @@ impl Sleepers {
         }
         let still_watches = state.watcher == Watcher::Poller(sleeper.wake_fd.as_raw_fd());
         if still_watches {
-            state.watcher = Watcher::Nobody;
+            state.watcher = state.default_watcher();
             state.wake(true);
         }
         state.spare.push(sleeper.wake_fd);
@@ -165,11 +172,39 @@ impl Sleepers {
         still_watches || !sleeper.watches
     }
 
-    /// Ends the watch of a poller, and expects nothing of the pollers that sleep now: they have
-    /// left packets unread.
+    /// Makes the event loop of the program the watcher, unless a poller is. Returns true if the
+    /// background thread has watched so far. The caller wakes it, as after
+    /// [`Sleepers::begin_watch`].
+    pub(crate) fn begin_loop(&self) -> bool {
+        let mut state = self.state.lock();
+        state.has_loop = true;
+        let before = state.watcher;
+        if !before.is_poller() {
+            state.watcher = Watcher::Loop;
+        }
+        before == Watcher::Background
+    }
+
+    /// Ends the watch of the event loop. The caller wakes the background thread afterwards.
+    pub(crate) fn end_loop(&self) {
+        let mut state = self.state.lock();
+        state.has_loop = false;
+        if state.watcher == Watcher::Loop {
+            state.watcher = Watcher::Nobody;
+        }
+    }
+
+    /// Returns true if the event loop of the program is the watcher while no poller is.
+    pub(crate) fn has_loop(&self) -> bool {
+        self.state.lock().has_loop
+    }
+
+    /// Ends the watch of a poller or event loop, and expects nothing of the pollers that sleep now:
+    /// they have left packets unread.
     pub(crate) fn displace(&self) {
         let mut state = self.state.lock();
-        if state.watcher.is_poller() {
+        state.has_loop = false;
+        if state.watcher != Watcher::Background {
             state.watcher = Watcher::Nobody;
         }
         for asleep in &mut state.asleep {
@@ -202,10 +237,10 @@ impl Sleepers {
         self.publish(&state);
     }
 
-    /// Makes the background thread the watcher. Returns false if a poller is.
+    /// Makes the background thread the watcher. Returns false if a poller or event loop is.
     pub(crate) fn watch_in_background(&self) -> bool {
         let mut state = self.state.lock();
-        let may_watch = !state.watcher.is_poller();
+        let may_watch = matches!(state.watcher, Watcher::Nobody | Watcher::Background);
         if may_watch {
             state.watcher = Watcher::Background;
         }
@@ -225,7 +260,13 @@ impl Sleepers {
         }
     }
 
+    /// Returns true if a poller, or the event loop of the program, is the watcher.
+    pub(crate) fn is_watched_by_program(&self) -> bool {
+        matches!(self.state.lock().watcher, Watcher::Poller(_) | Watcher::Loop)
+    }
+
     /// Returns true if a poller is the watcher.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn has_watching_poller(&self) -> bool {
         self.state.lock().watcher.is_poller()
     }
@@ -270,6 +311,15 @@ impl Sleepers {
 }
 
 impl SleeperState {
+    /// The watcher when the last one ends.
+    const fn default_watcher(&self) -> Watcher {
+        if self.has_loop {
+            Watcher::Loop
+        } else {
+            Watcher::Nobody
+        }
+    }
+
     fn wake(&mut self, waiters_too: bool) {
         for asleep in &mut self.asleep {
             if !asleep.is_woken && (waiters_too || !asleep.waits_for_event) {
@@ -346,6 +396,30 @@ mod tests {
     }
 
     #[test]
+    fn an_event_loop_watches_while_no_thread_does() {
+        let sleepers = Sleepers::default();
+        assert!(sleepers.watch_in_background());
+        assert!(sleepers.begin_loop(), "the background thread has watched");
+        assert!(!sleepers.begin_loop());
+        assert!(sleepers.is_watched_by_program() && !sleepers.watch_in_background());
+        let (waiter, from_background) = sleepers.begin_watch().unwrap();
+        assert!(waiter.watches() && !from_background);
+        assert!(!sleepers.begin_loop());
+        assert!(sleepers.begin_watch().is_none());
+        assert!(sleepers.end(waiter));
+        assert!(sleepers.has_loop() && !sleepers.watch_in_background());
+        let poller = sleepers.begin().unwrap();
+        assert!(poller.watches());
+        sleepers.end_loop();
+        assert!(sleepers.is_watched_by_program());
+        assert!(sleepers.end(poller));
+        assert!(!sleepers.is_watched_by_program());
+        assert!(!sleepers.begin_loop());
+        sleepers.displace();
+        assert!(!sleepers.has_loop() && sleepers.watch_in_background());
+    }
+
+    #[test]
     fn a_displaced_watcher_is_replaced_and_told() {
         let sleepers = Sleepers::default();
         let stopped = sleepers.begin().unwrap();
@@ -391,6 +465,25 @@ mod loom_tests {
                 assert!(in_background);
             }
             assert!(sleepers.end(second));
+        });
+    }
+
+    /// In every interleaving, an event loop that begins to watch either displaces the background
+    /// thread, which is woken, or keeps it from watching.
+    #[test]
+    fn loom_an_event_loop_and_the_background_thread_do_not_both_watch() {
+        loom::model(|| {
+            let sleepers = loom::sync::Arc::new(Sleepers::default());
+            let background = {
+                let sleepers = loom::sync::Arc::clone(&sleepers);
+                loom::thread::spawn(move || sleepers.watch_in_background())
+            };
+            let is_woken = sleepers.begin_loop();
+            let in_background = background.join().unwrap();
+            assert_eq!(in_background, is_woken);
+            assert!(!sleepers.is_watched_in_background());
+            sleepers.end_loop();
+            assert!(sleepers.watch_in_background());
         });
     }
 

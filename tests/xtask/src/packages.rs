@@ -53,6 +53,8 @@ const PACKAGES: &[Package] = &[
     package("tcpdump", "tcpdump", CAPTURES),
     package("libibverbs-dev", "/usr/include/infiniband/verbs.h", ABI),
     package("librdmacm-dev", "/usr/include/rdma/rdma_cma.h", ABI),
+    package("libev-dev", "/usr/include/ev.h", ABI),
+    package("libuv1-dev", "/usr/include/uv.h", ABI),
     package("gcc", "gcc", ABI),
     package("g++", "g++", "fuzzing (libFuzzer is C++)"),
     package("libc6-dev", "/usr/include/stdio.h", ABI),

@@ -108,7 +108,9 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(place: *const rocade_
             thread::yield_now();
         }
         // SAFETY: it came from `Box::into_raw`, and no call uses it any more.
-        drop(unsafe { Box::from_raw(channel.cast::<CmChannel>()) });
+        let channel = unsafe { Box::from_raw(channel.cast::<CmChannel>()) };
+        channel.end();
+        drop(channel);
         Ok(())
     });
 }

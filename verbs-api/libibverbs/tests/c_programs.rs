@@ -25,6 +25,8 @@ static PROGRAMS: Programs = Programs::new(
         "environment",
         "barrier_and_lock",
         "stalled",
+        "event_loops",
+        "event_libraries",
     ],
 );
 
@@ -37,6 +39,21 @@ rocade_tests::c_programs! {
         a_debugger_by_shm,
         no_processor_by_udp,
         no_processor_by_shm;
+    event_loops:
+        poll_waits,
+        select_waits,
+        epoll_waits_by_level,
+        epoll_waits_by_edge,
+        epoll_waits_by_edge_for_one_event,
+        epoll_waits_once,
+        io_uring_waits,
+        a_child_has_copies,
+        a_blocking_channel_is_readable_with_events_only,
+        a_channel_that_blocks_again,
+        a_channel_without_a_request;
+    event_libraries:
+        libev_waits,
+        libuv_waits;
     datagrams:
         an_answer_finds_its_way,
         a_header_of_ipv6_is_read,

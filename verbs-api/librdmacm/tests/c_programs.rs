@@ -14,7 +14,7 @@ static PROGRAMS: Programs = Programs::new(
     &["rdmacm", "ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    &["alternate", "processes", "reactors"],
+    &["alternate", "processes", "reactors", "event_loops"],
 );
 
 rocade_tests::c_programs! {
@@ -111,6 +111,11 @@ rocade_tests::c_programs! {
         //= AEV-06 type=test
         two_processes_by_udp,
         two_processes_by_shm;
+    event_loops:
+        level_triggered_by_udp,
+        level_triggered_by_shm,
+        edge_triggered_by_udp,
+        edge_triggered_by_shm;
     reactors:
         clients_of_a_bound_reactor;
     processes:

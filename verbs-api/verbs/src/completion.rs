@@ -105,7 +105,7 @@ impl CompletionQueue {
             std::hint::spin_loop();
         }
         loop {
-            self.cq.req_notify(false)?;
+            self.cq.arm(false)?;
             // A completion from before the queue was armed causes no event.
             if let Some(completion) = self.poll() {
                 return check(completion);

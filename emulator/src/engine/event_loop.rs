@@ -1,0 +1,406 @@
+//! A program that waits for packets in an event loop of its own.
+//!
+//! If the background thread received each packet and then woke the program by the eventfd of its
+//! channel, a message would cost two turns of the scheduler. So the descriptor of a channel is an
+//! epoll instance. While the channel is non-blocking and expects an event, the sockets and the
+//! eventfd of shared memory links are members of it. A packet wakes the program itself, and its
+//! call for the event receives the packet.
+//!
+//! One channel of an engine has the sockets, the *owner*. Any call receives the packets of all. A
+//! program with one event loop may have many channels, and one wake-up for each packet is enough.
+//! Channels for completions come before those of the connection manager.
+//!
+//! The descriptor of a blocking channel never has these members. A program that waits for it and
+//! then calls for the event would block where a packet has brought none.
+//!
+//! The background thread looks after the program as it does after a thread that waits
+//! (`event_wait.rs`), and receives what lies unread.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::EngineInner;
+use super::pending::ServiceContext;
+use crate::raw::PacketSocket;
+use crate::state::{Caller, LocalEndpoint};
+use crate::sys::{self, Epoll};
+use crate::tuning::{LOOP_ROUNDS, MAX_EMPTY_WAKES, OTHERS_POLL_NS};
+
+/// The events that a channel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChannelKind {
+    Completions,
+    Connections,
+}
+
+/// The channel of an engine that has the sockets.
+#[derive(Debug, Default)]
+pub(super) struct EventLoops {
+    owner: Mutex<Option<Owner>>,
+    /// Address of the owner's epoll instance, or 0.
+    owner_address: AtomicUsize,
+    /// Times in a row that the owner was woken without an event.
+    empty_wakes: AtomicUsize,
+    /// Time until which no channel gets the sockets, in ns. Other threads receive.
+    left_until: AtomicU64,
+}
+
+/// A channel whose descriptor has the sockets as members, until this is dropped.
+#[derive(Debug)]
+struct Owner {
+    outer: Weak<Epoll>,
+    kind: ChannelKind,
+    /// Wakes the process for packets in shared memory.
+    peers: Arc<OwnedFd>,
+    members: Members,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    endpoints: Vec<Arc<LocalEndpoint>>,
+    frames: Vec<Arc<PacketSocket>>,
+}
+
+impl Members {
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let endpoints = self.endpoints.iter();
+        let sockets = endpoints.filter_map(|endpoint| endpoint.link.rx_fd());
+        sockets.chain(self.frames.iter().map(|socket| socket.as_fd()))
+    }
+
+    fn is_same(&self, endpoints: &[Arc<LocalEndpoint>], frames: &[Arc<PacketSocket>]) -> bool {
+        fn same<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+        }
+        same(&self.endpoints, endpoints) && same(&self.frames, frames)
+    }
+}
+
+impl Owner {
+    /// Gives the sockets to `outer`. Returns `None` if the system refuses.
+    fn new(
+        outer: &Arc<Epoll>,
+        kind: ChannelKind,
+        peers: &Arc<OwnedFd>,
+        members: Members,
+    ) -> Option<Self> {
+        let owner = Self {
+            outer: Arc::downgrade(outer),
+            kind,
+            peers: Arc::clone(peers),
+            members,
+        };
+        let peers = outer.add(owner.peers.as_fd());
+        let all = owner.members.sockets().all(|socket| outer.add(socket));
+        (peers && all).then_some(owner)
+    }
+
+    fn is(&self, outer: &Arc<Epoll>) -> bool {
+        self.outer.as_ptr() == Arc::as_ptr(outer)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // Other processes have duplicates of some sockets, so that closing one is not enough.
+        if let Some(outer) = self.outer.upgrade() {
+            outer.remove(self.peers.as_fd());
+            for socket in self.members.sockets() {
+                outer.remove(socket);
+            }
+        }
+    }
+}
+
+impl EventLoops {
+    fn is_owner(&self, outer: &Arc<Epoll>) -> bool {
+        self.owner_address.load(Ordering::Relaxed) == Arc::as_ptr(outer).addr()
+    }
+
+    /// Records that the program has taken an event of this channel.
+    fn note_event(&self, outer: &Arc<Epoll>) {
+        if self.is_owner(outer) {
+            self.empty_wakes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Records a call of the owner that has found no event. Returns how many there were in a row.
+    fn note_empty_wake(&self) -> usize {
+        self.empty_wakes.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn set(&self, current: &mut Option<Owner>, owner: Option<Owner>) {
+        let address = owner.as_ref().map_or(0, |owner| owner.outer.as_ptr().addr());
+        self.owner_address.store(address, Ordering::Relaxed);
+        self.empty_wakes.store(0, Ordering::Relaxed);
+        // The old owner gives the sockets back.
+        *current = owner;
+    }
+}
+
+/// The channel that receives for the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoopOwner {
+    This,
+    Another,
+    /// The background thread receives.
+    Nobody,
+}
+
+impl EngineInner {
+    /// Receives what has come, for a program whose channel has no event yet and is non-blocking.
+    /// `has_event` returns true if the event is there.
+    pub(crate) fn receive_in_loop(&self, has_event: impl Fn() -> bool) {
+        if self.sim.is_some() {
+            return;
+        }
+        self.polled();
+        if self.shm_link_count.load(Ordering::Acquire) > 0 {
+            sys::eventfd_clear(self.peer_wake_fd.as_fd());
+        }
+        let mut rounds = 0;
+        while rounds < LOOP_ROUNDS
+            && self.receive_unlocked(Caller::Application, 0)
+            && !has_event()
+        {
+            rounds += 1;
+        }
+    }
+
+    /// Lets the program wait for `outer`, the descriptor of a non-blocking channel that expects an
+    /// event. `is_empty_wake`: the program has just found no event.
+    pub(crate) fn watch_in_loop(
+        &self,
+        outer: &Arc<Epoll>,
+        kind: ChannelKind,
+        is_empty_wake: bool,
+    ) {
+        if self.sim.is_some() {
+            return self.leave_inline();
+        }
+        match self.owner_for(outer, kind, is_empty_wake) {
+            LoopOwner::This => {
+                self.polled();
+                self.serve(ServiceContext::Poll);
+                self.serve(ServiceContext::IdlePoll(0));
+                self.begin_loop();
+            }
+            LoopOwner::Another => {
+                self.serve(ServiceContext::Poll);
+                self.serve(ServiceContext::IdlePoll(0));
+            }
+            LoopOwner::Nobody => self.leave_inline(),
+        }
+    }
+
+    /// Takes the sockets back, if the channel has them.
+    pub(crate) fn leave_loop(&self, outer: &Arc<Epoll>) {
+        if self.event_loops.is_owner(outer) {
+            self.close_loop_if(|owner| owner.is(outer));
+        }
+    }
+
+    /// Takes the sockets back at the second call without an event.
+    pub(crate) fn leave_loop_soon(&self, outer: &Arc<Epoll>) {
+        if !self.event_loops.is_owner(outer) {
+            self.leave_inline();
+        } else if self.event_loops.note_empty_wake() > 1 {
+            self.leave_loop(outer);
+        }
+    }
+
+    /// Records that the program has taken an event of this channel.
+    pub(crate) fn note_loop_event(&self, outer: &Arc<Epoll>) {
+        self.event_loops.note_event(outer);
+    }
+
+    /// Takes the sockets back from the channel that has them, because one of them is going to be
+    /// closed. The next call gives them to a channel again.
+    pub(super) fn close_loop(&self) {
+        self.close_loop_if(|_| true);
+    }
+
+    fn close_loop_if(&self, is_meant: impl FnOnce(&Owner) -> bool) {
+        let mut current = self.event_loops.owner.lock();
+        if current.as_ref().is_some_and(is_meant) {
+            self.event_loops.set(&mut current, None);
+            self.service_queue.sleepers().end_loop();
+            drop(current);
+            self.wake_background();
+        }
+    }
+
+    fn owner_for(&self, outer: &Arc<Epoll>, kind: ChannelKind, is_empty_wake: bool) -> LoopOwner {
+        let loops = &self.event_loops;
+        let sleepers = self.service_queue.sleepers();
+        let mut current = loops.owner.lock();
+        if let Some(owner) = &*current {
+            if owner.is(outer) {
+                if is_empty_wake && loops.note_empty_wake() >= MAX_EMPTY_WAKES {
+                    let until = self.now().plus_ns(OTHERS_POLL_NS);
+                    loops.left_until.store(until.as_ns(), Ordering::Relaxed);
+                    loops.set(&mut current, None);
+                    sleepers.end_loop();
+                    return LoopOwner::Nobody;
+                }
+                if owner.members.is_same(&self.endpoints.read(), &self.frames.receivers()) {
+                    return LoopOwner::This;
+                }
+            } else if owner.kind == ChannelKind::Completions || kind == owner.kind {
+                let is_open = owner.outer.strong_count() > 0;
+                if is_open && sleepers.has_loop() {
+                    return LoopOwner::Another;
+                }
+            }
+        }
+        if self.now().as_ns() < loops.left_until.load(Ordering::Relaxed) {
+            return LoopOwner::Nobody;
+        }
+        // The old owner gives the sockets back first: it may be the same channel.
+        loops.set(&mut current, None);
+        let members = Members {
+            endpoints: self.endpoints.read().clone(),
+            frames: self.frames.receivers(),
+        };
+        let owner = Owner::new(outer, kind, &self.peer_wake_fd, members);
+        loops.set(&mut current, owner);
+        if current.is_none() {
+            sleepers.end_loop();
+            return LoopOwner::Nobody;
+        }
+        LoopOwner::This
+    }
+
+    /// Announces that the program is going to sleep in its event loop, which is the watcher then.
+    fn begin_loop(&self) {
+        if self.service_queue.sleepers().begin_loop() {
+            // The background thread ignores packets from now on, and looks after the program.
+            self.service_queue.wake_thread();
+        }
+        // The program may wait for the next change only, so that nothing may lie unread.
+        for _ in 0..LOOP_ROUNDS {
+            let received = self.receive_unlocked(Caller::Application, 0);
+            if !received && self.service_queue.woken() == 0 && self.announce_sleep() {
+                return;
+            }
+        }
+        self.resume_loop();
+    }
+
+    /// Announces the sleep of the event loop again, after another thread has withdrawn it.
+    pub(super) fn resume_loop(&self) {
+        if self.service_queue.sleepers().has_loop()
+            && (self.service_queue.woken() > 0 || !self.announce_sleep())
+        {
+            // The program wakes, and receives.
+            sys::eventfd_set(self.peer_wake_fd.as_fd());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::RawFd;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rocade_transport::SendOp;
+
+    use super::super::pending::common::{self, Side};
+    use super::*;
+    use crate::sys::PollSet;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn is_readable(fd: RawFd) -> bool {
+        let mut set = PollSet::default();
+        set.add(fd);
+        set.wait_uncancelled(Some(Duration::ZERO))
+            .expect("a descriptor");
+        set.is_ready(0)
+    }
+
+    /// Sends to `a` and returns when the descriptor of its channel is readable. Returns true if the
+    /// packet has made it so, and not an event.
+    fn send_until_readable(a: &Side, b: &Side) -> bool {
+        a.qp.recv_queue().push(7, &[a.sge(0, 8)]).expect("room");
+        a.cq.req_notify(false).expect("a channel");
+        b.send(1, SendOp::Send { imm: None }, &[b.sge(0, 8)]);
+        let begin = Instant::now();
+        while !is_readable(a.channel.fd()) {
+            assert!(begin.elapsed() < LIMIT, "the program is not woken");
+        }
+        a.cq.is_empty()
+    }
+
+    fn take(a: &Side, b: &Side) {
+        let begin = Instant::now();
+        while a.channel.get_event().is_err() {
+            assert!(begin.elapsed() < LIMIT, "there is no event");
+            thread::yield_now();
+        }
+        a.cq.ack_events(1);
+        assert_eq!(a.completion().wr_id, 7);
+        assert_eq!(b.completion().wr_id, 1);
+    }
+
+    /// The packet wakes the program, and its call receives.
+    //= CQ-14 type=test
+    #[test]
+    fn a_packet_wakes_an_event_loop() {
+        let (a, b) = common::pair("127.4.0.61", "127.4.0.62", 64);
+        sys::set_nonblocking(a.channel.fd());
+        let (begin, mut by_packet) = (Instant::now(), 0);
+        while by_packet < 20 {
+            assert!(begin.elapsed() < LIMIT, "{by_packet} times only");
+            by_packet += u32::from(send_until_readable(&a, &b));
+            take(&a, &b);
+        }
+    }
+
+    /// A program that does not call for its event gets it from the background thread.
+    #[test]
+    fn an_event_loop_that_does_not_run_keeps_nothing_from_its_process() {
+        let (a, b) = common::pair("127.4.0.63", "127.4.0.64", 64);
+        sys::set_nonblocking(a.channel.fd());
+        for _ in 0..20 {
+            send_until_readable(&a, &b);
+            let begin = Instant::now();
+            while a.cq.is_empty() {
+                assert!(begin.elapsed() < LIMIT, "the packet is not received");
+                thread::yield_now();
+            }
+            take(&a, &b);
+        }
+    }
+
+    /// Wake-ups without an event end, and begin again after a while.
+    #[test]
+    fn packets_of_other_channels_do_not_wake_an_event_loop_for_long() {
+        let (a, b) = common::pair("127.4.0.65", "127.4.0.66", 64);
+        sys::set_nonblocking(a.channel.fd());
+        let loops = &a.engine.inner.event_loops;
+        let is_owner = || loops.owner.lock().is_some();
+        a.cq.req_notify(false).expect("a channel");
+        let begin = Instant::now();
+        while !is_owner() {
+            // Other threads receive for a while after earlier calls.
+            assert!(begin.elapsed() < LIMIT);
+            a.cq.req_notify(false).expect("a channel");
+        }
+        for _ in 0..MAX_EMPTY_WAKES {
+            assert!(is_owner());
+            assert!(a.channel.get_event().is_err());
+        }
+        assert!(!is_owner());
+        assert!(!a.engine.inner.service_queue.sleepers().has_loop());
+        while !is_owner() {
+            assert!(begin.elapsed() < LIMIT, "it never gets the sockets again");
+            a.cq.req_notify(false).expect("a channel");
+        }
+        drop(b);
+    }
+}
