@@ -12,6 +12,9 @@ use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::state::{CqInner, CqRing};
 
+/// The reason for refusing to request an event.
+const NO_CHANNEL: &str = "the CQ has no completion channel";
+
 /// A completion queue (`ibv_cq`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_cq")]
@@ -149,12 +152,24 @@ impl Cq {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         if !self.inner.arm(solicited_only) {
-            return Err(VerbsError::InvalidArgument(
-                "the CQ has no completion channel",
-            ));
+            return Err(VerbsError::InvalidArgument(NO_CHANNEL));
         }
         self.context.engine.leave_inline();
         Ok(())
+    }
+
+    /// Requests an event for the next completion, for a thread that is going to wait for it in
+    /// [`Engine::poll_descriptors`](crate::Engine::poll_descriptors). [`Self::req_notify`] also
+    /// tells other threads to receive.
+    ///
+    /// # Errors
+    /// As for [`Self::req_notify`].
+    pub fn req_notify_to_poll(&self) -> Result<(), VerbsError> {
+        if self.inner.arm(false) {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument(NO_CHANNEL))
+        }
     }
 
     /// Changes the number of entries.

@@ -10,7 +10,9 @@
 //!   [`Sleepers::wake`].
 //!
 //! A thread that waits for an event (`engine/event_wait.rs`) is here only as the watcher.
-//! Completions do not wake it, because its event has a descriptor.
+//! Completions do not wake it, because its event has a descriptor. A thread that waits for
+//! descriptors (`engine/poll_wait.rs`) may also be a *follower*. It sleeps while another thread
+//! watches, and watches instead when that thread leaves ([`Sleepers::hand_over`]).
 //!
 //! The watcher is one of these threads or the background thread. There is only one, because the
 //! peer of a shared memory link wakes a process once. A second thread that woke for the same packet
@@ -52,6 +54,8 @@ pub(crate) struct Sleepers {
     unwoken: CachePadded<AtomicUsize>,
     /// Number of threads that wait for an event and were not woken yet, 0 or 1.
     unwoken_waiters: AtomicUsize,
+    /// Number of followers.
+    followers: AtomicUsize,
     state: Mutex<SleeperState>,
 }
 
@@ -59,6 +63,8 @@ pub(crate) struct Sleepers {
 struct SleeperState {
     watcher: Watcher,
     asleep: Vec<Asleep>,
+    /// The followers that were not woken yet.
+    followers: Vec<Arc<OwnedFd>>,
     /// Unused descriptors.
     spare: Vec<Arc<OwnedFd>>,
 }
@@ -94,6 +100,28 @@ impl Sleeper {
     }
 }
 
+/// A follower that is about to sleep. The caller has to hand it back to
+/// [`Sleepers::end_following`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Follower(Arc<OwnedFd>);
+
+impl Follower {
+    /// The descriptor that becomes readable when the thread shall watch.
+    pub(crate) fn wake_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// The place of a thread that waits for descriptors.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Place {
+    /// The only thread that waits for packets. The flag is that of [`Sleepers::begin_watch`].
+    Watcher(Sleeper, bool),
+    Follower(Follower),
+}
+
 impl Sleepers {
     /// Registers a poller that is going to sleep. From here on completions wake it. The caller
     /// checks its CQ, under the lock of the CQ, after this call and before it sleeps. Returns
@@ -103,10 +131,7 @@ impl Sleepers {
     }
 
     fn register(&self, state: &mut SleeperState, waits_for_event: bool) -> Option<Sleeper> {
-        let wake_fd = match state.spare.pop() {
-            Some(fd) => fd,
-            None => Arc::new(sys::eventfd_nonblocking().ok()?),
-        };
+        let wake_fd = state.spare_fd()?;
         let watches = state.watcher == Watcher::Nobody;
         if watches {
             state.watcher = Watcher::Poller(wake_fd.as_raw_fd());
@@ -127,13 +152,30 @@ impl Sleepers {
     /// The flag tells that the background thread has watched so far. The caller wakes it, so that
     /// it leaves the packets to the caller and looks after it.
     pub(crate) fn begin_watch(&self) -> Option<(Sleeper, bool)> {
+        self.try_watch(&mut self.state.lock())
+    }
+
+    /// Registers a thread that is going to wait for descriptors, as the watcher or a follower.
+    /// Returns `None` if no descriptor can be made.
+    pub(crate) fn begin_watch_or_follow(&self) -> Option<Place> {
         let mut state = self.state.lock();
+        if !state.watcher.is_poller() {
+            let (sleeper, from_background) = self.try_watch(&mut state)?;
+            return Some(Place::Watcher(sleeper, from_background));
+        }
+        let wake_fd = state.spare_fd()?;
+        state.followers.push(Arc::clone(&wake_fd));
+        self.publish(&state);
+        Some(Place::Follower(Follower(wake_fd)))
+    }
+
+    fn try_watch(&self, state: &mut SleeperState) -> Option<(Sleeper, bool)> {
         let before = state.watcher;
         if before.is_poller() {
             return None;
         }
         state.watcher = Watcher::Nobody;
-        let sleeper = self.register(&mut state, true);
+        let sleeper = self.register(state, true);
         if sleeper.is_none() {
             state.watcher = before;
         }
@@ -163,6 +205,37 @@ impl Sleepers {
         state.spare.push(sleeper.wake_fd);
         self.publish(&state);
         still_watches || !sleeper.watches
+    }
+
+    /// Ends the sleep of a follower. Returns true if it was woken to watch.
+    pub(crate) fn end_following(&self, follower: Follower) -> bool {
+        let mut state = self.state.lock();
+        let is_own = |fd: &Arc<OwnedFd>| Arc::ptr_eq(fd, &follower.0);
+        let at = state.followers.iter().position(is_own);
+        match at {
+            Some(at) => drop(state.followers.swap_remove(at)),
+            None => sys::eventfd_clear(follower.0.as_fd()),
+        }
+        state.spare.push(follower.0);
+        self.publish(&state);
+        at.is_none()
+    }
+
+    /// Wakes a follower if no thread watches. A thread that has waited for descriptors calls this
+    /// before it returns to the application, which may not come back for long.
+    pub(crate) fn hand_over(&self) {
+        // A follower registers while another thread is the watcher, under the lock under which that
+        // thread has ended its watch. So the watcher that leaves sees it.
+        if self.followers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.watcher == Watcher::Nobody
+            && let Some(next) = state.followers.pop()
+        {
+            sys::eventfd_set(next.as_fd());
+            self.publish(&state);
+        }
     }
 
     /// Ends the watch of a poller, and expects nothing of the pollers that sleep now: they have
@@ -250,6 +323,12 @@ impl Sleepers {
         state.asleep.iter().any(|asleep| asleep.waits_for_event)
     }
 
+    /// Returns true if a follower sleeps.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_follower(&self) -> bool {
+        self.followers.load(Ordering::Relaxed) > 0
+    }
+
     #[cfg(all(test, loom))]
     pub(super) fn is_woken(&self, sleeper: &Sleeper) -> bool {
         let state = self.state.lock();
@@ -266,10 +345,19 @@ impl Sleepers {
         };
         self.unwoken.store(unwoken(false), Ordering::Relaxed);
         self.unwoken_waiters.store(unwoken(true), Ordering::Relaxed);
+        let followers = state.followers.len();
+        self.followers.store(followers, Ordering::Relaxed);
     }
 }
 
 impl SleeperState {
+    fn spare_fd(&mut self) -> Option<Arc<OwnedFd>> {
+        match self.spare.pop() {
+            Some(fd) => Some(fd),
+            None => Some(Arc::new(sys::eventfd_nonblocking().ok()?)),
+        }
+    }
+
     fn wake(&mut self, waiters_too: bool) {
         for asleep in &mut self.asleep {
             if !asleep.is_woken && (waiters_too || !asleep.waits_for_event) {
@@ -346,6 +434,47 @@ mod tests {
     }
 
     #[test]
+    fn a_watcher_that_leaves_hands_over_to_one_follower() {
+        fn follow(sleepers: &Sleepers) -> Follower {
+            match sleepers.begin_watch_or_follow().unwrap() {
+                Place::Follower(follower) => follower,
+                Place::Watcher(..) => panic!("there are two watchers"),
+            }
+        }
+        let sleepers = Sleepers::default();
+        let Some(Place::Watcher(watcher, false)) = sleepers.begin_watch_or_follow() else {
+            panic!("the first thread does not watch");
+        };
+        let followers = [(); 3].map(|()| follow(&sleepers));
+        sleepers.hand_over();
+        sleepers.wake_all();
+        let woken = |follower: &Follower| {
+            let mut set = sys::PollSet::default();
+            let fd = set.add(follower.wake_fd());
+            set.wait_uncancelled(Some(Duration::ZERO)).unwrap();
+            set.is_ready(fd)
+        };
+        assert!(!followers.iter().any(woken), "there is a watcher");
+        assert!(sleepers.end(watcher));
+        sleepers.hand_over();
+        assert_eq!(
+            followers.iter().filter(|follower| woken(follower)).count(),
+            1
+        );
+        let told = followers.map(|follower| sleepers.end_following(follower));
+        assert_eq!(told.iter().filter(|told| **told).count(), 1);
+        assert!(!sleepers.has_follower());
+        let Some(Place::Watcher(watcher, false)) = sleepers.begin_watch_or_follow() else {
+            panic!("the next thread does not watch");
+        };
+        assert!(
+            !is_woken(&watcher),
+            "a descriptor is used again, but not its news"
+        );
+        assert!(sleepers.end(watcher));
+    }
+
+    #[test]
     fn a_displaced_watcher_is_replaced_and_told() {
         let sleepers = Sleepers::default();
         let stopped = sleepers.begin().unwrap();
@@ -391,6 +520,29 @@ mod loom_tests {
                 assert!(in_background);
             }
             assert!(sleepers.end(second));
+        });
+    }
+
+    /// In every interleaving, a thread that follows a leaving watcher is woken to watch.
+    #[test]
+    fn loom_a_follower_notices_that_the_watcher_leaves() {
+        loom::model(|| {
+            let sleepers = loom::sync::Arc::new(Sleepers::default());
+            let Some(Place::Watcher(watcher, _)) = sleepers.begin_watch_or_follow() else {
+                panic!("the first thread does not watch");
+            };
+            let other = {
+                let sleepers = loom::sync::Arc::clone(&sleepers);
+                loom::thread::spawn(move || sleepers.begin_watch_or_follow())
+            };
+            assert!(sleepers.end(watcher));
+            sleepers.hand_over();
+            match other.join().unwrap().expect("a descriptor") {
+                Place::Watcher(sleeper, _) => assert!(sleepers.end(sleeper)),
+                Place::Follower(follower) => {
+                    assert!(sleepers.end_following(follower), "there is no watcher");
+                }
+            }
         });
     }
 
