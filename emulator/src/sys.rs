@@ -447,6 +447,25 @@ impl PollSet {
         self.0.len() - 1
     }
 
+    /// Adds entries of poll(2), at consecutive indices.
+    pub(crate) fn extend(&mut self, entries: &[libc::pollfd]) {
+        self.0.extend_from_slice(entries);
+    }
+
+    /// Number of descriptors.
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Copies the results of the last wait to entries that were added at index `at`. Returns the
+    /// number of ready ones.
+    pub(crate) fn results(&self, at: usize, entries: &mut [libc::pollfd]) -> usize {
+        for (entry, poll) in entries.iter_mut().zip(self.0.iter().skip(at)) {
+            entry.revents = poll.revents;
+        }
+        entries.iter().filter(|entry| entry.revents != 0).count()
+    }
+
     /// Waits until a descriptor is readable or the timeout expires.
     ///
     /// # Errors

@@ -54,6 +54,9 @@ pub(crate) const MAX_CHAIN: usize = 256;
 /// Time for which a waiting thread leaves the packets to the others, after one of them has polled,
 /// or after it was woken in vain.
 pub(crate) const OTHERS_POLL_NS: u64 = 10_000_000;
+/// Number of sleeps in a row in which others have polled and not slept. A thread that waits for
+/// descriptors then leaves the packets to them.
+pub(crate) const OTHERS_POLL_SIGHTS: u32 = 4;
 
 // Programs that wait in an event loop of their own.
 

@@ -145,7 +145,11 @@ impl Programs {
                 .args(["-Wall", "-Wextra", "-Werror", "-o"])
                 .args([executable, &source])
                 .args(libraries)
-                .args(self.links(program).iter().map(|link| format!("-l{}", link.library)))
+                .args(
+                    self.links(program)
+                        .iter()
+                        .map(|link| format!("-l{}", link.library)),
+                )
                 .output()
                 .expect("gcc runs");
             let stderr = String::from_utf8_lossy(&output.stderr);

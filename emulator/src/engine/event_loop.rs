@@ -133,7 +133,9 @@ impl EventLoops {
     }
 
     fn set(&self, current: &mut Option<Owner>, owner: Option<Owner>) {
-        let address = owner.as_ref().map_or(0, |owner| owner.outer.as_ptr().addr());
+        let address = owner
+            .as_ref()
+            .map_or(0, |owner| owner.outer.as_ptr().addr());
         self.owner_address.store(address, Ordering::Relaxed);
         self.empty_wakes.store(0, Ordering::Relaxed);
         // The old owner gives the sockets back.
@@ -162,9 +164,7 @@ impl EngineInner {
             sys::eventfd_clear(self.peer_wake_fd.as_fd());
         }
         let mut rounds = 0;
-        while rounds < LOOP_ROUNDS
-            && self.receive_unlocked(Caller::Application, 0)
-            && !has_event()
+        while rounds < LOOP_ROUNDS && self.receive_unlocked(Caller::Application, 0) && !has_event()
         {
             rounds += 1;
         }
@@ -172,12 +172,7 @@ impl EngineInner {
 
     /// Lets the program wait for `outer`, the descriptor of a non-blocking channel that expects an
     /// event. `is_empty_wake`: the program has just found no event.
-    pub(crate) fn watch_in_loop(
-        &self,
-        outer: &Arc<Epoll>,
-        kind: ChannelKind,
-        is_empty_wake: bool,
-    ) {
+    pub(crate) fn watch_in_loop(&self, outer: &Arc<Epoll>, kind: ChannelKind, is_empty_wake: bool) {
         if self.sim.is_some() {
             return self.leave_inline();
         }
@@ -246,7 +241,10 @@ impl EngineInner {
                     sleepers.end_loop();
                     return LoopOwner::Nobody;
                 }
-                if owner.members.is_same(&self.endpoints.read(), &self.frames.receivers()) {
+                if owner
+                    .members
+                    .is_same(&self.endpoints.read(), &self.frames.receivers())
+                {
                     return LoopOwner::This;
                 }
             } else if owner.kind == ChannelKind::Completions || kind == owner.kind {

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -33,7 +33,9 @@ pub(super) struct EventWaits {
     /// Estimates for spinning. One thread at a time spins.
     spin: Mutex<(SpinEstimator, CpuIdle)>,
     /// Time until which other threads are expected to poll CQs, in ns. They receive meanwhile.
-    polled_until: AtomicU64,
+    pub(super) polled_until: AtomicU64,
+    /// Number of sleeps in a row in which another thread has polled all the time.
+    pub(super) pollers_seen: AtomicU32,
 }
 
 /// The receiving side of a thread that waits for an event.
@@ -59,7 +61,7 @@ impl std::fmt::Debug for Receiver {
 
 /// Index of the descriptor of shared memory links in the set that a watcher waits for. Sockets
 /// follow it.
-const PEERS: usize = 2;
+pub(super) const PEERS: usize = 2;
 
 impl EngineInner {
     /// Makes `waiter` receive packets while it waits. `has_event` returns true if the event is
@@ -112,7 +114,7 @@ impl EngineInner {
     }
 
     /// Collects the descriptors that the watcher waits for.
-    fn watch_set(&self, event_fd: RawFd, sleeper: &Sleeper) -> PollSet {
+    pub(super) fn watch_set(&self, event_fd: RawFd, sleeper: &Sleeper) -> PollSet {
         let mut set = PollSet::default();
         set.add(event_fd);
         set.add(sleeper.wake_fd());
@@ -130,13 +132,18 @@ impl EngineInner {
     }
 
     /// Ends the sleep of a watcher.
-    fn end_watch(&self, sleeper: Sleeper) {
+    pub(super) fn end_watch(&self, sleeper: Sleeper) {
         self.announce_awake();
         if !self.service_queue.sleepers().end(sleeper) {
             // The background thread has taken over, and announces its sleep again.
             self.service_queue.wake_thread();
         }
         self.resume_loop();
+    }
+
+    /// Takes the wake-up by a peer of a shared memory link.
+    pub(super) fn clear_peer_wake(&self) {
+        sys::eventfd_clear(self.peer_wake_fd.as_fd());
     }
 }
 
@@ -208,13 +215,14 @@ impl ReceivingWait for Receiver {
         }
         if woken.is_ok() {
             if set.is_ready(PEERS) {
-                sys::eventfd_clear(engine.peer_wake_fd.as_fd());
+                engine.clear_peer_wake();
             }
             if set.any_ready_from(PEERS) {
                 engine.polled();
                 engine.receive_unlocked(Caller::Application, 0);
             }
         }
+        engine.service_queue.sleepers().hand_over();
         match woken {
             Err(error)
                 if error.kind() == io::ErrorKind::Interrupted

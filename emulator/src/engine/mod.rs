@@ -21,6 +21,7 @@ mod inventory;
 mod overrun;
 mod pending;
 mod poll_policy;
+mod poll_wait;
 mod progress;
 pub(crate) mod reach;
 mod resources;

@@ -66,7 +66,11 @@ impl CompChannel {
         let engine = &self.context.engine;
         let channel = Arc::clone(&self.inner);
         let has_event = move || channel.events.len() > 0;
-        engine.receive_in(self.inner.events.waiter(), self.inner.events.event_fd(), has_event)
+        engine.receive_in(
+            self.inner.events.waiter(),
+            self.inner.events.event_fd(),
+            has_event,
+        )
     }
 
     /// Takes a completion event and returns the cookie of its CQ, or `None` if the caller has to
@@ -108,7 +112,10 @@ impl CompChannel {
     /// # Errors
     /// Those of ppoll(2) but for `Interrupted`.
     pub fn wait_readable(&self, timeout: Duration) -> io::Result<()> {
-        match self.begin_wait().wait_for(self.inner.events.event_fd(), timeout) {
+        match self
+            .begin_wait()
+            .wait_for(self.inner.events.event_fd(), timeout)
+        {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             result => result,
         }

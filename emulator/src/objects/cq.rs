@@ -166,7 +166,8 @@ impl Cq {
     }
 
     /// Requests an event as [`Cq::req_notify`] does, for a thread that waits in
-    /// [`CompChannel::wait_readable`](super::CompChannel::wait_readable) next.
+    /// [`CompChannel::wait_readable`](super::CompChannel::wait_readable) or
+    /// [`Engine::poll_descriptors`](crate::Engine::poll_descriptors) next.
     ///
     /// # Errors
     /// As [`Cq::req_notify`].

@@ -42,7 +42,7 @@ pub(crate) use qp::{DctEvents, QpCore, QpInner, QpResources, XrcTargetInit};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use service_queue::{ServiceQueue, ServiceReason};
-pub(crate) use sleepers::Sleeper;
+pub(crate) use sleepers::{Follower, Place, Sleeper};
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{OpenHandle, TargetOwnership};
 pub(crate) use tx::{TxBacklog, TxState, pending_ack_of, tx_route_for};

@@ -10,7 +10,9 @@
 //!   [`Sleepers::wake`].
 //!
 //! A thread that waits for an event (`engine/event_wait.rs`) is here only as the watcher.
-//! Completions do not wake it, because its event has a descriptor.
+//! Completions do not wake it, because its event has a descriptor. A thread that waits for
+//! descriptors (`engine/poll_wait.rs`) may also be a *follower*. It sleeps while another thread
+//! watches, and watches instead when that thread leaves ([`Sleepers::hand_over`]).
 //!
 //! The watcher is one of these threads or the background thread. There is only one, because the
 //! peer of a shared memory link wakes a process once. A second thread that woke for the same packet
@@ -57,6 +59,8 @@ pub(crate) struct Sleepers {
     unwoken: CachePadded<AtomicUsize>,
     /// Number of threads that wait for an event and were not woken yet, 0 or 1.
     unwoken_waiters: AtomicUsize,
+    /// Number of followers.
+    followers: AtomicUsize,
     state: Mutex<SleeperState>,
 }
 
@@ -66,6 +70,8 @@ struct SleeperState {
     /// The event loop of the program has the sockets, and was not displaced.
     has_loop: bool,
     asleep: Vec<Asleep>,
+    /// The followers that were not woken yet.
+    followers: Vec<Arc<OwnedFd>>,
     /// Unused descriptors.
     spare: Vec<Arc<OwnedFd>>,
 }
@@ -101,6 +107,28 @@ impl Sleeper {
     }
 }
 
+/// A follower that is about to sleep. The caller has to hand it back to
+/// [`Sleepers::end_following`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Follower(Arc<OwnedFd>);
+
+impl Follower {
+    /// The descriptor that becomes readable when the thread shall watch.
+    pub(crate) fn wake_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// The place of a thread that waits for descriptors.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Place {
+    /// The only thread that waits for packets. The flag is that of [`Sleepers::begin_watch`].
+    Watcher(Sleeper, bool),
+    Follower(Follower),
+}
+
 impl Sleepers {
     /// Registers a poller that is going to sleep. From here on completions wake it. The caller
     /// checks its CQ, under the lock of the CQ, after this call and before it sleeps. Returns
@@ -110,10 +138,7 @@ impl Sleepers {
     }
 
     fn register(&self, state: &mut SleeperState, waits_for_event: bool) -> Option<Sleeper> {
-        let wake_fd = match state.spare.pop() {
-            Some(fd) => fd,
-            None => Arc::new(sys::eventfd_nonblocking().ok()?),
-        };
+        let wake_fd = state.spare_fd()?;
         let watches = matches!(state.watcher, Watcher::Nobody | Watcher::Loop);
         if watches {
             state.watcher = Watcher::Poller(wake_fd.as_raw_fd());
@@ -134,13 +159,30 @@ impl Sleepers {
     /// The flag tells that the background thread has watched so far. The caller wakes it, so that
     /// it leaves the packets to the caller and looks after it.
     pub(crate) fn begin_watch(&self) -> Option<(Sleeper, bool)> {
+        self.try_watch(&mut self.state.lock())
+    }
+
+    /// Registers a thread that is going to wait for descriptors, as the watcher or a follower.
+    /// Returns `None` if no descriptor can be made.
+    pub(crate) fn begin_watch_or_follow(&self) -> Option<Place> {
         let mut state = self.state.lock();
+        if !state.watcher.is_poller() {
+            let (sleeper, from_background) = self.try_watch(&mut state)?;
+            return Some(Place::Watcher(sleeper, from_background));
+        }
+        let wake_fd = state.spare_fd()?;
+        state.followers.push(Arc::clone(&wake_fd));
+        self.publish(&state);
+        Some(Place::Follower(Follower(wake_fd)))
+    }
+
+    fn try_watch(&self, state: &mut SleeperState) -> Option<(Sleeper, bool)> {
         let before = state.watcher;
         if before.is_poller() {
             return None;
         }
         state.watcher = Watcher::Nobody;
-        let sleeper = self.register(&mut state, true);
+        let sleeper = self.register(state, true);
         if sleeper.is_none() {
             state.watcher = before;
         }
@@ -197,6 +239,37 @@ impl Sleepers {
     /// Returns true if the event loop of the program is the watcher while no poller is.
     pub(crate) fn has_loop(&self) -> bool {
         self.state.lock().has_loop
+    }
+
+    /// Ends the sleep of a follower. Returns true if it was woken to watch.
+    pub(crate) fn end_following(&self, follower: Follower) -> bool {
+        let mut state = self.state.lock();
+        let is_own = |fd: &Arc<OwnedFd>| Arc::ptr_eq(fd, &follower.0);
+        let at = state.followers.iter().position(is_own);
+        match at {
+            Some(at) => drop(state.followers.swap_remove(at)),
+            None => sys::eventfd_clear(follower.0.as_fd()),
+        }
+        state.spare.push(follower.0);
+        self.publish(&state);
+        at.is_none()
+    }
+
+    /// Wakes a follower if no thread watches. A thread that has waited for descriptors calls this
+    /// before it returns to the application, which may not come back for long.
+    pub(crate) fn hand_over(&self) {
+        // A follower registers while another thread is the watcher, under the lock under which that
+        // thread has ended its watch. So the watcher that leaves sees it.
+        if self.followers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        if matches!(state.watcher, Watcher::Nobody | Watcher::Loop)
+            && let Some(next) = state.followers.pop()
+        {
+            sys::eventfd_set(next.as_fd());
+            self.publish(&state);
+        }
     }
 
     /// Ends the watch of a poller or event loop, and expects nothing of the pollers that sleep now:
@@ -262,7 +335,10 @@ impl Sleepers {
 
     /// Returns true if a poller, or the event loop of the program, is the watcher.
     pub(crate) fn is_watched_by_program(&self) -> bool {
-        matches!(self.state.lock().watcher, Watcher::Poller(_) | Watcher::Loop)
+        matches!(
+            self.state.lock().watcher,
+            Watcher::Poller(_) | Watcher::Loop
+        )
     }
 
     /// Returns true if a poller is the watcher.
@@ -291,6 +367,12 @@ impl Sleepers {
         state.asleep.iter().any(|asleep| asleep.waits_for_event)
     }
 
+    /// Returns true if a follower sleeps.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_follower(&self) -> bool {
+        self.followers.load(Ordering::Relaxed) > 0
+    }
+
     #[cfg(all(test, loom))]
     pub(super) fn is_woken(&self, sleeper: &Sleeper) -> bool {
         let state = self.state.lock();
@@ -307,6 +389,8 @@ impl Sleepers {
         };
         self.unwoken.store(unwoken(false), Ordering::Relaxed);
         self.unwoken_waiters.store(unwoken(true), Ordering::Relaxed);
+        let followers = state.followers.len();
+        self.followers.store(followers, Ordering::Relaxed);
     }
 }
 
@@ -320,6 +404,13 @@ impl SleeperState {
         }
     }
 
+    fn spare_fd(&mut self) -> Option<Arc<OwnedFd>> {
+        match self.spare.pop() {
+            Some(fd) => Some(fd),
+            None => Some(Arc::new(sys::eventfd_nonblocking().ok()?)),
+        }
+    }
+
     fn wake(&mut self, waiters_too: bool) {
         for asleep in &mut self.asleep {
             if !asleep.is_woken && (waiters_too || !asleep.waits_for_event) {
@@ -330,187 +421,7 @@ impl SleeperState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn is_woken(sleeper: &Sleeper) -> bool {
-        let mut set = sys::PollSet::default();
-        let fd = set.add(sleeper.wake_fd());
-        set.wait_uncancelled(Some(Duration::ZERO))
-            .expect("descriptors");
-        set.is_ready(fd)
-    }
-
-    #[test]
-    fn one_thread_watches_and_the_next_one_takes_over() {
-        let sleepers = Sleepers::default();
-        let first = sleepers.begin().unwrap();
-        let second = sleepers.begin().unwrap();
-        assert!(first.watches() && !second.watches());
-        assert!(!sleepers.watch_in_background(), "a poller watches");
-        assert!(!is_woken(&second));
-        assert!(sleepers.end(first));
-        assert!(is_woken(&second), "there has to be another watcher");
-        assert!(sleepers.end(second));
-        assert!(!sleepers.has_any());
-
-        assert!(sleepers.watch_in_background());
-        let third = sleepers.begin().unwrap();
-        assert!(!third.watches());
-        assert!(
-            !is_woken(&third),
-            "a descriptor is used again, but not its news"
-        );
-        sleepers.leave_background();
-        sleepers.wake();
-        assert!(is_woken(&third));
-        sleepers.wake();
-        assert!(sleepers.end(third));
-        let fourth = sleepers.begin().unwrap();
-        assert!(fourth.watches() && !is_woken(&fourth));
-        assert!(sleepers.end(fourth));
-    }
-
-    #[test]
-    fn completions_wake_no_thread_that_waits_for_an_event() {
-        let sleepers = Sleepers::default();
-        assert!(sleepers.watch_in_background());
-        let (waiter, from_background) = sleepers.begin_watch().unwrap();
-        assert!(waiter.watches() && from_background);
-        assert!(sleepers.begin_watch().is_none(), "one is enough");
-        let poller = sleepers.begin().unwrap();
-        assert!(!poller.watches());
-        sleepers.wake();
-        assert!(is_woken(&poller) && !is_woken(&waiter));
-        assert!(sleepers.end(poller));
-        assert!(!sleepers.has_any() && sleepers.has_watching_poller());
-        sleepers.wake_all();
-        assert!(is_woken(&waiter));
-        assert!(sleepers.end(waiter));
-        let (waiter, from_background) = sleepers.begin_watch().unwrap();
-        assert!(!from_background && !is_woken(&waiter));
-        assert!(sleepers.end(waiter));
-    }
-
-    #[test]
-    fn an_event_loop_watches_while_no_thread_does() {
-        let sleepers = Sleepers::default();
-        assert!(sleepers.watch_in_background());
-        assert!(sleepers.begin_loop(), "the background thread has watched");
-        assert!(!sleepers.begin_loop());
-        assert!(sleepers.is_watched_by_program() && !sleepers.watch_in_background());
-        let (waiter, from_background) = sleepers.begin_watch().unwrap();
-        assert!(waiter.watches() && !from_background);
-        assert!(!sleepers.begin_loop());
-        assert!(sleepers.begin_watch().is_none());
-        assert!(sleepers.end(waiter));
-        assert!(sleepers.has_loop() && !sleepers.watch_in_background());
-        let poller = sleepers.begin().unwrap();
-        assert!(poller.watches());
-        sleepers.end_loop();
-        assert!(sleepers.is_watched_by_program());
-        assert!(sleepers.end(poller));
-        assert!(!sleepers.is_watched_by_program());
-        assert!(!sleepers.begin_loop());
-        sleepers.displace();
-        assert!(!sleepers.has_loop() && sleepers.watch_in_background());
-    }
-
-    #[test]
-    fn a_displaced_watcher_is_replaced_and_told() {
-        let sleepers = Sleepers::default();
-        let stopped = sleepers.begin().unwrap();
-        let other = sleepers.begin().unwrap();
-        sleepers.displace();
-        assert!(!sleepers.has_any() && !sleepers.has_watching_poller());
-        assert!(sleepers.watch_in_background());
-        // Completions wake both all the same.
-        sleepers.wake();
-        assert!(is_woken(&stopped) && is_woken(&other));
-        assert!(sleepers.end(other), "it never watched");
-        assert!(!sleepers.end(stopped), "it watches no more");
-        assert!(sleepers.is_watched_in_background());
-        let next = sleepers.begin().unwrap();
-        assert!(!next.watches() && sleepers.has_any());
-        assert!(sleepers.end(next));
-    }
-}
-
 #[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-
-    /// In every interleaving there is one watcher. A poller that is not the watcher wakes when
-    /// there is none.
-    #[test]
-    fn loom_packets_have_one_watcher_at_a_time() {
-        loom::model(|| {
-            let sleepers = loom::sync::Arc::new(Sleepers::default());
-            let background = {
-                let sleepers = loom::sync::Arc::clone(&sleepers);
-                loom::thread::spawn(move || sleepers.watch_in_background())
-            };
-            let first = sleepers.begin().expect("a descriptor");
-            let second = sleepers.begin().expect("a descriptor");
-            let first_watches = first.watches();
-            assert!(sleepers.end(first));
-            let in_background = background.join().unwrap();
-            assert!(!second.watches());
-            if first_watches {
-                assert!(sleepers.is_woken(&second), "there is no watcher");
-            } else {
-                assert!(in_background);
-            }
-            assert!(sleepers.end(second));
-        });
-    }
-
-    /// In every interleaving, an event loop that begins to watch either displaces the background
-    /// thread, which is woken, or keeps it from watching.
-    #[test]
-    fn loom_an_event_loop_and_the_background_thread_do_not_both_watch() {
-        loom::model(|| {
-            let sleepers = loom::sync::Arc::new(Sleepers::default());
-            let background = {
-                let sleepers = loom::sync::Arc::clone(&sleepers);
-                loom::thread::spawn(move || sleepers.watch_in_background())
-            };
-            let is_woken = sleepers.begin_loop();
-            let in_background = background.join().unwrap();
-            assert_eq!(in_background, is_woken);
-            assert!(!sleepers.is_watched_in_background());
-            sleepers.end_loop();
-            assert!(sleepers.watch_in_background());
-        });
-    }
-
-    /// In every interleaving, a watcher that was displaced wakes the background thread after it has
-    /// withdrawn its announcement. That thread may already rely on an announcement of its own.
-    #[test]
-    fn loom_a_displaced_watcher_withdraws_no_announcement_unnoticed() {
-        loom::model(|| {
-            let sleepers = loom::sync::Arc::new(Sleepers::default());
-            let announced = loom::sync::Arc::new(AtomicUsize::new(0));
-            let stopped = sleepers.begin().expect("a descriptor");
-            announced.store(1, Ordering::SeqCst);
-            let background = {
-                let (sleepers, announced) = (sleepers.clone(), announced.clone());
-                loom::thread::spawn(move || {
-                    sleepers.displace();
-                    let watches = sleepers.watch_in_background();
-                    announced.store(1, Ordering::SeqCst);
-                    watches
-                })
-            };
-            announced.store(0, Ordering::SeqCst);
-            let may_be_silent = sleepers.end(stopped);
-            let watches = background.join().unwrap();
-            assert!(watches, "nobody else watches");
-            let is_announced = announced.load(Ordering::SeqCst) == 1;
-            assert!(is_announced || !may_be_silent, "nobody wakes the thread");
-        });
-    }
-}
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

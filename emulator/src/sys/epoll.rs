@@ -46,9 +46,8 @@ impl Epoll {
             u64: 0,
         };
         // SAFETY: `event` is readable and outlives the call.
-        let result = unsafe {
-            libc::epoll_ctl(self.raw_fd(), operation, fd.as_raw_fd(), &raw mut event)
-        };
+        let result =
+            unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd.as_raw_fd(), &raw mut event) };
         result == 0
     }
 }

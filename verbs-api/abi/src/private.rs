@@ -7,19 +7,19 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-use libc::{sockaddr, sockaddr_storage};
+use libc::{pollfd, sockaddr, sockaddr_storage};
 
 use crate::mlx5::{
     mlx5dv_context, mlx5dv_context_attr, mlx5dv_mkey, mlx5dv_mkey_init_attr, mlx5dv_qp_ex,
     mlx5dv_qp_init_attr,
 };
 use crate::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_device, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex,
     ibv_qp_init_attr_ex, rdma_conn_param,
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 7;
+pub const ROCADE_CM_VERSION: u32 = 8;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -161,6 +161,12 @@ pub struct rocade_cm_ops {
     /// Gives the calling thread, which serves the whole program, the processors and the priority of
     /// the program.
     pub settle_thread: extern "C" fn(),
+    /// Waits for descriptors like ppoll(2), and receives packets meanwhile. Takes the time limit in
+    /// nanoseconds, negative for none. Returns the number of ready descriptors, or a negative errno
+    /// value. No cancellation point.
+    pub poll: unsafe extern "C" fn(*mut pollfd, usize, i64) -> c_int,
+    /// Requests the event of the next completion, for a thread that then waits for it in `poll`.
+    pub req_notify_to_poll: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
     /// Creates a channel. Stores its descriptor in the last argument.
     pub channel_new: unsafe extern "C" fn(*const rocade_cm_channel, *mut c_int) -> c_int,
     /// Destroys a channel. Waits for the calls that use it.

@@ -4,13 +4,13 @@
 use std::{
     ffi::{c_int, c_void},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
-    ptr,
+    ptr, slice,
     time::Duration,
 };
 
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{pollfd, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rocade_abi::{
-    AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_ece, ibv_path_data,
+    AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_cq, ibv_ece, ibv_path_data,
     ibv_qp_attr, rdma_conn_param, rocade_cm_channel, rocade_cm_event, rocade_cm_id, rocade_cm_ops,
     rocade_cm_route, sockaddr_ib,
 };
@@ -24,7 +24,8 @@ use rocade_emulator::{
 
 use crate::{
     cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
-    ffi::{self, Errno, int_verb},
+    cq::CqObject,
+    ffi::{self, Errno, int_data_verb, int_verb, neg_verb},
     handle::CHandle,
     process,
     qp_attr::{address_to_c, attr_to_c},
@@ -49,6 +50,8 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
     settle_thread,
+    poll,
+    req_notify_to_poll,
     channel_new: rdma_create_event_channel,
     channel_free: rdma_destroy_event_channel,
     channel_get_event: rdma_get_cm_event,
@@ -83,6 +86,32 @@ pub(crate) extern "C" fn rocade_cm() -> *const rocade_cm_ops {
 
 extern "C" fn settle_thread() {
     rocade_emulator::settle_thread();
+}
+
+unsafe extern "C" fn poll(fds: *mut pollfd, count: usize, limit_ns: i64) -> c_int {
+    neg_verb(|| {
+        let fds = if count == 0 {
+            &mut []
+        } else {
+            // SAFETY: by contract as many entries.
+            unsafe { slice::from_raw_parts_mut(fds, count) }
+        };
+        let limit = u64::try_from(limit_ns).ok().map(Duration::from_nanos);
+        Ok(
+            match process::host()?.engine().poll_descriptors(fds, limit) {
+                Ok(ready) => c_int::try_from(ready).unwrap_or(c_int::MAX),
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            },
+        )
+    })
+}
+
+unsafe extern "C" fn req_notify_to_poll(cq: *mut ibv_cq) -> c_int {
+    int_data_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let object = unsafe { CqObject::borrow(cq.cast()) }?;
+        Ok(object.inner().cq().arm(false)?)
+    })
 }
 
 extern "C" fn generation() -> u32 {
@@ -215,7 +244,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
         return Vec::new();
     }
     // SAFETY: same contract.
-    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+    unsafe { slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
 pub(crate) fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {

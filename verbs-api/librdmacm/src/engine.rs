@@ -5,7 +5,10 @@ use std::{
     ffi::{CStr, c_int, c_uint, c_void},
     io::{self, Write as _},
     sync::OnceLock,
+    time::Duration,
 };
+
+use libc::pollfd;
 
 use rocade_abi::{
     ROCADE_CM_VERSION, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
@@ -150,6 +153,20 @@ pub(crate) fn settle_thread() {
     if let Ok(ops) = ops() {
         (ops.settle_thread)();
     }
+}
+
+/// Waits like ppoll(2), and receives packets meanwhile. Returns the number of ready descriptors. No
+/// cancellation point.
+///
+/// # Errors
+/// As for [`ops`], and `EINTR`.
+pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
+    let limit = limit.map_or(-1, |limit| {
+        i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX)
+    });
+    // SAFETY: as many entries.
+    let ready = unsafe { (ops()?.poll)(fds.as_mut_ptr(), fds.len(), limit) };
+    usize::try_from(ready).map_err(|_| Errno(-ready))
 }
 
 /// Returns the fork generation, which counts the forks of the process.

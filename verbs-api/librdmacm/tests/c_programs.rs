@@ -14,7 +14,13 @@ static PROGRAMS: Programs = Programs::new(
     &["rdmacm", "ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    &["alternate", "processes", "reactors", "event_loops"],
+    &[
+        "alternate",
+        "processes",
+        "reactors",
+        "event_loops",
+        "rsocket_waits",
+    ],
 );
 
 rocade_tests::c_programs! {
@@ -84,6 +90,11 @@ rocade_tests::c_programs! {
         foreign_connections_do_no_harm,
         datagrams_arrive_whole,
         datagrams_of_others_are_ignored;
+    rsocket_waits:
+        a_blocked_thread_receives_by_udp,
+        a_blocked_thread_receives_by_shm,
+        two_blocked_threads_take_turns,
+        waits_end_by_signals_and_in_time;
     unreachable:
         //= QPC-05 type=test
         address_handles_need_a_route_and_an_answer,

@@ -20,6 +20,7 @@ use super::{
     iov::Cursor,
     options::Options,
     process::Process,
+    queue::Queue,
     sys,
     wait::{END, IN, OUT, Waiters, Waker},
 };
@@ -80,6 +81,15 @@ impl DatagramState {
     /// Polls the CQs, wakes the threads that wait for the result, and arms the CQs if threads still
     /// wait.
     fn turn(&mut self) {
+        self.turn_with(Queue::arm);
+    }
+
+    /// Like [`Self::turn`], for a thread that is registered and going to sleep.
+    fn turn_to_sleep(&mut self) {
+        self.turn_with(Queue::arm_to_sleep);
+    }
+
+    fn turn_with(&mut self, arm: fn(&mut Queue)) {
         loop {
             let limit = self.inbox_limit();
             let inbox = &mut self.inbox;
@@ -100,7 +110,7 @@ impl DatagramState {
             let mut armed = false;
             for endpoint in &mut self.endpoints {
                 if !endpoint.queue.is_armed() {
-                    endpoint.queue.arm();
+                    arm(&mut endpoint.queue);
                     armed |= endpoint.queue.is_armed();
                 }
             }
@@ -399,7 +409,7 @@ impl DatagramSocket {
     pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8, fds: &mut Vec<pollfd>) {
         let mut state = self.state.lock();
         state.waiters.add(waker, interest);
-        state.turn();
+        state.turn_to_sleep();
         let queues = state.endpoints.iter().map(|end| end.queue.fd());
         fds.extend(queues.map(sys::readable));
     }

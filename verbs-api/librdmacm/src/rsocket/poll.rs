@@ -16,7 +16,7 @@ use super::{
     sys,
     wait::Waker,
 };
-use crate::ffi::Errno;
+use crate::{engine, ffi::Errno};
 
 impl Socket {
     /// Returns the ready ones of `events`.
@@ -97,7 +97,11 @@ fn sleep(
         None if sockets.is_empty() => None,
         None => Some(KEEPALIVE_AFTER),
     };
-    let slept = sys::poll(&mut fds, limit);
+    let slept = if sockets.is_empty() {
+        sys::poll(&mut fds, limit)
+    } else {
+        engine::poll(&mut fds, limit)
+    };
     for ((socket, _), part) in sockets.iter().zip(parts) {
         socket.unprepare(&waker, &fds[part]);
     }

@@ -12,7 +12,10 @@ use rocade_abi::{
 };
 
 use super::sys;
-use crate::{engine::verbs, ffi::Errno};
+use crate::{
+    engine::{self, verbs},
+    ffi::Errno,
+};
 
 /// The maximum number of completions per call of `ibv_poll_cq`.
 const BATCH: usize = 16;
@@ -66,6 +69,14 @@ impl Queue {
         if let Some(ask) = asked {
             // SAFETY: a live CQ.
             self.armed = unsafe { ask(self.cq, 0) } == 0;
+        }
+    }
+
+    /// Like [`Self::arm`], for a thread that is going to sleep in [`engine::poll`].
+    pub(super) fn arm_to_sleep(&mut self) {
+        if let Ok(ops) = engine::ops() {
+            // SAFETY: a live CQ with a channel.
+            self.armed = unsafe { (ops.req_notify_to_poll)(self.cq) } == 0;
         }
     }
 

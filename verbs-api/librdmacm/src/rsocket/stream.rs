@@ -20,11 +20,12 @@ use super::{
     iov::Cursor,
     options::Options,
     process::process,
+    queue::Queue,
     stream_qp::{KEEPALIVE_AFTER, StreamQp},
     sys,
     wait::{END, IN, OUT, SENT, Waiters, Waker},
 };
-use crate::ffi::Errno;
+use crate::{engine, ffi::Errno};
 
 /// The time that a call polls before it sleeps.
 pub(super) const SPIN: Duration = Duration::from_micros(20);
@@ -127,6 +128,15 @@ impl StreamState {
     /// Polls the CQ and wakes the threads whose events are ready. Arms the CQ if threads still
     /// wait.
     pub(super) fn turn(&mut self) {
+        self.turn_with(Queue::arm);
+    }
+
+    /// Like [`Self::turn`], for a thread that is registered and going to sleep.
+    fn turn_to_sleep(&mut self) {
+        self.turn_with(Queue::arm_to_sleep);
+    }
+
+    fn turn_with(&mut self, arm: fn(&mut Queue)) {
         loop {
             if let Some(stream_qp) = &mut self.stream_qp {
                 stream_qp.progress();
@@ -140,7 +150,7 @@ impl StreamState {
             self.waiters.wake(self.ready());
             match &mut self.stream_qp {
                 Some(stream_qp) if !self.waiters.is_empty() && !stream_qp.queue.is_armed() => {
-                    stream_qp.queue.arm();
+                    arm(&mut stream_qp.queue);
                     if !stream_qp.queue.is_armed() {
                         break;
                     }
@@ -321,7 +331,7 @@ impl StreamSocket {
             waker.clear();
             state.waiters.add(&waker, interest);
             // Arms the CQ. Completions that arrived before may make the socket ready.
-            state.turn();
+            state.turn_to_sleep();
             if let Some(answer) = ready(&mut state).transpose() {
                 state.waiters.remove(&waker);
                 return answer;
@@ -346,7 +356,7 @@ impl StreamSocket {
         drop(state);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let limit = left.map_or(KEEPALIVE_AFTER, |left| left.min(KEEPALIVE_AFTER));
-        let slept = sys::poll(&mut fds, Some(limit));
+        let slept = engine::poll(&mut fds, Some(limit));
         let mut state = self.state.lock();
         state.waiters.remove(waker);
         self.awake(&mut state, fds[1].revents != 0);
@@ -372,7 +382,7 @@ impl StreamSocket {
     pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8) -> RawFd {
         let mut state = self.state.lock();
         state.waiters.add(waker, interest);
-        state.turn();
+        state.turn_to_sleep();
         state.completions()
     }
 
