@@ -428,15 +428,39 @@ impl Initiator {
         let count = self.lanes.len();
         for offset in 0..count {
             let index = (self.turn + offset) % count;
-            let sent = self.poll_lane(cx, index, tx);
-            self.with_lane(cx, index, Requester::check_failed)
-                .or_else(|Fatal| self.fail_lane(cx, index))?;
-            if sent {
+            if self.poll_streams(cx, index, tx)? {
                 self.turn = (index + 1) % count;
-                break;
+                return Ok(());
             }
         }
+        // A stream that has failed without a packet leaves a DISCONNECT. The caller takes an empty
+        // buffer for the end, so that it goes out now or never.
+        self.send_disconnects(tx);
         Ok(())
+    }
+
+    /// Appends requests of one lane. If its stream fails before it sends anything, the lane goes on
+    /// with the requests of its other streams, because no event would call for them later.
+    ///
+    /// Returns true if packets were appended, or if no more can be.
+    //= DC-40
+    fn poll_streams<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        index: usize,
+        tx: &mut TxBuffer,
+    ) -> Result<bool, Fatal> {
+        loop {
+            let sent = self.poll_lane(cx, index, tx);
+            let failed = self.with_lane(cx, index, Requester::check_failed);
+            if failed.is_ok() {
+                return Ok(sent);
+            }
+            self.fail_lane(cx, index)?;
+            if sent {
+                return Ok(true);
+            }
+        }
     }
 
     /// Returns true if packets were appended, or if no more can be.

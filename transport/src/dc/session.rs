@@ -3,9 +3,12 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
+#[cfg(test)]
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use rocade_wire::{Headers, Msn, Operation, Psn, Qpn};
 
+use super::SESSION_MEMORY_NS;
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::memory::{Memory, PdTag};
@@ -49,17 +52,45 @@ pub(super) struct Session {
     pub(super) peer: Peer,
     pub(super) responder: Responder,
     state: SessionState,
-    /// Time of the last received packet.
-    pub(super) last: Time,
+    /// Time of the last received packet. [`Session::silent_at`] reads it.
+    last: Time,
     /// Time at which the target looks whether the session is silent.
-    pub(super) due: Time,
+    due: Time,
     /// The session is queued to send.
     pub(super) is_listed: bool,
     /// Part of the [`RouteTag`](crate::wr::RouteTag) of the route to the initiator.
     pub(super) serial: u64,
+    /// Number of times that the target has read these times.
+    #[cfg(test)]
+    visits: AtomicU32,
 }
 
 impl Session {
+    /// Returns the time at which the target may forget the session, unless packets arrive.
+    //= DCW-14 DCW-15
+    pub(super) fn silent_at(&self) -> Time {
+        #[cfg(test)]
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.last.plus_ns(SESSION_MEMORY_NS)
+    }
+
+    /// Returns the time at which the target looks whether the session is silent.
+    pub(super) fn due(&self) -> Time {
+        #[cfg(test)]
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.due
+    }
+
+    pub(super) const fn set_due(&mut self, due: Time) {
+        self.due = due;
+    }
+
+    /// Returns how often the times of the session were read.
+    #[cfg(test)]
+    pub(super) fn visits(&self) -> u32 {
+        self.visits.load(Ordering::Relaxed)
+    }
+
     /// Returns PSN and MSN for an ACK of everything received.
     pub(super) fn last_ack(&self) -> (Psn, Msn) {
         let (psn, msn) = self.responder.last_ack();
@@ -105,6 +136,8 @@ impl Session {
             due: Time::ZERO,
             is_listed: false,
             serial: 0,
+            #[cfg(test)]
+            visits: AtomicU32::new(0),
         }
     }
 

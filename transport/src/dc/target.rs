@@ -153,6 +153,13 @@ impl Target {
         }
     }
 
+    /// Returns how often the times of all sessions were read.
+    #[cfg(test)]
+    pub(crate) fn visits(&self) -> u32 {
+        let sessions = self.sessions.iter().flatten();
+        sessions.map(|session| session.visits()).sum()
+    }
+
     /// Returns the destination of packets that take this route.
     pub(crate) fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
         if route.0 & ANSWER == 0 {
@@ -356,8 +363,9 @@ impl Target {
         self.serial += 1;
         session.serial = self.serial;
         session.is_listed = self.ready.contains(&index);
-        session.due = cx.now.plus_ns(SESSION_MEMORY_NS);
-        self.by_age.insert((session.due, index));
+        let due = cx.now.plus_ns(SESSION_MEMORY_NS);
+        session.set_due(due);
+        self.by_age.insert((due, index));
         self.sessions[index] = Some(Box::new(session));
         self.by_lane.insert(lane_id, index);
         Some(index)
@@ -391,15 +399,16 @@ impl Target {
             let Some(session) = self.sessions[index].as_mut() else {
                 continue;
             };
-            let silent_at = session.last.plus_ns(SESSION_MEMORY_NS);
+            let silent_at = session.silent_at();
             let is_busy = session.is_listed || self.unreported.contains(&index);
             if silent_at <= cx.now && !is_busy {
                 self.forget(cx, index);
                 self.free.push(index);
                 continue;
             }
-            session.due = silent_at.max(cx.now.plus_ns(RECHECK_NS));
-            self.by_age.insert((session.due, index));
+            let due = silent_at.max(cx.now.plus_ns(RECHECK_NS));
+            session.set_due(due);
+            self.by_age.insert((due, index));
         }
     }
 
@@ -408,7 +417,7 @@ impl Target {
         if let Some(mut session) = self.sessions[index].take() {
             session.with(cx, Responder::flush);
             self.by_lane.remove(&session.lane_id);
-            self.by_age.remove(&(session.due, index));
+            self.by_age.remove(&(session.due(), index));
         }
         // The order of completions stays the same. Only the session they belong to is forgotten.
         if self.unreported.contains(&index) {

@@ -111,6 +111,15 @@ impl Qp {
         }
     }
 
+    /// Returns how often a DC target has read the times of its sessions, to find silent ones.
+    #[cfg(test)]
+    pub(crate) fn session_visits(&self) -> u32 {
+        match &self.recv {
+            RecvSide::Target(target) => target.visits(),
+            _ => 0,
+        }
+    }
+
     /// Returns the destination of the answers that [`Qp::poll_transmit`] of a DC target has put
     /// into a buffer for this route.
     ///

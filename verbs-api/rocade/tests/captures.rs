@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use build::{Build, assert_refused, text};
+use build::{Build, LIMIT, Limited as _, assert_refused, text};
 use serde_json::{Value, json};
 
 /// Ends the broker, also if a test fails.
@@ -17,7 +17,8 @@ struct StopBroker<'a>(&'a Build);
 
 impl Drop for StopBroker<'_> {
     fn drop(&mut self) {
-        let _ = self.0.rocade(&["broker", "stop"]).output();
+        let mut stop = self.0.rocade(&["broker", "stop"]);
+        let _ = stop.run_within(LIMIT);
     }
 }
 
@@ -39,7 +40,7 @@ fn a_program_is_told_where_to_capture_and_what_goes_wrong() {
         "--",
         "env",
     ];
-    let output = build.rocade(&args).output().unwrap();
+    let output = build.rocade(&args).run();
     let seen = text(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     let file = fs::canonicalize(file).unwrap();
@@ -62,38 +63,28 @@ fn a_program_is_told_where_to_capture_and_what_goes_wrong() {
 #[test]
 fn what_cannot_be_is_said_before_the_program_starts() {
     let build = Build::with_libraries();
-    let rule = |rule| {
-        build
-            .rocade(&["run", "--fault", rule, "--", "env"])
-            .output()
-            .unwrap()
-    };
+    let rule = |rule| build.rocade(&["run", "--fault", rule, "--", "env"]).run();
     assert_refused(
         &rule("drop nht=3"),
         125,
         &["--fault", "nht=3", "did you mean nth?"],
     );
     assert_refused(&rule("explode"), 125, &["--fault", "explode", "drop, dup"]);
-    let file = |file| {
-        build
-            .rocade(&["run", "--capture", file, "--", "env"])
-            .output()
-            .unwrap()
-    };
+    let file = |file| build.rocade(&["run", "--capture", file, "--", "env"]).run();
     assert_refused(
         &file("no/such/dir/x"),
         125,
         &["--capture no/such/dir/x", "No such file"],
     );
     assert_refused(&file("."), 125, &["--capture ."]);
-    let none = build.rocade(&["ladder", "none.pcapng"]).output().unwrap();
+    let none = build.rocade(&["ladder", "none.pcapng"]).run();
     assert_refused(&none, 125, &["none.pcapng", "No such file"]);
     fs::write(
         build.path("work/text"),
         "hello, this is a text and no capture",
     )
     .unwrap();
-    let none = build.rocade(&["ladder", "text"]).output().unwrap();
+    let none = build.rocade(&["ladder", "text"]).run();
     assert_refused(&none, 125, &["text: ", "rocade run --capture"]);
 }
 
@@ -103,7 +94,7 @@ fn a_capture_without_packets_helps() {
     let build = Build::with_libraries();
     let refused = |name: &str, bytes: &[u8], parts: &[&str]| {
         fs::write(build.path("work").join(name), bytes).unwrap();
-        let output = build.rocade(&["ladder", name]).output().unwrap();
+        let output = build.rocade(&["ladder", name]).run();
         assert_refused(&output, 125, parts);
     };
     let parts = ["empty.pcapng: the file is empty", "tcpdump when it ends"];
@@ -138,7 +129,7 @@ fn what_offloads_have_joined_is_said() {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures/rocade");
     let file = captures.join("gso-lo-ipv4.pcap");
     let args = ["ladder", file.to_str().unwrap(), "-o", "/dev/null"];
-    let output = build.rocade(&args).output().unwrap();
+    let output = build.rocade(&args).run();
     assert_eq!(
         text(&output.stdout),
         "/dev/null: 12 packets of 1 conversation\n\
@@ -163,13 +154,12 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
             "ROCADE_FAULT",
             "drop opcode=READ_RESPONSE nth=2; delay opcode=SEND by=1ms nth=1",
         )
-        .output()
-        .unwrap();
+        .run();
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("All data arrived correctly"), "{shown}");
 
-    let drawn = build.rocade(&["ladder", "demo.pcapng"]).output().unwrap();
+    let drawn = build.rocade(&["ladder", "demo.pcapng"]).run();
     let words = text(&drawn.stdout);
     assert!(drawn.status.success(), "{}", text(&drawn.stderr));
     for part in ["demo.html: ", " 1 lost", "sent again"] {
@@ -187,7 +177,7 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
         );
     }
     let args = ["ladder", "demo.pcapng", "--qp", "0xabcdef", "-o", "x.svg"];
-    let none = build.rocade(&args).output().unwrap();
+    let none = build.rocade(&args).run();
     assert_refused(&none, 125, &["QP 0xabcdef"]);
 }
 
@@ -243,12 +233,12 @@ fn rules_at_run_time() {
         command
     };
     let run = |args: &[&str]| {
-        let output = rocade(args).output().unwrap();
+        let output = rocade(args).run();
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
     let refused = |args: &[&str], code, parts: &[&str]| {
-        assert_refused(&rocade(args).output().unwrap(), code, parts);
+        assert_refused(&rocade(args).run(), code, parts);
     };
     refused(&["fault", "list"], 1, &["no broker", "rocade run --fault"]);
     refused(
@@ -259,12 +249,7 @@ fn rules_at_run_time() {
     refused(&["fault", "add", " "], 125, &["a rule is missing"]);
     refused(&["fault", "add"], 2, &["<RULE>"]);
     let mut broker = Server(rocade(&["broker", "serve"]).spawn().unwrap());
-    while !rocade(&["broker", "status"])
-        .output()
-        .unwrap()
-        .status
-        .success()
-    {
+    while !rocade(&["broker", "status"]).run().status.success() {
         assert!(broker.0.try_wait().unwrap().is_none());
     }
     let list = || -> Value { serde_json::from_str(&run(&["fault", "list", "--json"])).unwrap() };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use build::{Build, LIBRARIES, assert_refused, text};
+use build::{Build, LIBRARIES, LIMIT, Limited as _, assert_refused, finish_within, start, text};
 
 /// Returns the variables that env(1) printed.
 fn variables(output: &Output) -> BTreeMap<String, String> {
@@ -29,9 +29,19 @@ fn canonical(path: impl AsRef<Path>) -> PathBuf {
     fs::canonicalize(path).unwrap()
 }
 
+/// Checks the limit that all programs of these tests have.
+#[test]
+fn a_program_that_hangs_is_named_with_its_output() {
+    let mut hangs = Command::new("sh");
+    hangs.args(["-c", "echo begun; sleep 1000 & wait"]);
+    let error = hangs.run_within(Duration::from_secs(3)).unwrap_err();
+    assert!(error.contains("echo begun; sleep 1000"), "{error}");
+    assert!(error.contains(r#"stdout: "begun\n""#), "{error}");
+}
+
 #[test]
 fn alone_it_prints_its_help() {
-    let output = Build::new().rocade(&[]).output().unwrap();
+    let output = Build::new().rocade(&[]).run();
     assert!(output.status.success());
     let help = text(&output.stdout);
     for part in [
@@ -62,8 +72,7 @@ fn a_program_gets_libraries_and_devices() {
         .rocade(&args)
         .env("LD_LIBRARY_PATH", "/opt/other")
         .env("ROCADE_IP", "127.0.0.9")
-        .output()
-        .unwrap();
+        .run();
     let seen = variables(&output);
     let libraries = canonical(build.path("rocade-libs"));
     assert_eq!(
@@ -80,7 +89,7 @@ fn a_program_gets_libraries_and_devices() {
         canonical(build.path("rocade"))
     );
 
-    let printed = text(&build.rocade(&["libdir"]).output().unwrap().stdout);
+    let printed = text(&build.rocade(&["libdir"]).run().stdout);
     assert_eq!(canonical(printed.trim_end()), libraries);
     for library in LIBRARIES {
         let found = fs::read_to_string(libraries.join(format!("{library}.so.1"))).unwrap();
@@ -97,7 +106,7 @@ fn the_file_of_the_directory_is_handed_down() {
         "devices = [\"mine=127.0.0.2\"]\nbroker = \"embedded\"\n",
     )
     .unwrap();
-    let seen = variables(&build.rocade(&["run", "env"]).output().unwrap());
+    let seen = variables(&build.rocade(&["run", "env"]).run());
     assert_eq!(canonical(&seen["ROCADE_CONFIG"]), canonical(&file));
     assert!(!seen.contains_key("ROCADE_DEVICES"));
     assert!(
@@ -105,12 +114,9 @@ fn the_file_of_the_directory_is_handed_down() {
         "it would win over the file"
     );
 
-    let table = build.rocade(&["devices"]).output().unwrap();
+    let table = build.rocade(&["devices"]).run();
     assert!(text(&table.stdout).contains("mine"), "{table:?}");
-    let table = build
-        .rocade(&["devices", "--ip", "127.0.0.4"])
-        .output()
-        .unwrap();
+    let table = build.rocade(&["devices", "--ip", "127.0.0.4"]).run();
     assert!(text(&table.stdout).contains("127.0.0.4"), "{table:?}");
     assert!(!text(&table.stdout).contains("mine"), "{table:?}");
 }
@@ -120,20 +126,20 @@ fn exit_code_and_signal_are_those_of_the_program() {
     let build = Build::with_libraries();
     let exit = build
         .rocade(&["run", "--", "sh", "-c", "exit 42"])
-        .status()
-        .unwrap();
+        .run()
+        .status;
     assert_eq!(exit.code(), Some(42));
     let killed = build
         .rocade(&["run", "--", "sh", "-c", "kill -9 $$"])
-        .status()
-        .unwrap();
+        .run()
+        .status;
     assert_eq!(killed.signal(), Some(9));
 }
 
 #[test]
 fn what_cannot_be_run_is_said() {
     let build = Build::with_libraries();
-    let run = |program: &str| build.rocade(&["run", "--", program]).output().unwrap();
+    let run = |program: &str| build.rocade(&["run", "--", program]).run();
     assert_refused(&run("no-such-program"), 127, &["no-such-program"]);
     assert_refused(
         &run("ib_no_such"),
@@ -158,51 +164,34 @@ fn what_cannot_be_run_is_said() {
 fn missing_libraries_come_with_the_cure() {
     let build = Build::new();
     let cure = ["libibverbs.so", "cargo build --release --workspace"];
-    assert_refused(&build.rocade(&["libdir"]).output().unwrap(), 125, &cure);
-    assert_refused(
-        &build.rocade(&["run", "true"]).output().unwrap(),
-        125,
-        &cure,
-    );
+    assert_refused(&build.rocade(&["libdir"]).run(), 125, &cure);
+    assert_refused(&build.rocade(&["run", "true"]).run(), 125, &cure);
 }
 
 #[test]
 fn a_broken_configuration_is_refused_before_the_program_starts() {
     let build = Build::with_libraries();
-    let output = build
-        .rocade(&["run", "--dev", "lo", "--", "env"])
-        .output()
-        .unwrap();
+    let output = build.rocade(&["run", "--dev", "lo", "--", "env"]).run();
     assert_refused(&output, 125, &["--dev", "\"lo\"", "rocade0=lo", "allowed"]);
     assert!(output.stdout.is_empty());
 
     let output = build
         .rocade(&["devices"])
         .env("ROCADE_DEVICES", "a=no-such-if0")
-        .output()
-        .unwrap();
+        .run();
     assert_refused(&output, 125, &["ROCADE_DEVICES", "no-such-if0", "allowed"]);
 
-    let output = build
-        .rocade(&["devices"])
-        .env("ROCADE_LOG", "x=y")
-        .output()
-        .unwrap();
+    let output = build.rocade(&["devices"]).env("ROCADE_LOG", "x=y").run();
     assert_refused(&output, 125, &["ROCADE_LOG", "debug"]);
 
     let output = build
         .rocade(&["devices"])
         .env("ROCADE_CONFIG", "/no/such.toml")
-        .output()
-        .unwrap();
+        .run();
     assert_refused(&output, 125, &["/no/such.toml", "cannot read it"]);
 
     let both = ["run", "--dev", "a=lo", "--ip", "::1", "--", "env"];
-    assert_refused(
-        &build.rocade(&both).output().unwrap(),
-        2,
-        &["--dev", "--ip"],
-    );
+    assert_refused(&build.rocade(&both).run(), 2, &["--dev", "--ip"]);
 }
 
 #[test]
@@ -217,7 +206,7 @@ fn misspelt_words_of_the_command_line_get_the_nearest_known_one() {
         (&["run", "--pi=::1", "env"], "--pi", "--ip"),
         (&["demo", "--i=::1"], "--i", "--ip"),
     ] {
-        let output = build.rocade(args).output().unwrap();
+        let output = build.rocade(args).run();
         assert_refused(&output, 2, &[wrong, "similar", right]);
         assert!(output.stdout.is_empty(), "{output:?}");
     }
@@ -229,8 +218,7 @@ fn misspelt_variables_are_named_once() {
     let output = build
         .rocade(&["run", "--", "env"])
         .env("ROCADE_LGO", "debug")
-        .output()
-        .unwrap();
+        .run();
     let error = text(&output.stderr);
     assert!(
         error.contains("ROCADE_LGO") && error.contains("did you mean ROCADE_LOG?"),
@@ -239,11 +227,7 @@ fn misspelt_variables_are_named_once() {
     // The libraries in the program do not repeat the warning.
     assert_eq!(variables(&output)["ROCADE_WARNED"], "ROCADE_LGO");
 
-    let output = build
-        .rocade(&["devices"])
-        .env("ROCADE_LOG", "debgu")
-        .output()
-        .unwrap();
+    let output = build.rocade(&["devices"]).env("ROCADE_LOG", "debgu").run();
     assert_refused(
         &output,
         125,
@@ -252,8 +236,7 @@ fn misspelt_variables_are_named_once() {
     let output = build
         .rocade(&["run", "--", "env"])
         .env("ROCADE_LOG", "debgu")
-        .output()
-        .unwrap();
+        .run();
     assert_refused(
         &output,
         125,
@@ -265,7 +248,7 @@ fn misspelt_variables_are_named_once() {
 #[test]
 fn devices_lists_the_gids_in_order() {
     let args = ["devices", "--dev", "rocade0=127.0.0.1,127.0.0.7"];
-    let output = Build::new().rocade(&args).output().unwrap();
+    let output = Build::new().rocade(&args).run();
     assert!(output.status.success(), "{output:?}");
     let table = text(&output.stdout);
     let first = table.find("::ffff:127.0.0.1").unwrap();
@@ -281,7 +264,8 @@ struct StopBroker<'a>(&'a Build);
 
 impl Drop for StopBroker<'_> {
     fn drop(&mut self) {
-        let _ = self.0.rocade(&["broker", "stop"]).output();
+        let mut stop = self.0.rocade(&["broker", "stop"]);
+        let _ = stop.run_within(LIMIT);
     }
 }
 
@@ -289,15 +273,14 @@ impl Drop for StopBroker<'_> {
 fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
     let build = Build::new();
     let _stop = StopBroker(&build);
-    let asked = build.rocade(&["broker", "status"]).output().unwrap();
+    let asked = build.rocade(&["broker", "status"]).run();
     assert_refused(&asked, 1, &["no broker is running"]);
 
     for (link, way) in [("", "through shared memory"), ("udp", "over UDP port 4791")] {
         let output = build
             .rocade(&["demo", "--ip", "127.0.21.1"])
             .env("ROCADE_LINK", link)
-            .output()
-            .unwrap();
+            .run();
         let shown = text(&output.stdout);
         assert!(output.status.success(), "{shown}{}", text(&output.stderr));
         for part in [
@@ -316,18 +299,18 @@ fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
 
     // The broker stays for a while. The address is free as soon as the broker has noticed that no
     // process uses it.
-    let status = || text(&build.rocade(&["broker", "status"]).output().unwrap().stdout);
+    let status = || text(&build.rocade(&["broker", "status"]).run().stdout);
     let deadline = Instant::now() + Duration::from_secs(20);
     while status().contains("127.0.21.1") {
         assert!(Instant::now() < deadline, "{}", status());
     }
     assert!(status().contains("pid "), "{}", status());
-    let stopped = build.rocade(&["broker", "stop"]).output().unwrap();
+    let stopped = build.rocade(&["broker", "stop"]).run();
     assert!(
         text(&stopped.stdout).contains("stopped the broker"),
         "{stopped:?}"
     );
-    let asked = build.rocade(&["broker", "status"]).output().unwrap();
+    let asked = build.rocade(&["broker", "status"]).run();
     assert_refused(&asked, 1, &["no broker is running"]);
 }
 
@@ -336,11 +319,9 @@ fn a_closed_pipe_is_no_accident() {
     let build = Build::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = build
-        .rocade(&["devices", "--ip", "127.0.0.2"])
-        .stdout(writer)
-        .output()
-        .unwrap();
+    let mut devices = build.rocade(&["devices", "--ip", "127.0.0.2"]);
+    let child = start(devices.stdout(writer)).unwrap();
+    let output = finish_within(child, &devices, LIMIT).unwrap();
     assert_refused(&output, 141, &[]);
     assert!(output.stderr.is_empty(), "{output:?}");
 }
@@ -358,7 +339,7 @@ fn an_address_that_another_program_has_is_said_once_and_with_a_remedy() {
         let mut demo = build.rocade(&["demo", "--ip", ip]);
         demo.env("ROCADE_RUNTIME_DIR", &runtime_dir)
             .env("ROCADE_BROKER_IDLE_MS", "1000");
-        demo.env(name, value).output().unwrap()
+        demo.env(name, value).run()
     };
     let _holder = std::net::UdpSocket::bind("127.0.21.2:4791").unwrap();
     for (name, value) in [("ROCADE_LINK", "auto"), ("ROCADE_BROKER", "embedded")] {
@@ -385,7 +366,7 @@ fn a_broker_that_cannot_be_had_is_said_with_a_remedy() {
         let mut demo = build.rocade(&["demo", "--ip", "127.0.21.4"]);
         // Another test may have a broker in the default directory.
         demo.env("ROCADE_RUNTIME_DIR", build.path("run"));
-        demo.env(name, value).output().unwrap()
+        demo.env(name, value).run()
     };
     let output = demo("ROCADE_BROKER", Path::new("/bin/true"));
     let parts = ["`/bin/true broker serve` ended at once", "must be the path"];
@@ -414,7 +395,7 @@ fn a_broker_that_cannot_be_had_is_said_with_a_remedy() {
         let parts = ["the runtime directory", reason, remedy];
         assert_refused(&demo("ROCADE_RUNTIME_DIR", dir), 125, &parts);
         let mut serve = build.rocade(&["broker", "serve"]);
-        let serve = serve.env("ROCADE_RUNTIME_DIR", dir).output().unwrap();
+        let serve = serve.env("ROCADE_RUNTIME_DIR", dir).run();
         // A directory is created here, and not asked for a socket.
         let parts = ["the runtime directory", remedy];
         assert_refused(&serve, 125, &parts);
@@ -430,7 +411,7 @@ fn a_program_that_changes_the_user_is_told_to_stand_in_front() {
     ] {
         let file = compile(&build, name, &[]);
         let mut run = build.rocade(&["run", "--", file.to_str().unwrap(), "ibv_devinfo"]);
-        let output = run.output().unwrap();
+        let output = run.run();
         assert_refused(&output, 0, &["warning", "another user", advice]);
     }
 }
@@ -445,7 +426,7 @@ fn a_limit_of_the_size_of_files_is_an_error_and_no_silent_end() {
         );
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).current_dir(build.path("work"));
-        shell.output().unwrap()
+        shell.run()
     };
     let file = build.path("completions");
     let output = limited(&format!("completions bash > {}", file.display()));
@@ -479,8 +460,7 @@ fn compile(build: &Build, name: &str, options: &[&str]) -> PathBuf {
         .arg("-o")
         .arg(&program)
         .arg(&source)
-        .output();
-    let built = built.unwrap();
+        .run();
     assert!(built.status.success(), "{built:?}");
     program
 }
@@ -490,7 +470,7 @@ fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
     let build = Build::with_libraries();
     let run = |program: &Path| {
         let program = program.to_str().unwrap();
-        build.rocade(&["run", "--", program]).output().unwrap()
+        build.rocade(&["run", "--", program]).run()
     };
     let plain = run(&compile(&build, "plain", &[]));
     assert!(
@@ -539,7 +519,7 @@ fn a_program_for_another_c_library_is_not_given_the_preload_library() {
     let run = |view: &str| {
         let program = program.to_str().unwrap();
         let args = ["run", "--view", view, "--", program];
-        build.rocade(&args).output().unwrap()
+        build.rocade(&args).run()
     };
     assert_refused(&run("preload"), 125, &["another C library", "--view none"]);
     assert_refused(&run("none"), 0, &["is for another C library", "ld-musl"]);
@@ -557,10 +537,7 @@ fn programs_of_other_machines_are_named_as_such() {
         fs::write(&other, bytes).unwrap();
         fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
         // Only the warning matters here, not the execution.
-        let output = build
-            .rocade(&["run", "--", other.to_str().unwrap()])
-            .output()
-            .unwrap();
+        let output = build.rocade(&["run", "--", other.to_str().unwrap()]).run();
         let error = text(&output.stderr);
         assert!(
             error.contains(part) && error.contains("use a build"),
@@ -575,8 +552,8 @@ fn programs_get_the_usual_signals() {
     let build = Build::with_libraries();
     let status = build
         .rocade(&["run", "--", "sh", "-c", "kill -PIPE $$"])
-        .status()
-        .unwrap();
+        .run()
+        .status;
     assert_eq!(status.signal(), Some(13));
 }
 
@@ -596,7 +573,7 @@ fn devices_and_status_have_a_form_for_programs() {
         "--dev",
         "b=127.0.0.8",
     ];
-    let devices = json(&build.rocade(&args).output().unwrap());
+    let devices = json(&build.rocade(&args).run());
     let first = &devices["devices"][0];
     assert_eq!(first["name"], "a");
     assert_eq!(first["interface"], "lo");
@@ -610,19 +587,14 @@ fn devices_and_status_have_a_form_for_programs() {
     let runtime_dir = build.path("run");
     let status = || {
         let mut command = build.rocade(&["broker", "status", "--json"]);
-        command
-            .env("ROCADE_RUNTIME_DIR", &runtime_dir)
-            .output()
-            .unwrap()
+        command.env("ROCADE_RUNTIME_DIR", &runtime_dir).run()
     };
     let asked = status();
     assert_refused(&asked, 1, &["no broker is running"]);
     assert_eq!(json(&asked), serde_json::json!({ "running": false }));
-    let mut broker = build.rocade(&["broker", "serve"]);
-    let mut broker = broker
-        .env("ROCADE_RUNTIME_DIR", &runtime_dir)
-        .spawn()
-        .unwrap();
+    let mut serve = build.rocade(&["broker", "serve"]);
+    let mut broker = start(serve.env("ROCADE_RUNTIME_DIR", &runtime_dir)).unwrap();
+    let pid = broker.id();
     let answer = loop {
         let asked = status();
         assert!(broker.try_wait().unwrap().is_none(), "the broker has ended");
@@ -633,11 +605,12 @@ fn devices_and_status_have_a_form_for_programs() {
     let stop = build
         .rocade(&["broker", "stop"])
         .env("ROCADE_RUNTIME_DIR", &runtime_dir)
-        .output();
-    assert!(stop.unwrap().status.success());
-    assert!(broker.wait().unwrap().success());
+        .run();
+    assert!(stop.status.success());
+    let ended = finish_within(broker, &serve, LIMIT).unwrap();
+    assert!(ended.status.success());
     assert_eq!(answer["running"], true);
-    assert_eq!(answer["pid"], broker.id());
+    assert_eq!(answer["pid"], pid);
     assert_eq!(answer["clients"], serde_json::json!([]));
 }
 
@@ -649,7 +622,7 @@ fn shells_can_read_the_completions() {
         ("zsh", "#compdef rocade"),
         ("fish", "complete -c rocade"),
     ] {
-        let output = build.rocade(&["completions", shell]).output().unwrap();
+        let output = build.rocade(&["completions", shell]).run();
         let script = text(&output.stdout);
         assert!(output.status.success() && script.contains(part), "{script}");
         for word in ["devices", "broker", "install"] {
@@ -657,32 +630,23 @@ fn shells_can_read_the_completions() {
         }
     }
     // bash is always installed, and tests its completion script.
-    let script = "source /dev/stdin; COMP_WORDS=(rocade dev); COMP_CWORD=1; \
+    let script = "source $0; COMP_WORDS=(rocade dev); COMP_CWORD=1; \
                   _rocade rocade dev rocade; echo \"${COMPREPLY[@]}\"";
-    let generated = build.rocade(&["completions", "bash"]).output().unwrap();
+    let generated = build.rocade(&["completions", "bash"]).run();
     fs::write(build.path("completions"), &generated.stdout).unwrap();
     let output = Command::new("bash")
         .args(["-c", script])
-        .stdin(fs::File::open(build.path("completions")).unwrap())
-        .output()
-        .unwrap();
+        .arg(build.path("completions"))
+        .run();
     assert_eq!(text(&output.stdout).trim(), "devices", "{output:?}");
-    assert_refused(
-        &build.rocade(&["completions", "fihs"]).output().unwrap(),
-        2,
-        &["fish"],
-    );
+    assert_refused(&build.rocade(&["completions", "fihs"]).run(), 2, &["fish"]);
 }
 
 #[test]
 fn manual_pages_say_what_help_says() {
     let build = Build::new();
     // The manual is available despite an invalid configuration.
-    let page = build
-        .rocade(&["man"])
-        .env("ROCADE_LINK", "x")
-        .output()
-        .unwrap();
+    let page = build.rocade(&["man"]).env("ROCADE_LINK", "x").run();
     let page = text(&page.stdout);
     for part in [
         ".TH ROCADE 1",
@@ -692,13 +656,13 @@ fn manual_pages_say_what_help_says() {
     ] {
         assert!(page.contains(part), "{part:?} is not in {page}");
     }
-    let page = build.rocade(&["man", "broker", "status"]).output().unwrap();
+    let page = build.rocade(&["man", "broker", "status"]).run();
     assert!(
         text(&page.stdout).contains("rocade\\-broker\\-status"),
         "{page:?}"
     );
     assert_refused(
-        &build.rocade(&["man", "x"]).output().unwrap(),
+        &build.rocade(&["man", "x"]).run(),
         2,
         &["rocade-x.1", "rocade-run"],
     );

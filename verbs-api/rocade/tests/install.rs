@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use build::{Build, LIBRARIES, assert_refused, text};
+use build::{Build, LIBRARIES, Limited as _, assert_refused, text};
 
 /// Returns a build with libraries that have symbols, as Cargo creates them.
 fn with_symbols() -> Build {
@@ -25,7 +25,7 @@ fn with_symbols() -> Build {
     cc.args(["-g", "-shared", "-fPIC", "-o"])
         .arg(&first)
         .arg(&source);
-    assert!(cc.status().unwrap().success());
+    assert!(cc.run().status.success());
     for library in &LIBRARIES[1..] {
         fs::copy(&first, build.path(&format!("{library}.so"))).unwrap();
     }
@@ -61,7 +61,7 @@ fn an_installation_works_and_goes_without_a_trace() {
     let args = ["install", "--prefix", prefix.to_str().unwrap()];
     // The second run installs over the first.
     for _ in 0..2 {
-        let output = build.rocade(&args).output().unwrap();
+        let output = build.rocade(&args).run();
         assert!(output.status.success(), "{output:?}");
         assert!(text(&output.stdout).contains("export PATH="), "{output:?}");
     }
@@ -119,11 +119,7 @@ fn an_installation_works_and_goes_without_a_trace() {
 
     // The installed command finds the installed libraries.
     let command = prefix.join("bin/rocade");
-    let output = Command::new(&command)
-        .arg("libdir")
-        .env_clear()
-        .output()
-        .unwrap();
+    let output = Command::new(&command).arg("libdir").env_clear().run();
     let libdir = fs::canonicalize(prefix.join("lib/rocade")).unwrap();
     assert_eq!(text(&output.stdout).trim_end(), libdir.to_str().unwrap());
 
@@ -132,7 +128,7 @@ fn an_installation_works_and_goes_without_a_trace() {
     let install = |prefix: &Path| {
         let mut install = Command::new(&command);
         install.args(["install", "--prefix"]).arg(prefix);
-        install.output().unwrap()
+        install.run()
     };
     let output = install(&other);
     assert!(output.status.success(), "{output:?}");
@@ -142,17 +138,12 @@ fn an_installation_works_and_goes_without_a_trace() {
     assert_eq!(tree(&prefix), installed);
 
     // The command finds its own installation.
-    let output = Command::new(&command)
-        .arg("uninstall")
-        .env_clear()
-        .output()
-        .unwrap();
+    let output = Command::new(&command).arg("uninstall").env_clear().run();
     assert!(output.status.success(), "{output:?}");
     assert!(!prefix.exists(), "{:?}", tree(&prefix));
     let gone = build
         .rocade(&["uninstall", "--prefix", prefix.to_str().unwrap()])
-        .output()
-        .unwrap();
+        .run();
     assert_refused(&gone, 1, &["nothing is installed below"]);
 }
 
@@ -168,7 +159,7 @@ fn what_others_have_put_there_stays() {
     fs::create_dir_all(prefix.join("share/zsh")).unwrap();
     let before = tree(&prefix);
     for command in ["install", "uninstall"] {
-        let output = build.rocade(&[command, "--prefix", path]).output().unwrap();
+        let output = build.rocade(&[command, "--prefix", path]).run();
         assert!(output.status.success(), "{output:?}");
     }
     assert_eq!(tree(&prefix), before);
@@ -176,10 +167,7 @@ fn what_others_have_put_there_stays() {
     // A foreign command is not replaced, and no file is changed.
     fs::write(prefix.join("bin/rocade"), "theirs").unwrap();
     let before = tree(&prefix);
-    let refused = build
-        .rocade(&["install", "--prefix", path])
-        .output()
-        .unwrap();
+    let refused = build.rocade(&["install", "--prefix", path]).run();
     assert_refused(
         &refused,
         125,
@@ -212,8 +200,7 @@ fn beside_the_command_only_the_rest_is_installed() {
             .arg(word)
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .output()
-            .unwrap()
+            .run()
     };
     let before = tree(&build.path("home"));
     let output = run("install");
@@ -237,8 +224,8 @@ fn a_damaged_list_removes_nothing() {
         fs::write(prefix.join("lib/rocade/installed"), format!("{line}\n")).unwrap();
         let output = build
             .rocade(&["uninstall", "--prefix", prefix.to_str().unwrap()])
-            .output();
-        assert_refused(&output.unwrap(), 125, &["damaged", line]);
+            .run();
+        assert_refused(&output, 125, &["damaged", line]);
     }
     assert!(build.path("treasure").is_file());
 }

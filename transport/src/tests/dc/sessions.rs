@@ -624,6 +624,28 @@ impl Flood {
     }
 }
 
+/// Checks that a full table costs a further START no more than a look at the oldest sessions,
+/// whether they are due or not. A flood of STARTs must not take the target's time.
+//= DCW-11 DCW-15 type=test
+#[test]
+fn a_start_at_a_full_table_looks_at_the_oldest_sessions_alone() {
+    const FURTHER: u32 = 100;
+    let mut flood = Flood::new();
+    flood.send(0..Flood::MAX - 1);
+    flood.fabric.run_for(SESSION_MEMORY_NS / 2);
+    flood.send(Flood::MAX - 1..Flood::MAX);
+    let visits = |flood: &Flood| flood.fabric.node(flood.dct).qp.session_visits();
+    assert_eq!(visits(&flood), 0, "no session is due while the table fills");
+    flood.send(Flood::MAX..Flood::MAX + FURTHER);
+    assert_eq!(visits(&flood), 0, "no session is due at the full table");
+    // All sessions have had a packet since, so that each is looked at once and kept.
+    flood.send(0..Flood::MAX);
+    flood.fabric.run_for(SESSION_MEMORY_NS / 2);
+    flood.send(Flood::MAX..Flood::MAX + FURTHER);
+    assert_eq!(flood.sessions(), Flood::MAX as usize);
+    assert!(visits(&flood) <= Flood::MAX, "{} looks", visits(&flood));
+}
+
 /// Checks that the number of sessions is bounded. Those of a flood are removed after a minute.
 //= DCW-11 DCW-15 type=test
 #[test]

@@ -95,6 +95,49 @@ fn too_many_streams_in_error_are_the_end() {
     assert!(!fabric.node_mut(dci).qp.reset_stream(1));
 }
 
+/// Checks that a request that its own memory refuses before the first packet holds up no other
+/// stream of its lane. Nothing else would call for the next request.
+//= DC-40 DCW-12 type=test
+#[test]
+fn a_stream_that_fails_unsent_lets_its_lane_go_on() {
+    let (mut fabric, dci, dcts) = with_streams(1, 2);
+    let a = region(&fabric, dci, 64);
+    let b = region(&fabric, dcts[0], 64);
+    // Streams 0, 2 and 4 share a lane. Their requests wait for the first answer of the target.
+    for (wr_id, sge) in [(0, a.part(60, 8)), (2, a.part(62, 8)), (4, a.part(0, 8))] {
+        let stream = u16::try_from(wr_id).unwrap();
+        let to = DcDestination {
+            stream,
+            ..fabric.to(dci, dcts[0], KEY)
+        };
+        fabric.post(dci, to, wr_id, write(&b, 0), &[sge]);
+    }
+    fabric.run_for(MS);
+    let refused = WcStatus::LocProtErr;
+    assert_eq!(
+        statuses(&fabric.take_completions(dci)),
+        [(0, refused), (2, refused), (4, WcStatus::Success)]
+    );
+    assert_eq!(fabric.node(dci).qp.state(), QpState::Rts);
+}
+
+/// Checks that the last session of a lane ends on the wire, too, if it fails before a packet.
+//= DCW-12 type=test
+#[test]
+fn a_stream_that_fails_unsent_leaves_no_packet_behind() {
+    let (mut fabric, dci, dcts) = with_streams(1, 2);
+    let a = region(&fabric, dci, 64);
+    let b = region(&fabric, dcts[0], 64);
+    let to = fabric.to(dci, dcts[0], KEY);
+    fabric.post(dci, to, 1, write(&b, 0), &[a.part(60, 8)]);
+    fabric.run();
+    let expected = [(1, WcStatus::LocProtErr)];
+    assert_eq!(statuses(&fabric.take_completions(dci)), expected);
+    assert_eq!(count(&fabric, "DISCONNECT"), 1);
+    let qp = &fabric.node(dci).qp;
+    assert!(!qp.has_work_to_send(crate::AckPlacement::First));
+}
+
 /// Checks that sessions between the same two ends in several lanes are separate.
 //= DC-40 type=test
 #[test]
