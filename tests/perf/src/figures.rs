@@ -15,6 +15,8 @@ pub(crate) enum Unit {
     Micros,
     /// 1024 bytes.
     Kib,
+    /// Events per message.
+    PerMessage,
 }
 
 impl fmt::Display for Unit {
@@ -25,6 +27,7 @@ impl fmt::Display for Unit {
             Self::Kps => "k/s",
             Self::Micros => "µs",
             Self::Kib => "KiB",
+            Self::PerMessage => "per message",
         })
     }
 }

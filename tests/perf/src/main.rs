@@ -5,6 +5,8 @@
 //! cargo run --release -p rocade-perf                       # every row, medians of five runs
 //! cargo run --release -p rocade-perf -- --row write_bw_4096 --row send_lat_8
 //! cargo run --release -p rocade-perf -- --quick --runs 1
+//! cargo run --release -p rocade-perf -- events             # programs that wait, beside TCP
+//! cargo run --release -p rocade-perf -- busy               # the same beside busy loops
 //! cargo run --release -p rocade-perf -- sweep --write      # over message sizes, with plots
 //! ```
 //!
@@ -54,6 +56,10 @@ enum Task {
     Rows,
     /// Bandwidth and latency over message sizes from 8 B to 4 MiB.
     Sweep(SweepArgs),
+    /// Latency, system calls and context switches of programs that wait, beside TCP.
+    Events(RowArgs),
+    /// Latency beside 2, 4 and 8 busy loops, and that of TCP beside as many.
+    Busy(RowArgs),
     /// UCX over Rocade beside UCX's own ways between two processes (`ucx_perftest` of ucx-utils).
     Ucx {
         #[command(flatten)]
@@ -87,15 +93,21 @@ pub(crate) struct Common {
 }
 
 #[derive(Debug, Args)]
-struct TableArgs {
+struct RowArgs {
     /// Measure only this row. Can be given several times. `rocade-perf rows` lists the names.
     #[arg(long = "row")]
     rows: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct TableArgs {
     /// Leave out the rows in the guest.
     #[arg(long)]
     no_guest: bool,
     #[command(flatten)]
-    common: Common,
+    args: RowArgs,
 }
 
 #[derive(Debug, Args)]
@@ -150,13 +162,15 @@ fn main() -> ExitCode {
     let result = match cli.task {
         Some(Task::Part { part }) => run_part(part).map(|()| ExitCode::SUCCESS),
         Some(Task::Rows) => {
-            for row in rows::all() {
+            for row in rows::all().chain(rows::events()).chain(rows::busy()) {
                 println!("{:<20} {} / {}", row.name, row.what, row.against);
             }
             Ok(ExitCode::SUCCESS)
         }
         Some(Task::Sweep(args)) => isolated(|| run_sweep(&args)),
         Some(Task::Ucx { common }) => isolated(|| run_ucx(&common)),
+        Some(Task::Events(args)) => isolated(|| run_rows("events", rows::events(), &args)),
+        Some(Task::Busy(args)) => isolated(|| run_rows("busy", rows::busy(), &args)),
         None => isolated(|| run_table(&cli.table)),
     };
     result.unwrap_or_else(|failure| {
@@ -169,9 +183,21 @@ fn isolated(work: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode
     rig::isolate().map_or_else(work, |code| Ok(ExitCode::from(code)))
 }
 
-/// Measures the table. The exit status is 1 if a row falls short or was disturbed.
+/// Measures the main table.
 fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
-    let rows = select(&args.rows, args.no_guest)?;
+    let in_guest = |row: &&Row| row.name.starts_with("guest_");
+    let rows = rows::all().filter(|row| !(args.no_guest && in_guest(row)));
+    run_rows("table", rows, &args.args)
+}
+
+/// Measures the rows of a block of the document. The exit status is 1 if a row falls short or was
+/// disturbed.
+fn run_rows(
+    block: &str,
+    rows: impl Iterator<Item = &'static Row>,
+    args: &RowArgs,
+) -> Result<ExitCode, Failure> {
+    let rows = select(rows.copied().collect(), &args.rows)?;
     let rig = Rig::new(&args.common)?;
     let circumstances = document::circumstances();
     eprintln!("{circumstances}");
@@ -182,7 +208,7 @@ fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
     println!("{}", table::terminal(&measured));
     if args.common.write {
         let text = format!("{circumstances}\n{}", table::markdown(&measured));
-        document::replace("table", &text)?;
+        document::replace(block, &text)?;
     }
     let short = measured.iter().any(Measured::is_short);
     Ok(if short {
@@ -218,18 +244,16 @@ fn run_ucx(common: &Common) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| rows::all().all(|row| row.name != **name))
-    {
-        return Err(format!("no row {unknown:?}; `rocade-perf rows` lists them"));
+/// Returns the rows with these names, or all of them without a name.
+fn select(mut rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>, Failure> {
+    let unknown = |name: &&String| rows.iter().all(|row| row.name != **name);
+    if let Some(unknown) = names.iter().find(unknown) {
+        return Err(format!(
+            "no row {unknown:?} here; `rocade-perf rows` lists them"
+        ));
     }
-    let wanted = |row: &&Row| {
-        let guest = row.name.starts_with("guest_");
-        (names.is_empty() || names.iter().any(|name| name == row.name)) && !(no_guest && guest)
-    };
-    Ok(rows::all().filter(wanted).copied().collect())
+    rows.retain(|row| names.is_empty() || names.iter().any(|name| name == row.name));
+    Ok(rows)
 }
 
 fn run_part(part: Part) -> Result<(), Failure> {

@@ -2,6 +2,8 @@
 
 pub(crate) mod connect;
 pub(crate) mod copy;
+pub(crate) mod echo;
+pub(crate) mod exchange;
 pub(crate) mod guest;
 pub(crate) mod offload;
 pub(crate) mod perftest;
@@ -9,8 +11,12 @@ pub(crate) mod ping_pong;
 pub(crate) mod scale;
 pub(crate) mod stream;
 pub(crate) mod sum;
+pub(crate) mod tally;
 
-use self::{guest::Provider, offload::What, perftest::Perftest, ping_pong::Wait, stream::Flow};
+use self::{
+    exchange::Exchange, guest::Provider, offload::What, perftest::Perftest, ping_pong::Wait,
+    stream::Flow, tally::Event,
+};
 use crate::{
     child::Failure,
     rig::{Link, Rig},
@@ -55,6 +61,10 @@ pub(crate) enum Probe {
     Offload { what: What, count: u32 },
     /// A program of perftest in the guest.
     InGuest(Perftest, Provider),
+    /// Messages to and fro beside this number of busy loops: microseconds per direction.
+    Exchange(Exchange, u32),
+    /// System calls or context switches of both processes per message.
+    Tally(Event, Exchange),
 }
 
 impl Probe {
@@ -88,6 +98,8 @@ impl Probe {
             Self::TcpConnections => connect::by_tcp(rig.count(10_000)),
             Self::Connections => connect::by_manager(rig, rig.count(5_000)),
             Self::Offload { what, count } => offload::measure(rig, what, rig.count(count)),
+            Self::Exchange(exchange, loops) => exchange.micros(rig, loops),
+            Self::Tally(event, exchange) => tally::measure(rig, event, exchange),
             Self::InGuest(program, provider) => {
                 rig.guest()?
                     .measure(&program, provider, rig.count(program.iterations))

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::{
     Common,
     child::Failure,
-    probe::{guest::Guest, sum},
+    probe::{echo, guest::Guest, sum},
 };
 
 /// The environment variable that is set in the process inside its own namespace.
@@ -52,6 +52,7 @@ pub(crate) struct Rig {
     icrc: Option<Backend>,
     links: BTreeMap<Link, Result<(), Failure>>,
     guest: OnceLock<Result<Guest, Failure>>,
+    echo: OnceLock<Result<PathBuf, Failure>>,
 }
 
 /// Checks that a program is in `$PATH`.
@@ -81,6 +82,7 @@ impl Rig {
             icrc,
             links: BTreeMap::new(),
             guest: OnceLock::new(),
+            echo: OnceLock::new(),
         };
         for link in [Link::Udp, Link::Shm] {
             let state = rig.try_link(link);
@@ -96,6 +98,18 @@ impl Rig {
             .get_or_init(boot)
             .as_ref()
             .map_err(Failure::clone)
+    }
+
+    /// Returns the path of the echo program. The first call compiles it.
+    pub(crate) fn echo(&self) -> Result<&Path, Failure> {
+        let compile = || echo::compile(&self.rocade, self.dir.path());
+        let program = self.echo.get_or_init(compile).as_ref();
+        program.map(PathBuf::as_path).map_err(Failure::clone)
+    }
+
+    /// Returns the path of a file of this run.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// Returns the number of repetitions: `full`, or a tenth of it with `--quick`.
@@ -136,6 +150,35 @@ impl Rig {
         self.environment(&mut command, link);
         command.args(["run", "--dev", "rocade0=lo", "--"]);
         command
+    }
+
+    /// Like [`run`](Self::run), for a program of the connection manager, which reaches no peer over
+    /// shared memory alone.
+    pub(crate) fn run_connecting(&self, link: Link) -> Command {
+        let mut command = self.run(link);
+        if link == Link::Shm {
+            command.env("ROCADE_LINK", "auto");
+        }
+        command
+    }
+
+    /// Waits until a program listens on a port of the connection manager.
+    pub(crate) fn await_service(&self, port: u16, limit: Duration) -> Result<(), Failure> {
+        let wanted = format!("port {port}:");
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            let mut status = Command::new(&self.rocade);
+            self.environment(&mut status, Link::Udp);
+            status.args(["broker", "status"]).stdin(Stdio::null());
+            let output = status.output().map_err(|error| error.to_string())?;
+            if String::from_utf8_lossy(&output.stdout).contains(&wanted) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Err(format!(
+            "no program listens on port {port} of the connection manager"
+        ))
     }
 
     /// Sets the environment variables for a program of this package that uses Rocade's Rust API.

@@ -1,5 +1,7 @@
 //! The rows of the table: what is measured, and what it is compared with.
 
+mod busy;
+mod events;
 mod guest;
 mod services;
 
@@ -92,6 +94,36 @@ const SPIN_ON_MEMORY: Option<Probe> = Some(Probe::PingPong {
 /// Returns all rows in the order of the table. The guest comes last, because it takes the longest.
 pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(services::ROWS).chain(guest::ROWS)
+}
+
+/// Returns the rows of programs that wait, in the order of their table.
+pub(crate) fn events() -> impl Iterator<Item = &'static Row> {
+    events::ROWS.iter()
+}
+
+/// Returns the rows beside busy loops, in the order of their table.
+pub(crate) fn busy() -> impl Iterator<Item = &'static Row> {
+    busy::ROWS.iter()
+}
+
+/// Returns a row that compares two figures without a bound.
+const fn beside(
+    name: &'static str,
+    (what, ours): (&'static str, Probe),
+    (against, floor): (&'static str, Probe),
+    unit: Unit,
+) -> Row {
+    Row {
+        name,
+        what,
+        against,
+        ours,
+        floor: Some(floor),
+        limit: false,
+        shared_cache: false,
+        bound: Bound::None,
+        unit,
+    }
 }
 
 /// RC, compared with the machine.
@@ -417,9 +449,10 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        for (index, row) in all().enumerate() {
+        let rows = || all().chain(events()).chain(busy());
+        for (index, row) in rows().enumerate() {
             let is_it = |other: &Row| other.name == row.name;
-            assert!(!all().skip(index + 1).any(is_it), "{}", row.name);
+            assert!(!rows().skip(index + 1).any(is_it), "{}", row.name);
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Column {
     MessageRate,
     /// `t_typical` in microseconds.
     Typical,
+    /// `t_avg` in microseconds.
+    Average,
 }
 
 /// A perftest command line without device, port and number of iterations.
@@ -122,10 +124,11 @@ pub(crate) fn parse(output: &str, column: Column) -> Result<f64, Failure> {
         .map_while(|word| word.parse().ok())
         .collect();
     // Bandwidth: bytes, iterations, peak, average, rate. Latency: bytes, iterations, minimum,
-    // maximum, typical, ...
+    // maximum, typical, average, ...
     let (index, factor) = match column {
         Column::Bandwidth => (3, GBIT_PER_MIB),
         Column::MessageRate | Column::Typical => (4, 1.0),
+        Column::Average => (5, 1.0),
     };
     row.get(index)
         .map(|value| value * factor)
@@ -145,10 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn finds_typical_latency() {
+    fn finds_typical_and_average_latency() {
         let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
                       8       2000          14.94          2476.19      25.92    \t       52.15\n";
         assert!((parse(output, Column::Typical).unwrap() - 25.92).abs() < 1e-9);
+        assert!((parse(output, Column::Average).unwrap() - 52.15).abs() < 1e-9);
     }
 
     #[test]

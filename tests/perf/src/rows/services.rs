@@ -1,9 +1,9 @@
 //! The other transport services and the vendor extensions, compared with RC or with the plain
 //! operation. The ratios have no bounds.
 
-use super::{Row, perftest};
+use super::{Row, beside, perftest};
 use crate::{
-    figures::{Bound, Unit},
+    figures::Unit,
     probe::{Probe, offload::What, perftest::Column},
     rig::Link,
 };
@@ -28,26 +28,6 @@ const fn offload(what: What, count: u32) -> Probe {
 }
 
 const RC_RATE: Probe = rate("-s 64");
-
-/// Returns a row that compares two figures without a bound.
-const fn beside(
-    name: &'static str,
-    (what, ours): (&'static str, Probe),
-    (against, floor): (&'static str, Probe),
-    unit: Unit,
-) -> Row {
-    Row {
-        name,
-        what,
-        against,
-        ours,
-        floor: Some(floor),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::None,
-        unit,
-    }
-}
 
 pub(super) const ROWS: &[Row] = &[
     beside(
