@@ -82,6 +82,9 @@ pub(crate) fn remedy_of(what: &str, source: &io::Error) -> &'static str {
     }
 }
 
+/// The name of a failed getsockname(2).
+pub(crate) const NO_ADDRESS: &str = "failed to read the address of a socket (getsockname)";
+
 /// The remedy if descriptors of Rocade are not what they were.
 pub(crate) const CLOSED: &str = "the program has closed descriptors that it did not open, or put \
     others in their place. A loop that closes all descriptors must run before the first verb";

@@ -63,6 +63,15 @@ pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
     }
 }
 
+/// Returns the error of a failed ppoll(2), with its name. A signal is no failure and needs none.
+#[cold]
+fn wait_error() -> io::Error {
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => error,
+        error => named("failed to wait for packets and events (ppoll)")(error),
+    }
+}
+
 /// Waits until one of the fds has an event or the timeout expires (`None`: never). Returns the
 /// number of fds with events, 0 also after a signal.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
@@ -490,7 +499,7 @@ impl PollSet {
             )
         };
         if n < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(wait_error());
         }
         Ok(())
     }
@@ -523,7 +532,7 @@ impl PollSet {
             )
         };
         if n < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(wait_error());
         }
         Ok(())
     }
@@ -547,7 +556,7 @@ impl PollSet {
         let (fds, count) = (self.0.as_mut_ptr(), self.0.len() as libc::nfds_t);
         // SAFETY: the set has the given number of entries. There is no timeout and no signal mask.
         if unsafe { ppoll(fds, count, std::ptr::null(), std::ptr::null()) } < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(wait_error());
         }
         Ok(())
     }

@@ -140,7 +140,10 @@ impl Group {
     /// Takes back the socket at this index from a client of an earlier broker. Several clients have
     /// copies of the same socket.
     pub(super) fn restore(&mut self, index: usize, fd: OwnedFd) -> Result<(), RestoreError> {
-        let kind = socket::kind_of(fd.as_fd(), self.local);
+        let kind = socket::kind_of(fd.as_fd(), self.local).unwrap_or_else(|error| {
+            tracing::warn!(local = %self.local, %error, "failed to take back a socket");
+            None
+        });
         let fits = match kind {
             None => false,
             Some(ReceiveKind::Group) => true,
@@ -365,8 +368,7 @@ impl Group {
             self.cm_socket = Some(socket::open_send(self.local, 0, None)?);
         }
         let socket = self.cm_socket.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let source = socket.local_addr()?.as_socket();
-        let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
+        let port = socket::port_of(socket)?;
         let route = CmRoute {
             local: self.local.ip(),
             remote: peer,
@@ -477,7 +479,7 @@ impl Ports<'_> {
     fn relayed(&self, slot: ProcessSlot) -> Option<u16> {
         // Even if the slot is free: a client of an earlier broker may not have resumed yet.
         let member = self.members.get(slot.index())?;
-        match socket::kind_of(member.fd.as_fd(), self.local)? {
+        match socket::kind_of(member.fd.as_fd(), self.local).ok()?? {
             ReceiveKind::Relayed(port) => Some(port),
             _ => None,
         }

@@ -199,8 +199,8 @@ impl Server {
                 fds.push(readable(fd));
             }
         }
-        let ready =
-            sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::failure("failed to poll"))?;
+        let ready = sys::poll(&mut fds, Some(timeout))
+            .map_err(BrokerError::failure("failed to wait for clients (poll)"))?;
         if ready == 0 {
             return Ok(());
         }

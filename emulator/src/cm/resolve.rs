@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use crate::engine::EngineInner;
+use crate::failure::{NO_ADDRESS, named};
 use crate::hca::Hca;
 use crate::sys;
 
@@ -116,7 +117,7 @@ impl EngineInner {
         let socket = sys::udp_socket((unspecified(dst.ip()), 0).into())?;
         // The port does not matter, but must not be 0.
         socket.connect(with_port(dst, dst.port().max(1)))?;
-        let chosen = socket.local_addr()?;
+        let chosen = socket.local_addr().map_err(named(NO_ADDRESS))?;
         // To a local address the system may use another source. That source may belong to no device
         // although another address of the same kind does.
         let of_kind = |ip: &IpAddr| {

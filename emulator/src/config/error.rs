@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::failure;
+
 /// The source of a setting, which errors name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -80,6 +82,18 @@ impl ConfigError {
             value: value.into(),
             reason: reason.into(),
             allowed: allowed.into(),
+        }
+    }
+}
+
+impl ConfigError {
+    /// Returns what the user can do about the error, or an empty text. The other errors say what is
+    /// allowed.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Interfaces(error) => failure::remedy(error),
+            _ => "",
         }
     }
 }

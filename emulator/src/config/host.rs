@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use super::sys;
+use crate::failure::named;
 
 /// Assumed MTU in bytes if the kernel reports none: that of Ethernet.
 const FALLBACK_MTU_BYTES: u32 = 1500;
@@ -46,11 +47,19 @@ impl HostNetwork {
     /// Queries the kernel.
     ///
     /// # Errors
-    /// Errors of `getifaddrs`.
+    /// Errors of `getifaddrs` and `if_nametoindex`.
     pub fn discover() -> io::Result<Self> {
         let mut all: [Vec<Interface>; 2] = Default::default();
-        for found in if_addrs::get_if_addrs()? {
-            let Some(index) = found.index else { continue };
+        let listed = if_addrs::get_if_addrs().map_err(named(
+            "failed to read the addresses of the system (getifaddrs, which calls getsockname)",
+        ))?;
+        for found in listed {
+            // Without an index, the interface is gone by now, or the system does not tell.
+            let index = match found.index {
+                None => sys::interface_index(&found.name)?,
+                index => index,
+            };
+            let Some(index) = index else { continue };
             let interfaces = &mut all[usize::from(!found.is_oper_up())];
             let addr = found.ip();
             if let Some(known) = interfaces.iter_mut().find(|known| known.index == index) {
@@ -142,7 +151,7 @@ impl HostNetwork {
 
 /// Returns true if an interface of this name exists, up or down.
 pub(super) fn exists(name: &str) -> bool {
-    sys::interface_index(name).is_some()
+    matches!(sys::interface_index(name), Ok(Some(_)))
 }
 
 /// Returns true if `addr` is in fe80::/10.

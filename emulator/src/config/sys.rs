@@ -8,15 +8,29 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
+use crate::failure::named;
 use crate::sys::udp_socket;
 
 /// Returns the index of the interface `name` in this network namespace, or `None` if there is none.
-pub(super) fn interface_index(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
+///
+/// # Errors
+/// Errors of `socket` and `ioctl(SIOCGIFINDEX)`, such as a refusal of the system.
+pub(super) fn interface_index(name: &str) -> io::Result<Option<u32>> {
+    let Ok(name) = CString::new(name) else {
+        return Ok(None);
+    };
     // SAFETY: `name` is a NUL-terminated string that lives across the call, and the function only
     // reads it.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    (index != 0).then_some(index)
+    if index != 0 {
+        return Ok(Some(index));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        error => Err(named(
+            "failed to read the index of a network interface (ioctl)",
+        )(error)),
+    }
 }
 
 /// Returns the MTU in bytes of the interface `name` in this network namespace.

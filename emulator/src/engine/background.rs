@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
+use crate::failure;
 use crate::inherited::spawn_thread;
+use crate::notice::{self, Notice};
 use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
 use crate::sys;
@@ -110,9 +112,10 @@ impl WaitSet {
         for socket in &self.frames {
             set.add(socket.fd());
         }
-        if set.wait(self.timeout).is_err() {
-            // The application has lowered RLIMIT_NOFILE below the number of open descriptors. Check
-            // everything at intervals.
+        if let Err(error) = set.wait(self.timeout) {
+            // The application has lowered RLIMIT_NOFILE below the number of open descriptors, or
+            // the system forbids the call. Check everything at intervals.
+            warn_of_refusal(&error);
             let blind = Duration::from_nanos(FALLBACK_POLL_NS);
             thread::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
             return Woken {
@@ -137,6 +140,22 @@ impl WaitSet {
             by_network: network.is_some_and(|network| set.is_ready(network)),
             by_question: resources.is_some_and(|socket| set.is_ready(socket)),
         }
+    }
+}
+
+/// Tells the user once that the system refuses to wait.
+#[cold]
+fn warn_of_refusal(error: &io::Error) {
+    static TOLD: Once = Once::new();
+    let remedy = failure::remedy(error);
+    if !remedy.is_empty() {
+        TOLD.call_once(|| {
+            notice::say(&Notice {
+                call: notice::WARNING,
+                what: format!("{error}. The engine checks for packets at intervals, which is slow"),
+                remedy: remedy.to_owned(),
+            });
+        });
     }
 }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
+use crate::failure::named;
 use crate::fdpass;
 use crate::random;
 use crate::sys;
@@ -31,7 +32,9 @@ impl ResourceSocket {
         let chance = u32::from_ne_bytes(random::bytes());
         let name = format!("rocade/resources/{uid}/{pid}-{chance:08x}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-        listener.set_nonblocking(true)?;
+        listener
+            .set_nonblocking(true)
+            .map_err(named("failed to make a socket non-blocking (ioctl)"))?;
         Ok(Self { listener })
     }
 

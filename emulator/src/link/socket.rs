@@ -8,7 +8,7 @@ use libc::c_int;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::{LinkError, LocalAddr, ROCE_PORT, socket_owner, sys};
-use crate::failure::named;
+use crate::failure::{NO_ADDRESS, named};
 use crate::sys::bind;
 
 /// Requested receive buffer size. An unprivileged process gets `net.core.rmem_max` at most.
@@ -246,18 +246,30 @@ fn forbid_fragments(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
 }
 
 /// Returns the kind of a receive socket of a shared address, or `None` for any other fd.
-pub(crate) fn kind_of(fd: BorrowedFd<'_>, local: LocalAddr) -> Option<ReceiveKind> {
+///
+/// # Errors
+/// Errors of getsockname(2) other than that the fd is no socket, such as a refusal of the system.
+pub(crate) fn kind_of(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<Option<ReceiveKind>> {
     let socket = SockRef::from(&fd);
-    let bound = socket.local_addr().ok()?.as_socket()?;
-    if socket.r#type().ok()? != Type::DGRAM || LocalAddr::from(bound) != local {
-        return None;
-    }
-    match bound.port() {
+    let bound = match socket.local_addr() {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => return Ok(None),
+        bound => bound.map_err(named(NO_ADDRESS))?.as_socket(),
+    };
+    let is_of_local = |bound: &SocketAddr| LocalAddr::from(*bound) == local;
+    let is_datagram = socket.r#type().is_ok_and(|kind| kind == Type::DGRAM);
+    let port = bound.filter(is_of_local).filter(|_| is_datagram);
+    Ok(match port.map_or(0, |bound| bound.port()) {
         0 => None,
         ROCE_PORT if socket.reuse_port().unwrap_or(false) => Some(ReceiveKind::Group),
         ROCE_PORT => Some(ReceiveKind::Alone),
         port => Some(ReceiveKind::Relayed(port)),
-    }
+    })
+}
+
+/// Returns the port that a socket is bound to.
+pub(crate) fn port_of(socket: &Socket) -> io::Result<u16> {
+    let source = socket.local_addr().map_err(named(NO_ADDRESS))?.as_socket();
+    Ok(source.ok_or(io::ErrorKind::InvalidInput)?.port())
 }
 
 /// The kind of a receive socket of a shared address.

@@ -137,12 +137,13 @@ impl UdpLink {
     ) -> Result<Self, LinkError> {
         let local = local.into();
         let SharedSocket { fd, key } = rx;
-        match socket::kind_of(fd.as_fd(), local) {
-            None | Some(ReceiveKind::Alone) => Err(LinkError::System {
-                local,
-                failure: "failed to set up the broker's socket",
-                source: io::ErrorKind::InvalidInput.into(),
-            }),
+        let unusable = |source| LinkError::System {
+            local,
+            failure: "failed to set up the broker's socket",
+            source,
+        };
+        match socket::kind_of(fd.as_fd(), local).map_err(unusable)? {
+            None | Some(ReceiveKind::Alone) => Err(unusable(io::ErrorKind::InvalidInput.into())),
             Some(ReceiveKind::Group | ReceiveKind::Relayed(_)) => {
                 socket::configure_receive(fd.as_fd(), local);
                 Ok(Self::new(local, Some((slot, key)), None, fd))

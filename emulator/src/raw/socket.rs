@@ -15,7 +15,7 @@ use std::ptr;
 use socket2::{Domain, Type};
 
 use super::frame;
-use crate::failure::named;
+use crate::failure::{NO_ADDRESS, named};
 
 /// Options of linux/if_packet.h.
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
@@ -216,7 +216,7 @@ impl PacketSocket {
         let result = unsafe {
             libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
         };
-        check(result)?;
+        check(result).map_err(named(NO_ADDRESS))?;
         let is_loopback = address.sll_hatype == ARPHRD_LOOPBACK;
         if !is_loopback && address.sll_hatype != ARPHRD_ETHER {
             return Ok(None);

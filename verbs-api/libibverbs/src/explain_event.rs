@@ -32,6 +32,12 @@ fn address(status: i32) -> Option<Reason> {
             "`ip neigh` shows the answers of the network; compare the address with those of the \
              peer's `rocade devices`",
         )),
+        libc::EPERM => Some(Reason::new(
+            "the system forbids a call that finds the route to the address (connect or \
+             getsockname): Operation not permitted",
+            "allow it in the seccomp profile of the container or service (docker run \
+             --security-opt seccomp=FILE, SystemCallFilter= of systemd)",
+        )),
         // Programs try addresses to learn which of them have a device.
         _ => None,
     }

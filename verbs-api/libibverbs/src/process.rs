@@ -171,8 +171,11 @@ fn start() -> Result<Host, (Errno, Reason)> {
         }
     });
     let misconfigured = |error: ConfigError| {
-        let reason = Reason::new(error.to_string(), "`rocade devices` checks it");
-        (Errno::INVAL, reason)
+        let remedy = match error.remedy() {
+            "" => "`rocade devices` checks it",
+            remedy => remedy,
+        };
+        (Errno::INVAL, Reason::new(error.to_string(), remedy))
     };
     let settings = Settings::load().map_err(misconfigured)?;
     start_logging(&settings);

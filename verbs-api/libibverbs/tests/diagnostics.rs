@@ -167,9 +167,40 @@ fn to_rtr(device: &Device, qp: *mut ibv_qp) -> c_int {
     modify(qp, &mut attr, mask)
 }
 
+/// Waits for a completion event where the system refuses to wait.
+fn wait_in_vain() {
+    let device = Device::open();
+    // SAFETY: an open context.
+    let channel = unsafe { (device.lib.ibv_create_comp_channel)(device.context) };
+    assert!(!channel.is_null());
+    let cq = device.create_cq(8, channel);
+    // With a queue pair, the thread that waits receives packets.
+    device.create_qp(cq);
+    #[cfg(target_arch = "x86_64")]
+    refuse_call(libc::SYS_poll, libc::EPERM);
+    refuse_call(libc::SYS_ppoll, libc::EPERM);
+    let (mut event_cq, mut context): (*mut ibv_cq, *mut c_void) =
+        (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: a live channel and places for the answer.
+    let got =
+        unsafe { (device.lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
+    assert_eq!((got, library::errno()), (-1, libc::EPERM));
+}
+
 fn do_without(what: &str) {
-    if what == "eventfd" {
-        refuse_call(libc::SYS_eventfd2, libc::EPERM);
+    let at_start = match what {
+        "eventfd" => Some(libc::SYS_eventfd2),
+        "ioctl" => Some(libc::SYS_ioctl),
+        "getsockname" => Some(libc::SYS_getsockname),
+        _ => None,
+    };
+    if what == "poll" {
+        return wait_in_vain();
+    }
+    if let Some(call) = at_start {
+        // Building it needs processes.
+        library();
+        refuse_call(call, libc::EPERM);
         // SAFETY: no count is asked for.
         let list = unsafe { (library().ibv_get_device_list)(ptr::null_mut()) };
         assert!(list.is_null());
@@ -225,6 +256,24 @@ fn a_call_that_the_system_refuses_is_named_with_a_remedy() {
         (
             "setsockopt",
             "failed to forbid fragmentation on a UDP socket (setsockopt): Operation not permitted",
+            "seccomp",
+        ),
+        (
+            "ioctl",
+            "ibv_get_device_list: failed to list the network interfaces: failed to read the index \
+             of a network interface (ioctl): Operation not permitted",
+            "seccomp",
+        ),
+        (
+            "getsockname",
+            "ibv_get_device_list: failed to list the network interfaces: failed to read the \
+             addresses of the system (getifaddrs, which calls getsockname): Operation not permitted",
+            "seccomp",
+        ),
+        (
+            "poll",
+            "ibv_get_cq_event: failed to wait for packets and events (ppoll): Operation not \
+             permitted",
             "seccomp",
         ),
         ("descriptors", "Too many open files", "ulimit -n 1024"),

@@ -100,7 +100,8 @@ rocade_tests::c_programs! {
         address_handles_need_a_route_and_an_answer,
         //= EVT-01 type=test
         a_silent_address_is_an_event_in_time,
-        failed_connections_are_explained;
+        failed_connections_are_explained,
+        a_forbidden_call_is_named_with_a_remedy;
     tutorials:
         //= EVT-06 type=test
         //= LRC-20 type=test

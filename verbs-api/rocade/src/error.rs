@@ -81,6 +81,7 @@ impl From<rocade_verbs::Error> for CliError {
     fn from(error: rocade_verbs::Error) -> Self {
         let remedy = match &error {
             rocade_verbs::Error::Verbs(error) => error.remedy(),
+            rocade_verbs::Error::Config(error) => error.remedy().to_owned(),
             _ => String::new(),
         };
         Self::new(error.to_string()).hint(remedy)
@@ -89,6 +90,6 @@ impl From<rocade_verbs::Error> for CliError {
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self::new(error.to_string())
+        Self::new(error.to_string()).hint(error.remedy())
     }
 }

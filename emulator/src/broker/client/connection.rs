@@ -162,7 +162,7 @@ impl Connection {
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
         let mut waiting = [sys::poll_readable(self.fd())];
         sys::poll(&mut waiting, Some(time))
-            .map_err(BrokerError::failure("failed to wait for the broker"))?;
+            .map_err(BrokerError::failure("failed to wait for the broker (poll)"))?;
         Ok(())
     }
 

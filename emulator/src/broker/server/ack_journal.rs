@@ -67,8 +67,7 @@ fn send_ack(destination: &AckDestination, ack: PendingAck) -> io::Result<()> {
     } = *destination;
     let to = local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
     let socket = socket::open_send(local, 0, None)?;
-    let source = socket.local_addr()?.as_socket();
-    let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
+    let port = socket::port_of(&socket)?;
     let packet =
         acknowledgement(destination, ack, local, port).ok_or(io::ErrorKind::InvalidInput)?;
     let options = SendOptions {

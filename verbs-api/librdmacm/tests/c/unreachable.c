@@ -2,7 +2,11 @@
  * link on which no host answers, and no route to elsewhere. */
 #include "cm_rig.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 /* The exit status of a program that cannot run on this machine. */
 #define SKIPPED 77
@@ -151,7 +155,56 @@ static void failed_connections_are_explained(void)
 	}
 }
 
+/* A seccomp filter forbids getsockname in this thread. */
+static void forbid_getsockname(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockname, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { .len = 4, .filter = filter };
+	CHECK_INT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	CHECK_INT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* The event has only a number. Standard error says what is forbidden, and what helps. */
+static void a_forbidden_call_is_named_with_a_remedy(void)
+{
+	alone();
+	int ends[2], real_stderr = dup(2);
+	char text[4096] = "";
+	struct sockaddr_in own = at("10.77.0.1"), other = at("10.77.0.200");
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	CHECK(channel);
+	/* All that needs the call otherwise has happened before. */
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&own, 2000), 0);
+	pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK_INT(rdma_destroy_id(id), 0);
+	CHECK_INT(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	CHECK(real_stderr >= 0 && dup2(ends[1], 2) >= 0);
+	forbid_getsockname();
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&other, 2000), 0);
+	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_ADDR_ERROR);
+	CHECK_INT(event->status, -EPERM);
+	CHECK_INT(rdma_ack_cm_event(event), 0);
+	CHECK_INT(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(channel);
+	CHECK(dup2(real_stderr, 2) >= 0);
+	CHECK(read(ends[0], text, sizeof(text) - 1) > 0);
+	if (!strstr(text, "rdma_resolve_addr: 10.77.0.200:7471: the system forbids") ||
+	    !strstr(text, "getsockname") || !strstr(text, "seccomp")) {
+		fprintf(stderr, "%s", text);
+		_exit(1);
+	}
+}
+
 static const struct test_case cases[] = {
+	{ "a_forbidden_call_is_named_with_a_remedy", a_forbidden_call_is_named_with_a_remedy },
 	{ "failed_connections_are_explained", failed_connections_are_explained },
 	{ "address_handles_need_a_route_and_an_answer",
 	  address_handles_need_a_route_and_an_answer },
