@@ -129,7 +129,7 @@ static void connect_qp(int i, int gid_index, int is_requester)
 	memcpy(&rtr.ah_attr.grh.dgid, theirs.gid, 16);
 	modify(qps[i], rtr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	/* rxe takes a count of 7 for infinite. The timeout, a second, suits an emulated processor. */
+	/* rxe takes a count of 7 for infinite. The timeout of 1 s suits an emulated processor. */
 	modify(qps[i], (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 2, .rnr_retry = 7,
 					     .sq_psn = psn[is_requester], .max_rd_atomic = 4 },
 	       IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
