@@ -158,6 +158,7 @@ impl PacketBuilder {
         let icrc = if bytes.len() < Bth::LEN {
             0
         } else if self.is_covered_twice {
+            //= RXE-17
             crc32_continued(flow.compute(0, &bytes), &bytes)
         } else {
             flow.compute(0, &bytes) ^ self.icrc_error

@@ -7,6 +7,9 @@
     reason = "the helpers of a test, too, fail by panicking"
 )]
 
+#[path = "captures/flush.rs"]
+mod flush;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::IpAddr;

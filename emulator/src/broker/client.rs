@@ -35,14 +35,16 @@ use resume::{Resume, ResumeProgress};
 /// broker answers at once, except requests for addresses while it waits for clients of its
 /// predecessor.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of further checks.
+/// Interval of further checks. Nothing reports that a process was stopped.
 const LOOK_WHETHER_STOPPED: Duration = Duration::from_secs(1);
-/// Longest wait for a broker that was not stopped. It may lack CPU time.
+/// Longest wait for a broker that was not stopped. It may lack CPU time, which looks like a defect
+/// of the broker.
 const LONGEST_ANSWER: Duration = Duration::from_secs(60);
 /// Time for which a request to a stopped broker is repeated. Another broker may have replaced it by
-/// then.
+/// then. A stopped process may stay so forever, and the user should learn of it.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a failed attempt to reach a new broker. It doubles with each failure.
+/// Pause after a failed attempt to reach a new broker. It doubles with each failure, because many
+/// clients may wait and take CPU time from the new broker. No event shows that a broker listens.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(5);

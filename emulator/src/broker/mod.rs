@@ -104,8 +104,10 @@ pub struct BrokerConfig {
     pub idle_timeout: Duration,
     /// Time that a client waits for a broker that it started and that runs, but does not listen
     /// yet. The default is long because a program may take many seconds to start on a busy machine.
+    /// A broker that ends is noticed at once. The limit is for one that hangs.
     pub start_timeout: Duration,
-    /// Time that a new broker waits for clients of its predecessor before it serves new ones.
+    /// Time that a new broker waits for clients of its predecessor before it serves new ones. The
+    /// locks of their slots show that they live, but not whether they will connect.
     pub recovery_timeout: Duration,
 }
 

@@ -32,7 +32,9 @@ use files::Files;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Interval of checks whether a client has received what it was sent.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
-/// Time that a broker waits for its first client, beyond the idle timeout.
+/// Time that a broker waits for its first client, beyond the idle timeout. The program that started
+/// it may have been killed, and nothing else shows that no client will come. A client that comes
+/// later starts another broker.
 const FIRST_CLIENT: Duration = Duration::from_secs(10);
 /// Longest wait in poll.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);

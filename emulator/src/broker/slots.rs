@@ -13,7 +13,8 @@ use super::paths::{Paths, open_lock};
 use super::sys;
 use crate::steering::ProcessSlot;
 
-/// Delay of the first check of a slot whose client has just gone.
+/// Delay of the first check of a slot whose client has just gone. Its lock is free when the last
+/// process with the descriptor has ended, for which there is no event.
 const FIRST_CHECK: Duration = Duration::from_millis(2);
 /// Interval of checks of slots that stay locked.
 const LAST_CHECK: Duration = Duration::from_secs(1);

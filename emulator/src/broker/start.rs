@@ -19,15 +19,17 @@ use crate::config;
 use crate::fdpass;
 use crate::notice::{self, Notice};
 
-/// Most attempts to start a broker that ends at once.
+/// Most attempts to start a broker that ends at once. They count ends, so that a slow start is no
+/// failure.
 const MOST_STARTS: u32 = 3;
-/// Interval of checks whether the broker listens.
+/// Interval of checks whether the broker listens, because no event shows this.
 const LOOK_AGAIN: Duration = Duration::from_millis(3);
 /// Checks at the first interval. The interval then grows up to [`LAZIEST`] times the first, because
 /// many programs may be waiting for the broker and take CPU time from it.
 const EARLY_LOOKS: u32 = 16;
 const LAZIEST: u32 = 8;
-/// Time without a connection after which the user is told.
+/// Time without a connection after which the user is told. People need no earlier message, and it
+/// changes nothing.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 /// Length at which the log is truncated, in bytes.
 const LOG_LIMIT: u64 = 256 << 10;

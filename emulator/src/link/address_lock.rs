@@ -30,11 +30,12 @@ const NAMES: u8 = 8;
 /// Longest queue of owner queries. The kernel may limit it further.
 const BACKLOG: i32 = 4096;
 /// Most checks of a name that is bound without a listener. Its owner has not called listen yet, or
-/// never will.
+/// never will, and only time tells.
 const MOST_LOOKS: u32 = 20;
 /// Time between the checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Time that a broker has to identify itself to a process that can wait.
+/// Time that a broker has to identify itself to a process that can wait. A later answer only makes
+/// the error message less precise.
 const OWNER_INFO_TIMEOUT: Duration = Duration::from_millis(100);
 /// Longest owner information in bytes. A path has 4096 at most.
 const MAX_OWNER_INFO_LEN: usize = 4200;

@@ -30,6 +30,7 @@ mod qemu;
 mod raw_ethernet;
 mod rdma;
 mod rsockets;
+mod starts;
 mod storage;
 mod ucx;
 mod view;

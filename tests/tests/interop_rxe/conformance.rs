@@ -136,6 +136,7 @@ fn the_newer_kernel_flushes_and_stores() {
 
 /// Checks that this kernel drops a FLUSH with a correct ICRC. If this test fails, the kernel has
 /// been fixed.
+//= RXE-17 type=test
 #[test]
 fn the_newer_kernel_drops_a_flush_with_a_right_icrc() {
     let (rig, guest) = or_skip!(newer_rig());

@@ -16,16 +16,17 @@ use super::{LONG, Watch, finish, gid_index, newer_rig, rig, strs};
 
 const NAME: &str = "rdma-data";
 
-/// Compiles the test program into a directory.
-fn program(dir: &Path) -> Result<PathBuf, Reason> {
+/// Compiles a test program into a directory.
+pub(super) fn program(dir: &Path, name: &str) -> Result<PathBuf, Reason> {
     if let Some(reason) = missing_command(&[("gcc", "gcc")]) {
         return Err(reason);
     }
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         return Err(Reason::Package("libibverbs-dev".to_owned()));
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/data/rdma-data.c");
-    let program = dir.join(NAME);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/data");
+    let source = sources.join(name).with_extension("c");
+    let program = dir.join(name);
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
     gcc.arg(&program).arg(source).arg("-libverbs");
@@ -100,7 +101,7 @@ impl Pair<'_> {
 #[test]
 fn every_byte_is_where_it_belongs() {
     let (rig, guest) = or_skip!(rig());
-    let ours = or_skip!(program(rig.dir()));
+    let ours = or_skip!(program(rig.dir(), NAME));
     guest.put(&ours);
     let watch = Watch::new(guest);
     let gid = gid_index(&rig, "::ffff:192.168.77.1").to_string();
@@ -126,7 +127,7 @@ fn every_byte_is_where_it_belongs() {
 #[test]
 fn an_atomic_write_stores_its_bytes_both_ways() {
     let (rig, guest) = or_skip!(newer_rig());
-    let ours = or_skip!(program(rig.dir()));
+    let ours = or_skip!(program(rig.dir(), NAME));
     guest.put(&ours);
     let watch = Watch::new(guest);
     let gid = gid_index(&rig, "::ffff:192.168.77.1").to_string();
@@ -155,7 +156,7 @@ fn an_atomic_write_stores_its_bytes_both_ways() {
 #[test]
 fn a_matrix_goes_to_the_kernel_and_back() {
     let (rig, guest) = or_skip!(rig());
-    let theirs = or_skip!(program(rig.dir()));
+    let theirs = or_skip!(program(rig.dir(), NAME));
     let ours = matrix_program(&rig);
     guest.put(&theirs);
     let watch = Watch::new(guest);

@@ -16,10 +16,12 @@ use crate::link::{ForwardKey, LinkError, LocalAddr, SocketOwner};
 use crate::steering::ProcessSlot;
 
 /// Time for which foreign sockets may delay a request. Those of a process that is ending disappear
-/// soon.
+/// soon. Those of another program stay, and its user should learn of the conflict. Nothing tells
+/// the two apart.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval of attempts to lock an address that another process has locked.
+/// Interval of attempts to lock an address that another process has locked. Each attempt asks the
+/// owner, which costs it CPU time.
 const RECHECK_LOCK: Duration = Duration::from_millis(100);
 
 impl From<LinkError> for RequestRefusal {

@@ -24,9 +24,11 @@ use crate::steering::ProcessSlot;
 
 /// Most connections at a time: one client per slot, and some status queries.
 const MAX_CONNECTIONS: usize = 300;
-/// Time that a connection may have no slot.
+/// Time that a connection may have no slot. A peer that connects and stays silent would otherwise
+/// keep the broker from ending. A client that got no CPU time for so long connects again.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a client may leave messages unread while it sends more requests.
+/// Time that a client may leave messages unread while it sends more requests. A stopped client and
+/// a slow one look the same. A dropped one connects again.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most offers of shared-memory links that a client may leave unread, because each holds
 /// descriptors.

@@ -16,9 +16,12 @@ use super::super::{BrokerError, start, sys};
 use super::{LOOK_AGAIN, Server};
 use crate::sys::{bind, socket};
 
-/// Time that a starting broker waits for one that listens but may be about to end.
+/// Time that a starting broker waits for one that listens but may be about to end. Its listener
+/// does not show that it will. If it lives on, or ends later, the clients connect or start another
+/// broker.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest wait for a broker that does not listen and needs CPU time to end.
+/// Longest wait for a broker that does not listen and needs CPU time to end. A stopped one would
+/// otherwise hold up every start. It is below the time that a client waits for its broker.
 const LONGEST_END: Duration = Duration::from_secs(30);
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
