@@ -62,7 +62,7 @@ pub(crate) const OTHERS_POLL_SIGHTS: u32 = 4;
 
 /// Most receive rounds in a call, so that one peer does not keep the program in it.
 pub(crate) const LOOP_ROUNDS: usize = 16;
-/// Calls in a row without an event, after which other threads receive for some time: long messages,
+/// Calls in a row without an event, after which other threads receive for some time. Long messages,
 /// or those of other threads, would wake the program for each packet.
 pub(crate) const MAX_EMPTY_WAKES: usize = 4;
 

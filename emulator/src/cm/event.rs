@@ -261,7 +261,7 @@ impl CmChannel {
             return taken;
         };
         if matches!(taken, Err(VerbsError::WouldBlock)) {
-            self.engine.receive_in_loop(|| events.len() > 0);
+            self.engine.receive_in_loop(outer, || events.len() > 0);
             let next = self.take(|events| Ok(events.try_pop(|_| ())));
             if !matches!(next, Ok(None)) {
                 taken = next;

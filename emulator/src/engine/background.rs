@@ -215,7 +215,7 @@ impl EngineInner {
             // The peers may have meant to wake another watcher.
             let sleepers = self.service_queue.sleepers();
             sleepers.wake_all();
-            if sleepers.has_loop() {
+            if sleepers.is_watched_by_loop() {
                 // An event loop wakes only for what is still unread.
                 sleepers.displace();
                 by_shared = true;
@@ -295,6 +295,8 @@ impl EngineInner {
         }
         let by_shared = self.announce_awake();
         sleepers.leave_background();
+        // An event loop may have begun to watch meanwhile.
+        self.resume_loop();
         by_shared
     }
 

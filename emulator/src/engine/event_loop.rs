@@ -1,10 +1,10 @@
 //! A program that waits for packets in an event loop of its own.
 //!
-//! If the background thread received each packet and then woke the program by the eventfd of its
-//! channel, a message would cost two turns of the scheduler. So the descriptor of a channel is an
-//! epoll instance. While the channel is non-blocking and expects an event, the sockets and the
-//! eventfd of shared memory links are members of it. A packet wakes the program itself, and its
-//! call for the event receives the packet.
+//! If the background thread received each packet and then woke the program, a message would cost
+//! two turns of the scheduler. So the descriptor of a channel is an epoll instance. While the
+//! channel is non-blocking and expects an event, the sockets and the eventfd of shared memory links
+//! are members of it. A packet wakes the program itself, and its call for the event receives the
+//! packet.
 //!
 //! One channel of an engine has the sockets, the *owner*. Any call receives the packets of all. A
 //! program with one event loop may have many channels, and one wake-up for each packet is enough.
@@ -17,15 +17,17 @@
 //! (`event_wait.rs`), and receives what lies unread.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rocade_transport::Time;
 
 use super::EngineInner;
 use super::pending::ServiceContext;
 use crate::raw::PacketSocket;
-use crate::state::{Caller, LocalEndpoint};
+use crate::state::{Caller, LocalEndpoint, ServiceReason};
 use crate::sys::{self, Epoll};
 use crate::tuning::{LOOP_ROUNDS, MAX_EMPTY_WAKES, OTHERS_POLL_NS};
 
@@ -46,6 +48,8 @@ pub(super) struct EventLoops {
     empty_wakes: AtomicUsize,
     /// Time until which no channel gets the sockets, in ns. Other threads receive.
     left_until: AtomicU64,
+    /// This process has made its own wake-up for shared memory readable.
+    has_woken_itself: AtomicBool,
 }
 
 /// A channel whose descriptor has the sockets as members, until this is dropped.
@@ -56,6 +60,7 @@ struct Owner {
     /// Wakes the process for packets in shared memory.
     peers: Arc<OwnedFd>,
     members: Members,
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +97,7 @@ impl Owner {
             kind,
             peers: Arc::clone(peers),
             members,
+            process: process::id(),
         };
         let peers = outer.add(owner.peers.as_fd());
         let all = owner.members.sockets().all(|socket| outer.add(socket));
@@ -105,6 +111,10 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        // The instance of a forked child is that of its parent.
+        if self.process != process::id() {
+            return;
+        }
         // Other processes have duplicates of some sockets, so that closing one is not enough.
         if let Some(outer) = self.outer.upgrade() {
             outer.remove(self.peers.as_fd());
@@ -132,6 +142,10 @@ impl EventLoops {
         self.empty_wakes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    fn leave_until(&self, until: Time) {
+        self.left_until.store(until.as_ns(), Ordering::Relaxed);
+    }
+
     fn set(&self, current: &mut Option<Owner>, owner: Option<Owner>) {
         let address = owner
             .as_ref()
@@ -153,14 +167,19 @@ enum LoopOwner {
 }
 
 impl EngineInner {
-    /// Receives what has come, for a program whose channel has no event yet and is non-blocking.
-    /// `has_event` returns true if the event is there.
-    pub(crate) fn receive_in_loop(&self, has_event: impl Fn() -> bool) {
-        if self.sim.is_some() {
+    /// Receives what has come, for a program whose channel has no event yet and is non-blocking. If
+    /// `outer` has no sockets, packets did not wake the program. `has_event` returns true if the
+    /// event is there.
+    pub(crate) fn receive_in_loop(&self, outer: &Arc<Epoll>, has_event: impl Fn() -> bool) {
+        if !self.event_loops.is_owner(outer) {
             return;
         }
         self.polled();
-        if self.shm_link_count.load(Ordering::Acquire) > 0 {
+        let by_itself = self
+            .event_loops
+            .has_woken_itself
+            .swap(false, Ordering::Relaxed);
+        if by_itself || self.shm_link_count.load(Ordering::Acquire) > 0 {
             sys::eventfd_clear(self.peer_wake_fd.as_fd());
         }
         let mut rounds = 0;
@@ -180,7 +199,6 @@ impl EngineInner {
             LoopOwner::This => {
                 self.polled();
                 self.serve(ServiceContext::Poll);
-                self.serve(ServiceContext::IdlePoll(0));
                 self.begin_loop();
             }
             LoopOwner::Another => {
@@ -235,8 +253,7 @@ impl EngineInner {
         if let Some(owner) = &*current {
             if owner.is(outer) {
                 if is_empty_wake && loops.note_empty_wake() >= MAX_EMPTY_WAKES {
-                    let until = self.now().plus_ns(OTHERS_POLL_NS);
-                    loops.left_until.store(until.as_ns(), Ordering::Relaxed);
+                    loops.leave_until(self.now().plus_ns(OTHERS_POLL_NS));
                     loops.set(&mut current, None);
                     sleepers.end_loop();
                     return LoopOwner::Nobody;
@@ -254,7 +271,9 @@ impl EngineInner {
                 }
             }
         }
-        if self.now().as_ns() < loops.left_until.load(Ordering::Relaxed) {
+        // A channel for completions gets the sockets when the program requests an event.
+        let is_late = is_empty_wake && kind == ChannelKind::Completions && !loops.is_owner(outer);
+        if is_late || self.now().as_ns() < loops.left_until.load(Ordering::Relaxed) {
             return LoopOwner::Nobody;
         }
         // The old owner gives the sockets back first: it may be the same channel.
@@ -265,11 +284,12 @@ impl EngineInner {
         };
         let owner = Owner::new(outer, kind, &self.peer_wake_fd, members);
         loops.set(&mut current, owner);
-        if current.is_none() {
-            sleepers.end_loop();
-            return LoopOwner::Nobody;
+        if current.is_some() {
+            return LoopOwner::This;
         }
-        LoopOwner::This
+        loops.leave_until(self.now().plus_ns(OTHERS_POLL_NS));
+        sleepers.end_loop();
+        LoopOwner::Nobody
     }
 
     /// Announces that the program is going to sleep in its event loop, which is the watcher then.
@@ -279,23 +299,41 @@ impl EngineInner {
             self.service_queue.wake_thread();
         }
         // The program may wait for the next change only, so that nothing may lie unread.
+        let mut is_quiet = false;
         for _ in 0..LOOP_ROUNDS {
             let received = self.receive_unlocked(Caller::Application, 0);
-            if !received && self.service_queue.woken() == 0 && self.announce_sleep() {
-                return;
+            is_quiet = !received && self.service_queue.woken() == 0 && self.announce_sleep();
+            if is_quiet {
+                break;
             }
         }
-        self.resume_loop();
+        self.serve(ServiceContext::IdlePoll(0));
+        if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
+            // The peers announce room.
+            self.retry_backlogs(Caller::Background);
+        }
+        // The background thread need not wake for this.
+        self.arbiter.note_app_sleep();
+        if !is_quiet {
+            self.wake_loop();
+        }
     }
 
-    /// Announces the sleep of the event loop again, after another thread has withdrawn it.
+    /// Announces the sleep of the event loop again, after another thread may have withdrawn it.
     pub(super) fn resume_loop(&self) {
         if self.service_queue.sleepers().has_loop()
             && (self.service_queue.woken() > 0 || !self.announce_sleep())
         {
-            // The program wakes, and receives.
-            sys::eventfd_set(self.peer_wake_fd.as_fd());
+            self.wake_loop();
         }
+    }
+
+    /// Wakes the program, which receives then.
+    fn wake_loop(&self) {
+        self.event_loops
+            .has_woken_itself
+            .store(true, Ordering::Relaxed);
+        sys::eventfd_set(self.peer_wake_fd.as_fd());
     }
 }
 

@@ -138,7 +138,6 @@ impl EngineInner {
             // The background thread has taken over, and announces its sleep again.
             self.service_queue.wake_thread();
         }
-        self.resume_loop();
     }
 
     /// Takes the wake-up by a peer of a shared memory link.
@@ -186,6 +185,7 @@ impl ReceivingWait for Receiver {
         if !is_quiet {
             engine.end_watch(sleeper);
             engine.receive_unlocked(Caller::Application, 0);
+            engine.resume_loop();
             return WaitStep(WaitOn::Nothing);
         }
         let now_ns = engine.now().as_ns();
@@ -222,6 +222,7 @@ impl ReceivingWait for Receiver {
                 engine.receive_unlocked(Caller::Application, 0);
             }
         }
+        engine.resume_loop();
         engine.service_queue.sleepers().hand_over();
         match woken {
             Err(error)

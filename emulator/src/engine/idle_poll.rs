@@ -129,9 +129,9 @@ impl EngineInner {
             // The background thread has taken over, and announces its sleep again.
             self.service_queue.wake_thread();
         }
-        self.resume_loop();
         let took_ns = self.now().ns_since(begin);
         let received = self.receive_unlocked(Caller::Application, 0);
+        self.resume_loop();
         if is_idle {
             let found = received || !cq.is_empty();
             let learn = |policy: &mut IdlePolicy| policy.slept(limit_ns, took_ns, found);

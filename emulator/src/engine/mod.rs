@@ -469,7 +469,8 @@ impl EngineInner {
         let hca = hcas.find(|hca| hca.has_address(local.ip()));
         let endpoint = Arc::new(LocalEndpoint::new(link, hca.cloned()));
         self.endpoints.write().push(Arc::clone(&endpoint));
-        // The background thread has one more descriptor to wait for.
+        // The background thread has one more descriptor to wait for, and so has an event loop.
+        self.close_loop();
         self.wake_background();
         Ok(endpoint)
     }
@@ -563,7 +564,8 @@ impl EngineInner {
     ) -> Result<(), VerbsError> {
         let at = (hca, port);
         if self.groups.attach(&self.endpoints, at, group, qpn)? {
-            // The background thread has one more descriptor to wait for.
+            // The background thread has one more descriptor to wait for, and so has an event loop.
+            self.close_loop();
             self.wake_background();
         }
         Ok(())

@@ -74,7 +74,11 @@ impl DescriptorWait<'_> {
         engine.serve(ServiceContext::Poll);
         engine.serve(ServiceContext::IdlePoll(0));
         match engine.service_queue.sleepers().begin_watch_or_follow() {
-            Some(Place::Watcher(sleeper, from_background)) => self.watch(sleeper, from_background),
+            Some(Place::Watcher(sleeper, from_background)) => {
+                let result = self.watch(sleeper, from_background);
+                engine.resume_loop();
+                result
+            }
             Some(Place::Follower(follower)) => self.follow(follower),
             None => self.leave_to_others(),
         }

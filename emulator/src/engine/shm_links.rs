@@ -176,7 +176,8 @@ impl EngineInner {
             attached = true;
         }
         if attached {
-            // The thread has to announce its sleep on one more link.
+            // The thread has to announce its sleep on one more link, and so has an event loop.
+            self.resume_loop();
             self.wake_background();
         }
     }

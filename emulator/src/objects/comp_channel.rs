@@ -82,7 +82,7 @@ impl CompChannel {
         let engine = &self.context.engine;
         let taken = self.inner.events.pop_in_loop(
             |cq| cq.event_taken(),
-            || engine.receive_in_loop(|| self.inner.events.len() > 0),
+            |outer| engine.receive_in_loop(outer, || self.inner.events.len() > 0),
         );
         let Some(outer) = self.inner.events.outer() else {
             return Ok(taken?.map(|cq| cq.cookie()));

@@ -432,6 +432,9 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        if self.ring.lock().is_armed() {
+            self.note_disarmed();
+        }
         self.leave_channel();
     }
 }

@@ -124,20 +124,20 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Like [`EventQueue::pop`]. If there is no event and the descriptor is non-blocking, calls
-    /// `receive` and looks again.
+    /// Like [`EventQueue::pop`]. If there is no event, the descriptor is non-blocking and it may
+    /// have further members, calls `receive` and looks again.
     pub(crate) fn pop_in_loop(
         &self,
         on_take: impl Fn(&T),
-        receive: impl FnOnce(),
+        receive: impl FnOnce(&Arc<Epoll>),
     ) -> Result<Option<T>, VerbsError> {
-        match self.pop(&on_take) {
-            Err(VerbsError::WouldBlock) => {
-                receive();
+        match (self.pop(&on_take), &self.outer) {
+            (Err(VerbsError::WouldBlock), Some(outer)) => {
+                receive(outer);
                 let taken = self.try_pop(&on_take);
                 taken.map(Some).ok_or(VerbsError::WouldBlock)
             }
-            taken => taken,
+            (taken, _) => taken,
         }
     }
 

@@ -19,7 +19,7 @@
 //! would also only take the processor from the first. The background thread ignores packets while a
 //! poller watches. A poller sleeps until it is woken if the background thread watches.
 //!
-//! If the program waits for a descriptor in an event loop of its own (`engine/event_loop.rs`), that
+//! A program may wait for a descriptor in an event loop of its own (`engine/event_loop.rs`). That
 //! loop is the watcher as long as no thread sleeps here.
 //!
 //! A watcher that gets no processor, or that a debugger has stopped, must not keep packets from the
@@ -234,6 +234,11 @@ impl Sleepers {
         if state.watcher == Watcher::Loop {
             state.watcher = Watcher::Nobody;
         }
+    }
+
+    /// Returns true if the event loop of the program is the watcher.
+    pub(crate) fn is_watched_by_loop(&self) -> bool {
+        self.state.lock().watcher == Watcher::Loop
     }
 
     /// Returns true if the event loop of the program is the watcher while no poller is.

@@ -440,7 +440,7 @@ impl Initiator {
     }
 
     /// Appends requests of one lane. If its stream fails before it sends anything, the lane goes on
-    /// with the requests of its other streams, because no event would call for them later.
+    /// with its other streams: no event would call for their requests later.
     ///
     /// Returns true if packets were appended, or if no more can be.
     //= DC-40

@@ -147,7 +147,7 @@ static void write_to_peer(struct side *side)
 	atomic_store(&side->shared->over, true);
 }
 
-/* Packets that bring no event make the descriptor readable only where the program can be told so. */
+/* Packets that bring no event make a descriptor readable only where the program can be told so. */
 static void (*prepare)(struct side *);
 
 static void written_to(void *memory, int self)

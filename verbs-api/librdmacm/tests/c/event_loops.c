@@ -1,5 +1,5 @@
-/* A server and a client with several connections. Each waits in one event loop for all its channels,
- * those of the connection manager and those for completions. */
+/* A server and a client with several connections. Each waits in one event loop for all its
+ * channels: those of the connection manager and those for completions. */
 #include "cm_rig.h"
 
 #include <stdbool.h>
