@@ -11,6 +11,9 @@ use rocade_transport::{BATCH_DELAY_NS, DELAYED_ACK_NS, MIN_ACK_TIMEOUT_NS, RESPO
 /// Time without packets after which a poller yields its CPU, and after which delayed ACKs are sent
 /// without waiting for the application's response.
 pub(crate) const IDLE_POLL_NS: u64 = 15_000;
+/// Time without completions after which a thread counts as idle, although its polls receive packets
+/// of other threads that poll.
+pub(crate) const OWN_WORK_NS: u64 = 1_000_000;
 /// Interval of empty polls that read the clock.
 pub(crate) const CLOCK_READ_INTERVAL: u64 = 4;
 /// Age of the last empty poll up to which the application counts as polling. The thread that checks

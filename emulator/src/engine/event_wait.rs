@@ -3,8 +3,8 @@
 //! If the background thread received each packet and then woke the waiting thread, a message would
 //! cost two turns of the scheduler. So the waiting thread becomes the watcher (`state::Sleepers`):
 //! it sleeps on the sockets, the eventfd of shared memory links and its own event. It handles what
-//! comes, and returns when its event is there. Further waiting threads sleep on a semaphore, and
-//! the watcher or the background thread wakes them.
+//! comes, and returns when its event is there. Further waiting threads follow it: each sleeps until
+//! its event is there, or until the watcher leaves and one of them watches.
 //!
 //! The background thread looks after the watcher at intervals. If packets lie unread, or after some
 //! milliseconds without any, it watches too (`poll_policy.rs`).
@@ -23,7 +23,9 @@ use super::pending::ServiceContext;
 use super::poll_policy::SpinEstimator;
 use crate::cpu_idle::CpuIdle;
 use crate::memory::are_faults_blocked;
-use crate::state::{Activity, Caller, EventWaiter, ReceivingWait, Sleeper, WaitOn, WaitStep};
+use crate::state::{
+    Activity, Caller, EventWaiter, Follower, Place, ReceivingWait, Sleeper, WaitOn, WaitStep,
+};
 use crate::sys::{self, Interruption, PollSet};
 use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
 
@@ -45,8 +47,9 @@ struct Receiver {
     /// Becomes readable with the event.
     event_fd: RawFd,
     has_event: Box<dyn Fn() -> bool + Send + Sync>,
-    /// The registration of this thread while it sleeps.
+    /// The registration of this thread while it sleeps, as one or the other.
     sleeper: Cell<Option<Sleeper>>,
+    follower: Cell<Option<Follower>>,
     /// The application's polls when this thread went to sleep.
     before: Cell<Activity>,
 }
@@ -80,6 +83,7 @@ impl EngineInner {
             event_fd,
             has_event: Box::new(has_event),
             sleeper: Cell::new(None),
+            follower: Cell::new(None),
             before: Cell::default(),
         }))
     }
@@ -152,6 +156,30 @@ impl Receiver {
         engine.leave_inline();
         WaitStep(WaitOn::Semaphore)
     }
+
+    /// Sleeps until the event is there, or until the thread that watches leaves.
+    fn follow(&self, engine: &EngineInner, follower: Follower) -> WaitStep {
+        // The background thread need not wake for this, because another thread watches.
+        engine.arbiter.note_app_sleep();
+        let mut set = PollSet::default();
+        set.add(self.event_fd);
+        set.add(follower.wake_fd());
+        self.follower.set(Some(follower));
+        WaitStep(WaitOn::Descriptors(ManuallyDrop::new(set)))
+    }
+}
+
+/// Returns the result of a sleep. If all handlers restart system calls, a signal does not matter.
+fn restarted(woken: io::Result<()>) -> io::Result<()> {
+    match woken {
+        Err(error)
+            if error.kind() == io::ErrorKind::Interrupted
+                && Interruption::of_handlers() == Interruption::Restart =>
+        {
+            Ok(())
+        }
+        woken => woken,
+    }
 }
 
 impl ReceivingWait for Receiver {
@@ -174,8 +202,11 @@ impl ReceivingWait for Receiver {
         if engine.spin_for_event(&self.has_event) {
             return WaitStep(WaitOn::Nothing);
         }
-        let Some((sleeper, from_background)) = engine.service_queue.sleepers().begin_watch() else {
-            return Self::leave_to_others(&engine);
+        let sleepers = engine.service_queue.sleepers();
+        let (sleeper, from_background) = match sleepers.begin_watch_or_follow() {
+            Some(Place::Watcher(sleeper, from_background)) => (sleeper, from_background),
+            Some(Place::Follower(follower)) => return self.follow(&engine, follower),
+            None => return Self::leave_to_others(&engine),
         };
         if from_background {
             // It ignores packets from now on, and looks after this thread.
@@ -186,6 +217,7 @@ impl ReceivingWait for Receiver {
             engine.end_watch(sleeper);
             engine.receive_unlocked(Caller::Application, 0);
             engine.resume_loop();
+            sleepers.hand_over();
             return WaitStep(WaitOn::Nothing);
         }
         let now_ns = engine.now().as_ns();
@@ -196,17 +228,22 @@ impl ReceivingWait for Receiver {
     }
 
     fn end(&self, set: PollSet, woken: io::Result<()>) -> io::Result<()> {
-        let Some(sleeper) = self.sleeper.take() else {
+        let Some(engine) = self.engine.upgrade() else {
             return woken;
         };
-        let Some(engine) = self.engine.upgrade() else {
+        if let Some(follower) = self.follower.take() {
+            engine.service_queue.sleepers().end_following(follower);
+            return restarted(woken);
+        }
+        let Some(sleeper) = self.sleeper.take() else {
             return woken;
         };
         engine.end_watch(sleeper);
         let now_ns = engine.now().as_ns();
         let after = engine.arbiter.activity(now_ns, false);
         if self.before.get().has_polled(after) {
-            // Another thread polls, and receives. This one would only disturb it.
+            // Another thread polls, or several wait and are busy. The background thread then
+            // receives for all of them, which takes fewer turns than handing over.
             let until = now_ns + OTHERS_POLL_NS;
             engine
                 .event_waits
@@ -224,15 +261,7 @@ impl ReceivingWait for Receiver {
         }
         engine.resume_loop();
         engine.service_queue.sleepers().hand_over();
-        match woken {
-            Err(error)
-                if error.kind() == io::ErrorKind::Interrupted
-                    && Interruption::of_handlers() == Interruption::Restart =>
-            {
-                Ok(())
-            }
-            woken => woken,
-        }
+        restarted(woken)
     }
 }
 

@@ -26,6 +26,41 @@ pub(super) enum IdleStep {
     Sleep { limit_ns: u64 },
 }
 
+/// The sleeps of a thread that have found nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sleeps {
+    /// Sleeps in a row that ended with a timeout.
+    empty: u32,
+    /// Sleeps in a row that ended at once without anything to do.
+    spurious: u32,
+}
+
+impl Sleeps {
+    pub(super) const NONE: Self = Self {
+        empty: 0,
+        spurious: 0,
+    };
+
+    /// Returns these with a sleep of at most `limit_ns` that took `took_ns`. `found`: there was
+    /// something to receive or to poll.
+    #[must_use]
+    pub(super) const fn slept(self, limit_ns: u64, took_ns: u64, found: bool) -> Self {
+        if found {
+            Self::NONE
+        } else if took_ns >= limit_ns {
+            Self {
+                empty: self.empty.saturating_add(1),
+                spurious: 0,
+            }
+        } else {
+            Self {
+                spurious: self.spurious + 1,
+                ..self
+            }
+        }
+    }
+}
+
 /// Chooses between the two steps. Shared by all threads of an engine.
 #[derive(Debug, Default)]
 pub(super) struct IdlePolicy {
@@ -37,10 +72,6 @@ pub(super) struct IdlePolicy {
     ask_at: Option<Time>,
     /// Time since which every query has found idle processors.
     idle_since: Option<Time>,
-    /// Sleeps in a row that ended with a timeout.
-    empty_sleeps: u32,
-    /// Sleeps in a row that ended at once without anything to do.
-    spurious_wakes: u32,
 }
 
 impl IdlePolicy {
@@ -49,10 +80,11 @@ impl IdlePolicy {
         self.contended_until.is_some()
     }
 
-    /// Returns the step at `now`. Calls `has_idle_processors` only if the answer matters.
+    /// Returns the step at `now` of a thread with these sleeps. Calls `has_idle_processors` only if the answer matters.
     pub(super) fn next(
         &mut self,
         now: Time,
+        sleeps: &mut Sleeps,
         has_idle_processors: impl FnOnce() -> bool,
     ) -> IdleStep {
         let Some(until) = self.contended_until else {
@@ -71,12 +103,12 @@ impl IdlePolicy {
         if until <= now {
             return IdleStep::Yield;
         }
-        if self.spurious_wakes >= MAX_SPURIOUS_WAKES {
-            self.spurious_wakes = 0;
+        if sleeps.spurious >= MAX_SPURIOUS_WAKES {
+            sleeps.spurious = 0;
             return IdleStep::Yield;
         }
         IdleStep::Sleep {
-            limit_ns: FIRST_SLEEP_NS << self.empty_sleeps.min(SLEEP_DOUBLINGS),
+            limit_ns: FIRST_SLEEP_NS << sleeps.empty.min(SLEEP_DOUBLINGS),
         }
     }
 
@@ -89,18 +121,6 @@ impl IdlePolicy {
             self.idle_since = None;
         } else if self.contended_until.is_some_and(|until| until <= now) {
             *self = Self::default();
-        }
-    }
-
-    /// Records a sleep of at most `limit_ns` that took `took_ns`. `found`: there was something to
-    /// receive or to poll.
-    pub(super) fn slept(&mut self, limit_ns: u64, took_ns: u64, found: bool) {
-        if found {
-            (self.empty_sleeps, self.spurious_wakes) = (0, 0);
-        } else if took_ns >= limit_ns {
-            (self.empty_sleeps, self.spurious_wakes) = (self.empty_sleeps.saturating_add(1), 0);
-        } else {
-            self.spurious_wakes += 1;
         }
     }
 }
@@ -121,6 +141,15 @@ mod tests {
         }
     }
 
+    /// The step of a thread that has not slept.
+    fn next(
+        policy: &mut IdlePolicy,
+        now: Time,
+        has_idle_processors: impl FnOnce() -> bool,
+    ) -> IdleStep {
+        policy.next(now, &mut Sleeps::default(), has_idle_processors)
+    }
+
     /// A policy after a long yield that ended at 0.
     fn contended() -> IdlePolicy {
         let mut policy = IdlePolicy::default();
@@ -132,7 +161,9 @@ mod tests {
     fn no_poller_sleeps_while_yields_are_short() {
         let mut policy = IdlePolicy::default();
         for us in 0..1_000_000 {
-            let step = policy.next(at(us), || panic!("the system must not be asked"));
+            let step = next(&mut policy, at(us), || {
+                panic!("the system must not be asked")
+            });
             assert_eq!(step, IdleStep::Yield);
             policy.yielded(at(us), CONTENDED_YIELD_NS - 1);
         }
@@ -144,35 +175,37 @@ mod tests {
         let mut policy = contended();
         assert!(policy.is_contended());
         for us in 0..CONTENDED_FOR_NS / 1_000 {
-            assert_eq!(policy.next(at(us), || false), sleep(125));
-            policy.slept(125_000, 30_000, true);
+            assert_eq!(next(&mut policy, at(us), || false), sleep(125));
         }
     }
 
     #[test]
     fn empty_sleeps_become_longer_until_a_packet_comes() {
-        let mut policy = contended();
+        let (mut policy, mut sleeps) = (contended(), Sleeps::default());
         for us in [125, 250, 500, 1_000, 1_000] {
-            assert_eq!(policy.next(at(1), || false), sleep(us));
-            policy.slept(us * 1_000, us * 1_000 + 50, false);
+            assert_eq!(policy.next(at(1), &mut sleeps, || false), sleep(us));
+            sleeps = sleeps.slept(us * 1_000, us * 1_000 + 50, false);
         }
-        policy.slept(1_000_000, 3_000, true);
-        assert_eq!(policy.next(at(1), || false), sleep(125));
+        let mut others = Sleeps::default();
+        let step = policy.next(at(1), &mut others, || false);
+        assert_eq!(step, sleep(125), "another thread has its own sleeps");
+        sleeps = sleeps.slept(1_000_000, 3_000, true);
+        assert_eq!(policy.next(at(1), &mut sleeps, || false), sleep(125));
     }
 
     #[test]
     fn idle_processors_end_it_when_they_stay_idle() {
         let mut policy = contended();
         let free_us = UNCONTENDED_NS / 1_000;
-        assert_eq!(policy.next(at(1), || true), sleep(125));
-        assert_eq!(policy.next(at(free_us), || true), sleep(125));
+        assert_eq!(next(&mut policy, at(1), || true), sleep(125));
+        assert_eq!(next(&mut policy, at(free_us), || true), sleep(125));
         assert_eq!(
-            policy.next(at(free_us + 1_000), || false),
+            next(&mut policy, at(free_us + 1_000), || false),
             sleep(125),
             "not all the time"
         );
-        assert_eq!(policy.next(at(2 * free_us), || true), sleep(125));
-        assert_eq!(policy.next(at(3 * free_us), || true), IdleStep::Yield);
+        assert_eq!(next(&mut policy, at(2 * free_us), || true), sleep(125));
+        assert_eq!(next(&mut policy, at(3 * free_us), || true), IdleStep::Yield);
         assert!(!policy.is_contended());
     }
 
@@ -183,7 +216,7 @@ mod tests {
         let mut lengths = Vec::new();
         for _ in 0..10 {
             let begin = now;
-            while policy.next(now, || false) != IdleStep::Yield {
+            while next(&mut policy, now, || false) != IdleStep::Yield {
                 now = now.plus_ns(1_000_000);
             }
             lengths.push(now.ns_since(begin));
@@ -197,15 +230,15 @@ mod tests {
             "seldom"
         );
         // Whatever the system reports about other processors, this one is idle.
-        while policy.next(now, || false) != IdleStep::Yield {
+        while next(&mut policy, now, || false) != IdleStep::Yield {
             now = now.plus_ns(1_000_000);
         }
         policy.yielded(now, 300);
         assert!(!policy.is_contended());
         policy.yielded(now, CONTENDED_YIELD_NS);
-        assert_eq!(policy.next(now, || false), sleep(125));
+        assert_eq!(next(&mut policy, now, || false), sleep(125));
         assert_eq!(
-            policy.next(now.plus_ns(CONTENDED_FOR_NS), || false),
+            next(&mut policy, now.plus_ns(CONTENDED_FOR_NS), || false),
             IdleStep::Yield
         );
     }
@@ -213,10 +246,10 @@ mod tests {
     /// The application may have closed the descriptors that its threads would sleep on.
     #[test]
     fn spurious_wakes_lead_to_yields() {
-        let mut policy = contended();
+        let (mut policy, mut sleeps) = (contended(), Sleeps::default());
         let steps = (0..100).map(|_| {
-            let step = policy.next(at(1), || false);
-            policy.slept(125_000, 200, false);
+            let step = policy.next(at(1), &mut sleeps, || false);
+            sleeps = sleeps.slept(125_000, 200, false);
             step
         });
         let yields = steps.filter(|step| *step == IdleStep::Yield).count();

@@ -15,6 +15,7 @@ use rocade_transport::Time;
 use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
 use super::pending::ServiceContext;
+use super::thread_polls::ThreadPolls;
 use crate::cpu_idle::CpuIdle;
 use crate::state::{Caller, CqInner, ServiceReason, Sleeper};
 use crate::sys;
@@ -57,7 +58,9 @@ impl IdlePolls {
             return IdleStep::Yield;
         };
         let (policy, cpu_idle) = &mut *policy;
-        let step = policy.next(now, || cpu_idle.has_idle_processors(now));
+        let mut sleeps = ThreadPolls::with(|own| own.sleeps.get());
+        let step = policy.next(now, &mut sleeps, || cpu_idle.has_idle_processors(now));
+        ThreadPolls::with(|own| own.sleeps.set(sleeps));
         self.publish(policy);
         step
     }
@@ -111,7 +114,13 @@ impl EngineInner {
     /// Sleeps until there is something to receive, or a completion. Returns true if something was
     /// received.
     fn sleep(&self, cq: &CqInner, limit_ns: u64) -> bool {
-        let Some(sleeper) = self.service_queue.sleepers().begin() else {
+        let now_ns = self.now().as_ns();
+        let may_watch = !ThreadPolls::with(|own| own.leaves_to_others(&self.polls, now_ns));
+        let Some(sleeper) = self
+            .service_queue
+            .sleepers()
+            .begin_poll(cq.key(), may_watch)
+        else {
             // No descriptor is available.
             self.yield_processor();
             return false;
@@ -134,8 +143,10 @@ impl EngineInner {
         self.resume_loop();
         if is_idle {
             let found = received || !cq.is_empty();
-            let learn = |policy: &mut IdlePolicy| policy.slept(limit_ns, took_ns, found);
-            self.idle_polls.learn(learn);
+            ThreadPolls::with(|own| {
+                own.sleeps
+                    .set(own.sleeps.get().slept(limit_ns, took_ns, found));
+            });
         }
         received
     }
@@ -158,9 +169,9 @@ impl EngineInner {
 
     /// Checks once more after the sleep was announced. Returns false if anything has arrived.
     fn may_sleep(&self, cq: &CqInner, sleeper: &Sleeper) -> bool {
-        // A thread that has received clears `idle_since`, then checks for sleepers.
+        // The background thread counts what it has received, then checks for sleepers.
         fence(Ordering::SeqCst);
-        let has_work = self.polls.idle_since.load(Ordering::Relaxed) == 0
+        let has_work = ThreadPolls::with(|own| own.is_outdated(&self.polls))
             || self.service_queue.woken() > 0
             || cq.has_any();
         !has_work && (!sleeper.watches() || self.announce_sleep())
@@ -192,9 +203,9 @@ impl EngineInner {
         }
     }
 
-    /// Wakes the sleepers after another thread has received packets.
+    /// Wakes the sleepers after the background thread has received packets.
     pub(super) fn wake_sleepers(&self) {
-        self.polls.idle_since.store(0, Ordering::Relaxed);
+        self.polls.received.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.service_queue.sleepers().wake();
     }
@@ -215,6 +226,7 @@ mod tests {
     use super::*;
     use crate::config::{BrokerMode, EngineConfig, LinkMode};
     use crate::engine::Engine;
+    use crate::tuning::CONTENDED_YIELD_NS;
 
     /// Far longer than anything here takes: no thread has woken a sleep that lasts so long.
     const LIMIT_NS: u64 = 60_000_000_000;
@@ -245,7 +257,7 @@ mod tests {
             });
             while cq.is_empty() {
                 // It has polled without result for long.
-                engine.polls.idle_since.store(1, Ordering::Relaxed);
+                ThreadPolls::begin_idle(engine);
                 engine.sleep(cq, LIMIT_NS);
                 assert!(begin.elapsed() < LIMIT / 2, "the poller was not woken");
             }
@@ -319,7 +331,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while cq.is_empty() {
-                    engine.polls.idle_since.store(1, Ordering::Relaxed);
+                    ThreadPolls::begin_idle(engine);
                     engine.sleep(cq, LIMIT_NS);
                 }
             });
@@ -397,6 +409,37 @@ mod tests {
         });
     }
 
+    /// On busy processors a thread that polls in vain sleeps, although another one is busy.
+    #[test]
+    fn an_idle_thread_sleeps_beside_a_busy_one() {
+        let (a, b) = common::pair("127.4.0.67", "127.4.0.68", 64);
+        let idle = a.context.create_cq(4, None, 0, 0).expect("a CQ");
+        let (engine, is_over) = (&a.engine.inner, AtomicBool::new(false));
+        let sleepers = engine.service_queue.sleepers();
+        let (begin, mut slept) = (Instant::now(), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(idle.poll_one().is_none());
+                }
+            });
+            while slept < 50 && begin.elapsed() < LIMIT {
+                // The processors stay busy.
+                let now = engine.now();
+                engine
+                    .idle_polls
+                    .learn(|policy| policy.yielded(now, CONTENDED_YIELD_NS));
+                post_receive(&a);
+                send(&b);
+                while a.cq.poll_one().is_none() {}
+                assert_eq!(b.completion().wr_id, 1);
+                slept += u32::from(sleepers.has_registered());
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(slept, 50, "it never sleeps");
+    }
+
     /// A poller does not sleep if there is a completion already.
     #[test]
     fn no_poller_sleeps_on_a_queue_that_is_not_empty() {
@@ -409,7 +452,7 @@ mod tests {
             assert!(begin.elapsed() < LIMIT / 2);
             thread::yield_now();
         }
-        a.engine.inner.polls.idle_since.store(1, Ordering::Relaxed);
+        ThreadPolls::begin_idle(&a.engine.inner);
         assert!(!a.engine.inner.sleep(a.cq.inner(), LIMIT_NS));
         assert!(begin.elapsed() < LIMIT / 2);
     }

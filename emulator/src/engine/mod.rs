@@ -27,6 +27,7 @@ pub(crate) mod reach;
 mod resources;
 mod shm_links;
 mod simulation;
+mod thread_polls;
 mod transmit;
 mod xrc_shared;
 
@@ -74,6 +75,8 @@ use idle_poll::IdlePolls;
 pub(crate) use inventory::{Inventory, Registration};
 use pending::ServiceContext;
 use resources::ResourceSocket;
+use thread_polls::Polls;
+pub(crate) use thread_polls::note_completions;
 
 /// The emulated hardware of one process.
 ///
@@ -95,17 +98,6 @@ struct Attachment {
     qp_numbers: QpnAllocator,
     /// The SRQ numbers, once there is an SRQ.
     srq_numbers: Option<SrqNumbers>,
-}
-
-/// The counters of polling threads.
-#[derive(Debug, Default)]
-struct Polls {
-    /// Empty polls.
-    empty_polls: AtomicU64,
-    /// Time of the first empty poll since the last packet, in ns. 0 after a packet.
-    idle_since: AtomicU64,
-    /// Polls of shared memory, weighted. They decide when the sockets are polled.
-    shared: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -138,7 +130,7 @@ pub(crate) struct EngineInner {
     /// The background thread was started.
     has_background: Mutex<bool>,
     arbiter: DriverArbiter,
-    /// Written with each poll, and therefore on its own cache line.
+    /// Written with polls, and therefore on its own cache line.
     polls: CachePadded<Polls>,
     idle_polls: IdlePolls,
     event_waits: EventWaits,

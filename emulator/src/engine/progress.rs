@@ -9,6 +9,7 @@ use rocade_wire::{Bth, FastPathPacket, ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Disposition, Origin, trigger_of};
 use super::pending::ServiceContext;
+use super::thread_polls::ThreadPolls;
 use crate::counters::AtomicCounters;
 use crate::hca::Traffic;
 use crate::link::packet_hooks::Ingress;
@@ -16,8 +17,7 @@ use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch, Segments};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{
-    BULK_SEGMENT, BUSY_POLL, CLOCK_READ_INTERVAL, LONG_BATCH, MAX_BATCHES, MORE_NS,
-    POLLED_SOCKET_INTERVAL,
+    BULK_SEGMENT, BUSY_POLL, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_INTERVAL,
 };
 use crate::xrc_shared::Misrouted;
 
@@ -41,7 +41,7 @@ impl EngineInner {
         if packets == 0 {
             return self.note_empty_poll(cq) || shared.found;
         }
-        self.polls.idle_since.store(0, Ordering::Relaxed);
+        ThreadPolls::note_packets();
         true
     }
 
@@ -71,7 +71,7 @@ impl EngineInner {
         drop(shm_links);
         packets += self.receive_from_sockets(caller, stalled_ns);
         if packets > 0 {
-            self.polls.idle_since.store(0, Ordering::Relaxed);
+            ThreadPolls::note_packets();
         }
         packets > 0
     }
@@ -80,21 +80,14 @@ impl EngineInner {
     #[inline]
     fn note_empty_poll(&self, cq: Option<&CqInner>) -> bool {
         // Only every few polls: reading the clock takes a tenth of a poll.
-        let polls = self.polls.empty_polls.load(Ordering::Relaxed);
-        self.polls
-            .empty_polls
-            .store(polls.wrapping_add(1), Ordering::Relaxed);
-        if !polls.is_multiple_of(CLOCK_READ_INTERVAL) && !self.idle_polls.are_short() {
+        if !ThreadPolls::with(ThreadPolls::count_empty_poll) && !self.idle_polls.are_short() {
             return false;
         }
         let now = self.now().as_ns();
         self.arbiter.note_empty_poll(now);
-        let idle_since = self.polls.idle_since.load(Ordering::Relaxed);
-        if idle_since == 0 {
-            self.polls.idle_since.store(now, Ordering::Relaxed);
+        let Some(idle_ns) = ThreadPolls::with(|own| own.idle_ns(self, now)) else {
             return false;
-        }
-        let idle_ns = now.saturating_sub(idle_since);
+        };
         idle_ns >= self.idle_polls.idle_poll_ns()
             && self.yield_or_sleep(cq, idle_ns, Time::from_ns(now))
     }
@@ -116,7 +109,7 @@ impl EngineInner {
         self.polls.shared.store(polls, Ordering::Relaxed);
         let sockets = polls / POLLED_SOCKET_INTERVAL != before / POLLED_SOCKET_INTERVAL;
         if found {
-            self.polls.idle_since.store(0, Ordering::Relaxed);
+            ThreadPolls::note_packets();
         } else if !sockets {
             found = self.note_empty_poll(cq);
         }

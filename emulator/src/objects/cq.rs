@@ -7,7 +7,7 @@ use rocade_transport::{Completion, Time};
 
 use super::comp_channel::CompChannel;
 use super::context::ContextInner;
-use crate::engine::{ChannelKind, Registration};
+use crate::engine::{ChannelKind, Registration, note_completions};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::state::{CqInner, CqRing};
@@ -97,16 +97,15 @@ impl Cq {
         }
         let engine = &self.context.engine;
         engine.polled();
-        let taken = self.inner.take(max, &mut each);
-        if taken > 0 {
-            return taken;
-        }
+        let mut taken = self.inner.take(max, &mut each);
         // Another thread may have received a completion meanwhile.
-        if engine.progress_inline(Some(&self.inner)) || !self.inner.is_empty() {
-            self.inner.take(max, &mut each)
-        } else {
-            0
+        if taken == 0 && (engine.progress_inline(Some(&self.inner)) || !self.inner.is_empty()) {
+            taken = self.inner.take(max, &mut each);
         }
+        if taken > 0 {
+            note_completions();
+        }
+        taken
     }
 
     /// Returns the time of a simulation and the time of its next event, or `None` if the network is

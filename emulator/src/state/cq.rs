@@ -167,6 +167,11 @@ impl CqInner {
         self.channel.is_some()
     }
 
+    /// Returns the key by which pollers of this CQ are woken.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Returns the channel, if the CQ has one.
     pub(crate) const fn channel(&self) -> Option<&Arc<CompChannelState>> {
         self.channel.as_ref()
@@ -346,7 +351,7 @@ impl CqInner {
             self.publish(&ring);
         }
         // A poller that sleeps has checked the CQ under the lock, before or after this.
-        self.service_queue.sleepers().wake();
+        self.service_queue.sleepers().wake_pollers_of(self.key());
         if event {
             self.raise_event();
         } else if let Some(due) = due {

@@ -76,12 +76,26 @@ struct SleeperState {
     spare: Vec<Arc<OwnedFd>>,
 }
 
+/// What a sleeping thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitsFor {
+    /// A completion of the CQ with this key. Key 0 stands for any CQ.
+    Completion(usize),
+    /// An event, which has a descriptor. Completions do not wake the thread.
+    Event,
+}
+
+impl WaitsFor {
+    const fn is_completion(self) -> bool {
+        matches!(self, Self::Completion(_))
+    }
+}
+
 /// A poller that sleeps, or that was woken and does not run yet.
 #[derive(Debug)]
 struct Asleep {
     wake_fd: Arc<OwnedFd>,
-    /// Set if the thread polls no CQ, but waits for an event. Completions do not wake it.
-    waits_for_event: bool,
+    waits_for: WaitsFor,
     is_woken: bool,
     /// Set if the thread has left packets unread for too long.
     is_displaced: bool,
@@ -130,22 +144,36 @@ pub(crate) enum Place {
 }
 
 impl Sleepers {
-    /// Registers a poller that is going to sleep. From here on completions wake it. The caller
-    /// checks its CQ, under the lock of the CQ, after this call and before it sleeps. Returns
-    /// `None` if no descriptor can be made.
-    pub(crate) fn begin(&self) -> Option<Sleeper> {
-        self.register(&mut self.state.lock(), false)
+    /// Registers a poller that is going to sleep. From here on completions of the CQ with this key
+    /// wake it. The caller checks the CQ, under its lock, after this call and before it sleeps.
+    ///
+    /// The poller becomes the watcher if there is none and it `may_watch`. Returns `None` if no
+    /// descriptor can be made.
+    pub(crate) fn begin_poll(&self, cq: usize, may_watch: bool) -> Option<Sleeper> {
+        let waits_for = WaitsFor::Completion(cq);
+        self.register(&mut self.state.lock(), waits_for, may_watch)
     }
 
-    fn register(&self, state: &mut SleeperState, waits_for_event: bool) -> Option<Sleeper> {
+    /// Registers a poller of any CQ.
+    #[cfg(test)]
+    pub(crate) fn begin(&self) -> Option<Sleeper> {
+        self.begin_poll(0, true)
+    }
+
+    fn register(
+        &self,
+        state: &mut SleeperState,
+        waits_for: WaitsFor,
+        may_watch: bool,
+    ) -> Option<Sleeper> {
         let wake_fd = state.spare_fd()?;
-        let watches = matches!(state.watcher, Watcher::Nobody | Watcher::Loop);
+        let watches = may_watch && matches!(state.watcher, Watcher::Nobody | Watcher::Loop);
         if watches {
             state.watcher = Watcher::Poller(wake_fd.as_raw_fd());
         }
         state.asleep.push(Asleep {
             wake_fd: Arc::clone(&wake_fd),
-            waits_for_event,
+            waits_for,
             is_woken: false,
             is_displaced: false,
         });
@@ -158,6 +186,7 @@ impl Sleepers {
     ///
     /// The flag tells that the background thread has watched so far. The caller wakes it, so that
     /// it leaves the packets to the caller and looks after it.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn begin_watch(&self) -> Option<(Sleeper, bool)> {
         self.try_watch(&mut self.state.lock())
     }
@@ -182,15 +211,16 @@ impl Sleepers {
             return None;
         }
         state.watcher = Watcher::Nobody;
-        let sleeper = self.register(state, true);
+        let sleeper = self.register(state, WaitsFor::Event, true);
         if sleeper.is_none() {
             state.watcher = before;
         }
         Some((sleeper?, before == Watcher::Background))
     }
 
-    /// Ends the sleep of a poller. If it was the watcher, the others wake, and one of them becomes
-    /// the watcher.
+    /// Ends the sleep of a poller. If it was the watcher, it goes on to receive, and watches again
+    /// with its next sleep. Other pollers do not wake: each sleeps for one millisecond at most, and
+    /// watches afterwards if no thread does.
     ///
     /// Returns false if the watcher was displaced. The caller may have withdrawn the announcement
     /// of the thread that watches now, and has to wake it.
@@ -207,7 +237,6 @@ impl Sleepers {
         let still_watches = state.watcher == Watcher::Poller(sleeper.wake_fd.as_raw_fd());
         if still_watches {
             state.watcher = state.default_watcher();
-            state.wake(true);
         }
         state.spare.push(sleeper.wake_fd);
         self.publish(&state);
@@ -295,7 +324,16 @@ impl Sleepers {
     #[inline]
     pub(crate) fn wake(&self) {
         if self.unwoken.load(Ordering::Relaxed) > 0 {
-            self.wake_some(false);
+            self.wake_some(WaitsFor::is_completion);
+        }
+    }
+
+    /// Wakes the pollers of the CQ with this key, as [`Sleepers::wake`] does.
+    #[inline]
+    pub(crate) fn wake_pollers_of(&self, cq: usize) {
+        if self.unwoken.load(Ordering::Relaxed) > 0 {
+            let any = WaitsFor::Completion(0);
+            self.wake_some(|waits| waits == WaitsFor::Completion(cq) || waits == any);
         }
     }
 
@@ -304,14 +342,14 @@ impl Sleepers {
     pub(crate) fn wake_all(&self) {
         let waiters = self.unwoken_waiters.load(Ordering::Relaxed);
         if self.unwoken.load(Ordering::Relaxed) + waiters > 0 {
-            self.wake_some(true);
+            self.wake_some(|_| true);
         }
     }
 
     #[cold]
-    fn wake_some(&self, waiters_too: bool) {
+    fn wake_some(&self, is_meant: impl Fn(WaitsFor) -> bool) {
         let mut state = self.state.lock();
-        state.wake(waiters_too);
+        state.wake(is_meant);
         self.publish(&state);
     }
 
@@ -356,7 +394,7 @@ impl Sleepers {
     pub(crate) fn has_any(&self) -> bool {
         let state = self.state.lock();
         let mut asleep = state.asleep.iter();
-        asleep.any(|asleep| !asleep.is_displaced && !asleep.waits_for_event)
+        asleep.any(|asleep| !asleep.is_displaced && asleep.waits_for.is_completion())
     }
 
     /// Returns true if any poller sleeps, or was woken and does not run yet, displaced or not.
@@ -369,7 +407,8 @@ impl Sleepers {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn has_waiter(&self) -> bool {
         let state = self.state.lock();
-        state.asleep.iter().any(|asleep| asleep.waits_for_event)
+        let mut asleep = state.asleep.iter();
+        asleep.any(|asleep| !asleep.waits_for.is_completion())
     }
 
     /// Returns true if a follower sleeps.
@@ -389,7 +428,7 @@ impl Sleepers {
         let unwoken = |waiters: bool| {
             let asleep = state.asleep.iter().filter(|asleep| !asleep.is_woken);
             asleep
-                .filter(|asleep| asleep.waits_for_event == waiters)
+                .filter(|asleep| asleep.waits_for.is_completion() != waiters)
                 .count()
         };
         self.unwoken.store(unwoken(false), Ordering::Relaxed);
@@ -416,9 +455,9 @@ impl SleeperState {
         }
     }
 
-    fn wake(&mut self, waiters_too: bool) {
+    fn wake(&mut self, is_meant: impl Fn(WaitsFor) -> bool) {
         for asleep in &mut self.asleep {
-            if !asleep.is_woken && (waiters_too || !asleep.waits_for_event) {
+            if !asleep.is_woken && is_meant(asleep.waits_for) {
                 asleep.is_woken = true;
                 sys::eventfd_set(asleep.wake_fd.as_fd());
             }

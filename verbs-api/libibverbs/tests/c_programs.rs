@@ -27,6 +27,7 @@ static PROGRAMS: Programs = Programs::new(
         "stalled",
         "event_loops",
         "event_libraries",
+        "threads",
     ],
 );
 
@@ -54,6 +55,11 @@ rocade_tests::c_programs! {
     event_libraries:
         libev_waits,
         libuv_waits;
+    threads:
+        polling_by_udp,
+        polling_by_shm,
+        waiting_by_udp,
+        waiting_by_shm;
     datagrams:
         an_answer_finds_its_way,
         a_header_of_ipv6_is_read,

@@ -6,6 +6,15 @@ fn at(ns: u64) -> Time {
     Time::from_ns(ns)
 }
 
+/// The step of a thread that has not slept.
+fn next(
+    policy: &mut IdlePolicy,
+    now: Time,
+    has_idle_processors: impl FnOnce() -> bool,
+) -> IdleStep {
+    policy.next(now, &mut Sleeps::default(), has_idle_processors)
+}
+
 fn sleeps(step: IdleStep) -> bool {
     matches!(step, IdleStep::Sleep { .. })
 }
@@ -16,15 +25,19 @@ fn sleeps(step: IdleStep) -> bool {
 fn a_long_yield_restarts_the_idle_period() {
     let mut policy = IdlePolicy::default();
     policy.yielded(at(0), CONTENDED_YIELD_NS);
-    assert!(sleeps(policy.next(at(1), || true)));
+    assert!(sleeps(next(&mut policy, at(1), || true)));
     let busy = UNCONTENDED_NS - 1;
     policy.yielded(at(busy), CONTENDED_YIELD_NS);
     let again = UNCONTENDED_NS + IDLE_CHECK_NS;
-    assert!(sleeps(policy.next(at(again), || true)));
+    assert!(sleeps(next(&mut policy, at(again), || true)));
     assert!(policy.is_contended());
     let free = again + UNCONTENDED_NS + IDLE_CHECK_NS;
-    assert!(sleeps(policy.next(at(free - IDLE_CHECK_NS - 1), || true)));
-    assert_eq!(policy.next(at(free), || true), IdleStep::Yield);
+    assert!(sleeps(next(
+        &mut policy,
+        at(free - IDLE_CHECK_NS - 1),
+        || true
+    )));
+    assert_eq!(next(&mut policy, at(free), || true), IdleStep::Yield);
     assert!(!policy.is_contended());
 }
 

@@ -56,11 +56,11 @@ fn send(link: &ShmLink) {
 fn a_poller_with_work_does_not_sleep() {
     let (engine, [near, _]) = engine_with_link(EngineConfig::simulated(1));
     let (inner, cq) = (engine.inner(), queue(&engine));
-    inner.polls.idle_since.store(1, Ordering::Relaxed);
+    ThreadPolls::begin_idle(inner);
     assert!(may_sleep(&engine, &cq));
-    inner.polls.idle_since.store(0, Ordering::Relaxed);
+    inner.wake_sleepers();
     assert!(!may_sleep(&engine, &cq), "another thread has received");
-    inner.polls.idle_since.store(1, Ordering::Relaxed);
+    ThreadPolls::begin_idle(inner);
     inner.service_queue.wake_qp(Qpn::new(0x77));
     assert!(!may_sleep(&engine, &cq), "a queue pair was woken");
     assert_eq!(inner.service_queue.take_woken(), Some(Qpn::new(0x77)));
@@ -75,7 +75,7 @@ fn a_poller_with_work_does_not_sleep() {
 fn a_watcher_says_when_it_sleeps_and_when_it_is_awake() {
     let (engine, [near, _]) = engine_with_link(EngineConfig::simulated(1));
     let (inner, cq) = (engine.inner(), queue(&engine));
-    inner.polls.idle_since.store(1, Ordering::Relaxed);
+    ThreadPolls::begin_idle(inner);
     let sleepers = inner.service_queue.sleepers();
     let sleeper = sleepers.begin().expect("a descriptor");
     assert!(sleeper.watches());
@@ -86,7 +86,7 @@ fn a_watcher_says_when_it_sleeps_and_when_it_is_awake() {
     assert!(sleepers.end(sleeper));
     inner.receive_unlocked(Caller::Application, 0);
 
-    inner.polls.idle_since.store(1, Ordering::Relaxed);
+    ThreadPolls::begin_idle(inner);
     assert!(!inner.sleep(cq.inner(), 1_000), "nothing has come");
     send(&near);
     assert!(!was_woken(&inner.peer_wake_fd), "it is awake");

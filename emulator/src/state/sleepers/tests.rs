@@ -21,7 +21,10 @@ fn one_thread_watches_and_the_next_one_takes_over() {
     assert!(!sleepers.watch_in_background(), "a poller watches");
     assert!(!is_woken(&second));
     assert!(sleepers.end(first));
-    assert!(is_woken(&second), "there has to be another watcher");
+    assert!(!is_woken(&second), "the first one goes on to receive");
+    let third = sleepers.begin().unwrap();
+    assert!(third.watches(), "a thread that comes back watches");
+    assert!(sleepers.end(third));
     assert!(sleepers.end(second));
     assert!(!sleepers.has_any());
 
@@ -40,6 +43,24 @@ fn one_thread_watches_and_the_next_one_takes_over() {
     let fourth = sleepers.begin().unwrap();
     assert!(fourth.watches() && !is_woken(&fourth));
     assert!(sleepers.end(fourth));
+}
+
+#[test]
+fn completions_wake_the_pollers_of_their_queue() {
+    let sleepers = Sleepers::default();
+    let one = sleepers.begin_poll(1, false).unwrap();
+    assert!(!one.watches(), "it leaves the packets to others");
+    let [two, any] = [2, 0].map(|cq| sleepers.begin_poll(cq, true).unwrap());
+    assert!(two.watches() && !any.watches());
+    sleepers.wake_pollers_of(1);
+    assert!(is_woken(&one) && !is_woken(&two) && is_woken(&any));
+    sleepers.wake_pollers_of(3);
+    assert!(!is_woken(&two));
+    sleepers.wake();
+    assert!(is_woken(&two));
+    for sleeper in [one, two, any] {
+        assert!(sleepers.end(sleeper));
+    }
 }
 
 #[test]
