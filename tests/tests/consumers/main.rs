@@ -5,6 +5,7 @@
 //! program is not installed.
 
 mod addresses;
+mod async_rdma;
 mod broker;
 mod capture;
 mod cm;
@@ -75,18 +76,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the directory into which `cargo xtask install` has installed a package from PyPI.
 fn pypi(name: &str) -> Result<PathBuf, Reason> {
+    installed("pypi", name)
+}
+
+/// Returns the directory of a package that `cargo xtask install` has put below the build directory.
+fn installed(source: &str, name: &str) -> Result<PathBuf, Reason> {
     let test = env::current_exe().unwrap_or_default();
     // target/<profile>/deps/<test>
     let target = test
         .ancestors()
         .nth(3)
         .unwrap_or_else(|| Path::new("target"));
-    let path = target.join("pypi").join(name);
+    let path = target.join(source).join(name);
     if path.is_dir() {
         Ok(path)
     } else {
-        Err(Reason::Package(format!(
-            "{name} (PyPI, `cargo xtask install`)"
-        )))
+        Err(Reason::Package(format!("{name} (`cargo xtask install`)")))
     }
 }

@@ -23,6 +23,7 @@ mod packages;
 mod programs;
 mod prose;
 mod pypi;
+mod registry;
 mod rules;
 mod sanitize;
 mod skips;
@@ -137,6 +138,9 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
-        Task::Install => packages::install(true) + pypi::install(workspace, true),
+        Task::Install => {
+            let packages = packages::install(true) + pypi::install(workspace, true);
+            packages + registry::install(workspace, true)
+        }
     }
 }

@@ -31,6 +31,7 @@ const CONSUMERS: &str = "unmodified verbs programs on Rocade";
 const CAPTURES: &str = "tshark's opinion of our packets";
 const ABI: &str = "C programs against the installed verbs headers";
 const VIEW: &str = "programs that look into /dev/infiniband and /sys/class/infiniband";
+const CRATE: &str = "the tests of a crate that uses the verbs headers";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
 
 const PACKAGES: &[Package] = &[
@@ -56,6 +57,8 @@ const PACKAGES: &[Package] = &[
     package("libev-dev", "/usr/include/ev.h", ABI),
     package("libuv1-dev", "/usr/include/uv.h", ABI),
     package("gcc", "gcc", ABI),
+    package("make", "make", CRATE),
+    package("pkg-config", "pkg-config", CRATE),
     package("g++", "g++", "fuzzing (libFuzzer is C++)"),
     package("libc6-dev", "/usr/include/stdio.h", ABI),
     package("binutils", "readelf", "symbol versions of our libraries"),

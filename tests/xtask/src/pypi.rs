@@ -64,6 +64,8 @@ const PACKAGES: &[Package] = &[
         // The other half of it, for another CUDA.
         &["--no-deps"],
     ),
+    // For the bindings of a crate (see `registry`). bindgen 0.59 fails with clang 16.
+    modules("libclang-14.0.6", &["libclang==14.0.6"], &["--no-deps"]),
     modules("mpi4py-4.1.2", &["mpi4py==4.1.2"], &[]),
     programs("mpich-4.3.2", &["mpich==4.3.2"]),
     programs("mpich-5.0.2", &["mpich==5.0.2"]),

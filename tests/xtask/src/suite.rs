@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    book, fuzz, lint, loom, packages, programs, pypi,
+    book, fuzz, lint, loom, packages, programs, pypi, registry,
     skips::parse_skip_log,
     step::{self, Priority},
     tally::Tally,
@@ -42,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
     }
     if install {
         pypi::install(workspace, false);
+        registry::install(workspace, false);
     }
     if !step::run("build", BUILD_LIMIT, release_build(workspace)).success {
         return Tally::FAIL;
@@ -83,15 +84,7 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         let release = &release;
         let rest = scope.spawn(move || {
             step::aside(Priority::Low, || {
-                // The longest tests wait for it: it does not stand behind the others.
-                let build = || {
-                    step::aside(Priority::Normal, || {
-                        step::run("release build", BUILD_LIMIT, release_build(workspace))
-                    })
-                };
-                // The tests wait for an answer, whatever happens here.
-                let built = panic::catch_unwind(AssertUnwindSafe(build));
-                let success = built.is_ok_and(|outcome| outcome.success);
+                let success = built_for_consumers(workspace, install);
                 release.set(success);
                 // What has build directories of its own does not wait for the rest.
                 thread::scope(|scope| {
@@ -111,6 +104,26 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         (tests, rest.join().unwrap_or(Tally::FAIL))
     });
     formatted + tests + rest
+}
+
+/// Builds what the longest tests wait for, before all else: the release build, and beside it the
+/// tests of a crate. Returns true if the release build succeeded.
+fn built_for_consumers(workspace: &Workspace, install: bool) -> bool {
+    let normal = Priority::Normal;
+    let build = || {
+        step::aside(normal, || {
+            step::run("release build", BUILD_LIMIT, release_build(workspace))
+        })
+    };
+    thread::scope(|scope| {
+        let fetched = || step::aside(normal, || registry::install(workspace, false));
+        let fetched = install.then(|| scope.spawn(fetched));
+        // The tests wait for an answer, whatever happens here.
+        let built = panic::catch_unwind(AssertUnwindSafe(build));
+        // Tests of what is missing afterwards print that and are skipped.
+        let _ = fetched.map(thread::ScopedJoinHandle::join);
+        built.is_ok_and(|outcome| outcome.success)
+    })
 }
 
 /// Runs the checks that compute more than they wait.
