@@ -80,7 +80,8 @@ impl IdlePolicy {
         self.contended_until.is_some()
     }
 
-    /// Returns the step at `now` of a thread with these sleeps. Calls `has_idle_processors` only if the answer matters.
+    /// Returns the step at `now` of a thread with these sleeps. Calls `has_idle_processors` only if
+    /// the answer matters.
     pub(super) fn next(
         &mut self,
         now: Time,

@@ -76,7 +76,7 @@ struct SleeperState {
     spare: Vec<Arc<OwnedFd>>,
 }
 
-/// What a sleeping thread waits for.
+/// The event or completion that ends a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
     /// A completion of the CQ with this key. Key 0 stands for any CQ.
@@ -138,7 +138,8 @@ impl Follower {
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Place {
-    /// The only thread that waits for packets. The flag is that of [`Sleepers::begin_watch`].
+    /// The only thread that waits for packets. With the flag, the background thread has watched so
+    /// far. The caller wakes it, so that it leaves the packets to the caller and looks after it.
     Watcher(Sleeper, bool),
     Follower(Follower),
 }
@@ -244,8 +245,7 @@ impl Sleepers {
     }
 
     /// Makes the event loop of the program the watcher, unless a poller is. Returns true if the
-    /// background thread has watched so far. The caller wakes it, as after
-    /// [`Sleepers::begin_watch`].
+    /// background thread has watched so far. The caller wakes it, as with [`Place::Watcher`].
     pub(crate) fn begin_loop(&self) -> bool {
         let mut state = self.state.lock();
         state.has_loop = true;
