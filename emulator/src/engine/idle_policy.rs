@@ -127,6 +127,16 @@ impl IdlePolicy {
 }
 
 #[cfg(all(test, not(loom)))]
+/// The step of a thread that has not slept.
+fn next(
+    policy: &mut IdlePolicy,
+    now: Time,
+    has_idle_processors: impl FnOnce() -> bool,
+) -> IdleStep {
+    policy.next(now, &mut Sleeps::default(), has_idle_processors)
+}
+
+#[cfg(all(test, not(loom)))]
 mod sequences;
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -140,15 +150,6 @@ mod tests {
         IdleStep::Sleep {
             limit_ns: us * 1_000,
         }
-    }
-
-    /// The step of a thread that has not slept.
-    fn next(
-        policy: &mut IdlePolicy,
-        now: Time,
-        has_idle_processors: impl FnOnce() -> bool,
-    ) -> IdleStep {
-        policy.next(now, &mut Sleeps::default(), has_idle_processors)
     }
 
     /// A policy after a long yield that ended at 0.

@@ -149,7 +149,8 @@ impl CompletionQueue {
     /// Requests an event for the next completion: the descriptor ([`AsFd`]) becomes readable.
     ///
     /// Call [`poll`](Self::poll) once more before waiting for the descriptor, and
-    /// [`drain_events`](Self::drain_events) after it.
+    /// [`drain_events`](Self::drain_events) after it. Packets make the descriptor readable too, and
+    /// `drain_events` processes them.
     ///
     /// # Errors
     /// None in practice: the queue has a completion channel.

@@ -6,15 +6,6 @@ fn at(ns: u64) -> Time {
     Time::from_ns(ns)
 }
 
-/// The step of a thread that has not slept.
-fn next(
-    policy: &mut IdlePolicy,
-    now: Time,
-    has_idle_processors: impl FnOnce() -> bool,
-) -> IdleStep {
-    policy.next(now, &mut Sleeps::default(), has_idle_processors)
-}
-
 fn sleeps(step: IdleStep) -> bool {
     matches!(step, IdleStep::Sleep { .. })
 }

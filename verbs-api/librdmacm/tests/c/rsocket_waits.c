@@ -63,6 +63,7 @@ static unsigned long runs_of(const struct server *server, pid_t tid)
 	return runs;
 }
 
+/* Looks without a pause, in which the background thread of the server would run. */
 static void wait_until_server_sleeps(const struct server *server, pid_t tid)
 {
 	char path[64], line[256];
