@@ -411,6 +411,8 @@ impl Cm {
             ConnState::TimeWait => {
                 // No message is repeated in TimeWait.
                 conn.resend = None;
+                // The peer may connect its QP again at once. Its request has another ID.
+                forget(&mut self.by_remote_qp, conn.remote_qp(), id);
                 conn.arm(&mut self.timers, id, now.plus_ns(conn.timewait_ns));
             }
             ConnState::Idle => {

@@ -99,6 +99,34 @@ fn a_qp_has_one_connection() {
     assert!(matches!(pair.b.poll_event(), Some(CmEvent::Request { .. })));
 }
 
+/// The connection of a QP has ended at both sides, and the QP is connected again during TimeWait.
+//= CM-ST-04 type=test
+#[test]
+fn a_qp_may_connect_again_at_once() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    pair.settle();
+    assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
+    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.settle();
+    assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
+    let (next_a, next_b) = pair.connection();
+    assert!(next_a != a && next_b != b);
+    // The end of TimeWait of the old connection does not make the new one forget its QP.
+    pair.pass(TIMEWAIT);
+    let again = Req {
+        local_id: CommId::new(0x0300_7777),
+        ca_guid: Guid::new(0xaaaa),
+        ..req(0x11)
+    };
+    pair.send_to_b(CmMessage::Req(again));
+    assert!(matches!(
+        pair.said_by_b(),
+        CmMessage::Rej(m) if m.reason == RejReason::StaleConnection
+    ));
+}
+
 //= CM-ST-06 type=test
 #[test]
 fn a_dreq_names_the_queue_pair() {
