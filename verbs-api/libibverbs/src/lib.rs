@@ -76,4 +76,7 @@ mod exports {
 }
 
 #[cfg(not(test))]
+rocade_system_calls::own_system_calls!();
+
+#[cfg(not(test))]
 pub(crate) use diagnostics::unsupported;

@@ -19,6 +19,9 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
+#[cfg(not(test))]
+rocade_system_calls::own_system_calls!();
+
 /// Sets `errno` for a call of a later release, without a diagnostic.
 #[cfg(not(test))]
 pub(crate) fn unsupported(_function: &str) {

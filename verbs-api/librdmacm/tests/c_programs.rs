@@ -67,6 +67,8 @@ rocade_tests::c_programs! {
     later_releases:
         events_of_the_program,
         addresses_by_an_event;
+    interposed:
+        system_calls_of_rocade_are_its_own;
     flood:
         //= CM-ST-04 type=test
         forty_requests_do_not_block_others,

@@ -95,6 +95,85 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     assert_eq!(defined, expected, "version nodes");
 }
 
+/// Functions of libc that libraries for sockets define, rdma-core's `librspreload` among them, to
+/// take over the sockets of a program. `ppoll` is not in this list: it is a cancellation point.
+const TAKEN_OVER: [&str; 46] = [
+    "accept",
+    "accept4",
+    "bind",
+    "close",
+    "connect",
+    "dup",
+    "dup2",
+    "dup3",
+    "epoll_create",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_pwait",
+    "epoll_wait",
+    "eventfd",
+    "fcntl",
+    "fcntl64",
+    "getpeername",
+    "getsockname",
+    "getsockopt",
+    "ioctl",
+    "listen",
+    "pipe",
+    "pipe2",
+    "poll",
+    "pselect",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "select",
+    "send",
+    "sendfile",
+    "sendfile64",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "setsockopt",
+    "shutdown",
+    "socket",
+    "socketpair",
+    "splice",
+    "vmsplice",
+    "write",
+    "writev",
+];
+
+/// Checks that `lib<name>.so`, which it builds first, makes its system calls by itself: it imports
+/// no function that a library for sockets may have taken over. Skips the check if `readelf` is not
+/// installed.
+///
+/// # Panics
+/// If it imports any.
+pub fn assert_own_system_calls(name: &str) {
+    let Some(symbols) = readelf(&built_library(name), &["--dyn-syms", "-W"]) else {
+        rocade_skip::skip!(rocade_skip::Reason::Package("binutils".to_owned()));
+    };
+    let imported = imported_symbols(&symbols);
+    assert!(imported.contains("malloc"), "no imports: {symbols}");
+    let taken_over: Vec<&&str> = TAKEN_OVER
+        .iter()
+        .filter(|name| imported.contains(**name))
+        .collect();
+    assert!(taken_over.is_empty(), "imports {taken_over:?}");
+}
+
+/// Returns the names of undefined symbols in the output of `readelf --dyn-syms`.
+fn imported_symbols(output: &str) -> BTreeSet<&str> {
+    let undefined = output.lines().filter_map(|line| {
+        let (_, name) = line.split_once(" UND ")?;
+        name.split('@').next()
+    });
+    undefined.map(str::trim).collect()
+}
+
 /// Returns the symbols and nodes of a library in rdma-core 65.
 fn later_symbols(table: &str, name: &str) -> BTreeSet<(String, String)> {
     let library = format!("lib{name}");
