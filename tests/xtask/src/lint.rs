@@ -9,7 +9,8 @@ use crate::{
     workspace::{Workspace, in_ci},
 };
 
-const LIMIT: Duration = Duration::from_secs(900);
+/// The build has low priority, and the processors are busy.
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Runs every check, also after one has failed.
 pub(crate) fn run(workspace: &Workspace) -> Tally {
