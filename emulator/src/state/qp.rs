@@ -343,7 +343,9 @@ impl QpInner {
             receives_untaken,
             ..
         } = core;
-        each_run(qp.pending_completions(), |to, srqn, run| {
+        let completions = qp.pending_completions();
+        let sends_first = self.sends_complete_first(completions, *reserved);
+        let mut add = |to, srqn, run: &[Completion]| {
             lost += match (self.cq_of(to), &self.srq, self.target()) {
                 //= XRC-05
                 (None, _, Some(target)) => target.domain.complete(srqn, run.iter(), reserved),
@@ -364,9 +366,38 @@ impl QpInner {
                 }
             };
             true
-        });
+        };
+        if sends_first {
+            each_run(completions, |to, srqn, run| {
+                to != CompleteTo::SendCq || add(to, srqn, run)
+            });
+            each_run(completions, |to, srqn, run| {
+                to == CompleteTo::SendCq || add(to, srqn, run)
+            });
+        } else {
+            each_run(completions, add);
+        }
         qp.forget_completions();
         lost
+    }
+
+    /// Returns true if sends are reported before receives that were completed earlier. A peer's ACK
+    /// precedes its reply on hardware, and may follow it here, in the same datagram. So a program
+    /// that has the event of the reply finds the completion of its own message. The order within a
+    /// CQ does not change.
+    fn sends_complete_first(&self, completions: &[Completion], reserved: usize) -> bool {
+        let (Some(send_cq), Some(recv_cq)) = (&self.send_cq, &self.recv_cq) else {
+            return false;
+        };
+        let is_mixed = || {
+            let first = completions.first().map(|completion| completion.to);
+            completions
+                .iter()
+                .any(|completion| Some(completion.to) != first)
+        };
+        // If there is no room for all, the first ones have it.
+        let all_have_room = reserved == 0 || reserved >= completions.len();
+        all_have_room && !Arc::ptr_eq(send_cq, recv_cq) && is_mixed()
     }
 
     /// Frees the WQEs whose completions the application has polled. Returns false if there are

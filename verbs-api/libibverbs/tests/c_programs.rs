@@ -28,6 +28,7 @@ static PROGRAMS: Programs = Programs::new(
         "event_loops",
         "event_libraries",
         "threads",
+        "shared_channel",
     ],
 );
 
@@ -55,6 +56,10 @@ rocade_tests::c_programs! {
     event_libraries:
         libev_waits,
         libuv_waits;
+    shared_channel:
+        sends_complete_before_replies_by_udp,
+        sends_complete_before_replies_by_shm,
+        sends_complete_before_long_replies;
     threads:
         polling_by_udp,
         polling_by_shm,
