@@ -627,8 +627,8 @@ impl EngineInner {
         }
     }
 
-    /// Does what is due when a thread requests an event that it waits for in a call. That call
-    /// receives, so the background thread goes on leaving the packets to the application.
+    /// Serves what is due when a thread requests an event, if it waits for events in a call. That
+    /// call receives, so the background thread goes on leaving the packets to the application.
     pub(crate) fn serve_before_wait(&self) {
         self.serve(ServiceContext::Poll);
     }

@@ -22,13 +22,6 @@ mod exports {
 #[cfg(not(test))]
 rocade_system_calls::own_system_calls!();
 
-/// Sets `errno` for a call of a later release, without a diagnostic.
-#[cfg(not(test))]
-pub(crate) fn unsupported(_function: &str) {
-    // SAFETY: the C library returns a valid pointer to the errno of this thread.
-    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-}
-
 mod addrinfo;
 mod connect;
 mod devices;

@@ -92,6 +92,11 @@ rocade_tests::c_programs! {
         foreign_connections_do_no_harm,
         datagrams_arrive_whole,
         datagrams_of_others_are_ignored;
+    repoll:
+        levels_and_edges,
+        all_kinds_in_one_set,
+        errors_are_those_of_epoll,
+        sets_change_under_a_waiter;
     rsocket_waits:
         a_blocked_thread_receives_by_udp,
         a_blocked_thread_receives_by_shm,

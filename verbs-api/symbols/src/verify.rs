@@ -146,9 +146,9 @@ const TAKEN_OVER: [&str; 46] = [
     "writev",
 ];
 
-/// Checks that `lib<name>.so`, which it builds first, makes its system calls by itself: it imports
-/// no function that a library for sockets may have taken over. Skips the check if `readelf` is not
-/// installed.
+/// Checks that `lib<name>.so` makes its system calls by itself: it imports no function that a
+/// library for sockets may have taken over. Builds the library first. Skips the check if `readelf`
+/// is not installed.
 ///
 /// # Panics
 /// If it imports any.

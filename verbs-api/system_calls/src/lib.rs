@@ -1,13 +1,13 @@
 //! System calls that no library of the program can take over.
 //!
-//! Libraries such as rdma-core's `librspreload`, which turns the sockets of a program into rsockets,
+//! Libraries such as rdma-core's `librspreload`, which turns a program's sockets into rsockets,
 //! define `socket`, `close`, `epoll_ctl` and so on. The dynamic linker would bind the calls of
 //! Rocade's libraries to them as well, those of Rust's standard library included. Rocade's own
 //! sockets would then be treated like the program's, or its calls run into Rocade's own stubs.
 //!
 //! So each library has these functions itself, hidden from other objects, and the linker binds its
-//! calls to them ([`own_system_calls!`](crate::own_system_calls)). They differ from those of libc in
-//! one point: they are no cancellation points. `ppoll` stays libc's for that reason.
+//! calls to them ([`own_system_calls!`](crate::own_system_calls)). They differ from those of libc
+//! in one point: they are no cancellation points. `ppoll` stays libc's for that reason.
 
 use libc::{
     c_int, c_long, c_uint, c_void, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
@@ -16,8 +16,7 @@ use libc::{
 /// Makes a system call with the given arguments, which sets `errno` on failure.
 macro_rules! call {
     ($number:ident $(, $argument:expr)*) => {{
-        // SAFETY: a function of libc with the same arguments would make the same call. The pointers
-        // are those of the caller, and the kernel checks them.
+        // SAFETY: a function of libc would make the same call. The kernel checks the pointers.
         unsafe { libc::syscall(libc::$number $(, $argument)*) }
     }};
 }
@@ -38,7 +37,10 @@ pub extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 }
 
 /// See socketpair(2).
-pub extern "C" fn socketpair(
+///
+/// # Safety
+/// As for socketpair(2).
+pub unsafe extern "C" fn socketpair(
     domain: c_int,
     kind: c_int,
     protocol: c_int,
@@ -48,7 +50,10 @@ pub extern "C" fn socketpair(
 }
 
 /// See bind(2).
-pub extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+///
+/// # Safety
+/// As for bind(2).
+pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     int(call!(SYS_bind, fd, address, len))
 }
 
@@ -58,7 +63,10 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 /// See accept4(2).
-pub extern "C" fn accept4(
+///
+/// # Safety
+/// As for accept4(2).
+pub unsafe extern "C" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
@@ -68,7 +76,10 @@ pub extern "C" fn accept4(
 }
 
 /// See connect(2).
-pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+///
+/// # Safety
+/// As for connect(2).
+pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     int(call!(SYS_connect, fd, address, len))
 }
 
@@ -78,17 +89,34 @@ pub extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 /// See getsockname(2).
-pub extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+///
+/// # Safety
+/// As for getsockname(2).
+pub unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     int(call!(SYS_getsockname, fd, address, len))
 }
 
 /// See getpeername(2).
-pub extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+///
+/// # Safety
+/// As for getpeername(2).
+pub unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     int(call!(SYS_getpeername, fd, address, len))
 }
 
 /// See getsockopt(2).
-pub extern "C" fn getsockopt(
+///
+/// # Safety
+/// As for getsockopt(2).
+pub unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -99,7 +127,10 @@ pub extern "C" fn getsockopt(
 }
 
 /// See setsockopt(2).
-pub extern "C" fn setsockopt(
+///
+/// # Safety
+/// As for setsockopt(2).
+pub unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -110,7 +141,15 @@ pub extern "C" fn setsockopt(
 }
 
 /// See recv(2).
-pub extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for recv(2).
+pub unsafe extern "C" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
     let nowhere = std::ptr::null_mut::<c_void>();
     size(call!(
         SYS_recvfrom,
@@ -124,7 +163,10 @@ pub extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int
 }
 
 /// See recvfrom(2).
-pub extern "C" fn recvfrom(
+///
+/// # Safety
+/// As for recvfrom(2).
+pub unsafe extern "C" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -144,18 +186,32 @@ pub extern "C" fn recvfrom(
 }
 
 /// See recvmsg(2).
-pub extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for recvmsg(2).
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     size(call!(SYS_recvmsg, fd, message, flags))
 }
 
 /// See send(2).
-pub extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for send(2).
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
     let nowhere = std::ptr::null::<c_void>();
     size(call!(SYS_sendto, fd, buffer, len, flags, nowhere, 0))
 }
 
 /// See sendto(2).
-pub extern "C" fn sendto(
+///
+/// # Safety
+/// As for sendto(2).
+pub unsafe extern "C" fn sendto(
     fd: c_int,
     buffer: *const c_void,
     len: size_t,
@@ -175,27 +231,42 @@ pub extern "C" fn sendto(
 }
 
 /// See sendmsg(2).
-pub extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for sendmsg(2).
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     size(call!(SYS_sendmsg, fd, message, flags))
 }
 
 /// See read(2).
-pub extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+///
+/// # Safety
+/// As for read(2).
+pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     size(call!(SYS_read, fd, buffer, len))
 }
 
 /// See readv(2).
-pub extern "C" fn readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for readv(2).
+pub unsafe extern "C" fn readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> ssize_t {
     size(call!(SYS_readv, fd, buffers, count))
 }
 
 /// See write(2).
-pub extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+///
+/// # Safety
+/// As for write(2).
+pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     size(call!(SYS_write, fd, buffer, len))
 }
 
 /// See writev(2).
-pub extern "C" fn writev(fd: c_int, buffers: *const libc::iovec, count: c_int) -> ssize_t {
+///
+/// # Safety
+/// As for writev(2).
+pub unsafe extern "C" fn writev(fd: c_int, buffers: *const libc::iovec, count: c_int) -> ssize_t {
     size(call!(SYS_writev, fd, buffers, count))
 }
 
@@ -215,7 +286,10 @@ pub extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: size_t) -> 
 }
 
 /// See poll(2).
-pub extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+///
+/// # Safety
+/// As for poll(2).
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // Not every architecture has poll(2).
     let limit = (timeout_ms >= 0).then(|| libc::timespec {
         tv_sec: (timeout_ms / 1_000).into(),
@@ -233,7 +307,10 @@ pub extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_
 }
 
 /// See pipe(2).
-pub extern "C" fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
+///
+/// # Safety
+/// As for pipe(2).
+pub unsafe extern "C" fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
     int(call!(SYS_pipe2, fds, flags))
 }
 
@@ -248,7 +325,10 @@ pub extern "C" fn epoll_create1(flags: c_int) -> c_int {
 }
 
 /// See epoll_ctl(2).
-pub extern "C" fn epoll_ctl(
+///
+/// # Safety
+/// As for epoll_ctl(2).
+pub unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -258,7 +338,10 @@ pub extern "C" fn epoll_ctl(
 }
 
 /// See epoll_wait(2).
-pub extern "C" fn epoll_wait(
+///
+/// # Safety
+/// As for epoll_wait(2).
+pub unsafe extern "C" fn epoll_wait(
     epoll: c_int,
     events: *mut libc::epoll_event,
     count: c_int,
@@ -327,52 +410,68 @@ macro_rules! jump_to {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
     use super::*;
 
-    #[test]
-    fn they_do_what_those_of_libc_do() {
+    /// Two connected stream sockets.
+    fn pair() -> [OwnedFd; 2] {
         let mut fds = [-1; 2];
-        assert_eq!(
-            socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()),
-            0
-        );
+        // SAFETY: room for two descriptors.
+        let made = unsafe { socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()) };
+        assert_eq!(made, 0);
         // SAFETY: these descriptors were just made.
-        let [a, b] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Receives up to 8 bytes.
+    fn received(socket: &OwnedFd, flags: c_int) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0_u8; 8];
+        // SAFETY: room for 8 bytes.
+        let len = unsafe { recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), 8, flags) };
+        bytes.truncate(usize::try_from(len).map_err(|_| io::Error::last_os_error())?);
+        Ok(bytes)
+    }
+
+    fn is_readable(socket: &OwnedFd, timeout_ms: c_int) -> bool {
+        let (fd, events) = (socket.as_raw_fd(), libc::POLLIN);
         let mut set = pollfd {
-            fd: b.as_raw_fd(),
-            events: libc::POLLIN,
+            fd,
+            events,
             revents: 0,
         };
-        assert_eq!(poll(&raw mut set, 1, 0), 0);
-        assert_eq!(write(a.as_raw_fd(), b"abc".as_ptr().cast(), 3), 3);
-        assert_eq!(poll(&raw mut set, 1, -1), 1);
-        let mut got = [0_u8; 8];
-        assert_eq!(
-            recv(b.as_raw_fd(), got.as_mut_ptr().cast(), 8, libc::MSG_PEEK),
-            3
-        );
-        assert_eq!(read(b.as_raw_fd(), got.as_mut_ptr().cast(), 8), 3);
-        assert_eq!(&got[..3], b"abc");
-        assert_eq!(
-            fcntl(a.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize),
-            0
-        );
-        assert_eq!(recv(a.as_raw_fd(), got.as_mut_ptr().cast(), 8, 0), -1);
-        let error = std::io::Error::last_os_error();
-        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        // SAFETY: one entry.
+        unsafe { poll(&raw mut set, 1, timeout_ms) == 1 && set.revents == libc::POLLIN }
+    }
+
+    #[test]
+    fn they_do_what_those_of_libc_do() {
+        let [a, b] = pair();
+        assert!(!is_readable(&b, 0));
+        // SAFETY: three readable bytes.
+        let wrote = unsafe { write(a.as_raw_fd(), b"abc".as_ptr().cast(), 3) };
+        assert_eq!(wrote, 3);
+        assert!(is_readable(&b, -1));
+        assert_eq!(received(&b, libc::MSG_PEEK).unwrap(), b"abc");
         let mut unread: c_int = 0;
-        assert_eq!(send(a.as_raw_fd(), b"de".as_ptr().cast(), 2, 0), 2);
-        assert_eq!(
-            ioctl(b.as_raw_fd(), libc::FIONREAD, (&raw mut unread).addr()),
-            0
-        );
-        assert_eq!(unread, 2);
+        let place = (&raw mut unread).expose_provenance();
+        assert_eq!(ioctl(b.as_raw_fd(), libc::FIONREAD, place), 0);
+        assert_eq!(unread, 3);
+        assert_eq!(received(&b, 0).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn they_set_errno() {
+        let [a, b] = pair();
+        let nonblocking = usize::try_from(libc::O_NONBLOCK).unwrap();
+        assert_eq!(fcntl(a.as_raw_fd(), libc::F_SETFL, nonblocking), 0);
+        let error = received(&a, 0).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(close(-1), -1);
-        assert_eq!(
-            std::io::Error::last_os_error().raw_os_error(),
-            Some(libc::EBADF)
-        );
+        let error = io::Error::last_os_error().raw_os_error();
+        assert_eq!(error, Some(libc::EBADF));
+        drop(b);
+        assert_eq!(received(&a, 0).unwrap(), b"");
     }
 }

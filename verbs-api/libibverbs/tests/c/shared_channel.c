@@ -23,7 +23,7 @@ struct end {
 static int rounds(void)
 {
 	const char *wanted = getenv("ROCADE_TEST_ROUNDS");
-	return wanted ? atoi(wanted) : 3000;
+	return wanted ? atoi(wanted) : 20000;
 }
 
 static void receive_next(struct end *e)

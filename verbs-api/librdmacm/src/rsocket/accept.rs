@@ -128,7 +128,7 @@ fn register(
     let waker = Waker::current()?;
     waker.clear();
     let readable = waker.fd();
-    socket.prepare(&waker, IN);
+    socket.prepare(&waker, IN, None);
     WAITING.replace(Some(PendingAccept {
         socket: Arc::downgrade(socket),
         waker,

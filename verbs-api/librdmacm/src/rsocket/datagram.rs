@@ -94,7 +94,7 @@ impl DatagramState {
             let limit = self.inbox_limit();
             let inbox = &mut self.inbox;
             for endpoint in &mut self.endpoints {
-                endpoint.progress(|bytes| {
+                let taken = endpoint.progress(|bytes| {
                     let Some((source, data)) = decode_source(bytes) else {
                         return;
                     };
@@ -102,6 +102,9 @@ impl DatagramState {
                         inbox.push_back((source, data.to_vec()));
                     }
                 });
+                if taken > 0 {
+                    self.waiters.note_activity();
+                }
             }
             self.waiters.wake(self.ready());
             if self.waiters.is_empty() {
@@ -406,9 +409,19 @@ impl DatagramSocket {
         told & events
     }
 
-    pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8, fds: &mut Vec<pollfd>) {
+    /// Number of arrivals and completions, approximately.
+    pub(super) fn activity(&self) -> u64 {
+        self.state.lock().waiters.activity()
+    }
+
+    pub(super) fn prepare(
+        &self,
+        waker: &Arc<Waker>,
+        (interest, known): (u8, Option<u64>),
+        fds: &mut Vec<pollfd>,
+    ) {
         let mut state = self.state.lock();
-        state.waiters.add(waker, interest);
+        state.waiters.add_edge(waker, interest, known);
         state.turn_to_sleep();
         let queues = state.endpoints.iter().map(|end| end.queue.fd());
         fds.extend(queues.map(sys::readable));

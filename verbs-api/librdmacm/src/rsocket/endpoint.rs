@@ -139,11 +139,11 @@ impl Endpoint {
     }
 
     /// Polls the CQ, and calls `each` with every received datagram.
-    pub(super) fn progress(&mut self, mut each: impl FnMut(&[u8])) {
+    pub(super) fn progress(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let mut again = Vec::new();
         let (recv, free) = (&self.recv, &mut self.free);
         let mut bytes = [0; MAX_LEN];
-        self.queue.take(|wc| {
+        let taken = self.queue.take(|wc| {
             let slot = usize::try_from(wc.wr_id & !RECV).unwrap_or(0);
             if wc.wr_id & RECV == 0 {
                 free.push(slot);
@@ -165,6 +165,7 @@ impl Endpoint {
             // If posting fails, the queue has one receive less.
             let _ = self.post_recv(slot);
         }
+        taken
     }
 
     /// Sends a datagram with its header.

@@ -10,6 +10,7 @@ mod cm;
 mod connect;
 mod datagram;
 mod endpoint;
+pub(crate) mod epoll;
 mod iomap;
 mod iov;
 mod memory;

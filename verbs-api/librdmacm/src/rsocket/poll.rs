@@ -18,25 +18,51 @@ use super::{
 };
 use crate::{engine, ffi::Errno};
 
+/// A socket that a thread waits for.
+pub(super) struct Wait {
+    pub(super) socket: Socket,
+    /// The events of poll(2).
+    pub(super) events: i16,
+    /// The activity of the socket that the thread knows of, if only later changes matter.
+    pub(super) known: Option<u64>,
+}
+
+impl Wait {
+    const fn level(socket: Socket, events: i16) -> Self {
+        Self {
+            socket,
+            events,
+            known: None,
+        }
+    }
+}
+
 impl Socket {
     /// Returns the ready ones of `events`.
-    fn poll(&self, events: i16) -> i16 {
+    pub(super) fn poll(&self, events: i16) -> i16 {
         match self {
             Self::Stream(socket) => socket.poll(events),
             Self::Datagram(socket) => socket.poll(events),
         }
     }
 
-    /// Registers this thread, which is about to sleep, for `events`. Adds the descriptors to poll
-    /// to `fds`.
-    fn prepare(&self, waker: &Arc<Waker>, events: i16, fds: &mut Vec<pollfd>) {
-        let interest = StreamSocket::interest(events);
+    /// Number of arrivals and changes, approximately. It changes with each of them.
+    pub(super) fn activity(&self) -> u64 {
+        match self {
+            Self::Stream(socket) => socket.activity(),
+            Self::Datagram(socket) => socket.activity(),
+        }
+    }
+
+    /// Registers this thread, which is about to sleep. Adds the descriptors to poll to `fds`.
+    fn prepare(&self, waker: &Arc<Waker>, wait: &Wait, fds: &mut Vec<pollfd>) {
+        let interest = StreamSocket::interest(wait.events);
         match self {
             Self::Stream(socket) => {
-                let fd = socket.prepare(waker, interest);
+                let fd = socket.prepare(waker, interest, wait.known);
                 fds.push(sys::readable(fd));
             }
-            Self::Datagram(socket) => socket.prepare(waker, interest, fds),
+            Self::Datagram(socket) => socket.prepare(waker, (interest, wait.known), fds),
         }
     }
 
@@ -69,25 +95,28 @@ pub(super) fn wait_for(
             return Err(Errno(libc::EAGAIN));
         }
         if now >= spin_until {
-            sleep(&[(socket.clone(), events)], &mut [], deadline)?;
+            let wait = Wait::level(socket.clone(), events);
+            sleep(&[wait], &[], deadline, || false)?;
         }
     }
 }
 
-/// Sleeps until a socket or an ordinary descriptor may be ready.
-fn sleep(
-    sockets: &[(Socket, i16)],
-    others: &mut [pollfd],
+/// Sleeps until a socket or an ordinary descriptor may be ready. Does not sleep if the arguments
+/// are outdated once another thread can wake this one.
+pub(super) fn sleep(
+    sockets: &[Wait],
+    others: &[pollfd],
     deadline: Option<Instant>,
+    is_outdated: impl Fn() -> bool,
 ) -> Result<(), Errno> {
     let waker = Waker::current()?;
     waker.clear();
     let mut fds = vec![sys::readable(waker.fd())];
     fds.extend_from_slice(others);
     let mut parts = Vec::with_capacity(sockets.len());
-    for (socket, events) in sockets {
+    for wait in sockets {
         let before = fds.len();
-        socket.prepare(&waker, *events, &mut fds);
+        wait.socket.prepare(&waker, wait, &mut fds);
         parts.push(before..fds.len());
     }
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -97,13 +126,18 @@ fn sleep(
         None if sockets.is_empty() => None,
         None => Some(KEEPALIVE_AFTER),
     };
+    let limit = if is_outdated() {
+        Some(Duration::ZERO)
+    } else {
+        limit
+    };
     let slept = if sockets.is_empty() {
         sys::poll(&mut fds, limit)
     } else {
         engine::poll(&mut fds, limit)
     };
-    for ((socket, _), part) in sockets.iter().zip(parts) {
-        socket.unprepare(&waker, &fds[part]);
+    for (wait, part) in sockets.iter().zip(parts) {
+        wait.socket.unprepare(&waker, &fds[part]);
     }
     slept.map(|_| ())
 }
@@ -117,10 +151,10 @@ pub(super) fn poll(
     let start = Instant::now();
     let deadline = limit.and_then(|limit| start.checked_add(limit));
     let found: Vec<Option<Socket>> = fds.iter().map(|fd| process.socket(fd.fd)).collect();
-    let sockets: Vec<(Socket, i16)> = found
+    let sockets: Vec<Wait> = found
         .iter()
         .zip(fds.iter())
-        .filter_map(|(socket, fd)| Some((socket.clone()?, fd.events)))
+        .filter_map(|(socket, fd)| Some(Wait::level(socket.clone()?, fd.events)))
         .collect();
     let mut others: Vec<pollfd> = found
         .iter()
@@ -145,7 +179,7 @@ pub(super) fn poll(
             return Ok(count);
         }
         if sockets.is_empty() || now.duration_since(start) >= SPIN {
-            sleep(&sockets, &mut others, deadline)?;
+            sleep(&sockets, &others, deadline, || false)?;
         }
     }
 }

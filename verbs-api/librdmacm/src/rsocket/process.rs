@@ -15,7 +15,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{datagram::DatagramSocket, service::Service, stream::StreamSocket};
+use super::{datagram::DatagramSocket, epoll::EpollSet, service::Service, stream::StreamSocket};
 use crate::{engine::generation, ffi::Errno};
 
 /// A socket.
@@ -26,6 +26,15 @@ pub(super) enum Socket {
 }
 
 impl Socket {
+    /// Returns true for the same socket.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stream(own), Self::Stream(other)) => Arc::ptr_eq(own, other),
+            (Self::Datagram(own), Self::Datagram(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
+    }
+
     /// Returns the address family of the socket.
     pub(super) fn domain(&self) -> i32 {
         match self {
@@ -46,6 +55,7 @@ struct SocketEntry {
 pub(super) struct Process {
     generation: u32,
     table: RwLock<BTreeMap<RawFd, SocketEntry>>,
+    sets: RwLock<BTreeMap<RawFd, Arc<EpollSet>>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
     /// Unconfirmed connections of closed listeners. They are closed once they are confirmed.
     unconfirmed: Mutex<Vec<Arc<StreamSocket>>>,
@@ -74,6 +84,7 @@ pub(super) fn process() -> Result<&'static Process, Errno> {
         let fresh = Box::into_raw(Box::new(Process {
             generation,
             table: RwLock::default(),
+            sets: RwLock::default(),
             tokens: Mutex::default(),
             unconfirmed: Mutex::default(),
             next_token: AtomicUsize::new(1),
@@ -174,8 +185,22 @@ impl Process {
         table.get(&fd).map(|entry| entry.socket.clone())
     }
 
-    /// Closes a socket.
+    /// Inserts a set of `repoll_create`, and returns its descriptor.
+    pub(super) fn insert_set(&self, set: EpollSet) -> RawFd {
+        let fd = set.fd();
+        self.sets.write().insert(fd, Arc::new(set));
+        fd
+    }
+
+    pub(super) fn set(&self, fd: RawFd) -> Option<Arc<EpollSet>> {
+        self.sets.read().get(&fd).cloned()
+    }
+
+    /// Closes a socket, or a set of `repoll_create`.
     pub(super) fn close(&self, fd: RawFd) -> Result<(), Errno> {
+        if self.sets.write().remove(&fd).is_some() {
+            return Ok(());
+        }
         let entry = self.table.write().remove(&fd);
         // The entry keeps the descriptor in use until the socket is closed.
         let entry = entry.ok_or(Errno(libc::EBADF))?;

@@ -139,11 +139,14 @@ impl StreamState {
     fn turn_with(&mut self, arm: fn(&mut Queue)) {
         loop {
             if let Some(stream_qp) = &mut self.stream_qp {
-                stream_qp.progress();
+                if stream_qp.progress() > 0 {
+                    self.waiters.note_activity();
+                }
                 let end = stream_qp.stream().and_then(rocade_rsockets::Stream::end);
                 if end == Some(End::Failure) && !self.failed {
                     self.failed = true;
                     self.error = libc::ECONNRESET;
+                    self.waiters.note_activity();
                 }
                 self.maps.announce(stream_qp);
             }
@@ -162,6 +165,7 @@ impl StreamState {
 
     /// Wakes all waiting threads after a change of the state.
     pub(super) fn changed(&mut self) {
+        self.waiters.note_activity();
         self.waiters.wake(IN | OUT | END);
     }
 
@@ -377,11 +381,17 @@ impl StreamSocket {
         state.turn();
     }
 
-    /// Registers a thread that waits for several sockets. Returns the descriptor that becomes
+    /// Number of arrivals and changes, approximately.
+    pub(super) fn activity(&self) -> u64 {
+        self.state.lock().waiters.activity()
+    }
+
+    /// Registers a thread that waits for several sockets. If it knows the state as of some
+    /// `activity`, later changes wake it. Returns the descriptor that becomes
     /// readable with completions.
-    pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8) -> RawFd {
+    pub(super) fn prepare(&self, waker: &Arc<Waker>, interest: u8, known: Option<u64>) -> RawFd {
         let mut state = self.state.lock();
-        state.waiters.add(waker, interest);
+        state.waiters.add_edge(waker, interest, known);
         state.turn_to_sleep();
         state.completions()
     }

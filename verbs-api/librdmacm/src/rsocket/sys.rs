@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use libc::{pollfd, sockaddr, sockaddr_storage};
+use libc::{epoll_event, pollfd, sockaddr, sockaddr_storage};
 
 use crate::ffi::Errno;
 
@@ -96,6 +96,48 @@ pub(super) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize,
         )
     };
     Ok(usize::try_from(checked(ready)?).unwrap_or(0))
+}
+
+/// Creates an epoll instance.
+pub(super) fn epoll(flags: c_int) -> Result<OwnedFd, Errno> {
+    // SAFETY: the arguments contain no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_epoll_create1, flags) })
+}
+
+/// epoll_ctl(2).
+pub(super) fn epoll_control(
+    set: &OwnedFd,
+    operation: c_int,
+    fd: RawFd,
+    event: Option<&epoll_event>,
+) -> Result<(), Errno> {
+    let event = event.map_or(ptr::null(), ptr::from_ref);
+    let set = set.as_raw_fd();
+    // SAFETY: NULL or an event, which the kernel only reads.
+    checked(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, event) })?;
+    Ok(())
+}
+
+/// Returns at most `most` events of an epoll instance that are there now.
+pub(super) fn epoll_ready(set: &OwnedFd, most: usize) -> Result<Vec<epoll_event>, Errno> {
+    let none = epoll_event { events: 0, u64: 0 };
+    let mut events = vec![none; most];
+    let mask = ptr::null::<libc::sigset_t>();
+    let (to, fd) = (events.as_mut_ptr(), set.as_raw_fd());
+    // SAFETY: room for as many events.
+    let count = checked(unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, to, most, 0, mask, 8) })?;
+    events.truncate(usize::try_from(count).unwrap_or(0));
+    Ok(events)
+}
+
+/// The error of a call with a descriptor that is no set of `repoll_create`.
+pub(super) fn not_a_set(fd: RawFd) -> Errno {
+    let is_open = descriptor_flags(fd, libc::F_GETFD, 0).is_ok();
+    if is_open {
+        Errno::INVAL
+    } else {
+        Errno(libc::EBADF)
+    }
 }
 
 /// Returns a poll entry that waits until a descriptor is readable.

@@ -63,10 +63,20 @@ impl Waker {
     }
 }
 
+/// A thread that waits for a socket.
+struct Waiter {
+    waker: Arc<Waker>,
+    interest: u8,
+    /// The activity of the socket that the thread knows of. It waits for more, if this is given.
+    known: Option<u64>,
+}
+
 /// The threads that wait for a socket.
 #[derive(Default)]
 pub(super) struct Waiters {
-    all: Vec<(Arc<Waker>, u8)>,
+    all: Vec<Waiter>,
+    /// Number of arrivals and changes of the socket, approximately.
+    activity: u64,
 }
 
 impl Waiters {
@@ -74,13 +84,32 @@ impl Waiters {
         self.all.is_empty()
     }
 
+    /// Number of arrivals and changes of the socket, approximately. It changes with each of them.
+    pub(super) const fn activity(&self) -> u64 {
+        self.activity
+    }
+
+    pub(super) const fn note_activity(&mut self) {
+        self.activity = self.activity.wrapping_add(1);
+    }
+
     pub(super) fn add(&mut self, waker: &Arc<Waker>, interest: u8) {
-        self.all.push((Arc::clone(waker), interest | END));
+        self.add_edge(waker, interest, None);
+    }
+
+    /// Adds a thread that knows the state of the socket as of `known`, if given.
+    pub(super) fn add_edge(&mut self, waker: &Arc<Waker>, interest: u8, known: Option<u64>) {
+        self.all.push(Waiter {
+            waker: Arc::clone(waker),
+            interest: interest | END,
+            known,
+        });
     }
 
     /// Removes one entry of a thread.
     pub(super) fn remove(&mut self, waker: &Arc<Waker>) {
-        if let Some(at) = self.all.iter().position(|(w, _)| Arc::ptr_eq(w, waker)) {
+        let is_it = |waiter: &Waiter| Arc::ptr_eq(&waiter.waker, waker);
+        if let Some(at) = self.all.iter().position(is_it) {
             self.all.swap_remove(at);
         }
     }
@@ -90,9 +119,9 @@ impl Waiters {
         if ready == 0 {
             return;
         }
-        for (waker, interest) in &self.all {
-            if interest & ready != 0 {
-                waker.wake();
+        for waiter in &self.all {
+            if waiter.interest & ready != 0 && waiter.known != Some(self.activity) {
+                waiter.waker.wake();
             }
         }
     }
