@@ -58,6 +58,9 @@ enum Task {
         #[arg(long)]
         prune: bool,
     },
+    /// Print figures of the prose: length of sentences, connectives, how often readers are
+    /// addressed.
+    Prose,
     /// Build the documents as a book, into `target/book`, with mdBook.
     Book,
     /// Run fuzz targets (all, or those named), each for a while.
@@ -138,6 +141,13 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
+        Task::Prose => match prose::statistics(workspace.root()) {
+            Ok(()) => Tally::PASS,
+            Err(error) => {
+                eprintln!("xtask: {error}");
+                Tally::FAIL
+            }
+        },
         Task::Install => {
             let packages = packages::install(true) + pypi::install(workspace, true);
             packages + registry::install(workspace, true)

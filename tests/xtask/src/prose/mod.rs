@@ -5,6 +5,7 @@
 //! * `tests/rules/old-terms.tsv` lists names that were replaced, and what replaced them.
 
 mod rules;
+mod statistics;
 mod text;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 
 use self::{
     rules::{Kind, Term},
+    statistics::Figures,
     text::Source,
 };
 
@@ -63,6 +65,33 @@ pub(crate) fn violations(root: &Path) -> io::Result<Vec<String>> {
         eprintln!("xtask: {count} x {kind}");
     }
     Ok(found)
+}
+
+/// Prints figures of the documents, of the guides among them, and of the comments below `root`.
+///
+/// # Errors
+/// Those of reading the tree.
+pub(crate) fn statistics(root: &Path) -> io::Result<()> {
+    let mut paths = Vec::new();
+    collect(root, &mut paths)?;
+    paths.sort();
+    let (mut documents, mut guides) = (Figures::default(), Figures::default());
+    let mut comments = Figures::default();
+    for path in paths {
+        let Some(source) = Source::of(&path) else {
+            continue;
+        };
+        let text = fs::read_to_string(&path)?;
+        if path.starts_with(root.join("docs/guides")) {
+            guides.add(source, &text);
+        }
+        match source {
+            Source::Markdown => documents.add(source, &text),
+            Source::Rust | Source::C => comments.add(source, &text),
+        }
+    }
+    println!("documents: {documents}\nguides: {guides}\ncomments: {comments}");
+    Ok(())
 }
 
 /// Lists the files below `dir`, except hidden folders and what Cargo builds.

@@ -5,7 +5,7 @@ use std::{fmt, io};
 use super::text;
 
 /// Words of a sentence.
-const MAX_WORDS: usize = 25;
+const MAX_WORDS: usize = 35;
 
 /// Words that do not begin the first sentence of a doc comment: that is a verb in the third person
 /// or a noun phrase.
@@ -93,7 +93,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Opening => "doc comment that opens with no verb or noun",
-            Self::Length => "sentence of more than 25 words",
+            Self::Length => "sentence of more than 35 words",
             Self::Question => "question",
             Self::Semicolon => "semicolon between two ideas",
             Self::Person => "person (we, ours, nobody, ...)",
@@ -232,8 +232,8 @@ mod tests {
     fn words_are_counted_without_code() {
         let spans = "Reads `a b c d e f g h i j k l m n o p q r s t u v w x y z` here.";
         assert_eq!(judge(spans, true, true), []);
-        assert_eq!(judge(&"word ".repeat(26), false, false), [Kind::Length]);
-        assert_eq!(judge(&"word ".repeat(25), false, false), []);
+        assert_eq!(judge(&"word ".repeat(36), false, false), [Kind::Length]);
+        assert_eq!(judge(&"word ".repeat(35), false, false), []);
     }
 
     #[test]
