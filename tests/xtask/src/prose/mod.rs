@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_long_sentence_is_found_across_lines() {
-        let words = "word ".repeat(13);
+        let words = "word ".repeat(18);
         let source = format!("// {words}\n// {words}.\n");
         assert_eq!(kinds(Source::Rust, &source), [(1, Kind::Length)]);
         assert_eq!(
