@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 8;
+pub const ROCADE_CM_VERSION: u32 = 9;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -32,6 +32,9 @@ pub struct rocade_cm_channel {
     pub channel: AtomicPtr<c_void>,
     /// The number of calls that use the channel and do not sleep.
     pub active_calls: AtomicU32,
+    /// The number of calls that wait for an event, asleep or not. While it is not 0, the memory
+    /// stays valid. A cancelled thread counts for good.
+    pub waiting_calls: AtomicU32,
     /// The generation of the process that created it.
     pub generation: AtomicU32,
     /// True if late calls fail instead of sleeping, because the descriptor was non-blocking.

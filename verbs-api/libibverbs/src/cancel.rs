@@ -50,11 +50,12 @@ pub(crate) enum Poll {
     Closed,
 }
 
-/// Runs a waiting verb that returns 0, or -1 and errno. `prepare` returns the object to wait on.
-/// Then `take` is called, after each wake-up again, until it has taken an event.
-pub(crate) fn blocking(
-    prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
-    take: impl FnMut() -> Result<Poll, Errno>,
+/// Runs a waiting verb that returns 0, or -1 and errno. `prepare` returns the waiter, and what the
+/// verb remembers of the object. Then `take` is called with the latter, after each wake-up again,
+/// until it has taken an event.
+pub(crate) fn blocking<T>(
+    prepare: impl FnOnce() -> Result<(EventWaiter, T), Errno>,
+    take: impl FnMut(&T) -> Result<Poll, Errno>,
 ) -> c_int {
     // This frame must hold nothing that needs a drop: a thread of asynchronous type is cancelled
     // anywhere in it. SAFETY: no argument.
@@ -70,26 +71,27 @@ pub(crate) fn blocking(
 
 /// Not inlined, because its callees have values to drop.
 #[inline(never)]
-fn wait(
-    prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
-    mut take: impl FnMut() -> Result<Poll, Errno>,
+fn wait<T>(
+    prepare: impl FnOnce() -> Result<(EventWaiter, T), Errno>,
+    mut take: impl FnMut(&T) -> Result<Poll, Errno>,
 ) -> c_int {
-    let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(prepare()?))) else {
+    let Ok(prepared) = guarded(|| Ok(ManuallyDrop::new(prepare()?))) else {
         return -1;
     };
+    let (waiter, object) = &*prepared;
     let status = loop {
-        match guarded(&mut take) {
+        match guarded(|| take(object)) {
             Ok(Poll::Event) => break 0,
             Ok(Poll::Empty) => {}
             Ok(Poll::Closed) => break sleep_until_signal(&take),
             Err(_) => break -1,
         }
-        if !sleep(&waiter, &take) {
+        if !sleep(waiter, &take) {
             break -1;
         }
     };
-    // Not reached by a cancelled thread, which leaks `waiter`.
-    drop(ManuallyDrop::into_inner(waiter));
+    // Not reached by a cancelled thread, which leaks what it has prepared.
+    drop(ManuallyDrop::into_inner(prepared));
     status
 }
 

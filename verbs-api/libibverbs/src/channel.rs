@@ -3,7 +3,7 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     ptr,
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
@@ -99,12 +99,12 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             return Err(Errno::INVAL);
         }
         match state()? {
-            Some(state) => Ok(state.channel.begin_wait()),
-            None => Ok(EventWaiter::never()?),
+            Some(state) => Ok((state.channel.begin_wait(), Arc::downgrade(&state))),
+            None => Ok((EventWaiter::never()?, Weak::new())),
         }
     };
-    let take = || {
-        let Some(state) = state()? else {
+    let take = |found: &Weak<ChannelState>| {
+        let Some(state) = process::channels().lock().again(channel.addr(), found)? else {
             return Ok(Poll::Closed);
         };
         let Some(cookie) = state.channel.take_event()? else {

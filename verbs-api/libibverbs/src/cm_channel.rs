@@ -129,10 +129,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         }
     };
     let prepare = || match enter()? {
-        Some(guard) => Ok(guard.channel.begin_wait()),
-        None => Ok(EventWaiter::never()?),
+        Some(guard) => Ok((guard.channel.begin_wait(), ())),
+        None => Ok((EventWaiter::never()?, ())),
     };
-    let take = || {
+    let take = |(): &()| {
         let Some(guard) = enter()? else {
             return Ok(Poll::Closed);
         };
@@ -145,5 +145,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         unsafe { ffi::write(event, c) }?;
         Ok(Poll::Event)
     };
-    cancel::blocking(prepare, take)
+    // SAFETY: by contract NULL, or a place that stays.
+    let waiting = unsafe { place.as_ref() }.map(|place| &place.waiting_calls);
+    waiting.inspect(|waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
+    let status = cancel::blocking(prepare, take);
+    waiting.inspect(|waiting| _ = waiting.fetch_sub(1, Ordering::SeqCst));
+    status
 }

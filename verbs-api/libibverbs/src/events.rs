@@ -1,6 +1,10 @@
 //! Asynchronous events.
 
-use std::{ffi::c_int, ptr};
+use std::{
+    ffi::c_int,
+    ptr,
+    sync::{Arc, Weak},
+};
 
 use rocade_abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
@@ -33,8 +37,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
+    let address = context.addr();
     let context = || {
-        process::contexts().lock().find(context.addr(), || {
+        process::contexts().lock().find(address, || {
             // SAFETY: by contract NULL, or a context of the parent's.
             unsafe { ContextObject::share(context) }
         })
@@ -44,12 +49,15 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             return Err(Errno::INVAL);
         }
         match context()? {
-            Some(opened) => Ok(opened.context().begin_async_wait()),
-            None => Ok(EventWaiter::never()?),
+            Some(opened) => {
+                let waiter = opened.context().begin_async_wait();
+                Ok((waiter, Arc::downgrade(&opened)))
+            }
+            None => Ok((EventWaiter::never()?, Weak::new())),
         }
     };
-    let take = || {
-        let Some(opened) = context()? else {
+    let take = |found: &Weak<ContextObject>| {
+        let Some(opened) = process::contexts().lock().again(address, found)? else {
             return Ok(Poll::Closed);
         };
         let Some(next) = opened.context().take_async_event()? else {

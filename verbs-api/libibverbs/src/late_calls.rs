@@ -78,6 +78,24 @@ impl<T> LiveObjects<T> {
         }
     }
 
+    /// Returns an object that a call has found earlier, unless it was destroyed since. Its address
+    /// may belong to another object by now.
+    ///
+    /// # Errors
+    /// `EBADF` if it was destroyed lately and was non-blocking.
+    pub(crate) fn again(&self, address: usize, found: &Weak<T>) -> Result<Option<Arc<T>>, Errno> {
+        match self.live.get(&address) {
+            Some(live) if live.ptr_eq(found) => Ok(found.upgrade()),
+            Some(_) => Ok(None),
+            None => self
+                .find(address, || Err(Errno::NODEV))
+                .or_else(|error| match error {
+                    Errno::NODEV => Ok(None),
+                    error => Err(error),
+                }),
+        }
+    }
+
     /// Finds the object of a call. Returns `None` if it was destroyed, so that the call sleeps
     /// until a signal. `or` finds an object that is not listed.
     ///
@@ -133,5 +151,27 @@ mod tests {
         }
         assert_eq!(Arc::strong_count(&kept), 1);
         assert_eq!(objects.find(1, unknown), Err(Errno::NODEV));
+    }
+
+    /// A call that began before the destroy may sleep for ever, and wake up at any time.
+    #[test]
+    fn a_call_in_progress_learns_of_the_destroy_however_late() {
+        let mut objects = LiveObjects::default();
+        let [object, other] = [7u8, 8].map(Arc::new);
+        let found = Arc::downgrade(&object);
+        objects.begin(1, &object);
+        assert_eq!(objects.again(1, &found), Ok(Some(Arc::clone(&object))));
+        objects.end(1, true);
+        assert_eq!(objects.again(1, &found), Err(Errno(libc::EBADF)));
+        objects.begin(1, &object);
+        objects.end(1, false);
+        assert_eq!(objects.again(1, &found), Ok(None));
+        for address in 2..3 + MAX_CLOSED {
+            objects.begin(address, &other);
+            objects.end(address, true);
+        }
+        assert_eq!(objects.again(1, &found), Ok(None));
+        objects.begin(1, &other);
+        assert_eq!(objects.again(1, &found), Ok(None));
     }
 }

@@ -447,6 +447,7 @@ rocade_tests::c_programs! {
         reading_the_descriptor_does_no_harm,
         //= CQ-14 type=test
         a_call_comes_too_late,
+        a_sleeping_call_outlives_many_others,
         the_end_comes_while_a_call_begins;
     cancel:
         waiting_for_a_completion_event,

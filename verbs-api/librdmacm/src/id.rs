@@ -6,6 +6,7 @@ use std::{
     ffi::{c_int, c_uint, c_void},
     net::Ipv6Addr,
     ptr,
+    sync::atomic::Ordering,
 };
 
 use libc::{sockaddr, sockaddr_storage};
@@ -98,8 +99,12 @@ impl ChannelObject {
         // memory does not matter.
         if let Some(mut ended) = ENDED.try_lock() {
             ended.0.push_back(object);
-            if ended.0.len() > Ended::MOST {
-                ended.0.pop_front();
+            if ended.0.len() > Ended::MOST
+                && let Some(oldest) = ended.0.pop_front()
+                && oldest.raw.waiting_calls.load(Ordering::SeqCst) > 0
+            {
+                // A thread that sleeps may wake at any time, and looks at it then.
+                Box::leak(oldest);
             }
         } else {
             Box::leak(object);

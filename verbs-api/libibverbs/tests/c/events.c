@@ -421,6 +421,36 @@ static void the_end_comes_while_a_call_begins(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
+/* A call that sleeps at an object that has ended goes on sleeping, however many others end before
+ * it wakes up. */
+static void a_sleeping_call_outlives_many_others(void)
+{
+	struct ibv_context *context = open_device();
+	handle_sigusr1(SA_RESTART);
+	for (int of_device = 0; of_device < 2; of_device++) {
+		static struct late_call sleeps[2];
+		struct late_call *call = &sleeps[of_device];
+		*call = something_to_wait_at(context, of_device);
+		start_late_call(call);
+		while (!call->tid)
+			sched_yield();
+		wait_until_asleep(call->tid);
+		/* All of them are made first, so that none has the address of the one that ended. */
+		struct late_call others[80];
+		for (int i = 0; i < 80; i++)
+			others[i] = something_to_wait_at(context, of_device);
+		end_it(call);
+		for (int i = 0; i < 80; i++)
+			end_it(&others[i]);
+		use_freed_memory();
+		for (int signals = 0; signals < 20; signals++) {
+			CHECK_INT(syscall(SYS_tgkill, getpid(), call->tid, SIGUSR1), 0);
+			wait_until_asleep(call->tid);
+		}
+	}
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -434,6 +464,7 @@ int main(int argc, char **argv)
 		{ "reading_the_descriptor_does_no_harm", reading_the_descriptor_does_no_harm },
 		{ "a_call_comes_too_late", a_call_comes_too_late },
 		{ "the_end_comes_while_a_call_begins", the_end_comes_while_a_call_begins },
+		{ "a_sleeping_call_outlives_many_others", a_sleeping_call_outlives_many_others },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

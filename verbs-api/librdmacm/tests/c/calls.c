@@ -685,6 +685,9 @@ static void a_channel_ends_under_a_waiter(void)
 		sched_yield();
 	wait_until_asleep(waits_as);
 	rdma_destroy_event_channel(channel);
+	/* However many others end, the memory that it looks at is kept. */
+	for (int i = 0; i < 200; i++)
+		rdma_destroy_event_channel(rdma_create_event_channel());
 	/* Other allocations reuse the memory. */
 	for (int i = 0; i < 4096; i++) {
 		size_t length = 8 + i % 512;
