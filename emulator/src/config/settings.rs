@@ -17,7 +17,7 @@ use super::names;
 use super::peers::Peers;
 use super::resolve::{default_devices, resolve_specs};
 use super::run_env::variable;
-use super::spec::DeviceSpec;
+use super::spec::{DeviceSpec, NO_DEVICES};
 use super::values::{
     Setting, parse_broker, parse_devices, parse_dir, parse_faults, parse_file, parse_icrc,
     parse_identity, parse_idle, parse_ip, parse_like, parse_link, parse_peers, parse_pkeys,
@@ -277,6 +277,9 @@ impl Settings {
                     advice: "give one of them",
                 });
             }
+            ([none], None) if none.trim() == NO_DEVICES => {
+                Some(parse_devices((none.clone(), dev_origin))?)
+            }
             (dev, None) => Some(Setting {
                 value: dev
                     .iter()
@@ -337,6 +340,9 @@ impl Settings {
     #[must_use]
     pub fn devices_env(&self) -> Option<String> {
         let specs = self.specs()?;
+        if specs.is_empty() {
+            return Some(NO_DEVICES.to_owned());
+        }
         let specs = specs.iter().map(ToString::to_string);
         Some(specs.collect::<Vec<_>>().join(";"))
     }

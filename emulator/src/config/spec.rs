@@ -8,6 +8,12 @@ use super::error::{ConfigError, Origin};
 /// Longest device name in bytes. `struct ibv_device` has 64 with the terminating NUL.
 pub const MAX_DEVICE_NAME_LEN: usize = 63;
 
+/// The value of `--dev` and `ROCADE_DEVICES` for a program that finds no RDMA device.
+pub(super) const NO_DEVICES: &str = "none";
+
+/// The beginning of a specification that asks for a device of the host.
+const OF_HOST: &str = "host:";
+
 /// Longest interface name in bytes (IFNAMSIZ without the terminating NUL).
 const MAX_IFACE_NAME_LEN: usize = 15;
 
@@ -78,6 +84,17 @@ impl DeviceSpec {
     /// [`ConfigError::Invalid`] with `origin`, the text and the grammar.
     pub fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
         let bad = |reason: String| ConfigError::invalid(origin, text, reason, GRAMMAR);
+        if text.trim() == NO_DEVICES {
+            let reason = "it means that there is no device, and stands alone";
+            return Err(ConfigError::invalid(origin, text, reason, GRAMMAR));
+        }
+        if let Some(name) = text.trim().strip_prefix(OF_HOST) {
+            let reason = format!(
+                "Rocade's libraries know Rocade's devices only, so they cannot open {name}"
+            );
+            let allowed = "the program without rocade run, for a device of the host";
+            return Err(ConfigError::invalid(origin, text, reason, allowed));
+        }
         let Some((name, items)) = text.split_once('=') else {
             return Err(bad(format!(
                 "no '=' in it; did you mean rocade0={}?",

@@ -199,6 +199,8 @@ fn a_wrong_specification_names_key_value_and_what_is_allowed() {
 #[test]
 fn names_and_addresses_belong_to_one_device() {
     assert!(refused(&["a=127.0.0.2", "a=127.0.0.3"]).contains("two devices called a"));
+    let alone = Settings::from_flags(&["none", "a=lo"].map(str::to_owned), None);
+    assert!(alone.expect_err("two").to_string().contains("stands alone"));
     assert!(refused(&["a=lo", "b=::1"]).contains("a and b have an address in common"));
 }
 
@@ -213,6 +215,9 @@ fn the_environment_says_the_same_as_the_flags() {
     assert_eq!(settings.devices_env().as_deref(), Some("a=lo;b=eth0"));
     assert_eq!(settings.log(), Some("debug"));
 
+    let settings = Settings::from_env(env(&[("ROCADE_DEVICES", "none")])).unwrap();
+    assert_eq!(settings.devices(), Some(&[][..]));
+
     let settings = Settings::from_env(env(&[("ROCADE_IP", "127.0.0.2,::1")])).unwrap();
     assert_eq!(
         settings.devices_env().as_deref(),
@@ -222,7 +227,12 @@ fn the_environment_says_the_same_as_the_flags() {
 
 #[test]
 fn what_rocade_run_hands_down_reads_back_the_same() {
-    for specs in [&["a=lo", "b=fe80::3%eth0,192.0.2.3"][..], &["rocade0=::1"]] {
+    let devices = [
+        &["a=lo", "b=fe80::3%eth0,192.0.2.3"][..],
+        &["rocade0=::1"],
+        &["none"],
+    ];
+    for specs in devices {
         let specs: Vec<String> = specs.iter().map(|&s| s.to_owned()).collect();
         let flags = Settings::from_flags(&specs, None).unwrap();
         let handed_down = flags.devices_env().unwrap();
@@ -241,6 +251,7 @@ fn wrong_variables_are_named() {
     for (name, value, part) in [
         ("ROCADE_IP", "lo", "\"lo\" is not an IP address"),
         ("ROCADE_DEVICES", ";", "no device in it"),
+        ("ROCADE_DEVICES", "host:mlx5_0", "cannot open mlx5_0"),
         ("ROCADE_BROKER", "maybe", "auto, embedded, or the path"),
         (
             "ROCADE_BROKER_IDLE_MS",

@@ -12,7 +12,7 @@ use super::identity::{self, DeviceIdentity};
 use super::likeness::Likeness;
 use super::peers::Peers;
 use super::settings::BrokerSetting;
-use super::spec::DeviceSpec;
+use super::spec::{DeviceSpec, NO_DEVICES};
 use crate::link::fault::Rule;
 
 /// A value and its source.
@@ -25,10 +25,10 @@ pub(super) struct Setting<T> {
 pub(super) fn parse_devices(
     (text, origin): (String, Origin),
 ) -> Result<Setting<Vec<DeviceSpec>>, ConfigError> {
-    // An empty list in a file is valid and means no devices.
-    let value = match &*text {
-        "" => Vec::new(),
-        text => DeviceSpec::parse_list(text, &origin)?,
+    // An empty list in a file is valid and means no devices, like the word.
+    let value = match text.trim() {
+        "" | NO_DEVICES => Vec::new(),
+        _ => DeviceSpec::parse_list(&text, &origin)?,
     };
     Ok(Setting { value, origin })
 }

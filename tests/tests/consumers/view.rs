@@ -69,6 +69,24 @@ fn an_ordinary_user_sees_what_the_library_says() {
     agrees(User::Ordinary, &TWO, &["a", "b"]);
 }
 
+/// A program can be run as on a machine without RDMA, whatever the machine has.
+#[test]
+fn no_device_is_seen_if_none_is_wanted() {
+    let listing = "ls /sys/class/infiniband /sys/class/infiniband_verbs && exec ibv_devinfo";
+    let words = ["sh", "-c", listing];
+    for user in [User::Root, User::Ordinary, User::Confined] {
+        let rig = or_skip!(Rig::loopback(NEEDS));
+        let place = or_skip!(Installation::new(&rig, user, &[]));
+        let seen = run(&rig, &place, &["--dev", "none"], &words);
+        assert_eq!(seen.status.code(), Some(255), "{seen:?}");
+        assert_eq!(
+            seen.output,
+            "/sys/class/infiniband:\n\n/sys/class/infiniband_verbs:\nabi_version\n\
+             No IB devices found\n"
+        );
+    }
+}
+
 #[test]
 fn without_namespaces_a_program_sees_what_the_library_says() {
     agrees(User::Confined, &["--dev", "rocade0=lo"], &["rocade0"]);

@@ -263,7 +263,8 @@ pub(crate) enum Command {
 /// The devices of a program.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// A device with all addresses of an interface, or with single addresses (can be repeated)
+    /// A device with all addresses of an interface, or with single addresses (can be repeated).
+    /// `none`: no RDMA device at all
     #[arg(long = "dev", value_name = "NAME=IFACE|ADDR[,..]")]
     pub(crate) dev: Vec<String>,
 

@@ -35,11 +35,15 @@ struct GidView {
 }
 
 pub(crate) fn print(args: &DevicesArgs, settings: Settings) -> Result<ExitCode, CliError> {
-    let config = with_flags(&args.devices, settings)?.resolve_here()?;
+    let settings = with_flags(&args.devices, settings)?;
+    let config = settings.resolve_here()?;
     if args.output.json {
         let devices: Vec<_> = config.devices.iter().map(view).collect();
         output::json(&serde_json::json!({ "devices": devices }))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if config.devices.is_empty() && settings.devices().is_some() {
+        return Err(CliError::new("no device, as the settings say"));
     }
     if config.devices.is_empty() {
         return Err(

@@ -61,7 +61,7 @@ pub(crate) fn run(
     // The library would find the same errors, but the program would only report that there are no
     // devices.
     let config = merged.resolve_here()?;
-    if config.devices.is_empty() {
+    if config.devices.is_empty() && merged.devices().is_none() {
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
     }
     let path = find_program(program)?;
