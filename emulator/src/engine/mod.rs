@@ -627,12 +627,6 @@ impl EngineInner {
         }
     }
 
-    /// Serves what is due when a thread requests an event, if it waits for events in a call. That
-    /// call receives, so the background thread goes on leaving the packets to the application.
-    pub(crate) fn serve_before_wait(&self) {
-        self.serve(ServiceContext::Poll);
-    }
-
     fn wake_background(&self) {
         self.service_queue.wake_thread();
         // A sleeping poller may wait for the same change.

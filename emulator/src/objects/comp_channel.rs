@@ -88,14 +88,8 @@ impl CompChannel {
             return Ok(taken?.map(|cq| cq.cookie()));
         };
         match &taken {
-            Ok(Some(_)) => {
-                self.inner.note_taken();
-                engine.note_loop_event(outer);
-            }
-            Ok(None) => {
-                self.inner.note_waiter();
-                engine.leave_loop(outer);
-            }
+            Ok(Some(_)) => engine.note_loop_event(outer),
+            Ok(None) => engine.leave_loop(outer),
             Err(_) if self.inner.is_armed() => {
                 engine.watch_in_loop(outer, ChannelKind::Completions, true);
             }

@@ -149,21 +149,16 @@ impl Cq {
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         self.arm(solicited_only)?;
         let engine = &self.context.engine;
-        let Some(channel) = self.inner.channel() else {
+        let Some(events) = self.inner.channel().map(|channel| &channel.events) else {
             return Ok(());
         };
-        let events = &channel.events;
         match events.outer() {
             Some(outer) if events.is_nonblocking() => {
                 engine.watch_in_loop(outer, ChannelKind::Completions, false);
             }
             outer => {
                 outer.inspect(|outer| engine.leave_loop(outer));
-                if channel.is_waited_for_in_call() {
-                    engine.serve_before_wait();
-                } else {
-                    engine.leave_inline();
-                }
+                engine.leave_inline();
             }
         }
         Ok(())

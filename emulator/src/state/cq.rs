@@ -22,10 +22,6 @@ pub(crate) struct CompChannelState {
     cqs: Users,
     /// Number of armed CQs.
     armed: AtomicUsize,
-    /// A thread has found no event, and waits in the call that takes one.
-    waits: AtomicBool,
-    /// The last event was taken by such a thread.
-    taken_by_waiter: AtomicBool,
 }
 
 impl CompChannelState {
@@ -34,26 +30,7 @@ impl CompChannelState {
             events,
             cqs: Users::default(),
             armed: AtomicUsize::new(0),
-            waits: AtomicBool::new(false),
-            taken_by_waiter: AtomicBool::new(false),
         }
-    }
-
-    /// Records that a thread waits in the call that takes an event.
-    pub(crate) fn note_waiter(&self) {
-        self.waits.store(true, Ordering::Relaxed);
-    }
-
-    /// Records that an event was taken.
-    pub(crate) fn note_taken(&self) {
-        let waited = self.waits.swap(false, Ordering::Relaxed);
-        self.taken_by_waiter.store(waited, Ordering::Relaxed);
-    }
-
-    /// Returns true if the program waits for events in the call that takes them. Such a thread
-    /// receives by itself. False if it waits for the descriptor, as far as is known.
-    pub(crate) fn is_waited_for_in_call(&self) -> bool {
-        self.taken_by_waiter.load(Ordering::Relaxed)
     }
 
     /// Returns true if an event may come: a CQ is armed.
