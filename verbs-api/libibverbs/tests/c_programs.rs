@@ -194,6 +194,7 @@ rocade_tests::c_programs! {
         a_buffer_above_the_limit_for_files,
         a_port_has_a_speed,
         private_nodes_have_the_same_calls,
+        drivers_of_other_devices_are_ignored,
         what_is_not_supported_says_so;
     srq:
         sizes_and_limits,

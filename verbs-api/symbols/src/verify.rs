@@ -11,13 +11,6 @@ use std::{
 /// headers.
 const OURS: &str = "ROCADE_";
 
-/// The private nodes of the releases between the two measured ones.
-const BETWEEN: [&str; 3] = [
-    "IBVERBS_PRIVATE_57",
-    "IBVERBS_PRIVATE_59",
-    "IBVERBS_PRIVATE_64",
-];
-
 /// A defined, versioned dynamic symbol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DynamicSymbol {
@@ -36,8 +29,9 @@ pub struct DynamicSymbol {
 /// Checks the exports of `lib<name>.so`, which it builds first. The library must have the SONAME
 /// `lib<name>.so.1`. It must export exactly the symbols of
 /// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`,
-/// besides those that later releases have added (`tests/abi/symbols-rdma-core-65.tsv`). Skips the
-/// check if `readelf` is not installed.
+/// besides those that later releases have added. These are in `tests/abi/symbols-rdma-core-65.tsv`,
+/// and for the private nodes in between in `symbols-private-nodes.tsv`. Skips the check if
+/// `readelf` is not installed.
 ///
 /// # Panics
 /// On any difference, and if a file is missing.
@@ -49,7 +43,12 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     let data = Path::new(crate_dir).join("../../tests/abi");
     let expected = measured_symbols(&read(&data.join(format!("symbols-exported-lib{name}.tsv"))));
     let actual = defined_symbols(&symbols);
-    let later = later_symbols(&read(&data.join("symbols-rdma-core-65.tsv")), name);
+    let mut later = later_symbols(&read(&data.join("symbols-rdma-core-65.tsv")), name);
+    if name == "ibverbs" {
+        later.extend(private_symbols(&read(
+            &data.join("symbols-private-nodes.tsv"),
+        )));
+    }
     let nodes = measured_nodes(&read(&data.join(format!("symbols-versions-lib{name}.tsv"))));
     let lacks = |(symbol, version): &&(String, String)| {
         let is_it = |found: &DynamicSymbol| (&found.symbol, &found.version) == (symbol, version);
@@ -58,7 +57,7 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     let missing: Vec<_> = expected.difference(&actual).collect();
     let missing_later: Vec<_> = later.iter().filter(lacks).collect();
     assert!(missing_later.is_empty(), "missing {missing_later:?}");
-    // The private nodes of releases between the two have the same symbols.
+    // Each private node has the symbols of all of them.
     let is_later = |found: &&DynamicSymbol| {
         let is_new = !nodes.contains(&found.version);
         let private = found.version.starts_with("IBVERBS_PRIVATE_");
@@ -89,9 +88,6 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
     let defined = defined_nodes(&defined);
     let mut expected = nodes;
     expected.extend(later.into_iter().map(|(_, version)| version));
-    if name == "ibverbs" {
-        expected.extend(BETWEEN.map(str::to_owned));
-    }
     assert_eq!(defined, expected, "version nodes");
 }
 
@@ -186,6 +182,16 @@ fn later_symbols(table: &str, name: &str) -> BTreeSet<(String, String)> {
     });
     let rows = rows.filter(|(of, _)| *of == library);
     rows.map(|(_, symbol)| symbol).collect()
+}
+
+/// Returns the symbols of the private nodes between the two measured releases, and these nodes.
+fn private_symbols(table: &str) -> BTreeSet<(String, String)> {
+    let rows = table.lines().skip(1).map(|line| {
+        let row = line.split_once('\t');
+        let (version, symbol) = row.unwrap_or_else(|| panic!("malformed row: {line}"));
+        (symbol.to_owned(), version.to_owned())
+    });
+    rows.collect()
 }
 
 /// Builds `lib<name>.so` into the target directory and profile of the running test, and returns its

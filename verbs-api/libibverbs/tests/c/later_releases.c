@@ -264,6 +264,35 @@ static void private_nodes_have_the_same_calls(void)
 	rig_close(&r);
 }
 
+static int number_of_devices(void)
+{
+	int count = -1;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	CHECK(list);
+	ibv_free_device_list(list);
+	return count;
+}
+
+/* Libraries of other devices, such as libhns, register themselves when they are loaded. */
+static void drivers_of_other_devices_are_ignored(void)
+{
+	static const char *const names[][2] = {
+		{ "verbs_register_driver_34", "IBVERBS_PRIVATE_34" },
+		{ "verbs_register_driver_57", "IBVERBS_PRIVATE_57" },
+		{ "verbs_register_driver_59", "IBVERBS_PRIVATE_59" },
+		{ "verbs_register_driver_64", "IBVERBS_PRIVATE_64" },
+		{ "verbs_register_driver_65", "IBVERBS_PRIVATE_65" },
+	};
+	static const char operations[1024] = "struct verbs_device_ops";
+	int before = number_of_devices();
+	CHECK(before > 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		void (*enroll)(const void *) = call(names[i][0], names[i][1]);
+		enroll(operations);
+		CHECK_INT(number_of_devices(), before);
+	}
+}
+
 /* A call without a meaning for this device says so. */
 static void what_is_not_supported_says_so(void)
 {
@@ -287,6 +316,7 @@ int main(int argc, char **argv)
 		{ "a_buffer_above_the_limit_for_files", a_buffer_above_the_limit_for_files },
 		{ "a_port_has_a_speed", a_port_has_a_speed },
 		{ "private_nodes_have_the_same_calls", private_nodes_have_the_same_calls },
+		{ "drivers_of_other_devices_are_ignored", drivers_of_other_devices_are_ignored },
 		{ "what_is_not_supported_says_so", what_is_not_supported_says_so },
 		{ NULL, NULL },
 	};
