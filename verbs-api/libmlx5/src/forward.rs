@@ -86,3 +86,11 @@ forward! {
         ah: *mut ibv_ah, qp_num: u32
     ) -> c_int, else libc::EOPNOTSUPP;
 }
+
+/// `_mlx5dv_get_export_sizes`: nothing can be exported, so all sizes are 0.
+pub(crate) unsafe extern "C" fn get_export_sizes(sizes: *mut u8, sizes_len: usize) {
+    if !sizes.is_null() {
+        // SAFETY: by contract the caller's structure has this length.
+        unsafe { sizes.write_bytes(0, sizes_len) };
+    }
+}

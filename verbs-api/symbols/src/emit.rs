@@ -97,6 +97,7 @@ fn stub_code(stub: Stub, name: &str, symbol: &str) -> String {
         Stub::Pointer => ("*mut core::ffi::c_void", "core::ptr::null_mut()"),
         // As wide as a register, so that it is -1 both as `int` and as `ssize_t`.
         Stub::Negative => ("isize", "-1"),
+        Stub::NegativeErrno => ("isize", "-(libc::EOPNOTSUPP as isize)"),
         Stub::Zero => return format!("extern \"C\" fn {name}() -> usize {{\n    0\n}}\n"),
         Stub::Void => return format!("extern \"C\" fn {name}() {{}}\n"),
     };

@@ -11,6 +11,8 @@ pub enum Stub {
     Pointer,
     /// `stub-neg`: sets `errno` to `EOPNOTSUPP` and returns -1.
     Negative,
+    /// `stub-neg-errno`: sets `errno` to `EOPNOTSUPP` and returns its negative.
+    NegativeErrno,
     /// `stub-zero`: returns 0, NULL or false without touching `errno`.
     Zero,
     /// `stub-void`: does nothing.
@@ -158,6 +160,7 @@ fn parse_implementation(text: &str) -> Option<Implementation> {
         "stub-int" => Implementation::Stub(Stub::Int),
         "stub-ptr" => Implementation::Stub(Stub::Pointer),
         "stub-neg" => Implementation::Stub(Stub::Negative),
+        "stub-neg-errno" => Implementation::Stub(Stub::NegativeErrno),
         "stub-zero" => Implementation::Stub(Stub::Zero),
         "stub-void" => Implementation::Stub(Stub::Void),
         "data" => Implementation::Data,

@@ -293,7 +293,7 @@ static void drivers_of_other_devices_are_ignored(void)
 	}
 }
 
-/* A call without a meaning for this device says so. */
+/* A call without a meaning for this device says so. A descriptor is never positive then. */
 static void what_is_not_supported_says_so(void)
 {
 	void *(*alloc_dmah)(struct ibv_context *, void *) = call("ibv_alloc_dmah", "IBVERBS_1.15");
@@ -302,6 +302,10 @@ static void what_is_not_supported_says_so(void)
 	struct rig r = rig_open();
 	errno = 0;
 	CHECK(!alloc_dmah(r.context, NULL));
+	CHECK_INT(errno, EOPNOTSUPP);
+	int (*export_dm)(void *) = call("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
+	errno = 0;
+	CHECK_INT(export_dm(NULL), -1);
 	CHECK_INT(errno, EOPNOTSUPP);
 	CHECK_INT(caps(r.context, NULL, 0), EOPNOTSUPP);
 	rig_close(&r);
