@@ -41,6 +41,9 @@ const ALIASES: [(&str, &str); 3] = [
     ("with_batch", "ibv_wr_start"),
 ];
 
+/// The beginnings of names that are public without the prefix `ibv_`.
+const OTHER_PREFIXES: [&str; 5] = ["rdma_", "mlx5dv_", "verbs_", "_verbs_", "execute_"];
+
 /// The cause of a failure, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
@@ -159,11 +162,15 @@ pub(crate) fn emit(closure: &str, errno: Errno) {
 }
 
 /// Returns the function's name from the type name of its closure, such as
-/// `ibverbs::cq::poll_cq::{{closure}}`. Strips the prefix `ibv_`.
+/// `ibverbs::cq::poll_cq::{{closure}}`. Strips the prefix `ibv_`, or `_ibv_` of what an inline
+/// function calls.
 fn function_name(closure: &str) -> &str {
     let mut parts = closure.rsplit("::");
     let name = parts.find(|part| !part.starts_with('{')).unwrap_or(closure);
-    name.strip_prefix("ibv_").unwrap_or(name)
+    let stripped = name.strip_prefix("_ibv_");
+    stripped
+        .or_else(|| name.strip_prefix("ibv_"))
+        .unwrap_or(name)
 }
 
 /// Returns the public name of the function.
@@ -171,7 +178,7 @@ fn verb_name(name: &str) -> String {
     let alias = ALIASES.iter().find(|(own, _)| *own == name);
     match alias {
         Some((_, known)) => (*known).to_owned(),
-        None if name.starts_with("rdma_") => name.to_owned(),
+        None if OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) => name.to_owned(),
         None => format!("ibv_{name}"),
     }
 }
@@ -354,6 +361,16 @@ mod tests {
             ),
             ("ibv_create_srq", "ibv_create_srq"),
             ("ibverbs::cm::rdma_create_id::{{closure}}", "rdma_create_id"),
+            (
+                "ibverbs::dv::mkey::mlx5dv_create_mkey::{{closure}}",
+                "mlx5dv_create_mkey",
+            ),
+            ("_ibv_query_gid_ex", "ibv_query_gid_ex"),
+            ("verbs_open_device", "verbs_open_device"),
+            (
+                "_verbs_init_and_alloc_context",
+                "_verbs_init_and_alloc_context",
+            ),
         ] {
             assert_eq!(verb_name(function_name(closure)), verb);
         }

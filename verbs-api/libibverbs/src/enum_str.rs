@@ -21,7 +21,7 @@ const PORT_STATES: [&CStr; 6] = [
     c"active defer",
 ];
 
-const EVENT_TYPES: [&CStr; 20] = [
+const EVENT_TYPES: [&CStr; 21] = [
     c"CQ error",
     c"local work queue catastrophic error",
     c"invalid request local work queue error",
@@ -42,6 +42,27 @@ const EVENT_TYPES: [&CStr; 20] = [
     c"client reregistration",
     c"GID table change",
     c"WQ fatal",
+    c"Device link speed change",
+];
+
+/// Opcodes of work requests. 12 and 13 have no name.
+const WR_OPCODES: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
 ];
 
 const WC_STATUSES: [&CStr; 24] = [
@@ -100,6 +121,11 @@ pub(crate) extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     lookup(&WC_STATUSES, status, 0)
 }
 
+/// `ibv_wr_opcode_str`, a private function of rdma-core 65.
+pub(crate) extern "C" fn ibv_wr_opcode_str(opcode: c_int) -> *const c_char {
+    lookup(&WR_OPCODES, opcode, 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +142,14 @@ mod tests {
         assert_eq!(text(ibv_port_state_str(4)), c"active");
         assert_eq!(text(ibv_port_state_str(6)), c"unknown");
         assert_eq!(text(ibv_event_type_str(19)), c"WQ fatal");
+        assert_eq!(text(ibv_event_type_str(20)), c"Device link speed change");
+        assert_eq!(text(ibv_event_type_str(21)), c"unknown");
+        assert_eq!(text(ibv_wr_opcode_str(0)), c"rdma-write");
+        assert_eq!(text(ibv_wr_opcode_str(11)), c"driver1");
+        assert_eq!(text(ibv_wr_opcode_str(13)), c"unknown");
+        assert_eq!(text(ibv_wr_opcode_str(14)), c"flush");
+        assert_eq!(text(ibv_wr_opcode_str(15)), c"atomic-write");
+        assert_eq!(text(ibv_wr_opcode_str(16)), c"unknown");
         assert_eq!(text(ibv_wc_status_str(0)), c"success");
         assert_eq!(
             text(ibv_wc_status_str(12)),

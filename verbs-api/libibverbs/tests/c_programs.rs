@@ -195,6 +195,7 @@ rocade_tests::c_programs! {
         a_port_has_a_speed,
         private_nodes_have_the_same_calls,
         drivers_of_other_devices_are_ignored,
+        names_of_enumerators,
         what_is_not_supported_says_so;
     srq:
         sizes_and_limits,

@@ -293,6 +293,22 @@ static void drivers_of_other_devices_are_ignored(void)
 	}
 }
 
+static void names_of_enumerators(void)
+{
+	const char *(*opcode)(int) = call("ibv_wr_opcode_str", "IBVERBS_PRIVATE_65");
+	static const char *const opcodes[] = {
+		"rdma-write", "rdma-write-with-imm", "send", "send-with-imm", "rdma-read",
+		"atomic-cmp-and-swp", "atomic-fetch-and-add", "local-inv", "bind-mw",
+		"send-with-inv", "tso", "driver1", "unknown", "unknown", "flush", "atomic-write",
+		"unknown",
+	};
+	for (int i = 0; i < 17; i++)
+		CHECK(!strcmp(opcode(i), opcodes[i]));
+	CHECK(!strcmp(opcode(-1), "unknown"));
+	CHECK(!strcmp(ibv_event_type_str(20), "Device link speed change"));
+	CHECK(!strcmp(ibv_event_type_str(21), "unknown"));
+}
+
 /* A call without a meaning for this device says so. A descriptor is never positive then. */
 static void what_is_not_supported_says_so(void)
 {
@@ -321,6 +337,7 @@ int main(int argc, char **argv)
 		{ "a_port_has_a_speed", a_port_has_a_speed },
 		{ "private_nodes_have_the_same_calls", private_nodes_have_the_same_calls },
 		{ "drivers_of_other_devices_are_ignored", drivers_of_other_devices_are_ignored },
+		{ "names_of_enumerators", names_of_enumerators },
 		{ "what_is_not_supported_says_so", what_is_not_supported_says_so },
 		{ NULL, NULL },
 	};
