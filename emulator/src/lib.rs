@@ -57,9 +57,9 @@ pub use hca::{
 };
 pub use inherited::{StartPermit, settle_thread, spawn_thread};
 pub use objects::{
-    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
-    DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,
-    SendPoster, Srq, SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
+    Advice, Ah, CompChannel, CompCounter, Connection, Context, Cq, CqInitAttr, CrossChannel,
+    Datagram, DciInit, DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
+    ReregFlags, RxHash, SendPoster, Srq, SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
 };
 pub use raw::{
     EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
@@ -67,15 +67,16 @@ pub use raw::{
 };
 pub use rocade_transport::{
     AccessError, AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo,
-    Completion, Counters, DciStreams, DctStatus, DropReason, FailedSend, Failure, ImmOrInv,
-    Indirect, Layout, MASKED_SIZES, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER,
-    MaskedOp, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    ReceiveBuffers, Reduction, RefusedRequest, Remap, RemoteAccess, RemoteRange, SendFlags, SendOp,
-    SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, WideOperand, Window,
-    WindowKind, experimental_rule, transition_rule,
+    Completion, CountedOps, Counters, DciStreams, DctStatus, DropReason, FailedSend, Failure,
+    ImmOrInv, Indirect, Layout, MASKED_SIZES, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO,
+    MAX_TSO_HEADER, MaskedOp, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState,
+    QpType, ReceiveBuffers, Reduction, RefusedRequest, Remap, RemoteAccess, RemoteRange, SendFlags,
+    SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, WideOperand,
+    Window, WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, NakCode, Operation, Pkey, Psn, Qkey, Qpn, Rkey};
 pub use state::{
-    AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, WaitStep, XrcdInitAttr,
+    AsyncEvent, AsyncEventKind, CounterUnit, CounterValue, EventElement, EventWaiter, FileId,
+    WaitStep, XrcdInitAttr,
 };
 pub use sys::FileSizeErrors;

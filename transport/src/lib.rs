@@ -22,6 +22,7 @@
 //! requester   responder   the two sides, which do not use each other
 //! cx                      context of a call: time, peer, memory, outputs
 //! peer        outputs     the remote QP; completions, events and counters
+//!             op_count    counters of operations that are attached to a QP
 //! transmit    congestion  the caller's transmit buffer; the congestion window
 //! coalescer                    coalescing: delayed ACKs and batched posts
 //! raw                     the queues of raw packet QPs
@@ -60,6 +61,7 @@ mod failure;
 mod indirect;
 mod masked;
 mod memory;
+mod op_count;
 mod outputs;
 mod peer;
 mod placement;
@@ -100,6 +102,7 @@ pub use masked::{MASKED_SIZES, MaskedOp, WideOperand};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
+pub use op_count::{CountedOps, OpCounter};
 pub use peer::PacketMeta;
 pub use placement::{Placement, PlacementKey};
 pub use qp::{

@@ -9,6 +9,7 @@ use crate::completion::Completion;
 use crate::counters::Tally;
 use crate::event::QpEvent;
 use crate::failure::{Failure, RefusedRequest};
+use crate::op_count::OpCounters;
 
 /// An error that moves the QP to ERR. Its cause has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,7 @@ pub(crate) struct Outputs {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) events: Events,
     pub(crate) counters: Tally,
+    pub(crate) op_counters: OpCounters,
     /// The error is fatal for the primary path only: the QP continues on the alternate path.
     pub(crate) path_failed: bool,
 }
@@ -33,6 +35,7 @@ impl Outputs {
             completions: VecDeque::new(),
             events: Events::default(),
             counters: Tally::default(),
+            op_counters: OpCounters::default(),
             path_failed: false,
         }
     }

@@ -231,6 +231,9 @@ impl FrameSender {
         }
         cx.out.counters.tx_packets += count;
         if let Some(wqe) = self.sq.pop_front() {
+            let len = u32::try_from(wqe.len).unwrap_or(u32::MAX);
+            let send = SendOp::Send { imm: None };
+            cx.out.op_counters.add_sent(&send, len);
             //= RC-WQE-02
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
                 self.report(cx, &wqe, WcStatus::Success);

@@ -14,6 +14,7 @@ mod indirect;
 mod masked;
 mod migration;
 mod modify;
+mod op_count;
 mod order;
 mod partial_run;
 mod raw;

@@ -338,6 +338,7 @@ impl EngineInner {
                 self.recover_partial_run(inner, qp, via, mem, now, buffer);
                 continue;
             };
+            qp.count_answered_reads();
             self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
             if !sent {
                 tx.backlog = Some(Box::new(TxBacklog {

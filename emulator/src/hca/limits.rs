@@ -16,6 +16,8 @@ pub const MAX_INLINE_DATA: u32 = 1_024;
 pub const MAX_CQ: u32 = 65_536;
 /// Entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
+/// Completion counters of a device.
+pub const MAX_COMP_COUNTERS: u32 = 65_536;
 /// Memory regions: a quarter of the 24 bits of their index, so that a random index is usually free.
 pub const MAX_MR: u32 = 1 << 22;
 /// Memory windows.

@@ -6,7 +6,7 @@ mod publish;
 mod traffic;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
@@ -183,6 +183,8 @@ pub(crate) struct Hca {
     second: Option<Port>,
     /// Device memory in use, in bytes.
     dm_used: AtomicUsize,
+    /// Number of completion counters.
+    counters: AtomicU32,
 }
 
 impl Hca {
@@ -197,6 +199,7 @@ impl Hca {
             index,
             traffic: Traffic::default(),
             dm_used: AtomicUsize::new(0),
+            counters: AtomicU32::new(0),
         }
     }
 
@@ -240,6 +243,18 @@ impl Hca {
 
     pub(crate) fn give_dm_back(&self, len: usize) {
         self.dm_used.fetch_sub(len, Ordering::AcqRel);
+    }
+
+    /// Takes a place for a completion counter. Returns false if there is none.
+    pub(crate) fn take_counter(&self) -> bool {
+        let take = |used: u32| (used < limits::MAX_COMP_COUNTERS).then_some(used + 1);
+        self.counters
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, take)
+            .is_ok()
+    }
+
+    pub(crate) fn give_counter_back(&self) {
+        self.counters.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(crate) fn info(&self) -> DeviceInfo {

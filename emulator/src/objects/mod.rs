@@ -3,6 +3,7 @@
 
 mod ah;
 mod comp_channel;
+mod comp_counter;
 mod connection;
 mod context;
 mod cq;
@@ -23,6 +24,7 @@ mod xrcd;
 
 pub use ah::Ah;
 pub use comp_channel::CompChannel;
+pub use comp_counter::CompCounter;
 pub use connection::Connection;
 pub use context::Context;
 pub use cq::{Cq, CqInitAttr};

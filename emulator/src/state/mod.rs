@@ -3,6 +3,7 @@
 //! Contains QPs, CQs, SRQs, routes, the work queue of the background thread, and the arbitration of
 //! which thread drives the links. This module does not depend on the engine.
 
+mod comp_counter;
 mod cq;
 mod cq_ring;
 mod cross_channel;
@@ -24,10 +25,12 @@ mod target;
 mod tx;
 mod users;
 
+pub use comp_counter::{CounterUnit, CounterValue};
 pub use domain::{FileId, XrcdInitAttr};
 pub use event_queue::{EventWaiter, WaitStep};
 pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
+pub(crate) use comp_counter::CompCounterInner;
 pub(crate) use cq::{CompChannelState, CqInner};
 pub(crate) use cq_ring::CqRing;
 pub(crate) use cross_channel::{CompletionWait, CrossChannelState, ManagedQueue, SendRelease};

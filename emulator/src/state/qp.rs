@@ -335,6 +335,7 @@ impl QpInner {
     /// Returns how many are lost.
     pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
         let mut lost = 0;
+        core.qp.count_completions();
         let QpCore {
             qp,
             send_wqes,

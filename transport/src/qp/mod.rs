@@ -8,6 +8,7 @@ mod fast_path;
 mod frames;
 mod migrate;
 mod modify;
+mod op_count;
 mod partial_run;
 mod side;
 mod snapshot;
@@ -668,6 +669,7 @@ impl Qp {
     /// Returns the next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let completion = self.out.completions.pop_front();
+        self.out.op_counters.add_completions(completion.iter());
         if completion.as_ref().is_some_and(is_received) {
             self.recv.note_handed_out();
         }
@@ -703,9 +705,10 @@ impl Qp {
         }
     }
 
-    /// Drops all state and completions, before the QP is destroyed.
+    /// Drops all state and completions, and detaches counters, before the QP is destroyed.
     pub fn abandon(&mut self) {
         modify::reset(self);
+        self.out.op_counters.clear();
         self.send = SendSide::None;
         self.recv = RecvSide::None;
         self.state = QpState::Reset;

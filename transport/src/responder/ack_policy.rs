@@ -316,6 +316,7 @@ impl Responder {
     fn fail_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
         //= RC-ERR-C
         out.events.push(crate::event::QpEvent::AccessErr);
+        out.op_counters.fail_response();
         let qpn = out.qp_num;
         out.events.explain(|| {
             Failure::Request(RefusedRequest {
@@ -482,7 +483,13 @@ fn push_read<H: Memory>(
     } else {
         (left - 1) / payload_len
     };
-    match (push_read_data(cx, &head, source, middles, tx), last) {
+    let pushed = push_read_data(cx, &head, source, middles, tx);
+    if let (Ok(packets), false) = (&pushed, replay) {
+        cx.out
+            .op_counters
+            .note_response(packets * payload_len, last);
+    }
+    match (pushed, last) {
         (Err(_), _) => ReadPush::Failed { replay },
         (Ok(_), true) => ReadPush::Done,
         (Ok(packets), false) => ReadPush::More {

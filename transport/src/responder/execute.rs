@@ -22,12 +22,15 @@ struct Executed {
     psns: u32,
     /// A receive WQE that is now complete.
     received: Option<(RecvWqe, RecvDetail)>,
+    /// Length of an RDMA WRITE that is now complete.
+    written: Option<u32>,
 }
 
 impl Executed {
     const PACKET: Self = Self {
         psns: 1,
         received: None,
+        written: None,
     };
 }
 
@@ -72,6 +75,9 @@ impl Responder {
         }
         //= RC-RSP-23
         self.epsn = psn.add(executed.psns);
+        if let Some(len) = executed.written {
+            cx.out.op_counters.add_remote_write(len);
+        }
         if let Some((wqe, detail)) = executed.received {
             complete_recv(cx, &wqe, detail);
             self.note_received(psn);
@@ -131,8 +137,8 @@ impl Responder {
         }
         let detail = recv_detail(WcOpcode::Recv, received, headers);
         Ok(Executed {
-            psns: 1,
             received: Some((wqe, detail)),
+            ..Executed::PACKET
         })
     }
 
@@ -186,7 +192,11 @@ impl Responder {
                 //= RC-WQE-07
                 (wqe, recv_detail(WcOpcode::RecvRdmaWithImm, total, headers))
             });
-            return Ok(Executed { psns: 1, received });
+            return Ok(Executed {
+                received,
+                written: Some(total),
+                ..Executed::PACKET
+            });
         }
         self.current = InProgress::Write {
             rkey,
@@ -225,7 +235,7 @@ impl Responder {
         });
         Ok(Executed {
             psns: packets,
-            received: None,
+            ..Executed::PACKET
         })
     }
 

@@ -36,7 +36,11 @@ impl Responder {
             Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),
             Operation::WriteOnly => {
                 let reth = packet.reth().filter(|_| payload.len() <= pmtu);
-                reth.is_some_and(|reth| self.take_write(cx.memory(), reth, payload))
+                let taken = reth.is_some_and(|reth| self.take_write(cx.memory(), reth, payload));
+                if taken {
+                    cx.out.op_counters.add_remote_write(len_u32(payload));
+                }
+                taken
             }
             _ => payload.len() == pmtu && self.take_middle(cx.memory(), operation, payload),
         };

@@ -74,10 +74,13 @@ impl Responder {
         payload: &[u8],
     ) -> Result<(), Fatal> {
         let result = self.take_request(cx, headers, payload);
-        if result.is_err()
-            && let Some(refused) = cx.out.events.refused()
-        {
-            refused.add_packet(headers, payload.len());
+        if result.is_err() {
+            if let Some(operation) = headers.bth.opcode.operation() {
+                cx.out.op_counters.add_refused(operation);
+            }
+            if let Some(refused) = cx.out.events.refused() {
+                refused.add_packet(headers, payload.len());
+            }
         }
         result
     }

@@ -536,6 +536,7 @@ impl Pair {
                         segments.push(segment.to_vec());
                     });
             }
+            node.qp.count_answered_reads();
             for segment in segments {
                 self.transmit(side, &segment);
             }

@@ -251,6 +251,9 @@ impl Connected {
             return Err(REFUSED);
         }
         self.current = InProgress::None;
+        if ends {
+            cx.out.op_counters.add_remote_write(total);
+        }
         if let Some(wqe) = wqe {
             //= RC-WQE-07
             complete(cx, &wqe, (WcOpcode::RecvRdmaWithImm, total), headers);

@@ -459,6 +459,7 @@ impl Sender {
             let Some(wqe) = self.sq.pop_front() else {
                 return;
             };
+            cx.out.op_counters.add_sent(&wqe.op, wqe.len);
             //= RC-WQE-02
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
                 self.report(cx, &wqe, WcStatus::Success);

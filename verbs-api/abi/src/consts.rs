@@ -11,6 +11,38 @@ macro_rules! enumerators {
 }
 
 enumerators! {
+    u32, "Unit of a completion counter. (`enum ibv_comp_cntr_type`)": {
+        IBV_COMP_CNTR_TYPE_WRS = 0,
+        IBV_COMP_CNTR_TYPE_BYTES = 1,
+    }
+    u32, "Operation that a completion counter counts. (`enum ibv_qp_attach_comp_cntr_op`)": {
+        IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 2,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 4,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 8,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 16,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 32,
+    }
+    u64, "Field of `ibv_mr_init_attr` that is set. (`enum ibv_mr_init_attr_mask`)": {
+        IBV_REG_MR_MASK_IOVA = 1,
+        IBV_REG_MR_MASK_ADDR = 2,
+        IBV_REG_MR_MASK_FD = 4,
+        IBV_REG_MR_MASK_FD_OFFSET = 8,
+        IBV_REG_MR_MASK_DMAH = 16,
+        IBV_REG_MR_MASK_BUF = 32,
+    }
+    u32, "Flag of `mlx5dv_reg_dmabuf_mr`. (`enum mlx5dv_reg_dmabuf_access`)": {
+        MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT = 1,
+    }
+    u32, "Asynchronous event of later releases. (`enum ibv_event_type`)": {
+        IBV_EVENT_DEVICE_SPEED_CHANGE = 20,
+    }
+    u32, "Work request opcode of later releases. (`enum ibv_wr_opcode`)": {
+        IBV_WR_FLUSH = 14,
+    }
+    u32, "Completion opcode of later releases. (`enum ibv_wc_opcode`)": {
+        IBV_WC_FLUSH = 8,
+    }
     u32, "Type of a GID table entry. (`enum ibv_gid_type`)": {
         IBV_GID_TYPE_IB = 0,
         IBV_GID_TYPE_ROCE_V1 = 1,
@@ -476,19 +508,13 @@ enumerators! {
     }
 }
 
-/// Work request opcode of a FLUSH. Defined by newer headers only.
-pub const IBV_WR_FLUSH: u32 = 14;
 /// Send operation `wr_flush` of an extended QP. Defined by newer headers only.
 pub const IBV_QP_EX_WITH_FLUSH: u64 = 0x800;
 /// Extended device capability: FLUSH to global visibility.
 pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 /// Extended device capability: ATOMIC WRITE.
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// Completion opcode of a FLUSH. Defined by newer headers only.
-pub const IBV_WC_FLUSH: u32 = 8;
 /// On-demand paging per transport: FLUSH. Defined by newer headers only.
 pub const IBV_ODP_SUPPORT_FLUSH: u32 = 64;
 /// On-demand paging per transport: ATOMIC WRITE. Defined by newer headers only.
 pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: u32 = 128;
-/// Asynchronous event of newer headers: the speed of the device changed.
-pub const IBV_EVENT_DEVICE_SPEED_CHANGE: u32 = 20;

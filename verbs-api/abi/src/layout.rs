@@ -1,6 +1,6 @@
 //! Layouts of the mirrored types, for the layout test.
 
-use crate::{attr, consts, context, device, extended, flow, mlx5, object, rdma, wr};
+use crate::{attr, consts, context, device, extended, flow, mlx5, object, rdma, release65, wr};
 
 /// One member of a mirrored aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Layout {
 
 /// Returns all mirrored aggregates, by module.
 #[must_use]
-pub fn all() -> [&'static [Layout]; 9] {
+pub fn all() -> [&'static [Layout]; 10] {
     [
         device::LAYOUTS,
         object::LAYOUTS,
@@ -39,6 +39,7 @@ pub fn all() -> [&'static [Layout]; 9] {
         rdma::LAYOUTS,
         flow::LAYOUTS,
         mlx5::LAYOUTS,
+        release65::LAYOUTS,
     ]
 }
 

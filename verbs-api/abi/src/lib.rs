@@ -12,13 +12,14 @@
 //! * [`consts`] has the enumerators.
 //! * [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`flow`] and [`context`] have the
 //!   structures of `verbs.h`.
+//! * [`release65`] has structures of `verbs.h` that later releases have added.
 //! * [`rdma`] has the structures of the connection manager.
 //! * [`mlx5`] has the structures of `mlx5dv.h`.
 //! * [`exp`] mirrors Rocade's header of experimental verbs.
 //! * [`private`] is the interface between Rocade's libraries.
 //!
 //! The test `tests/layout.rs` compares size, alignment and every field offset with values measured
-//! by a C compiler (`tests/abi/layouts.txt` of the repository), in both directions.
+//! by a C compiler (`tests/abi/layouts*.txt` of the repository), in both directions.
 #![no_std]
 #![expect(
     non_snake_case,
@@ -37,6 +38,7 @@ pub mod mlx5;
 pub mod object;
 pub mod private;
 pub mod rdma;
+pub mod release65;
 pub mod wr;
 
 pub use attr::*;
@@ -48,4 +50,5 @@ pub use flow::*;
 pub use object::*;
 pub use private::*;
 pub use rdma::*;
+pub use release65::*;
 pub use wr::*;

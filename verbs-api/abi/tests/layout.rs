@@ -20,8 +20,11 @@ fn figure<T: std::str::FromStr>(text: &str) -> T {
 }
 
 fn measured() -> Measured {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/abi/layouts.txt");
-    let text = std::fs::read_to_string(path).expect("the measured layouts are in the repository");
+    let read = |name: &str| {
+        let path = format!("{}/../../tests/abi/{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).expect("the measured layouts are in the repository")
+    };
+    let text = read("layouts.txt") + &read("layouts-65.txt");
     let mut data = Measured {
         aggregates: BTreeMap::new(),
         members: BTreeMap::new(),

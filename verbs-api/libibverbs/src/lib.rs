@@ -30,6 +30,7 @@ mod cancel;
 mod channel;
 mod cm;
 mod cm_channel;
+mod comp_cntr;
 mod context;
 mod cq;
 mod cq_ex;

@@ -1,12 +1,11 @@
 //! Registration by attributes, and of the memory of a descriptor.
 
-use std::{
-    ffi::{c_int, c_void},
-    ptr,
-    sync::Arc,
-};
+use std::{ffi::c_int, ptr, sync::Arc};
 
-use rocade_abi::{ibv_mr, ibv_pd};
+use rocade_abi::{
+    IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET,
+    IBV_REG_MR_MASK_IOVA, ibv_mr, ibv_mr_init_attr, ibv_pd,
+};
 use rocade_emulator::{AccessFlags, VerbsError};
 
 use crate::{
@@ -14,29 +13,8 @@ use crate::{
     mapping::{self, Mapping},
     mr::{self, Extent},
     pd_mr::PdObject,
-    program_buffer::{self, ibv_buf},
+    program_buffer,
 };
-
-/// The fields of [`ibv_mr_init_attr`] that are set.
-const REG_MR_IOVA: u64 = 1 << 0;
-const REG_MR_ADDR: u64 = 1 << 1;
-const REG_MR_FD: u64 = 1 << 2;
-const REG_MR_FD_OFFSET: u64 = 1 << 3;
-const REG_MR_BUF: u64 = 1 << 5;
-
-/// `struct ibv_mr_init_attr` of rdma-core 65. Programs of earlier releases have a shorter one.
-#[repr(C)]
-pub(crate) struct ibv_mr_init_attr {
-    length: usize,
-    access: c_int,
-    comp_mask: u64,
-    iova: u64,
-    addr: *mut c_void,
-    fd: c_int,
-    fd_offset: u64,
-    dmah: *mut c_void,
-    buf: *mut ibv_buf,
-}
 
 /// `ibv_reg_mr_ex`: registers memory at an address, of a descriptor or of a buffer.
 ///
@@ -59,13 +37,17 @@ unsafe fn register(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut 
     // SAFETY: by contract readable as far as `comp_mask` says. That field is in every release.
     let mask = unsafe { (&raw const (*attr).comp_mask).read() };
     let has = |field| mask & field != 0;
-    let known = REG_MR_IOVA | REG_MR_ADDR | REG_MR_FD | REG_MR_FD_OFFSET | REG_MR_BUF;
+    let known = IBV_REG_MR_MASK_IOVA
+        | IBV_REG_MR_MASK_ADDR
+        | IBV_REG_MR_MASK_FD
+        | IBV_REG_MR_MASK_FD_OFFSET
+        | IBV_REG_MR_MASK_BUF;
     if mask & !known != 0 {
         return Err(VerbsError::NotSupported("field of the attributes").into());
     }
-    let is_consistent = has(REG_MR_ADDR) != has(REG_MR_FD)
-        && (has(REG_MR_FD) || !has(REG_MR_FD_OFFSET))
-        && (!has(REG_MR_BUF) || has(REG_MR_ADDR) && !has(REG_MR_IOVA));
+    let is_consistent = has(IBV_REG_MR_MASK_ADDR) != has(IBV_REG_MR_MASK_FD)
+        && (has(IBV_REG_MR_MASK_FD) || !has(IBV_REG_MR_MASK_FD_OFFSET))
+        && (!has(IBV_REG_MR_MASK_BUF) || has(IBV_REG_MR_MASK_ADDR) && !has(IBV_REG_MR_MASK_IOVA));
     if !is_consistent {
         return Err(VerbsError::InvalidArgument("fields of the attributes").into());
     }
@@ -75,13 +57,13 @@ unsafe fn register(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut 
     let access = unsafe { (&raw const (*attr).access).read() };
     let access = AccessFlags::from_bits_retain(access.cast_unsigned());
     // SAFETY: as above.
-    let iova = has(REG_MR_IOVA).then(|| unsafe { (&raw const (*attr).iova).read() });
-    if has(REG_MR_FD) {
+    let iova = has(IBV_REG_MR_MASK_IOVA).then(|| unsafe { (&raw const (*attr).iova).read() });
+    if has(IBV_REG_MR_MASK_FD) {
         // SAFETY: as above.
         let fd = unsafe { (&raw const (*attr).fd).read() };
         // SAFETY: as above, if the field is set.
-        let offset =
-            has(REG_MR_FD_OFFSET).then(|| unsafe { (&raw const (*attr).fd_offset).read() });
+        let offset = has(IBV_REG_MR_MASK_FD_OFFSET)
+            .then(|| unsafe { (&raw const (*attr).fd_offset).read() });
         let offset = offset.unwrap_or(0);
         let range = (offset, length, iova.unwrap_or(offset));
         // SAFETY: same contract.
@@ -89,7 +71,7 @@ unsafe fn register(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut 
     }
     // SAFETY: as above.
     let addr = unsafe { (&raw const (*attr).addr).read() };
-    if has(REG_MR_BUF) {
+    if has(IBV_REG_MR_MASK_BUF) {
         // SAFETY: as above, if the field is set.
         let buf = unsafe { (&raw const (*attr).buf).read() };
         // SAFETY: same contract.

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use rocade_abi::{ibv_mr, ibv_pd};
+use rocade_abi::{ibv_buf, ibv_mr, ibv_pd};
 use rocade_emulator::{AccessFlags, VerbsError};
 
 use crate::{
@@ -20,12 +20,6 @@ use crate::{
     mr::{self, Extent},
     pd_mr::{PdObject, WeakPdRef},
 };
-
-/// `struct ibv_buf`, whose content the program does not know.
-#[repr(C)]
-pub(crate) struct ibv_buf {
-    _opaque: [u8; 0],
-}
 
 /// A buffer.
 type BufferObject = CHandle<ibv_buf, BufferState>;
@@ -61,7 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
             memory,
             domain,
         };
-        let object = BufferObject::create(|_| Ok((ibv_buf { _opaque: [] }, state)))?;
+        let object = BufferObject::create(|_| Ok((ibv_buf::new(), state)))?;
         // SAFETY: by contract writable, and not NULL.
         unsafe { buf.write(object) };
         Ok(addr)

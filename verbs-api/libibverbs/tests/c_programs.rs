@@ -24,6 +24,7 @@ static PROGRAMS: Programs = Programs::new(
         "shared_xrc",
         "environment",
         "barrier_and_lock",
+        "comp_cntr",
         "stalled",
         "event_loops",
         "event_libraries",
@@ -197,6 +198,19 @@ rocade_tests::c_programs! {
         drivers_of_other_devices_are_ignored,
         names_of_enumerators,
         what_is_not_supported_says_so;
+    comp_cntr:
+        each_operation_has_a_counter,
+        bytes_are_counted,
+        failures_are_counted_apart,
+        a_counter_of_many_queue_pairs,
+        unreliable_connections_count,
+        datagrams_count,
+        targets_of_xrc_count,
+        values_are_set_and_wrap_around,
+        mistakes_are_refused,
+        a_device_has_a_limit,
+        memory_that_others_use_by_udp,
+        memory_that_others_use_by_shm;
     srq:
         sizes_and_limits,
         chains_of_receives,

@@ -313,8 +313,6 @@ static void names_of_enumerators(void)
 static void what_is_not_supported_says_so(void)
 {
 	void *(*alloc_dmah)(struct ibv_context *, void *) = call("ibv_alloc_dmah", "IBVERBS_1.15");
-	int (*caps)(struct ibv_context *, void *, size_t) =
-		call("_ibv_query_comp_cntr_caps", "IBVERBS_1.18");
 	struct rig r = rig_open();
 	errno = 0;
 	CHECK(!alloc_dmah(r.context, NULL));
@@ -323,7 +321,6 @@ static void what_is_not_supported_says_so(void)
 	errno = 0;
 	CHECK_INT(export_dm(NULL), -1);
 	CHECK_INT(errno, EOPNOTSUPP);
-	CHECK_INT(caps(r.context, NULL, 0), EOPNOTSUPP);
 	rig_close(&r);
 }
 
