@@ -14,8 +14,8 @@ use crate::mlx5::{
     mlx5dv_qp_init_attr,
 };
 use crate::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_device, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr_ex, rdma_conn_param,
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_device, ibv_ece, ibv_mr, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr_ex, rdma_conn_param,
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
@@ -231,7 +231,7 @@ impl core::fmt::Debug for rocade_cm_ops {
 }
 
 /// Version of [`rocade_mlx5_ops`]. Every change of the table increments it.
-pub const ROCADE_MLX5_VERSION: u32 = 3;
+pub const ROCADE_MLX5_VERSION: u32 = 4;
 
 /// The functions for `libmlx5.so.1`, like the functions of `mlx5dv.h` with these names.
 #[repr(C)]
@@ -256,6 +256,8 @@ pub struct rocade_mlx5_ops {
     pub destroy_mkey: unsafe extern "C" fn(*mut mlx5dv_mkey) -> c_int,
     pub reserved_qpn_alloc: unsafe extern "C" fn(*mut ibv_context, *mut u32) -> c_int,
     pub reserved_qpn_dealloc: unsafe extern "C" fn(*mut ibv_context, u32) -> c_int,
+    pub reg_dmabuf_mr:
+        unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr,
 }
 
 impl core::fmt::Debug for rocade_mlx5_ops {

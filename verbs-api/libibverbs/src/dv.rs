@@ -1,6 +1,7 @@
 //! Direct verbs of devices with an mlx5 identity. `libmlx5.so.1` calls these functions through a
 //! private table. Each has the name of the public function, because diagnostics print it.
 
+mod dmabuf;
 pub(crate) mod mkey;
 
 use std::{ffi::c_int, sync::OnceLock};
@@ -51,6 +52,7 @@ static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     destroy_mkey: mkey::mlx5dv_destroy_mkey,
     reserved_qpn_alloc: mlx5dv_reserved_qpn_alloc,
     reserved_qpn_dealloc: mlx5dv_reserved_qpn_dealloc,
+    reg_dmabuf_mr: dmabuf::mlx5dv_reg_dmabuf_mr,
 };
 
 /// Returns the function table for `libmlx5.so.1`.

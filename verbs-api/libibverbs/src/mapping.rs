@@ -1,9 +1,8 @@
-//! Memory of files: a mapped range of a descriptor.
+//! Memory that the library maps: a range of a descriptor, or pages of its own.
 
 use std::{
     ffi::{c_int, c_void},
     io, mem,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr::{self, NonNull},
 };
 
@@ -11,8 +10,8 @@ use rocade_emulator::VerbsError;
 
 use crate::ffi::Errno;
 
-/// A mapped range of a descriptor. A write to it is seen by every process that has mapped the same
-/// memory. The range stays mapped until this is dropped, also if the descriptor is closed.
+/// A mapped range. If it is of a descriptor, every process that has mapped the same memory sees a
+/// write to it. It stays mapped until this is dropped, also if the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// Start of the first page.
@@ -75,6 +74,34 @@ impl Mapping {
         })
     }
 
+    /// Maps `length` zeroed bytes that belong to no file, from the start of a page.
+    ///
+    /// # Errors
+    /// `EINVAL` for length 0. The errors of mmap(2).
+    pub(crate) fn anonymous(length: usize) -> Result<Self, Errno> {
+        if length == 0 {
+            return Err(VerbsError::InvalidArgument("length").into());
+        }
+        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
+        let pages = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let pages = NonNull::new(pages).filter(|pages| pages.as_ptr() != libc::MAP_FAILED);
+        let pages = pages.ok_or_else(|| VerbsError::Io(io::Error::last_os_error()))?;
+        Ok(Self {
+            pages,
+            pages_len: length,
+            skip: 0,
+        })
+    }
+
     /// Returns the address of the range.
     pub(crate) const fn addr(&self) -> *mut c_void {
         // `skip` is less than a page, and the pages contain the range.
@@ -116,47 +143,4 @@ fn size(fd: c_int) -> Result<u64, Errno> {
     // SAFETY: no pointers.
     let end = unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
     Ok(u64::try_from(end).unwrap_or(0))
-}
-
-/// Creates a file in memory of at least `length` bytes, whose size never changes.
-///
-/// # Errors
-/// `EINVAL` for length 0, `EFBIG` above the process's limit for files, and the errors of
-/// memfd_create(2) and ftruncate(2).
-pub(crate) fn memory_file(length: usize) -> Result<OwnedFd, Errno> {
-    let length = (length as u64).checked_next_multiple_of(page_len());
-    let length = length.and_then(|length| libc::off_t::try_from(length).ok());
-    let length = length.filter(|&length| length > 0).ok_or(Errno::INVAL)?;
-    // The kernel ends a process with SIGXFSZ that exceeds its limit.
-    if length.cast_unsigned() > file_limit() {
-        return Err(Errno(libc::EFBIG));
-    }
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string.
-    let fd = io_result(unsafe { libc::memfd_create(c"rocade-buffer".as_ptr(), flags) })?;
-    // SAFETY: a fresh descriptor without another owner.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: no pointers.
-    io_result(unsafe { libc::ftruncate(fd, length) })?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // SAFETY: no pointers.
-    io_result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
-    Ok(file)
-}
-
-fn file_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
-    // SAFETY: `limit` is writable. A failed call leaves it unchanged.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    limit.rlim_cur
-}
-
-fn io_result(result: c_int) -> Result<c_int, Errno> {
-    if result < 0 {
-        return Err(VerbsError::Io(io::Error::last_os_error()).into());
-    }
-    Ok(result)
 }

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// EOPNOTSUPP for a field that Rocade does not know, such as a DMA handle. EINVAL if neither or
 /// both of address and descriptor are set, and for an offset without a descriptor. EINVAL also for
-/// a buffer with an IOVA or without an address.
+/// a buffer without an address.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attr: *mut ibv_mr_init_attr,
@@ -47,7 +47,7 @@ unsafe fn register(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut 
     }
     let is_consistent = has(IBV_REG_MR_MASK_ADDR) != has(IBV_REG_MR_MASK_FD)
         && (has(IBV_REG_MR_MASK_FD) || !has(IBV_REG_MR_MASK_FD_OFFSET))
-        && (!has(IBV_REG_MR_MASK_BUF) || has(IBV_REG_MR_MASK_ADDR) && !has(IBV_REG_MR_MASK_IOVA));
+        && (!has(IBV_REG_MR_MASK_BUF) || has(IBV_REG_MR_MASK_ADDR));
     if !is_consistent {
         return Err(VerbsError::InvalidArgument("fields of the attributes").into());
     }
@@ -75,7 +75,7 @@ unsafe fn register(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut 
         // SAFETY: as above, if the field is set.
         let buf = unsafe { (&raw const (*attr).buf).read() };
         // SAFETY: same contract.
-        return unsafe { program_buffer::register(pd, buf, addr, length, access) };
+        return unsafe { program_buffer::register(pd, buf, (addr, length, iova), access) };
     }
     let iova = iova.unwrap_or_else(|| addr.expose_provenance() as u64);
     // SAFETY: same contract.
@@ -103,9 +103,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     })
 }
 
+/// Registers a range of a descriptor's memory: offset, length, and the address that work requests
+/// use.
+///
+/// # Errors
+/// Those of [`ibv_reg_dmabuf_mr`].
+///
 /// # Safety
 /// `pd` must be NULL or a live domain.
-unsafe fn register_fd(
+pub(crate) unsafe fn register_fd(
     pd: *mut ibv_pd,
     fd: c_int,
     (offset, length, iova): (u64, usize, u64),

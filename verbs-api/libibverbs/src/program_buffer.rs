@@ -1,11 +1,10 @@
 //! Buffers that the library allocates for the program: `ibv_alloc_buf`.
 //!
-//! A buffer is a file in memory, so that `ibv_export_buf_dmabuf_fd` can give it to another process.
-//! `ibv_reg_dmabuf_mr` registers it there.
+//! A buffer is ordinary memory, as that of other devices is. Only confidential guests have buffers
+//! of another kind, from a parent domain that Rocade does not offer.
 
 use std::{
     ffi::{c_int, c_void},
-    os::fd::{AsRawFd, IntoRawFd, OwnedFd},
     ptr,
     sync::Arc,
 };
@@ -14,9 +13,10 @@ use rocade_abi::{ibv_buf, ibv_mr, ibv_pd};
 use rocade_emulator::{AccessFlags, VerbsError};
 
 use crate::{
+    diagnostics::Reason,
     ffi::{Errno, neg_verb, ptr_verb},
     handle::CHandle,
-    mapping::{self, Mapping},
+    mapping::Mapping,
     mr::{self, Extent},
     pd_mr::{PdObject, WeakPdRef},
 };
@@ -26,7 +26,6 @@ type BufferObject = CHandle<ibv_buf, BufferState>;
 
 /// The Rust state of an `ibv_buf`.
 pub(crate) struct BufferState {
-    file: OwnedFd,
     memory: Arc<Mapping>,
     /// The domain of its regions.
     domain: WeakPdRef,
@@ -34,7 +33,7 @@ pub(crate) struct BufferState {
 
 /// `ibv_alloc_buf`: returns the address of a new zeroed buffer, at the start of a page.
 ///
-/// EINVAL for length 0, EFBIG above the process's limit for files, ENOMEM without memory.
+/// EINVAL for length 0, ENOMEM without memory.
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
     size: usize,
@@ -46,15 +45,10 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
         if buf.is_null() {
             return Err(VerbsError::InvalidArgument("buf").into());
         }
-        let file = mapping::memory_file(size)?;
-        let memory = Arc::new(Mapping::new(file.as_raw_fd(), 0, size, true)?);
+        let memory = Arc::new(Mapping::anonymous(size)?);
         let addr = memory.addr();
         let domain = domain.downgrade();
-        let state = BufferState {
-            file,
-            memory,
-            domain,
-        };
+        let state = BufferState { memory, domain };
         let object = BufferObject::create(|_| Ok((ibv_buf::new(), state)))?;
         // SAFETY: by contract writable, and not NULL.
         unsafe { buf.write(object) };
@@ -83,11 +77,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     ptr_verb(|| {
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
         // SAFETY: same contract.
-        unsafe { register(pd, buf, addr, length, access) }
+        unsafe { register(pd, buf, (addr, length, None), access) }
     })
 }
 
-/// Registers a range of a buffer.
+/// Registers a range of a buffer: address, length, and the address that work requests use if it is
+/// another one.
 ///
 /// # Errors
 /// `EINVAL` for a range outside the buffer, or if the buffer was allocated with another domain, and
@@ -98,8 +93,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
 pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,
-    addr: *mut c_void,
-    length: usize,
+    (addr, length, iova): (*mut c_void, usize, Option<u64>),
     access: AccessFlags,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: same contract.
@@ -121,15 +115,16 @@ pub(crate) unsafe fn register(
     };
     let start = addr.expose_provenance() as u64;
     // SAFETY: the region holds the mapping, which contains the range.
-    unsafe { mr::register_extent(pd, start, start, access, extent) }
+    unsafe { mr::register_extent(pd, start, iova.unwrap_or(start), access, extent) }
 }
 
-/// `ibv_export_buf_dmabuf_fd`: returns a new descriptor of the buffer's memory, closed on exec.
+/// `ibv_export_buf_dmabuf_fd`: fails with ENODATA, because no buffer is a DMA-buf.
 pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     neg_verb(|| {
         // SAFETY: by contract NULL or a live buffer.
-        let buffer = unsafe { BufferObject::borrow(buf) }?.inner();
-        let copy = buffer.file.try_clone().map_err(VerbsError::Io)?;
-        Ok(copy.into_raw_fd())
+        unsafe { BufferObject::borrow(buf) }?;
+        let what = "the buffer is ordinary memory, not a DMA-buf";
+        let advice = "register a memfd or a DMA-buf of udmabuf with ibv_reg_dmabuf_mr";
+        Err(Errno::NODATA.because(Reason::new(what, advice)))
     })
 }

@@ -33,6 +33,26 @@ static PROGRAMS: Programs = Programs::new(
     ],
 );
 
+/// The examples for users, whose cases are their first arguments.
+static EXAMPLES: Programs = Programs::new(
+    (
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"),
+        env!("CARGO_TARGET_TMPDIR"),
+    ),
+    &["ibverbs"],
+    rocade_symbols::verify::built_library,
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    &[],
+);
+
+rocade_tests::c_programs! {
+    EXAMPLES;
+    dmabuf:
+        memfd,
+        udmabuf,
+        heap;
+}
+
 rocade_tests::c_programs! {
     PROGRAMS;
     stalled:
@@ -192,7 +212,7 @@ rocade_tests::c_programs! {
         regions_by_attributes,
         regions_of_a_descriptor,
         buffers_of_the_library,
-        a_buffer_above_the_limit_for_files,
+        a_buffer_is_no_file,
         a_port_has_a_speed,
         private_nodes_have_the_same_calls,
         drivers_of_other_devices_are_ignored,

@@ -3,7 +3,8 @@
 use std::{ffi::c_int, ptr, sync::OnceLock};
 
 use rocade_abi::{
-    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
+    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr_ex,
     mlx5::{
         mlx5dv_context, mlx5dv_context_attr, mlx5dv_mkey, mlx5dv_mkey_init_attr, mlx5dv_qp_ex,
         mlx5dv_qp_init_attr,
@@ -85,6 +86,10 @@ forward! {
     mlx5dv_map_ah_to_qp = map_ah_to_qp(
         ah: *mut ibv_ah, qp_num: u32
     ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_reg_dmabuf_mr = reg_dmabuf_mr(
+        pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
+        mlx5_access: c_int
+    ) -> *mut ibv_mr, else ptr::null_mut();
 }
 
 /// `_mlx5dv_get_export_sizes`: nothing can be exported, so all sizes are 0.

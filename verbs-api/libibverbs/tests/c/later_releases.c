@@ -178,13 +178,23 @@ static void buffers_of_the_library(void)
 	CHECK_INT(write_to(&r, (uintptr_t)buffer + 4992, mr->rkey), IBV_WC_SUCCESS);
 	CHECK_INT(write_to(&r, (uintptr_t)buffer, first->rkey), IBV_WC_SUCCESS);
 	CHECK(!memcmp(buffer + 4992, "a buffer", 8) && !memcmp(buffer, "a buffer", 8));
-	int fd = export_fd(handle);
-	char bytes[8];
-	CHECK_INT(pread(fd, bytes, 8, 4992), 8);
-	CHECK(!memcmp(bytes, "a buffer", 8));
-	CHECK_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
-	CHECK_INT(ftruncate(fd, 0), -1);
-	close(fd);
+	/* Under an address of its own. */
+	attr.comp_mask |= IOVA;
+	attr.iova = 0xabcdef;
+	attr.addr = buffer + 16;
+	struct ibv_mr *named = reg_mr_ex(r.pd, &attr);
+	CHECK(named && named->addr == buffer + 16);
+	CHECK_INT(write_to(&r, 0xabcdef, named->rkey), IBV_WC_SUCCESS);
+	CHECK(!memcmp(buffer + 16, "a buffer", 8));
+	CHECK_INT(ibv_dereg_mr(named), 0);
+	attr.comp_mask = BUFFER | ADDR | FD;
+	errno = 0;
+	CHECK(!reg_mr_ex(r.pd, &attr));
+	CHECK_INT(errno, EINVAL);
+	/* It is ordinary memory, of which there is no descriptor. */
+	errno = 0;
+	CHECK_INT(export_fd(handle), -1);
+	CHECK_INT(errno, ENODATA);
 
 	struct ibv_pd *other = ibv_alloc_pd(r.context);
 	static const struct { int offset, length; } outside[] = { { 4000, 1001 }, { -8, 16 },
@@ -214,17 +224,23 @@ static void buffers_of_the_library(void)
 	rig_close(&r);
 }
 
-/* The kernel would end a program that exceeds its limit for files. */
-static void a_buffer_above_the_limit_for_files(void)
+/* Neither the limit for files nor that for descriptors matters. */
+static void a_buffer_is_no_file(void)
 {
 	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = call("ibv_alloc_buf", "IBVERBS_1.17");
+	void (*free_buf)(void *) = call("ibv_free_buf", "IBVERBS_1.17");
 	struct rig r = rig_open();
-	struct rlimit limit = { 65536, 65536 };
+	struct rlimit limit = { 65536, 65536 }, none = { 0, 0 };
 	CHECK_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	CHECK_INT(setrlimit(RLIMIT_NOFILE, &none), 0);
 	void *handle;
+	char *buffer = alloc_buf(r.pd, 1 << 20, &handle);
+	CHECK(buffer);
+	memset(buffer, 1, 1 << 20);
+	free_buf(handle);
 	errno = 0;
-	CHECK(!alloc_buf(r.pd, 1 << 20, &handle));
-	CHECK_INT(errno, EFBIG);
+	CHECK(!alloc_buf(r.pd, SIZE_MAX / 2, &handle));
+	CHECK_INT(errno, ENOMEM);
 	rig_close(&r);
 }
 
@@ -330,7 +346,7 @@ int main(int argc, char **argv)
 		{ "regions_by_attributes", regions_by_attributes },
 		{ "regions_of_a_descriptor", regions_of_a_descriptor },
 		{ "buffers_of_the_library", buffers_of_the_library },
-		{ "a_buffer_above_the_limit_for_files", a_buffer_above_the_limit_for_files },
+		{ "a_buffer_is_no_file", a_buffer_is_no_file },
 		{ "a_port_has_a_speed", a_port_has_a_speed },
 		{ "private_nodes_have_the_same_calls", private_nodes_have_the_same_calls },
 		{ "drivers_of_other_devices_are_ignored", drivers_of_other_devices_are_ignored },
