@@ -348,8 +348,10 @@ pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
         | QpAttrMask::RNR_RETRY
         | QpAttrMask::MAX_QP_RD_ATOMIC;
     if mask.intersects(requester) {
+        // mlx5, the only other device with DC, has room for one at least. Programs rely on that.
+        let least = u8::from(qp.config.qp_type == QpType::DcInitiator);
         qp.send.set_attr(RequesterAttr {
-            max_rd_atomic: qp.attr.max_rd_atomic,
+            max_rd_atomic: qp.attr.max_rd_atomic.max(least),
             retry_cnt: qp.attr.retry_cnt,
             rnr_retry: qp.attr.rnr_retry,
             timeout: AckTimeout::new(qp.attr.timeout).unwrap_or(AckTimeout::DISABLED),

@@ -39,6 +39,10 @@ use crate::{
 const VENDOR: u32 = 0x02c9;
 const PARTS: [std::ops::RangeInclusive<u32>; 2] = [0x1011..=0x1025, 0xa2d0..=0xa2df];
 
+/// READs and atomics that `mlx5dv_query_device` reports at most for DC, like ConnectX. Programs
+/// post so many at once, to queues that are shorter than Rocade's own limit.
+const MAX_DC_RD_ATOM: u32 = 16;
+
 static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     version: ROCADE_MLX5_VERSION,
     is_supported: mlx5dv_is_supported,
@@ -154,8 +158,8 @@ unsafe extern "C" fn mlx5dv_query_device(
         }
         let limits = context.context().device_attr();
         let answer = mlx5dv_context_dc_rd_atom {
-            max_dc_rd_atom: limits.max_qp_rd_atom.into(),
-            max_dc_init_rd_atom: limits.max_qp_init_rd_atom.into(),
+            max_dc_rd_atom: limits.max_qp_rd_atom.min(MAX_DC_RD_ATOM).into(),
+            max_dc_init_rd_atom: limits.max_qp_init_rd_atom.min(MAX_DC_RD_ATOM).into(),
         };
         // SAFETY: a program that requests the member has a structure that includes it, by contract
         // writable.

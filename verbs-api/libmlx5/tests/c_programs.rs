@@ -21,5 +21,7 @@ rocade_tests::c_programs! {
     direct:
         a_device_of_another_kind_refuses,
         a_region_of_a_descriptor,
+        a_read_without_a_limit,
+        dynamic_connections_count,
         sizes_and_failures_of_later_releases;
 }

@@ -334,10 +334,9 @@ static void limits_of_dynamic_connections(void)
 		CHECK_INT(odp, IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
 				       IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV);
 		uint64_t untouched = 0xeeeeeeeeeeeeeeee;
-		struct ibv_device_attr attr;
-		CHECK_INT(ibv_query_device(context, &attr), 0);
-		CHECK_INT(words[MAX_DC_RD_ATOM / 8], asked ? (uint64_t)attr.max_qp_rd_atom : untouched);
-		CHECK_INT(words[MAX_DC_INIT_RD_ATOM / 8], asked ? (uint64_t)attr.max_qp_init_rd_atom : untouched);
+		/* As ConnectX reports it, although the device could do more. */
+		CHECK_INT(words[MAX_DC_RD_ATOM / 8], asked ? 16 : untouched);
+		CHECK_INT(words[MAX_DC_INIT_RD_ATOM / 8], asked ? 16 : untouched);
 		CHECK_INT(words[END / 8], untouched);
 	}
 	CHECK_INT(ibv_close_device(context), 0);
