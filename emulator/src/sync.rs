@@ -1,8 +1,8 @@
 //! The synchronisation primitives that the loom models replace.
 //!
-//! Modelled code takes its atomics and locks from here. This is the code of memory keys, completion
-//! queues, shared receive queues, the handover between inline and background progress, and the work
-//! queue.
+//! Modelled code takes its atomics and locks from this module: memory keys, completion queues,
+//! shared receive queues, the driver arbiter (the hand-over between application and background
+//! thread), and the service queue.
 
 #[cfg(not(loom))]
 pub(crate) mod atomic {

@@ -125,10 +125,11 @@ impl CmId {
         is_own.unwrap_or(false)
     }
 
-    /// The address vector of the path to the peer.
+    /// Returns the address vector of the path to the peer.
     ///
     /// # Errors
-    /// There is none yet.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed or has no peer yet, because its
+    /// address is not resolved.
     pub fn address_vector(&self) -> Result<rocade_transport::AddressVector, VerbsError> {
         self.with_id(|id| id.address())
     }
@@ -475,7 +476,7 @@ impl CmId {
     /// Disconnects, or answers the peer's DREQ.
     ///
     /// # Errors
-    /// There is no connection.
+    /// [`VerbsError::InvalidArgument`] if there is no connection.
     //= LRC-20
     //= EVT-03
     #[doc(alias = "rdma_disconnect")]

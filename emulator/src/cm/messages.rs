@@ -22,7 +22,7 @@ impl IdCore {
         //= CM-FLD-09
         //= XRC-15
         let is_xrc = matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv);
-        // An XRC initiator has no responder, so its fields stay 0.
+        // An XRC initiator has no responder, so the fields that describe one stay 0.
         let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
         Req {
             local_id: CommId::new(0),

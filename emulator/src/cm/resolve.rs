@@ -86,7 +86,7 @@ impl EngineInner {
     /// Checks that the system has a route from an address of a device to a peer.
     ///
     /// # Errors
-    /// There is none.
+    /// [`io::Error`] if the host has no route from `own` to `dst`, or no descriptor is left.
     //= EVT-01
     pub(super) fn route_from(&self, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
         // A local address is reachable from each of them. A packet to a group names its interface,
@@ -103,7 +103,7 @@ impl EngineInner {
     /// Returns the local address that the system would use to reach a peer, and its device.
     ///
     /// # Errors
-    /// There is no route, or it leads through an address of no device.
+    /// [`io::Error`] if there is no route, or if it starts at an address of no device.
     //= CMA-16
     pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
         // A local address is reached from itself, whatever the system would use. The system need

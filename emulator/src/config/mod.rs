@@ -1,4 +1,4 @@
-//! Configuration: the devices of this process, and its means to reach peers.
+//! Configuration: the devices of this process, its links, its peers and its diagnostics.
 //!
 //! An [`EngineConfig`] is plain data, which a program may construct through the Rust API. Otherwise
 //! it results from several sources, in order of precedence: flags of `rocade run`, `ROCADE_*`

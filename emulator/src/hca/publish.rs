@@ -100,8 +100,8 @@ impl Publisher {
         self.state.load(Ordering::Relaxed) == CLEAN
     }
 
-    /// Records traffic. Returns when the files have to be written, or `None` if that was scheduled
-    /// before.
+    /// Records traffic. Returns the time by which the files have to be written, or `None` if that
+    /// was scheduled before.
     #[cold]
     pub(crate) fn note_traffic(&self) -> Option<Time> {
         let changed =
@@ -268,8 +268,7 @@ fn add(
     Ok(())
 }
 
-/// Adds to a counter file. Sums only grow, and so does their text, so that the new text always
-/// covers the old one.
+/// Adds to a counter file. A counter never shrinks, so its new text overwrites all of the old one.
 fn add_one(path: &Path, more: u64) -> io::Result<()> {
     let sum: u64 = fs::read_to_string(path)?.trim().parse().unwrap_or(0);
     let text = format!("{}\n", sum.saturating_add(more));
@@ -340,7 +339,7 @@ mod tests {
         assert!(port.follow(&network));
         publisher.publish(now, &hcas);
         assert_eq!(read("state"), "4: ACTIVE\n", "the change was not noted");
-        // At once, however long ago the counters were written.
+        // A change of the port is written at once, even if the counters were written just now.
         publisher.note_network();
         publisher.publish(now, &hcas);
         assert_eq!(read("state"), "1: DOWN\n");

@@ -27,8 +27,8 @@ pub struct FileId {
 #[derive(Clone, Copy, Debug, Default)]
 #[doc(alias = "ibv_xrcd_init_attr")]
 pub struct XrcdInitAttr {
-    /// The file that identifies the domain, for all that open the same file. `None` opens a private
-    /// domain.
+    /// The file that identifies the domain. Processes that open the same file share the domain,
+    /// while `None` opens a private one.
     pub file: Option<FileId>,
     /// Create the domain if it does not exist.
     pub create: bool,

@@ -48,8 +48,8 @@ const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {
     Layer { folder, above }
 }
 
-/// The modules of the transport that know each other: a work request may change a key or compute,
-/// and memory is who does it.
+/// The modules of the transport that use each other, because a work request may change a key or
+/// compute, and `memory` executes both.
 const CIRCLE: [&str; 5] = ["cross_channel", "indirect", "memory", "window", "wr"];
 
 /// The lines that name what is above them, and the modules of the transport that are in a circle of

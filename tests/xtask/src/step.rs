@@ -61,8 +61,8 @@ impl Outcome {
         }
     }
 
-    /// The verdict on a step that ran tests: a failure that no test accounts for (a build error, a
-    /// crash) counts too.
+    /// The verdict on a step that ran tests. A failed step without a failed test, as after a build
+    /// error or a crash, counts as one failure.
     pub(crate) fn as_tests(&self) -> Tally {
         if !self.success && self.results.failed == 0 {
             self.results + Tally::FAIL
@@ -142,7 +142,7 @@ fn keep(mut command: Command) -> (Outcome, Vec<u8>) {
     (Outcome { success, results }, text)
 }
 
-/// A file for output that goes with its last user.
+/// Creates a file for output without a name, which the system deletes with its last descriptor.
 fn nameless_file() -> io::Result<File> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

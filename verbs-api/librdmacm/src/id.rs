@@ -53,7 +53,8 @@ struct Ended(VecDeque<Box<ChannelObject>>);
 unsafe impl Send for Ended {}
 
 impl Ended {
-    /// The number of channels that are kept. No thread is delayed until so many more are destroyed.
+    /// The number of channels that are kept: more than a program destroys while one of its threads
+    /// is between reading the pointer and using it.
     const MOST: usize = 64;
 }
 

@@ -153,7 +153,7 @@ impl CompletionQueue {
     /// `drain_events` processes them.
     ///
     /// # Errors
-    /// None in practice: the queue has a completion channel.
+    /// [`Error::Verbs`] if the queue has no completion channel, but every one has.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self) -> Result<()> {
         Ok(self.cq.req_notify(false)?)

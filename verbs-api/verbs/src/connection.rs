@@ -270,7 +270,8 @@ impl Route {
     /// Returns the device where the route starts. The queue pair has to be created on it.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the route is not bound to a device, and [`Error::NoDevice`] if the
+    /// device does not exist.
     pub fn context(&self) -> Result<Context> {
         self.id.context(&self.list)
     }
@@ -410,7 +411,7 @@ impl Listener {
     /// Returns the address and port that the listener is bound to.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the listener is not bound to an address.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         local_addr(&self.id)
     }
@@ -427,7 +428,8 @@ impl Listener {
     /// Waits for the next connection request, as a future.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Verbs`] or [`Error::Io`] if the process has no descriptor left, for the channel of
+    /// the request or to wait.
     pub async fn request(&self) -> Result<Request> {
         poll_fn(|cx| self.poll_request(cx)).await
     }
@@ -476,7 +478,7 @@ impl Request {
     /// Returns the address and port of the peer.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the request has no address of a peer.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         peer_addr(&self.id)
     }
@@ -484,7 +486,8 @@ impl Request {
     /// Returns the device that received the request. The queue pair has to be created on it.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the request is not bound to a device, and [`Error::NoDevice`] if
+    /// the device does not exist.
     pub fn context(&self) -> Result<Context> {
         self.id.context(&self.list)
     }
@@ -586,7 +589,7 @@ impl Connection {
     /// Returns the address and port of this side.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the connection is not bound to an address.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         local_addr(&self.id)
     }
@@ -594,7 +597,7 @@ impl Connection {
     /// Returns the address and port of the peer.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Unreachable`] if the connection has no address of a peer.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         peer_addr(&self.id)
     }
@@ -612,7 +615,7 @@ impl Connection {
     /// Waits like [`wait_disconnect`](Self::wait_disconnect), as a future.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Io`] if the process has no descriptor left to wait.
     pub async fn disconnect_event(&self) -> Result<()> {
         poll_fn(|cx| self.id.poll(cx, is_disconnect)).await?;
         self.end()
@@ -633,7 +636,8 @@ impl Connection {
     /// of the protocol, 74 s.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Io`] if the process has no descriptor left to wait. The peer is asked to disconnect
+    /// nevertheless.
     pub async fn disconnect_async(self) -> Result<()> {
         self.end()?;
         poll_fn(|cx| self.id.poll(cx, is_disconnect)).await

@@ -431,7 +431,7 @@ impl DatagramQueuePair {
     /// to.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Verbs`] if the queue pair is not of UD, which this type excludes.
     #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
     pub fn block_own_multicast(&self) -> Result<()> {
         Ok(self.qp.block_own_multicast()?)

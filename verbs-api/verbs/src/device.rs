@@ -163,7 +163,7 @@ impl Context {
     /// Returns the state of the device's first port.
     ///
     /// # Errors
-    /// None in practice: every device has a first port.
+    /// [`Error::Verbs`] if the device has no port 1, but every device has one.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> Result<PortAttr> {
         Ok(PortAttr::of(&self.raw.port_attr(PORT)?))

@@ -161,7 +161,7 @@ impl DynamicTarget {
     /// Returns the number of packets with a wrong key since the target was created.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Verbs`] if the queue pair is no DC target, which this type excludes.
     #[doc(alias = "ibv_exp_query_dct")]
     pub fn key_violations(&self) -> Result<u32> {
         Ok(self.qp.dct_status()?.key_violations)
@@ -172,7 +172,7 @@ impl DynamicTarget {
     /// packet with a wrong key.
     ///
     /// # Errors
-    /// None in practice.
+    /// [`Error::Verbs`] if the queue pair is no DC target, which this type excludes.
     #[doc(alias = "ibv_exp_arm_dct")]
     pub fn arm(&self) -> Result<()> {
         Ok(self.qp.arm_dct()?)

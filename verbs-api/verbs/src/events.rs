@@ -151,7 +151,7 @@ impl Context {
     /// changes.
     ///
     /// # Errors
-    /// None in practice.
+    /// None at present, because a missing event is `None`.
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_event(&self) -> Result<Option<Event>> {

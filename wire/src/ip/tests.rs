@@ -180,7 +180,7 @@ fn a_udp_checksum_of_zero_is_sent_as_ones() {
     let mut datagram = example(&payload);
     datagram.udp_payload = &[];
     let missing = datagram.compute_udp_checksum();
-    // Two more bytes of length, in both length fields, take 4.
+    // The payload adds two bytes to both length fields, and so 4 to the sum.
     let payload = (missing - 4).to_be_bytes();
     datagram.udp_payload = &payload;
     assert_eq!(datagram.compute_udp_checksum(), 0xffff);

@@ -2,8 +2,8 @@
 //!
 //! One process must not lock others out, by staying silent or by not reading answers. A connection
 //! without a slot has a short time limit. When the broker is full, it drops the oldest of these
-//! first. The broker stops serving a client that does not read, and drops it after a timeout. The
-//! client can reconnect. come back.
+//! first. The broker stops serving a client that does not read, and drops it after a timeout, but
+//! the client can reconnect.
 
 use std::fs::File;
 use std::io;

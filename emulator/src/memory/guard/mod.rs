@@ -1,8 +1,8 @@
 //! Accesses to memory that may be unmapped: a fault is an error, not the end of the process.
 //!
 //! An application may unmap registered memory, protect it or truncate the file behind it. Memory
-//! that a NIC has pinned stays accessible, but Rocade gets a SIGSEGV or SIGBUS. There are two ways
-//! to survive that:
+//! that a NIC has pinned stays accessible, but Rocade gets a SIGSEGV or SIGBUS. Two methods survive
+//! that:
 //!
 //! * [`CopyMethod::Section`]: the access runs inside a section ([`section`]), and Rocade's signal
 //!   handler ([`signals`]) ends the section at the fault. A section costs a few nanoseconds.
@@ -10,7 +10,7 @@
 //!   a microsecond. It is for threads in which Rocade's handler would not be called: the
 //!   application has installed its own handler, or blocks the signals.
 //!
-//! The way for a thread is checked only every now and then, because the check is a system call.
+//! The method of a thread is checked at intervals only, because the check is a system call.
 
 pub(super) mod kernel;
 pub(super) mod section;

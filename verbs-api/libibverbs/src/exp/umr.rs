@@ -81,10 +81,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) ->
 /// Converts 64-bit access rights.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for rights that Rocade does not offer, `EINVAL` for unknown bits.
+/// `EOPNOTSUPP` if `access` has rights that Rocade does not offer, `EINVAL` if it has unknown bits.
 //= XCON-22
 pub(super) fn rights(access: u64) -> Result<AccessFlags, Errno> {
-    /// Allocated, shared or physical memory, no RDMA, tunneled atomics.
+    /// The flags for allocated, shared and physical memory, for no RDMA, and for tunneled atomics.
     const NOT_OFFERED: u64 = 0xff << 37 | 3 << 48;
     let known = IBV_EXP_ACCESS_MW_ZERO_BASED | IBV_EXP_ACCESS_ON_DEMAND | IBV_EXP_ACCESS_RELAXED;
     let upper = access & !(IBV_EXP_START_FLAG - 1);
