@@ -435,7 +435,7 @@ static void a_sleeping_call_outlives_many_others(void)
 		while (!call->tid)
 			sched_yield();
 		wait_until_asleep(call->tid);
-		/* All of them are made first, so that none has the address of the one that ended. */
+		/* All are made first, so that none has the address of the one that ended. */
 		struct late_call others[80];
 		for (int i = 0; i < 80; i++)
 			others[i] = something_to_wait_at(context, of_device);

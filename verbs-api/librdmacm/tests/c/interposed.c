@@ -1,5 +1,5 @@
-/* A program, or a library of it, that defines functions of libc for its own sockets, as librspreload
- * does. The system calls of Rocade do not come here. */
+/* A program, or a library of it, that defines functions of libc for its own sockets, as
+ * librspreload does. The system calls of Rocade do not come here. */
 #define _GNU_SOURCE
 #include "cm_rig.h"
 
