@@ -124,7 +124,7 @@ impl ViewPath {
 #[inline]
 pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
     // SAFETY: if it is not NULL there is at least the terminator.
-    if staging_dir().is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
+    if staging_dir().is_empty() || path.is_null() || unsafe { *path.cast::<u8>() } != b'/' {
         return false;
     }
     // SAFETY: not NULL, so by contract terminated.
