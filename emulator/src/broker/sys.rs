@@ -406,13 +406,22 @@ fn copy_high(fd: RawFd) -> io::Result<OwnedFd> {
 /// (they may call into this very engine). Returns the child's PID, 0 in the child, or a negative
 /// number on failure.
 ///
+/// QEMU's user emulation knows only forks that end with SIGCHLD, and answers EINVAL to others. The
+/// child has that signal there.
+///
 /// # Safety
 /// As after fork in a process with threads: the child may only call async-signal-safe functions
 /// until it executes another program or exits.
 unsafe fn fork_quietly() -> libc::pid_t {
-    // SAFETY: with all arguments 0, clone is fork without exit signal. The memory is copied, and
-    // nothing is written through the null pointers.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) };
+    let fork = |signal: c_int| {
+        // SAFETY: with all other arguments 0, clone is fork with that exit signal. The memory is
+        // copied, and nothing is written through the null pointers.
+        unsafe { libc::syscall(libc::SYS_clone, signal, 0usize, 0usize, 0usize, 0usize) }
+    };
+    let mut pid = fork(0);
+    if pid < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        pid = fork(libc::SIGCHLD);
+    }
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
