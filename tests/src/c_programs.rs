@@ -92,7 +92,7 @@ impl Programs {
         let lacks = |header: &Path, package: &str| {
             (!header.is_file()).then(|| Reason::Package(package.to_owned()))
         };
-        missing_command(&[("gcc", "gcc")])
+        missing_command(&[(&compiler(), "gcc")])
             .or_else(|| lacks(Path::new(header), package))
             .or_else(|| {
                 let mut links = self.links(program).into_iter();
@@ -138,7 +138,7 @@ impl Programs {
         let libraries = libraries.map(|name| self.directory().join(format!("lib{name}.so.1")));
         let executable = self.directory().join(program);
         make(&executable, |executable| {
-            let output = Command::new("gcc")
+            let output = Command::new(compiler())
                 .args(["-std=gnu11", "-O1", "-g", "-pthread"])
                 .arg("-I")
                 .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-api/include"))
@@ -210,6 +210,11 @@ impl Programs {
         }
         finished.expect_success();
     }
+}
+
+/// The C compiler: `$CC`, or else gcc.
+fn compiler() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "gcc".to_owned())
 }
 
 /// Makes a file under another name and renames it, because another test run may be using the old

@@ -146,6 +146,17 @@ tables! {
     dc: Dc;
 }
 
+/// Few messages over each link, also for processors that are emulated.
+#[test]
+fn a_sample() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(PERFTEST)).with_link(link);
+        for program in ["ib_send_lat", "ib_write_bw", "ib_read_bw"] {
+            Perftest::new(program, &["-n", "100"]).run(&rig, LIMIT);
+        }
+    }
+}
+
 #[test]
 fn what_perftest_refuses() {
     let rig = or_skip!(Rig::loopback(PERFTEST)).with_identity(CONNECTX_5);

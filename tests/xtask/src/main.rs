@@ -2,7 +2,7 @@
 //!
 //! * `test` installs what the tests need where it may, lints, builds the workspace and runs every
 //!   test.
-//! * `lint`, `fuzz`, `loom`, `book` and `install` are parts of `test` that can be run by
+//! * `lint`, `fuzz`, `loom`, `aarch64`, `book` and `install` are parts of `test` that can be run by
 //!   themselves.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
@@ -10,6 +10,7 @@
 //! failed. With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs`
 //! expects it.
 
+mod aarch64;
 mod bench;
 mod book;
 mod dependencies;
@@ -91,6 +92,9 @@ enum Task {
     },
     /// Run tests under AddressSanitizer and Miri, as far as the toolchain has them.
     Sanitize,
+    /// Build for AArch64, and run tests and unmodified programs under QEMU's user emulation
+    /// (docs/aarch64.md).
+    Aarch64,
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need, or without root only say what is missing.
@@ -139,6 +143,10 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
             packages,
         } => mutants::run(workspace, seed, count, &packages),
         Task::Sanitize => sanitize::run(workspace),
+        Task::Aarch64 => {
+            aarch64::install(workspace, false);
+            aarch64::run(workspace)
+        }
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
         Task::Prose => match prose::statistics(workspace.root()) {
@@ -150,7 +158,8 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         },
         Task::Install => {
             let packages = packages::install(true) + pypi::install(workspace, true);
-            packages + registry::install(workspace, true)
+            let registry = registry::install(workspace, true);
+            packages + registry + aarch64::install(workspace, true)
         }
     }
 }

@@ -32,6 +32,7 @@ const CAPTURES: &str = "tshark's opinion of our packets";
 const ABI: &str = "C programs against the installed verbs headers";
 const VIEW: &str = "programs that look into /dev/infiniband and /sys/class/infiniband";
 const CRATE: &str = "the tests of a crate that uses the verbs headers";
+const AARCH64: &str = "tests for AArch64 under QEMU";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
 
 const PACKAGES: &[Package] = &[
@@ -92,12 +93,34 @@ const PACKAGES: &[Package] = &[
     ),
 ];
 
+/// What `cargo xtask aarch64` needs of the system.
+const FOR_AARCH64: &[Package] = &[
+    package("rustc-web", "/usr/bin/rustc", AARCH64),
+    package("lld", "ld.lld", AARCH64),
+    package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", AARCH64),
+    package(
+        "libc6-dev-arm64-cross",
+        "/usr/aarch64-linux-gnu/include/stdio.h",
+        AARCH64,
+    ),
+    package("qemu-user-static", "qemu-aarch64-static", AARCH64),
+];
+
 /// Installs what is missing, as root on a system with apt. Elsewhere it prints what will be
 /// skipped.
 ///
 /// With `must` the answer counts as a step: failed where something is still missing.
 pub(crate) fn install(must: bool) -> Tally {
-    let missing = missing();
+    install_of(PACKAGES, must)
+}
+
+/// Installs what `cargo xtask aarch64` needs, which tells itself what is still missing.
+pub(crate) fn install_for_aarch64() {
+    install_of(FOR_AARCH64, false);
+}
+
+fn install_of(packages: &'static [Package], must: bool) -> Tally {
+    let missing = missing_of(packages);
     if missing.is_empty() {
         return if must { Tally::PASS } else { Tally::default() };
     }
@@ -110,11 +133,11 @@ pub(crate) fn install(must: bool) -> Tally {
             apt("install packages again", &names);
         }
         // One package that this system does not have must not keep the others away.
-        for package in self::missing() {
+        for package in missing_of(packages) {
             apt(&format!("install {}", package.name), &[package.name]);
         }
     }
-    let missing = self::missing();
+    let missing = missing_of(packages);
     for package in &missing {
         eprintln!(
             "xtask: {} is not installed; skipped: {}",
@@ -135,15 +158,15 @@ pub(crate) fn install(must: bool) -> Tally {
     }
 }
 
-fn missing() -> Vec<&'static Package> {
-    PACKAGES
+fn missing_of(packages: &'static [Package]) -> Vec<&'static Package> {
+    packages
         .iter()
         .filter(|package| !present(package.proof))
         .collect()
 }
 
 /// Returns true if a command is in the search path (or where only root's has it), or a file exists.
-fn present(proof: &str) -> bool {
+pub(crate) fn present(proof: &str) -> bool {
     if proof.starts_with('/') {
         return fs::exists(proof).unwrap_or(false);
     }

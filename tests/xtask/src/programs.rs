@@ -78,6 +78,21 @@ impl Program {
         })
     }
 
+    /// Package and target, for headlines.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The program itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory in which its tests run.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn command(&self, wrapper: &[&str], environment: &[(String, String)]) -> Command {
         let wrapper = if self.has_guests { &[] } else { wrapper };
         let mut words = wrapper.iter();

@@ -87,8 +87,12 @@ pub(crate) fn run(headline: &str, limit: Duration, command: Command) -> Outcome 
 }
 
 /// Runs `command` under a headline, and gives what it wrote to standard output instead of printing
-/// that.
+/// that. Its standard error is passed on as it comes, also inside [`aside`].
 pub(crate) fn capture(headline: &str, limit: Duration, command: Command) -> (Outcome, Vec<u8>) {
+    let command = match ASIDE.get() {
+        Some(priority) => low(command, priority),
+        None => command,
+    };
     eprintln!("\n=== {headline}");
     let began = Instant::now();
     let mut output = Vec::new();

@@ -1,10 +1,10 @@
-//! `cargo xtask test`: install, build, test, lint, loom, fuzz.
+//! `cargo xtask test`: install, build, test, lint, loom, fuzz, AArch64.
 //!
 //! The tests wait most of the time, builds and checks compute. So the suite has two lines of work:
 //!
 //! ```text
 //! build of the tests ─┬─ test programs, two at a time ─ those on the release build ─ guests ─┬─ result
-//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz ──────┘
+//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz, AArch64 ┘
 //! ```
 //!
 //! The lower line has low priority.
@@ -12,14 +12,14 @@
 use std::{
     env, fs,
     panic::{self, AssertUnwindSafe},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{
-    book, fuzz, lint, loom, packages, programs, pypi, registry,
+    aarch64, book, fuzz, lint, loom, packages, programs, pypi, registry,
     skips::parse_skip_log,
     step::{self, Priority},
     tally::Tally,
@@ -49,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
     }
     let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
     command.args(filters);
-    counting_skips(workspace, |environment| {
+    counting_skips(&skip_log(workspace), |environment| {
         command.envs(environment.iter().cloned());
         step::run("tests", TEST_LIMIT, command).as_tests()
     })
@@ -72,6 +72,7 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         // skipped.
         if install {
             scope.spawn(|| step::aside(Priority::Normal, || pypi::install(workspace, false)));
+            scope.spawn(|| step::aside(Priority::Normal, || aarch64::install(workspace, false)));
         }
         step::capture("build of the tests", BUILD_LIMIT, build)
     });
@@ -88,14 +89,14 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
                 release.set(success);
                 // What has build directories of its own does not wait for the rest.
                 thread::scope(|scope| {
-                    let models = || step::aside(Priority::Low, || models_and_fuzzing(workspace));
+                    let models = || step::aside(Priority::Low, || models_and_others(workspace));
                     let models = scope.spawn(models);
                     let checked = checks(workspace);
                     build_tally(success) + checked + models.join().unwrap_or(Tally::FAIL)
                 })
             })
         });
-        let tests = counting_skips(workspace, |environment| {
+        let tests = counting_skips(&skip_log(workspace), |environment| {
             // What tests would build by themselves is there.
             let built = [("ROCADE_TEST_BUILT".to_owned(), "1".to_owned())];
             programs::run(programs, &[environment, &built].concat(), release)
@@ -135,8 +136,10 @@ fn checks(workspace: &Workspace) -> Tally {
         + book::build(workspace)
 }
 
-fn models_and_fuzzing(workspace: &Workspace) -> Tally {
-    loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
+/// Runs what has build directories of its own.
+fn models_and_others(workspace: &Workspace) -> Tally {
+    let models = loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[]);
+    models + aarch64::run(workspace)
 }
 
 /// A build counts only where it fails.
@@ -149,14 +152,13 @@ fn build_tally(success: bool) -> Tally {
 }
 
 /// Runs tests with the environment that they need, and tells the skipped ones from those that
-/// passed.
-fn counting_skips(
-    workspace: &Workspace,
+/// passed. The skipped ones are in the file `log` afterwards.
+pub(crate) fn counting_skips(
+    log: &Path,
     tests: impl FnOnce(&[(String, String)]) -> Tally,
 ) -> Tally {
-    let log = skip_log(workspace);
     // An earlier run may have left it. It is normally absent.
-    let _ = fs::remove_file(&log);
+    let _ = fs::remove_file(log);
     let mut environment = vec![(
         "ROCADE_SKIP_LOG".to_owned(),
         log.to_string_lossy().into_owned(),
@@ -175,7 +177,7 @@ fn counting_skips(
     let mut tally = tests(&environment);
     // Tests that are marked to be ignored: no machine lacks anything for them.
     let ignored = tally.skipped;
-    let skips = parse_skip_log(&fs::read_to_string(&log).unwrap_or_default());
+    let skips = parse_skip_log(&fs::read_to_string(log).unwrap_or_default());
     tally.reclassify_skipped(count(skips.len()));
     for skip in &skips {
         eprintln!("SKIP: {}: {}", skip.name, skip.reason);
