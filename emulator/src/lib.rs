@@ -15,6 +15,7 @@
 //! - [`link`] and [`steering`]: sockets.
 //! - [`broker`]: many processes on one address.
 //! - [`config`]: the devices.
+//! - [`probe`]: what the system allows.
 
 pub mod broker;
 mod clock;
@@ -34,6 +35,7 @@ pub mod link;
 mod memory;
 pub mod notice;
 mod objects;
+pub mod probe;
 pub mod random;
 mod raw;
 mod state;

@@ -291,7 +291,8 @@ pub(crate) fn open_relayed(local: LocalAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-pub(super) fn new_socket(local: LocalAddr) -> io::Result<Socket> {
+/// Creates a UDP socket for addresses of this IP version.
+pub(crate) fn new_socket(local: LocalAddr) -> io::Result<Socket> {
     let domain = match local.ip() {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,

@@ -136,14 +136,15 @@ pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
 
 /// Finds the owner of port 4791 of the address, as far as this user can see it.
 pub(crate) fn find(local: LocalAddr) -> SocketOwner {
-    let Ok(sockets) = bound_sockets() else {
-        return SocketOwner::Unknown;
-    };
+    holder(local).unwrap_or(SocketOwner::Unknown)
+}
+
+/// Returns the owner of the socket that has port 4791 of the address, or `None` if the system lists
+/// no such socket.
+pub(crate) fn holder(local: LocalAddr) -> Option<SocketOwner> {
+    let sockets = bound_sockets().ok()?;
     let holds = |s: &&BoundSocket| s.ip == local.ip() || s.ip.is_unspecified();
-    let Some(socket) = sockets.iter().find(holds) else {
-        return SocketOwner::Unknown;
-    };
-    of(socket)
+    sockets.iter().find(holds).map(of)
 }
 
 /// Finds the owner of an address that process `pid` (0: unknown) has locked. The process may also

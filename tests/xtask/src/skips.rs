@@ -37,6 +37,9 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     // The kernel may have no such devices, or not show them to a container.
     ("c_programs::", "no DMA-buf from /dev/udmabuf"),
     ("c_programs::", "no DMA-buf from /dev/dma_heap/system"),
+    ("doctor::", "cannot make a network namespace"),
+    ("doctor::", "cannot make a mount namespace"),
+    ("doctor::", "cannot give up a capability"),
     // IPv6 may be off.
     (
         "rocade_emulator::",

@@ -11,6 +11,7 @@ use rocade_emulator::config::nearest;
 const TOP_AFTER: &str = "\
 Examples:
   rocade demo                               test this machine
+  rocade doctor                             what works here, and what to do about the rest
   rocade run -- ibv_devinfo                 devices of a verbs program
   rocade run -- ib_write_bw                 a server, and in another terminal:
   rocade run -- ib_write_bw 127.0.0.1       its client
@@ -97,6 +98,17 @@ Examples:
 The command starts a second process, and both share one address through the broker.
 SEND, WRITE, READ, compare-and-swap and fetch-and-add go from the first to the second, and every
 byte is checked. It takes a few seconds.";
+
+const DOCTOR_AFTER: &str = "\
+Examples:
+  rocade doctor                             about ten lines: ok, warning or problem
+  rocade doctor --dev rocade0=eth0          for these devices only
+  rocade doctor --json | jq -r '.checks[] | select(.status != \"ok\") | .finding'
+  rocade doctor >/dev/null || exit 1        in a script
+
+Each line has a finding, and below it what to do. A warning means slower, or not for all programs.
+Exit codes: 0 if there is no problem, 1 if something will not work.
+The command changes nothing and may run beside programs.";
 
 const LADDER_AFTER: &str = "\
 Examples:
@@ -232,6 +244,8 @@ pub(crate) enum Command {
     /// Print the directory of the drop-in libraries
     #[command(after_help = LIBDIR_AFTER)]
     Libdir,
+    /// Tell what works on this machine, and what to do about the rest
+    Doctor(DoctorArgs),
     /// Draw a capture as a packet ladder (HTML or SVG)
     Ladder(LadderArgs),
     /// Add fault rules for the packets of running programs
@@ -285,6 +299,20 @@ pub(crate) struct DevicesArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_AFTER)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Be the program that looks for the files of this device
+    #[arg(long, hide = true, value_name = "DEVICE")]
+    pub(crate) seen: Option<String>,
 }
 
 /// The format of the output.

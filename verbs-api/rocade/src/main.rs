@@ -10,6 +10,7 @@ mod broker;
 mod cli;
 mod demo;
 mod devices;
+mod doctor;
 mod elf;
 mod error;
 mod fault;
@@ -75,6 +76,7 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
     match command {
         Command::Run(args) => run::run(&args, settings()?, file_size_errors),
         Command::Devices(args) => devices::print(&args, settings()?),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args, &settings()?),
         Command::Ladder(args) => ladder::run(&args),
         Command::Libdir => settings().and_then(|_| libdir::print()),

@@ -34,7 +34,8 @@ pub(crate) fn load_settings() -> Result<Settings, CliError> {
     }
 }
 
-fn found_config_file() -> Option<PathBuf> {
+/// Returns the configuration file in use.
+pub(crate) fn found_config_file() -> Option<PathBuf> {
     let here = std::env::current_dir().ok();
     config_file(|name| std::env::var_os(name), here.as_deref())
 }

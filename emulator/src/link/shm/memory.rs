@@ -14,7 +14,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use super::ring::RingControl;
@@ -74,6 +74,15 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
     Ok(fd)
+}
+
+/// Creates the memory of a link and maps it.
+///
+/// # Errors
+/// Those of [`create`] and of mmap(2).
+pub(crate) fn probe() -> io::Result<()> {
+    let file = create()?;
+    SharedMemory::map(file.as_fd()).map(drop)
 }
 
 /// An address range, reserved until it is dropped.

@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::{FastPathPacket, Packet, PacketError};
 
 use memory::{RING_LEN, RingDirection, SharedMemory};
-pub(crate) use memory::{create, wake_fd};
+pub(crate) use memory::{create, probe, wake_fd};
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
 use super::{Inbound, LocalAddr};
