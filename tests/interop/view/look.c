@@ -1,7 +1,8 @@
 // Prints the file of the library LIBRARY, and the RDMA devices that a program finds in it.
 //
 //     look LIBRARY      loads the library by this name
-//     look              uses the library that the program is linked with (-DLINKED)
+//     look              uses the library that the program is linked with (-DLINKED), or the one
+//                       that it has the path of (-DLIBRARY="...")
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -34,6 +35,10 @@ int main(int count, char **words)
 {
     if (count > 1 && !load(words[1]))
         return 2;
+#ifdef LIBRARY
+    if (count == 1 && !load(LIBRARY))
+        return 2;
+#endif
 #ifdef LINKED
     if (count == 1) {
         Dl_info info = {0};

@@ -222,6 +222,38 @@ fn a_library_with_a_path_of_its_own_leads_to_rocade() {
     });
 }
 
+/// Wheels of Python have copies of libraries under names of their own.
+#[test]
+fn a_package_with_its_own_library_leads_to_rocade() {
+    each(&WITH_MOUNTS, &[], |place| {
+        let prefix = place.files.path("venv");
+        let packages = format!("{prefix}/lib/python3.11/site-packages/engine.libs");
+        for dir in [&packages, &format!("{prefix}/bin")] {
+            fs::create_dir_all(dir).expect("writable");
+        }
+        let copy = format!("{packages}/libibverbs-abcdef12.so.1.14.44.0");
+        let system = system_library("libibverbs.so").expect("the rig has checked it");
+        fs::copy(system, &copy).expect("the library can be copied");
+        let python = format!("{prefix}/bin/python3");
+        fs::copy(&place.look, &python).expect("the program can be copied");
+        place.sees(&[&python, &copy]);
+        let script = format!("exec {python} {copy}");
+        place.sees(&["sh", "-c", &script]);
+    });
+}
+
+/// A program may name a directory that no list has.
+#[test]
+fn a_path_inside_of_a_program_leads_to_rocade() {
+    each(&WITH_MOUNTS, &[], |place| {
+        let library = format!("{}/libibverbs.so.1", place.bundle());
+        let program = place.files.path("opens");
+        let name = format!("-DLIBRARY=\"{library}\"");
+        compile("look.c", &program, &[&name, "-ldl"]);
+        place.sees(&[&program]);
+    });
+}
+
 /// The place of the library is unknown before the program loads it. The library itself is told to
 /// warn then.
 #[test]

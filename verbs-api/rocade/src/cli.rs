@@ -105,10 +105,16 @@ Examples:
   rocade doctor --dev rocade0=eth0          for these devices only
   rocade doctor --json | jq -r '.checks[] | select(.status != \"ok\") | .finding'
   rocade doctor >/dev/null || exit 1        in a script
+  rocade doctor ~/venv/lib                  files that would not use Rocade
+  rocade doctor engine-1.0-cp311-abi3-manylinux_2_28_x86_64.whl
 
 Each line has a finding, and below it what to do. A warning means slower, or not for all programs.
 Exit codes: 0 if there is no problem, 1 if something will not work.
-The command changes nothing and may run beside programs.";
+The command changes nothing and may run beside programs.
+
+With files it reads how each loads libibverbs: by its name (ok), by a path, by dlmopen, a copy under
+another name as in wheels (a warning: with a view by mounts `rocade run` replaces them), or not at
+all because the library is inside (a problem). Directories and wheels are searched for such files.";
 
 const LADDER_AFTER: &str = "\
 Examples:
@@ -309,6 +315,10 @@ pub(crate) struct DoctorArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+
+    /// Examine these programs, libraries, wheels and directories instead of the machine
+    #[arg(value_name = "FILE|DIR", value_hint = ValueHint::AnyPath, conflicts_with_all = ["dev", "ip", "like"])]
+    pub(crate) files: Vec<PathBuf>,
 
     /// Be the program that looks for the files of this device
     #[arg(long, hide = true, value_name = "DEVICE")]

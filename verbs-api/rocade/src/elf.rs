@@ -33,17 +33,51 @@ pub(crate) struct Elf {
     pub(crate) rpath: Option<String>,
     /// The directories that are searched after `LD_LIBRARY_PATH`.
     pub(crate) runpath: Option<String>,
+    /// True if the file calls `dlopen`.
+    pub(crate) opens: bool,
+    /// True if the file calls `dlmopen`, which loads a library into a namespace of its own.
+    pub(crate) opens_namespaces: bool,
 }
 
 impl Elf {
     /// Reads the header of a file. Returns `None` if it is no ELF file or damaged.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        Reader::open(path).ok()??.describe().ok()
+        Reader::open(Source::File(File::open(path).ok()?))
+            .ok()??
+            .describe()
+            .ok()
+    }
+
+    /// Reads the header of a file in memory. Returns `None` if it is no ELF file or damaged.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        Reader::open(Source::Bytes(bytes)).ok()??.describe().ok()
     }
 }
 
-struct Reader {
-    file: File,
+/// The content of an ELF file.
+enum Source<'a> {
+    File(File),
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.read_exact_at(buffer, offset),
+            Self::Bytes(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let found = start
+                    .checked_add(buffer.len())
+                    .and_then(|end| bytes.get(start..end));
+                buffer.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    source: Source<'a>,
     is_64: bool,
     is_little: bool,
 }
@@ -56,16 +90,15 @@ struct Segment {
     len: u64,
 }
 
-impl Reader {
-    fn open(path: &Path) -> io::Result<Option<Self>> {
-        let file = File::open(path)?;
+impl<'a> Reader<'a> {
+    fn open(source: Source<'a>) -> io::Result<Option<Self>> {
         let mut ident = [0; 16];
-        file.read_exact_at(&mut ident, 0)?;
+        source.read_exact_at(&mut ident, 0)?;
         let [0x7f, b'E', b'L', b'F', class @ 1..=2, order @ 1..=2, ..] = ident else {
             return Ok(None);
         };
         Ok(Some(Self {
-            file,
+            source,
             is_64: class == 2,
             is_little: order == 1,
         }))
@@ -156,6 +189,11 @@ impl Reader {
                 _ => {}
             }
         }
+        // The names of the symbols that it takes from libraries are among these texts.
+        for name in strings.split(|byte| *byte == 0) {
+            elf.opens |= name == b"dlopen";
+            elf.opens_namespaces |= name == b"dlmopen";
+        }
         Ok(())
     }
 
@@ -175,7 +213,7 @@ impl Reader {
     fn table(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         let len = usize::try_from(len.min(TABLE_LIMIT)).unwrap_or(0);
         let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, offset)?;
+        self.source.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
     }
 }
@@ -230,5 +268,12 @@ mod tests {
                 let _ = Elf::read(&file);
             }
         }
+    }
+
+    #[test]
+    fn a_file_in_memory_is_read_like_one_on_disk() {
+        let path = std::env::current_exe().unwrap();
+        assert_eq!(Elf::parse(&own()), Elf::read(&path));
+        assert!(Elf::parse(&own()[..40]).is_none());
     }
 }

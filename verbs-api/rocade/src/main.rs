@@ -18,6 +18,7 @@ mod headers;
 mod install;
 mod ladder;
 mod libdir;
+mod loading;
 mod manual;
 mod output;
 mod packages;

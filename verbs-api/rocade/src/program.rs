@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::elf::Elf;
+use crate::loading::{VERBS_CLASS, contains, names_inside};
 use crate::search::{self, OwnDirectory, VERBS};
 use crate::sysfs_view::Shown;
 
@@ -26,11 +27,11 @@ const MAX_WORDS: usize = 64;
 /// The maximum size in bytes of a statically linked program that is searched for [`VERBS_CLASS`].
 const MAX_STATIC: u64 = 256 << 20;
 
-/// The directory that a libibverbs in a statically linked program reads first.
-const VERBS_CLASS: &[u8] = b"infiniband_verbs";
+/// The maximum size in bytes of a program that is searched for paths of libraries.
+const MAX_SEARCHED: u64 = 16 << 20;
 
 /// The remedy for a library in a place that Rocade's directory does not precede.
-const PRELOAD_ADVICE: &str =
+pub(crate) const PRELOAD_ADVICE: &str =
     "put Rocade's first: rocade run -- env LD_PRELOAD=$(rocade libdir)/libibverbs.so.1 CMD...";
 
 /// The reason why a program will not load Rocade, and the remedy.
@@ -156,18 +157,21 @@ fn uses_verbs(file: &Path) -> bool {
         return false;
     };
     if elf.interpreter.is_some() {
-        return elf.needed.iter().any(|name| search::is_ours(name));
+        return elf.needed.iter().any(|name| search::is_verbs(name)) || is_python(file);
     }
     let is_small = fs::metadata(file).is_ok_and(|meta| meta.len() <= MAX_STATIC);
     is_small && fs::read(file).is_ok_and(|bytes| contains(&bytes, VERBS_CLASS))
 }
 
-fn contains(bytes: &[u8], word: &[u8]) -> bool {
-    let is_here = |at: usize| bytes.get(at..).is_some_and(|rest| rest.starts_with(word));
-    let first = word.first();
-    let starts = bytes.iter().enumerate();
-    let mut starts = starts.filter(|(_, byte)| Some(*byte) == first);
-    starts.any(|(at, _)| is_here(at))
+/// Returns true for an interpreter of Python.
+fn is_python(file: &Path) -> bool {
+    let name = file.file_name().and_then(OsStr::to_str);
+    let version = name.and_then(|name| name.strip_prefix("python"));
+    version.is_some_and(|version| {
+        version
+            .bytes()
+            .all(|byte| byte == b'.' || byte.is_ascii_digit())
+    })
 }
 
 /// Returns the file that the kernel loads: the program itself, or the interpreter of a script.
@@ -217,7 +221,11 @@ fn obstacles(file: &Path, directories: &mut BTreeSet<PathBuf>) -> Vec<Obstacle> 
         if found.is_empty() {
             let own = search::own_directories(file);
             found.extend(other_library(&elf, file, &own));
+            found.extend(opened_paths(&elf, file, directories));
             directories.extend(own.into_iter().map(|one| one.dir));
+            if is_python(file) {
+                found.extend(packages(file, directories));
+            }
         }
     }
     match for_another_user(file) {
@@ -309,6 +317,13 @@ fn other_library(elf: &Elf, file: &Path, own: &BTreeSet<OwnDirectory>) -> Option
         ));
     }
     let file = real(file.to_owned());
+    let copies = own.iter().filter(|one| one.needs_verbs);
+    let mut copies = copies.flat_map(|one| search::copies(&one.dir));
+    if let Some(copy) = copies.next() {
+        let reason = format!("is linked with its own libibverbs ({})", copy.display());
+        let kind = Kind::Library(real(copy));
+        return Some(Obstacle::new(kind, reason, PRELOAD_ADVICE));
+    }
     let mut first = own.iter().filter(|one| one.is_first);
     let found =
         first.find(|one| (one.of == file || one.needs_verbs) && one.dir.join(VERBS).is_file())?;
@@ -321,6 +336,47 @@ fn other_library(elf: &Elf, file: &Path, own: &BTreeSet<OwnDirectory>) -> Option
         format!("loads {}, which {searches}", found.of.display())
     };
     Some(Obstacle::new(kind, reason, PRELOAD_ADVICE))
+}
+
+/// Returns an obstacle for each libibverbs that the program opens by its path, unless it also opens
+/// the usual name. Adds the directories of these libraries.
+fn opened_paths(elf: &Elf, file: &Path, directories: &mut BTreeSet<PathBuf>) -> Vec<Obstacle> {
+    let is_small = fs::metadata(file).is_ok_and(|meta| meta.len() <= MAX_SEARCHED);
+    if !is_small || !(elf.opens || elf.opens_namespaces) {
+        return Vec::new();
+    }
+    let (paths, has_name) = names_inside(&fs::read(file).unwrap_or_default());
+    let paths = paths.into_iter().map(PathBuf::from);
+    let there: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
+    directories.extend(
+        there
+            .iter()
+            .filter_map(|path| path.parent().map(Path::to_owned)),
+    );
+    if has_name {
+        return Vec::new();
+    }
+    let obstacle = |path: PathBuf| {
+        let reason = format!("opens {}", path.display());
+        let kind = Kind::Library(fs::canonicalize(&path).unwrap_or(path));
+        Obstacle::new(kind, reason, PRELOAD_ADVICE)
+    };
+    there.into_iter().map(obstacle).collect()
+}
+
+/// Returns an obstacle for each package of an interpreter that has its own libibverbs. Adds the
+/// directories of these packages.
+fn packages(file: &Path, directories: &mut BTreeSet<PathBuf>) -> Vec<Obstacle> {
+    let real = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let found = search::wheel_directories(&[file, &real]);
+    let copies: Vec<PathBuf> = found.iter().flat_map(|dir| search::copies(dir)).collect();
+    directories.extend(found);
+    let obstacle = |copy: PathBuf| {
+        let reason = format!("has a package with its own libibverbs ({})", copy.display());
+        let kind = Kind::Library(fs::canonicalize(&copy).unwrap_or(copy));
+        Obstacle::new(kind, reason, PRELOAD_ADVICE)
+    };
+    copies.into_iter().map(obstacle).collect()
 }
 
 /// Returns an obstacle if the program gains privileges: the dynamic linker ignores the caller's

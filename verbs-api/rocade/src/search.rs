@@ -13,6 +13,7 @@ use rocade_sysfs_view::Replacement;
 
 use crate::elf::Elf;
 use crate::libdir::{self, LIBRARIES, PRELOAD_LIBRARY};
+use crate::loading::library_of_copy;
 
 /// The library that Rocade replaces.
 pub(crate) const VERBS: &str = "libibverbs.so.1";
@@ -53,7 +54,7 @@ pub(crate) fn own_directories(program: &Path) -> BTreeSet<OwnDirectory> {
         let Some(elf) = Elf::read(&file) else {
             continue;
         };
-        let needs_verbs = elf.needed.iter().any(|name| is_ours(name));
+        let needs_verbs = elf.needed.iter().any(|name| is_verbs(name));
         let (entry, is_first) = match (&elf.runpath, &elf.rpath) {
             (Some(runpath), _) => (Some(runpath), false),
             (None, rpath) => (rpath.as_ref(), true),
@@ -82,8 +83,13 @@ pub(crate) fn is_ours(name: &str) -> bool {
         .any(|library| libdir::names(library).iter().any(|own| own == file))
 }
 
+/// Returns true for a library that Rocade replaces, also under the name that a wheel gives it.
+pub(crate) fn is_verbs(name: &str) -> bool {
+    is_ours(name) || library_of_copy(name).is_some()
+}
+
 /// Returns the directories of an entry of this file.
-fn expand(entry: &str, file: &Path) -> Vec<PathBuf> {
+pub(crate) fn expand(entry: &str, file: &Path) -> Vec<PathBuf> {
     let origin = file.parent().unwrap_or_else(|| Path::new("/"));
     let origin = origin.to_string_lossy();
     entry
@@ -104,8 +110,9 @@ pub(crate) fn other_libraries(
     ours: &Path,
     own: impl IntoIterator<Item = PathBuf>,
 ) -> Vec<Replacement> {
-    let mut dirs: Vec<PathBuf> = own.into_iter().collect();
-    let bundles = search_path("LD_LIBRARY_PATH");
+    let mut bundles: Vec<PathBuf> = own.into_iter().collect();
+    bundles.extend(search_path("LD_LIBRARY_PATH"));
+    let mut dirs = Vec::new();
     dirs.extend(bundles.iter().cloned());
     dirs.extend(system_directories());
     for dir in search_path("PATH") {
@@ -136,28 +143,73 @@ pub(crate) fn other_libraries(
         let elf = Elf::read(&file)?;
         let fits = (elf.bits, elf.machine) == (own.bits, own.machine)
             && elf.needed.iter().any(|name| name == LIBC);
-        // Another build of Rocade.
-        let is_rocade = file.with_file_name(PRELOAD_LIBRARY).is_file();
         let by = fs::canonicalize(ours.join(format!("{library}.so.1"))).ok()?;
-        (fits && !is_rocade).then_some(Replacement { file, by })
+        (fits && !is_rocade(&file)).then_some(Replacement { file, by })
     };
     files.into_iter().filter_map(replacement).collect()
 }
 
-/// Returns all files of the two libraries in a directory. In Python's wheels their names have a
+/// Returns true for a library of this or another build of Rocade.
+pub(crate) fn is_rocade(library: &Path) -> bool {
+    library.with_file_name(PRELOAD_LIBRARY).is_file()
+}
+
+/// Returns the files of Rocade's libraries in a directory. In Python's wheels their names have a
 /// checksum: `libibverbs-0a1b2c3d.so.1.14.44.0`.
-fn bundled(dir: &Path) -> Vec<(PathBuf, &'static str)> {
+pub(crate) fn bundled(dir: &Path) -> Vec<(PathBuf, &'static str)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
         let name = entry.file_name();
         let name = name.to_str()?;
-        let library = ["libibverbs", "librdmacm"].into_iter().find(|library| {
-            name.strip_prefix(library)
-                .is_some_and(|rest| rest.starts_with(['-', '.']) && rest.contains(".so"))
-        })?;
+        let has_version = |library: &&&str| {
+            let rest = name.strip_prefix(**library);
+            rest.is_some_and(|rest| rest.starts_with(".so"))
+        };
+        let library = ["libibverbs", "librdmacm"].iter().find(has_version);
+        let library = library.copied().or_else(|| library_of_copy(name))?;
         Some((fs::canonicalize(entry.path()).ok()?, library))
     });
     found.collect()
+}
+
+/// Returns the directories of packages with a libibverbs of their own, among those that a Python
+/// interpreter imports from. `programs` are its paths, as it is called and without links.
+pub(crate) fn wheel_directories(programs: &[&Path]) -> BTreeSet<PathBuf> {
+    let mut places: BTreeSet<PathBuf> = search_path("PYTHONPATH").into_iter().collect();
+    let prefixes = programs
+        .iter()
+        .filter_map(|program| program.parent()?.parent());
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".local"));
+    let mut prefixes: BTreeSet<PathBuf> = prefixes.map(Path::to_owned).chain(home).collect();
+    if prefixes.contains(Path::new("/usr")) {
+        prefixes.insert("/usr/local".into());
+    }
+    for lib in prefixes
+        .iter()
+        .flat_map(|prefix| ["lib", "lib64"].map(|lib| prefix.join(lib)))
+    {
+        let versions = fs::read_dir(lib).into_iter().flatten().flatten();
+        let is_python = |name: &OsStr| name.to_string_lossy().starts_with("python3");
+        let versions = versions.filter(|entry| is_python(&entry.file_name()));
+        let packages = ["site-packages", "dist-packages"];
+        places.extend(versions.flat_map(|entry| packages.map(|name| entry.path().join(name))));
+    }
+    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok());
+    let dirs = entries.flatten().flatten().map(|entry| entry.path());
+    let libs = dirs.filter(|dir| dir.extension() == Some(OsStr::new("libs")));
+    libs.filter(|dir| !copies(dir).is_empty()).collect()
+}
+
+/// Returns the files in a directory that are a libibverbs with a checksum in the name.
+pub(crate) fn copies(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_copy = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| library_of_copy(name) == Some("libibverbs"))
+    };
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_copy).collect();
+    found.sort();
+    found
 }
 
 /// Returns the directories that the dynamic linker searches last.
@@ -260,5 +312,28 @@ mod tests {
         let found = bundled(dir.path());
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].1, "libibverbs");
+        assert_eq!(copies(dir.path()).len(), 1);
+    }
+
+    #[test]
+    fn packages_of_an_interpreter_are_found_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let python = dir.path().join("bin/python3");
+        let packages = dir.path().join("lib/python3.11/site-packages");
+        let with = packages.join("engine.libs");
+        for place in [
+            &with,
+            &packages.join("numpy.libs"),
+            &packages.join("engine"),
+        ] {
+            fs::create_dir_all(place).unwrap();
+        }
+        let ours = |found: BTreeSet<PathBuf>| {
+            let is_here = |one: &PathBuf| one.starts_with(dir.path());
+            found.into_iter().filter(is_here).collect::<Vec<_>>()
+        };
+        assert!(ours(wheel_directories(&[&python])).is_empty());
+        fs::write(with.join("libibverbs-0a1b2c3d.so.1.14.44.0"), "").unwrap();
+        assert_eq!(ours(wheel_directories(&[&python])), [with]);
     }
 }

@@ -1,8 +1,10 @@
 //! `rocade doctor`: tells what will work on this machine, and which files will not use Rocade.
 
+mod files;
 mod network;
 mod setup;
 mod system;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -91,9 +93,14 @@ impl Check {
     /// Returns the lines for a person. The finding may have several.
     fn lines(&self) -> String {
         let Self { name, status, .. } = self;
+        // A path is longer than the column, and has a line of its own.
         let indent = " ".repeat(9 + NAME_WIDTH);
         let finding = self.finding.replace('\n', &format!("\n{indent}"));
-        let head = format!("{:8} {name:NAME_WIDTH$}{finding}\n", status.word());
+        let gap = match name.len() < NAME_WIDTH {
+            true => String::new(),
+            false => format!("\n{indent}"),
+        };
+        let head = format!("{:8} {name:NAME_WIDTH$}{gap}{finding}\n", status.word());
         let advice = self.advice.lines();
         let advice = advice.map(|line| format!("{indent}-> {line}\n"));
         std::iter::once(head).chain(advice).collect()
@@ -105,7 +112,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(device) = &args.seen {
         return Ok(setup::sees(device));
     }
-    report(&examine(args), args.output.json)
+    let checks = match args.files.as_slice() {
+        [] => examine(args),
+        files => files::examine(files)?,
+    };
+    report(&checks, args.output.json)
 }
 
 /// The settings of a run, as far as they are valid.
