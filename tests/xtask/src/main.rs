@@ -4,6 +4,7 @@
 //!   test.
 //! * `lint`, `fuzz`, `loom`, `aarch64`, `book` and `install` are parts of `test` that can be run by
 //!   themselves.
+//! * `dist` makes packages for users.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing
@@ -14,6 +15,7 @@ mod aarch64;
 mod bench;
 mod book;
 mod dependencies;
+mod dist;
 mod fuzz;
 mod layers;
 mod licences;
@@ -95,6 +97,8 @@ enum Task {
     /// Build for AArch64, and run tests and unmodified programs under QEMU's user emulation
     /// (docs/aarch64.md).
     Aarch64,
+    /// Make packages for users: archives, deb, rpm, wheel, container image (docs/release.md).
+    Dist(dist::DistArgs),
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need, or without root only say what is missing.
@@ -147,6 +151,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
             aarch64::install(workspace, false);
             aarch64::run(workspace)
         }
+        Task::Dist(args) => dist::run(workspace, &args),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
         Task::Prose => match prose::statistics(workspace.root()) {

@@ -64,6 +64,16 @@ impl Workspace {
             .env_remove("CARGO_CRATE_NAME");
     }
 
+    /// The version of the workspace's packages.
+    pub(crate) fn version(&self) -> Option<String> {
+        let manifest = std::fs::read_to_string(self.root.join("Cargo.toml")).ok()?;
+        let (_, rest) = manifest.split_once("[workspace.package]")?;
+        let line = rest
+            .lines()
+            .find_map(|line| line.strip_prefix("version = "))?;
+        Some(line.trim_matches('"').to_owned())
+    }
+
     /// Directories of the workspace's members, relative to the root, in the order of Cargo.toml.
     pub(crate) fn members(&self) -> Vec<String> {
         let manifest = std::fs::read_to_string(self.root.join("Cargo.toml")).unwrap_or_default();

@@ -32,6 +32,13 @@ const LIST: &str = "lib/rocade/installed";
 /// The prefix in the list of directories. It sorts before everything below the prefix.
 const PREFIX_ITSELF: &str = "./";
 
+/// The sources of this command. A package (`cargo xtask dist`) names no directory of the machine
+/// that it was made on.
+const ORIGIN: &str = match option_env!("ROCADE_DIST") {
+    Some(_) => "",
+    None => env!("CARGO_MANIFEST_DIR"),
+};
+
 /// A file to install, and its path below the prefix.
 struct Item {
     path: String,
@@ -248,7 +255,7 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
 /// Returns the sources that this command was built from, or else the sources around the current
 /// directory.
 fn sources() -> Option<PathBuf> {
-    let origin = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let origin = Path::new(ORIGIN);
     let is_source = |dir: &&Path| dir.join("verbs-api/libibverbs/Cargo.toml").is_file();
     if let Some(found) = origin.ancestors().find(is_source) {
         return Some(found.to_owned());
