@@ -93,7 +93,7 @@ const PACKAGES: &[Package] = &[
     ),
 ];
 
-/// What `cargo xtask aarch64` needs of the system.
+/// The packages that `cargo xtask aarch64` needs.
 const FOR_AARCH64: &[Package] = &[
     package("rustc-web", "/usr/bin/rustc", AARCH64),
     package("lld", "ld.lld", AARCH64),

@@ -147,7 +147,7 @@ impl QueuePair {
     /// the peer.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the state cannot change to ERR, but every state can.
+    /// [`Error::Verbs`](crate::Error::Verbs) if the state cannot change to ERR. Every state can.
     #[doc(alias = "IBV_QPS_ERR")]
     //= QPS-02
     pub fn set_error(&self) -> Result<()> {
