@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The contact of the package, as Debian's tools require one.
-const MAINTAINER: &str = "Rocade developers <rocade@packages.invalid>";
+pub(super) const MAINTAINER: &str = "Rocade developers <rocade@packages.invalid>";
 
 const SUMMARY: &str = "RDMA NIC in userspace, with drop-in verbs libraries";
 

@@ -2,7 +2,10 @@
 
 use std::{fs, process::Command};
 
-use super::{Plan, archive::gzip, at, build::GLIBC, copy_tree, execute, files_below, write};
+use super::{
+    Plan, archive::gzip, at, build::GLIBC, copy_tree, deb::MAINTAINER, execute, files_below,
+    output, write,
+};
 
 /// Directories of shells, which stay while another package has files in them.
 const SHARED: [&str; 6] = [
@@ -59,11 +62,15 @@ fn spec_of(plan: &Plan, files: &[String]) -> Result<String, String> {
             None => format!("/{file}\n"),
         });
     let version = &plan.version;
+    let mut date = Command::new("date");
+    let date = date.args(["-u", &format!("--date=@{}", plan.epoch), "+%a %b %d %Y"]);
+    let date = output(date.env("LC_ALL", "C"))?;
+    let date = date.trim();
     Ok(format!(
         "Name: rocade\nVersion: {version}\nRelease: 1\n\
          Summary: RDMA NIC in userspace, with drop-in verbs libraries\n\
          License: MIT OR Apache-2.0\nGroup: System/Libraries\nBuildArch: x86_64\n\
-         AutoReqProv: no\nRequires: glibc >= {GLIBC}\n\n\
+         Packager: {MAINTAINER}\nAutoReqProv: no\nRequires: glibc >= {GLIBC}\n\n\
          %description\n\
          Rocade runs unmodified RDMA programs without RDMA hardware, kernel module or\n\
          root. `rocade run -- ib_write_bw` runs a program with emulated devices. The\n\
@@ -71,7 +78,8 @@ fn spec_of(plan: &Plan, files: &[String]) -> Result<String, String> {
          %install\nmkdir -p %{{buildroot}}\ncp -a %{{_files}}/. %{{buildroot}}/\n\n\
          %files\n{}%dir /usr/lib/rocade\n%dir /usr/share/rocade\n%dir /usr/share/rocade/include\n\
          %dir /usr/share/rocade/include/infiniband\n\
-         %dir /usr/share/rocade/include/infiniband/verbs_exp\n%dir /usr/share/doc/rocade\n{}",
+         %dir /usr/share/rocade/include/infiniband/verbs_exp\n%dir /usr/share/doc/rocade\n{}\n\
+         %changelog\n* {date} {MAINTAINER} - {version}-1\n- Version {version}: see CHANGELOG.md\n",
         SHARED
             .map(|dir| format!("%dir /usr/share/{dir}\n"))
             .concat(),
