@@ -73,8 +73,8 @@ impl Toolchain {
 
     /// Lets a cargo command build with this compiler, into a directory of its own.
     pub(super) fn prepare(&self, command: &mut Command) {
-        // Optimised code takes longer to build than it saves.
-        for package in ["wire", "transport", "emulator"] {
+        // Optimised code takes longer to build than it saves, but for the tests of the transport.
+        for package in ["wire", "emulator"] {
             let setting = format!("profile.dev.package.rocade-{package}.opt-level=0");
             command.args(["--config", &setting]);
         }
