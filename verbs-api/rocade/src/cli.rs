@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 use rocade_emulator::config::nearest;
 
-const TOP_AFTER: &str = "\
+const TOP_EXAMPLES: &str = "\
 Examples:
   rocade demo                               test this machine
   rocade doctor                             what works here, and what to do about the rest
@@ -16,13 +16,18 @@ Examples:
   rocade run -- ib_write_bw                 a server, and in another terminal:
   rocade run -- ib_write_bw 127.0.0.1       its client
   rocade devices                            devices and their GIDs
-  rocade fault add drop nth=3               test a program with a lost packet
+  rocade fault add drop nth=3               test a program with a lost packet";
 
+/// The end of the short help.
+const TOP_MORE: &str = "`rocade --help` lists the settings and exit codes.";
+
+const TOP_SETTINGS: &str = "\
 Settings (flags override variables, and variables override the file):
   ROCADE_DEVICES      NAME=IFACE|ADDR[,..], separated by ';'
   ROCADE_IP           ADDR[,ADDR..]: one device rocade0 with these addresses
   ROCADE_BROKER       auto, embedded, or the path of the rocade executable
-  ROCADE_BROKER_IDLE_MS  a broker without clients ends after this time (60000)
+  ROCADE_BROKER_IDLE_MS
+                      a broker without clients ends after this time (60000)
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
@@ -194,7 +199,8 @@ Examples:
 /// Rocade speaks RoCEv2 over UDP port 4791 and offers the verbs API of rdma-core. It needs no
 /// kernel module and no privilege.
 #[derive(Debug, Parser)]
-#[command(name = "rocade", version, after_help = TOP_AFTER, max_term_width = 100)]
+#[command(name = "rocade", version, after_help = format!("{TOP_EXAMPLES}\n\n{TOP_MORE}"))]
+#[command(after_long_help = format!("{TOP_EXAMPLES}\n\n{TOP_SETTINGS}"), max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,

@@ -88,7 +88,8 @@ fn page(command: &Command, name: &str) -> String {
         let _ = man.render_subcommands_section(&mut text);
     }
     let mut text = String::from_utf8_lossy(&text).into_owned();
-    if let Some(after) = command.get_after_help() {
+    let long = command.get_after_long_help();
+    if let Some(after) = long.or_else(|| command.get_after_help()) {
         text.push_str(&sections(&after.to_string()));
     }
     text

@@ -642,6 +642,26 @@ fn shells_can_read_the_completions() {
     assert_refused(&build.rocade(&["completions", "fihs"]).run(), 2, &["fish"]);
 }
 
+/// The screen of a newcomer has commands and examples. The settings are one step away.
+#[test]
+fn settings_are_in_the_long_help() {
+    let build = Build::new();
+    let outputs = [&[][..], &["-h"], &["--help"]].map(|words| {
+        let output = build.rocade(words).run();
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout).to_owned()
+    });
+    for output in &outputs {
+        assert!(output.contains("doctor") && output.contains("rocade run -- ibv_devinfo"));
+    }
+    let [bare, short, long] = &outputs;
+    assert!(!bare.contains("ROCADE_DEVICES") && bare.contains("`rocade --help`"));
+    assert_eq!(bare, short);
+    for part in ["ROCADE_DEVICES", "ROCADE_CONFIG", "Exit codes: 125"] {
+        assert!(long.contains(part), "{part}");
+    }
+}
+
 #[test]
 fn manual_pages_say_what_help_says() {
     let build = Build::new();
