@@ -44,14 +44,7 @@ fn alone_it_prints_its_help() {
     let output = Build::new().rocade(&[]).run();
     assert!(output.status.success());
     let help = text(&output.stdout);
-    for part in [
-        "run ",
-        "devices",
-        "libdir",
-        "broker",
-        "Examples:",
-        "ROCADE_LOG",
-    ] {
+    for part in ["run ", "devices", "libdir", "broker", "Examples:"] {
         assert!(help.contains(part), "{part:?} is not in: {help}");
     }
 }
