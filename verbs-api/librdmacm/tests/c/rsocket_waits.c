@@ -29,8 +29,8 @@ static pid_t own_tid(void)
 	return (pid_t)syscall(SYS_gettid);
 }
 
-/* Finds the engine's thread in this process. */
-static pid_t engine_thread(void)
+/* Finds the engine's thread in this process, or returns 0. */
+static pid_t named_thread(void)
 {
 	pid_t found = 0;
 	DIR *tasks = opendir("/proc/self/task");
@@ -46,7 +46,15 @@ static pid_t engine_thread(void)
 		fclose(file);
 	}
 	closedir(tasks);
-	CHECK(found);
+	return found;
+}
+
+/* A thread names itself, so that one without a processor has no name yet. */
+static pid_t engine_thread(void)
+{
+	pid_t found;
+	while (!(found = named_thread()))
+		sched_yield();
 	return found;
 }
 
