@@ -29,10 +29,14 @@ mod failure;
 mod fdpass;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod gsi;
 mod hca;
 mod inherited;
+mod journal;
+pub mod limits;
 pub mod link;
 mod memory;
+mod nearest;
 pub mod notice;
 mod objects;
 pub mod probe;
@@ -54,9 +58,7 @@ pub use counters::EngineCounters;
 pub use engine::Engine;
 pub use engine::failures::{FailureReport, RefusedKey, report_failures_to};
 pub use error::VerbsError;
-pub use hca::{
-    DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, GidKind, PortAttr, PortFacts, limits,
-};
+pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, GidKind, PortAttr, PortFacts};
 pub use inherited::{StartPermit, settle_thread, spawn_thread};
 pub use objects::{
     Advice, Ah, CompChannel, CompCounter, Connection, Context, Cq, CqInitAttr, CrossChannel,

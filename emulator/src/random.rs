@@ -7,8 +7,6 @@ use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::Mutex;
 
-use crate::link::fault::Random;
-
 /// Returns `N` random bytes.
 #[must_use]
 pub fn bytes<const N: usize>() -> [u8; N] {
@@ -50,6 +48,25 @@ fn without_kernel(bytes: &mut [u8]) {
 #[must_use]
 pub fn word() -> u32 {
     u32::from_ne_bytes(bytes())
+}
+
+/// The SplitMix64 generator. A seed gives the same numbers in all versions.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// Returns 64 random bits.
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns true with this probability.
+    pub(crate) const fn chance(&mut self, per_million: u32) -> bool {
+        per_million >= 1_000_000 || self.next() % 1_000_000 < per_million as u64
+    }
 }
 
 /// The source of an engine's random numbers.

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::Qpn;
 
-use super::ack_journal::AckJournal;
 use super::faults::{FaultUpdate, RuleForClient, WhichRule};
 use super::paths::Paths;
-use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetEvent};
+use super::protocol::{Ends, ProtocolError, Request, Response, TargetEvent};
 use super::start::{self, ConnectStep, Connector};
 use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus};
-use crate::cm::services::Binding;
+use crate::gsi::services::Binding;
+use crate::journal::{AckJournal, DomainKey};
 use crate::link::shm::ShmLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::ProcessSlot;

@@ -1,6 +1,6 @@
 //! Disconnect notices to the peers of a process that was killed.
 //!
-//! Each process keeps a journal of its connections (`ack_journal/connections.rs`), which the broker
+//! Each process keeps a journal of its connections (`journal/connections.rs`), which the broker
 //! reads after the end of the process. The broker then sends the DREQ or REJ that the process would
 //! have sent. It repeats each a few times until the peer answers. Without a broker there are no
 //! notices, and the peers notice by exceeded retries.

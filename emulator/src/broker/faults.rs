@@ -2,7 +2,7 @@
 //!
 //! The broker has the authoritative list. It sends each client the whole list that applies to it,
 //! with rule numbers, including the rules that the client was started with. Each client counts the
-//! hits of a rule in its journal file (`ack_journal/report.rs`), which the broker reads on request.
+//! hits of a rule in its journal file (`journal/report.rs`), which the broker reads on request.
 
 use std::fmt;
 

@@ -17,8 +17,8 @@ use rocade_wire::Psn;
 use rocade_wire::mad::Mad;
 use socket2::Socket;
 
-use crate::cm::gsi::packet as gsi_packet;
-use crate::cm::services::Services;
+use crate::gsi::packet as gsi_packet;
+use crate::gsi::services::Services;
 use crate::link::address_lock::{AddressLock, OwnerInfo};
 use crate::link::socket::{self, ReceiveKind, Sharing};
 use crate::link::sys::SendOptions;

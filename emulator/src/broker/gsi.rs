@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rocade_wire::mad::{CmMessage, CommId, Mad, Req, ServiceId, SidrReq};
 use rocade_wire::{Packet, Qpn};
 
-use crate::cm::gsi::mad_of;
-use crate::cm::services::Services;
+use crate::gsi::mad_of;
+use crate::gsi::services::Services;
 use crate::link::LocalAddr;
 use crate::steering::ProcessSlot;
 
@@ -169,7 +169,7 @@ mod tests {
     use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Pkey, Psn, Qkey, Service};
 
     use super::*;
-    use crate::cm::services::{Binding, BoundTo};
+    use crate::gsi::services::{Binding, BoundTo};
 
     fn packet(qkey: Qkey, message: CmMessage) -> Vec<u8> {
         let opcode = Opcode::of(Service::Ud, Operation::SendOnly).expect("there is");

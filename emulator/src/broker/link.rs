@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rocade_transport::Time;
 
 use super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
-use crate::error::VerbsError;
-use crate::link::{LocalAddr, UdpLink};
+use crate::link::{LinkError, LocalAddr, UdpLink};
 use crate::steering::ProcessSlot;
 
 /// Holds the slot of this process, returns sockets and reconnects after the broker has ended.
@@ -32,9 +31,9 @@ impl BrokerLink {
         self.client.slot()
     }
 
-    pub(crate) fn open(&self, local: LocalAddr) -> Result<UdpLink, VerbsError> {
+    pub(crate) fn open(&self, local: LocalAddr) -> Result<Result<UdpLink, LinkError>, BrokerError> {
         let socket = self.client.socket_for(local)?;
-        Ok(UdpLink::from_broker(local, self.client.slot(), socket)?)
+        Ok(UdpLink::from_broker(local, self.client.slot(), socket))
     }
 
     /// Returns the broker client, for shared-memory links.

@@ -30,23 +30,21 @@
 
 use core::fmt;
 use std::error::Error;
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rocade_wire::mad::ServiceId;
 
-use crate::config::ENV_LOG;
+pub use crate::config::BrokerConfig;
+use crate::config::{ENV_BROKER, ENV_RUNTIME_DIR};
 use crate::failure;
 use crate::link::LocalAddr;
 pub use crate::link::SharedSocket;
 use crate::steering::ProcessSlot;
 
-mod ack_journal;
 mod client;
 mod disconnect_notifier;
-mod domain;
 mod faults;
 mod group;
 mod gsi;
@@ -55,7 +53,6 @@ mod paths;
 mod protocol;
 mod relay;
 mod server;
-mod shm_words;
 mod slots;
 mod start;
 mod sys;
@@ -66,82 +63,17 @@ mod sys;
 )]
 mod tests;
 
-pub(crate) use ack_journal::{
-    AckDestination, AckJournal, ConnectionJournal, HitTally, JournalSlot, PendingAck,
-};
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
-pub(crate) use domain::{DomainMemory, TargetRecord};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
 pub(crate) use link::BrokerLink;
+pub(crate) use protocol::TargetEvent;
 #[cfg(fuzzing)]
 pub use protocol::fuzz_messages;
-pub(crate) use protocol::{DomainKey, TargetEvent};
 pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;
-
-/// Environment variable with the directory of the broker's socket, locks and log.
-const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";
-/// Environment variable with the program that is started as `PROGRAM broker serve`.
-const PROGRAM_VARIABLE: &str = "ROCADE_BROKER";
-/// Environment variable with the milliseconds without clients after which a broker ends.
-const IDLE_VARIABLE: &str = "ROCADE_BROKER_IDLE_MS";
-
-/// Options for finding, starting and running the broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokerConfig {
-    /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or else
-    /// `/tmp/rocade-UID` (or another directory in /tmp if a different user owns that one).
-    pub runtime_dir: Option<PathBuf>,
-    /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
-    /// searched beside this library and in `$PATH`.
-    pub command: Option<Vec<OsString>>,
-    /// Log filter of a broker that this program starts. An invalid one is ignored.
-    pub log: Option<String>,
-    /// Time without clients after which a broker ends.
-    pub idle_timeout: Duration,
-    /// Time that a client waits for a broker that it started and that runs, but does not listen
-    /// yet. The default is long because a program may take many seconds to start on a busy machine.
-    /// A broker that ends is noticed at once. The limit is for one that hangs.
-    pub start_timeout: Duration,
-    /// Time that a new broker waits for clients of its predecessor before it serves new ones. The
-    /// locks of their slots show that they live, but not whether they will connect.
-    pub recovery_timeout: Duration,
-}
-
-impl Default for BrokerConfig {
-    fn default() -> Self {
-        Self {
-            runtime_dir: None,
-            command: None,
-            log: None,
-            idle_timeout: Duration::from_secs(60),
-            start_timeout: Duration::from_secs(60),
-            recovery_timeout: Duration::from_secs(2),
-        }
-    }
-}
-
-impl BrokerConfig {
-    /// Returns the default, changed by the environment variables `ROCADE_RUNTIME_DIR`,
-    /// `ROCADE_BROKER` (a program that is started as `PROGRAM broker serve`),
-    /// `ROCADE_BROKER_IDLE_MS` and `ROCADE_LOG`. Empty and unparsable values are ignored.
-    #[must_use]
-    pub fn from_env() -> Self {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let idle_ms = set(IDLE_VARIABLE).and_then(|value| value.to_str()?.parse().ok());
-        let default = Self::default();
-        Self {
-            runtime_dir: set(RUNTIME_DIR_VARIABLE).map(PathBuf::from),
-            command: set(PROGRAM_VARIABLE).map(start::serve_command),
-            log: set(ENV_LOG).and_then(|value| value.into_string().ok()),
-            idle_timeout: idle_ms.map_or(default.idle_timeout, Duration::from_millis),
-            ..default
-        }
-    }
-}
 
 /// Status of a broker. `Display` prints it for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,7 +249,7 @@ impl BrokerError {
             }
             Self::RuntimeDir { path, .. } if path.as_os_str().len() > paths::LONGEST_DIR => {
                 return format!(
-                    "set {RUNTIME_DIR_VARIABLE} to a path of at most {} bytes",
+                    "set {ENV_RUNTIME_DIR} to a path of at most {} bytes",
                     paths::LONGEST_DIR
                 );
             }
@@ -371,7 +303,7 @@ impl fmt::Display for BrokerError {
             Self::NoProgram { tried } => {
                 write!(
                     f,
-                    "no `rocade` program to start as broker. Set {PROGRAM_VARIABLE}. Tried:"
+                    "no `rocade` program to start as broker. Set {ENV_BROKER}. Tried:"
                 )?;
                 tried
                     .iter()

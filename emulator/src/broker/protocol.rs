@@ -25,13 +25,14 @@ use super::faults::{
     FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
-use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::fdpass::MAX_FDS;
+use crate::gsi::services::{Binding, BoundTo, Conflict};
+use crate::journal::DomainKey;
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::ProcessSlot;
 
 use codec::{Reader, Writer};
-pub(crate) use xrc::{DomainKey, TargetEvent};
+pub(crate) use xrc::TargetEvent;
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
@@ -97,7 +98,7 @@ pub(super) enum Request {
     Share,
     /// Requests a shared-memory link to another client.
     Channel(Ends),
-    /// Carries the client's ACK journal (`ack_journal.rs`).
+    /// Carries the client's ACK journal (`journal/ack.rs`).
     AckJournal,
     /// Reserves a port of the connection manager.
     Bind {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Type};
 
 use super::paths::{Paths, open_lock, open_own};
-use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
+use super::{BrokerConfig, BrokerError, sys};
 use crate::config;
 use crate::fdpass;
 use crate::notice::{self, Notice};
@@ -241,7 +241,7 @@ impl Connector {
     fn spawn(&mut self) -> Result<OwnedFd, BrokerError> {
         let command = match &self.config.command {
             Some(command) => command.clone(),
-            None => serve_command(find_program()?.into()),
+            None => BrokerConfig::serve_command(find_program()?.into()),
         };
         let Some(program) = command.first().and_then(|program| in_path(program)) else {
             let tried = command.first().map(PathBuf::from).into_iter().collect();
@@ -285,11 +285,11 @@ impl Connector {
             entries.push(entry(config::ENV_LOG.as_ref(), log.as_ref()));
         }
         entries.push(entry(
-            RUNTIME_DIR_VARIABLE.as_ref(),
+            config::ENV_RUNTIME_DIR.as_ref(),
             self.paths.dir().as_os_str(),
         ));
         let idle_ms = self.config.idle_timeout.as_millis().to_string();
-        entries.push(entry(IDLE_VARIABLE.as_ref(), idle_ms.as_ref()));
+        entries.push(entry(config::ENV_BROKER_IDLE_MS.as_ref(), idle_ms.as_ref()));
         entries
     }
 
@@ -356,11 +356,6 @@ impl Connector {
             error => error,
         }
     }
-}
-
-/// Returns the command line that makes this program a broker.
-pub(super) fn serve_command(program: OsString) -> Vec<OsString> {
-    vec![program, "broker".into(), "serve".into()]
 }
 
 /// Returns true if the broker inherits this variable.

@@ -147,13 +147,6 @@ fn limit_of(pid: u32, resource: Resource) -> io::Result<libc::rlimit> {
     Ok(unsafe { limit.assume_init() })
 }
 
-/// Returns true if this process may create a file of this length. Exceeding the limit would kill
-/// it.
-pub(crate) fn allows_files_of(len: usize) -> bool {
-    let limit = limit_of(0, libc::RLIMIT_FSIZE);
-    limit.is_ok_and(|limit| libc::rlim_t::try_from(len).is_ok_and(|len| len <= limit.rlim_cur))
-}
-
 /// Ignores SIGXFSZ, so that exceeding the file size limit is an error of the call and does not end
 /// this process.
 pub(crate) fn survive_file_size_limit() {

@@ -14,9 +14,10 @@ use tempfile::TempDir;
 use super::paths::Paths;
 use super::protocol::{MAX_LEN, Request, Response};
 use super::*;
-use crate::cm::gsi::{mad_of, packet};
-use crate::cm::services::{Binding, BoundTo};
 use crate::fdpass;
+use crate::gsi::services::{Binding, BoundTo};
+use crate::gsi::{mad_of, packet};
+use crate::journal::DomainKey;
 use crate::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 
 /// Timeout of waits that usually take milliseconds.

@@ -7,8 +7,8 @@ use rocade_wire::mad::ServiceId;
 
 use super::id::PortSpace;
 use super::resolve::canonical;
-use super::services::port_of;
 use crate::error::VerbsError;
+use crate::gsi::services::port_of;
 
 /// The port space part of an `rdma_cm` service ID (`RDMA_IB_IP_PS_MASK`).
 const PORT_SPACE_MASK: u64 = !0xffff;

@@ -16,10 +16,11 @@ use super::address::{CmAddr, PathHint};
 use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY};
-use super::resolve::{port_range, unspecified, with_port};
-use super::services::{Binding, BoundTo, Conflict, port_of};
+use super::resolve::{unspecified, with_port};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
+use crate::gsi::port_range;
+use crate::gsi::services::{Binding, BoundTo, Conflict, port_of};
 use crate::hca::Hca;
 use crate::random;
 

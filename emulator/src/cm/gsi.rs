@@ -1,32 +1,14 @@
-//! QP 1: datagrams of the connection manager as packets.
+//! Sends the datagrams of the connection manager from QP 1.
 
 use std::sync::Arc;
 
 use rocade_transport::AddressVector;
 use rocade_transport::cm::{CmRoute, CmTransmit};
-use rocade_wire::icrc::IcrcFlow;
-use rocade_wire::mad::{GSI_QKEY, Mad};
-use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Psn, Qpn, Service};
+use rocade_wire::{Psn, Qpn};
 
 use crate::engine::EngineInner;
+use crate::gsi::packet;
 use crate::state::LocalEndpoint;
-
-/// Length of a packet with a MAD.
-const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;
-
-/// Returns the MAD in a packet to QP 1 with a right ICRC, or `None` if there is none.
-//= MAD-01
-//= UD-16
-pub(crate) fn mad_of<'p>(packet: &Packet<'p>) -> Option<&'p [u8; Mad::LEN]> {
-    let bth = packet.bth();
-    let is_ud =
-        bth.opcode.service() == Service::Ud && bth.opcode.operation() == Some(Operation::SendOnly);
-    let deth = packet.headers().deth?;
-    if bth.dest_qp != Qpn::GSI || !is_ud || deth.qkey != GSI_QKEY {
-        return None;
-    }
-    packet.payload().try_into().ok()
-}
 
 impl EngineInner {
     /// Sends a MAD from QP 1 to QP 1. Without room it is lost, like any datagram.
@@ -45,33 +27,4 @@ impl EngineInner {
         self.send_datagram(endpoint, &tx_route, &packet);
         Ok(())
     }
-}
-
-/// Makes the packet of a MAD from QP 1 to QP 1.
-//= MAD-01
-pub(crate) fn packet(
-    source_port: u16,
-    psn: Psn,
-    route: CmRoute,
-    mad: &[u8; Mad::LEN],
-) -> Option<[u8; PACKET_LEN]> {
-    let opcode = Opcode::of(Service::Ud, Operation::SendOnly)?;
-    let mut headers = Headers::new(Bth {
-        //= BTH-03
-        migreq: true,
-        ..Bth::new(opcode, Qpn::GSI, psn)
-    });
-    headers.deth = Some(Deth {
-        qkey: GSI_QKEY,
-        src_qp: Qpn::GSI,
-        resv: 0,
-    });
-    let mut packet = [0; PACKET_LEN];
-    let at = headers.emit(&mut packet).ok()?;
-    packet[at..at + Mad::LEN].copy_from_slice(mad);
-    let CmRoute { local, remote } = route;
-    let flow = IcrcFlow::new(local, remote, source_port)?;
-    let icrc = flow.compute(0, &packet[..at + Mad::LEN]);
-    packet[at + Mad::LEN..].copy_from_slice(&icrc.to_le_bytes());
-    Some(packet)
 }

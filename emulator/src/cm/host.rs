@@ -16,11 +16,11 @@ use rocade_wire::{Guid, Psn};
 use super::event::{ByKey, CmEventKind, CmParam, QueuedEvent};
 use super::id::{IdCore, IdKey, IdState};
 use super::resolve_addr::AddressQuery;
-use super::services::{Binding, Services};
-use crate::broker::{AckJournal, ConnectionJournal};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
+use crate::gsi::services::{Binding, Services};
 use crate::hca::Hca;
+use crate::journal::{AckJournal, ConnectionJournal};
 use crate::random;
 use crate::steering::ProcessSlot;
 

@@ -10,8 +10,8 @@ use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 use super::address::PathHint;
 use super::event::CmEventChannel;
 use super::messages::ack_delay;
-use super::services::Binding;
 use crate::error::VerbsError;
+use crate::gsi::services::Binding;
 use crate::hca::{Hca, Port};
 
 /// The key of an ID in the engine.

@@ -92,7 +92,7 @@ impl IdCore {
 /// The ACK delay of the device.
 //= CM-FLD-06
 pub(super) const fn ack_delay() -> CmTimeout {
-    CmTimeout::new(crate::hca::limits::LOCAL_CA_ACK_DELAY)
+    CmTimeout::new(crate::limits::LOCAL_CA_ACK_DELAY)
 }
 
 /// The longest ACK timeout that a peer can request: 17 s. 0 would be for ever.

@@ -6,13 +6,13 @@
 //! asked before.
 //!
 //! Datagrams to QP 1 come from the engine's receive loop (`engine/progress.rs`). With a broker, the
-//! broker has the socket of slot 0, and forwards them by service and communication ID (`services`,
+//! broker has the socket of slot 0, and forwards them by service and communication ID (`gsi`,
 //! `broker/gsi.rs`).
 
 mod address;
 mod command;
 mod event;
-pub(crate) mod gsi;
+mod gsi;
 mod host;
 mod id;
 mod messages;
@@ -20,7 +20,6 @@ mod options;
 mod react;
 mod resolve;
 mod resolve_addr;
-pub(crate) mod services;
 
 pub use address::{CmAddr, IbAddr, PathHint};
 pub use command::CmId;
@@ -30,7 +29,6 @@ pub use rocade_transport::cm::CmCounters;
 pub use rocade_wire::mad::{Ece, RejReason, ServiceId};
 
 pub(crate) use host::CmHost;
-pub(crate) use resolve::port_range;
 
 use std::net::SocketAddr;
 

@@ -14,8 +14,8 @@ use super::event::{CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
 use super::messages::{ack_timeout, peer_of_request};
-use super::services::port_of;
 use crate::engine::EngineInner;
+use crate::gsi::services::port_of;
 use crate::notice::{self, Notice};
 
 /// Returns the sender according to the header in front of the private data, or `None` if the packet

@@ -136,16 +136,3 @@ impl EngineInner {
         Err(io::Error::from_raw_os_error(libc::ENODEV))
     }
 }
-
-/// The system's range of ephemeral ports.
-//= CMA-13
-pub(crate) fn port_range() -> (u16, u16) {
-    const DEFAULT: (u16, u16) = (32_768, 60_999);
-    let read = || {
-        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
-        let mut words = text.split_whitespace().map(str::parse);
-        let range = (words.next()?.ok()?, words.next()?.ok()?);
-        (range.0 > 0 && range.0 <= range.1).then_some(range)
-    };
-    read().unwrap_or(DEFAULT)
-}

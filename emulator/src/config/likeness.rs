@@ -5,16 +5,10 @@ use rocade_wire::Guid;
 
 use super::error::{ConfigError, Origin};
 use super::identity::DeviceIdentity;
-use crate::hca::{DeviceAttr, limits};
+use crate::limits;
 
 /// Length of a scatter/gather element in a work queue entry, for rxe and mlx5.
 const SGE_LEN: u32 = 16;
-/// The flags that rxe reports: `BAD_PKEY_CNTR | BAD_QKEY_CNTR | AUTO_PATH_MIG | CHANGE_PHY_PORT |
-/// UD_AV_PORT_ENFORCE | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE |
-/// MEM_WINDOW | MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B`.
-const RXE_CAP_FLAGS: u32 = 0x0122_3c76;
-/// Most memory regions, and most memory windows, of rxe.
-const RXE_MAX_MR: u32 = 0x7_ffff;
 /// Most entries of an rxe completion queue.
 const RXE_MAX_CQE: u32 = 32_767;
 /// Most scatter/gather elements of an rxe shared receive.
@@ -216,37 +210,6 @@ impl Likeness {
         match self {
             Self::Mlx5 => 1 << 30,
             Self::Rocade | Self::Rxe => limits::MAX_MSG_SZ,
-        }
-    }
-
-    /// Changes the reported attributes. No limit exceeds that of Rocade.
-    pub(crate) fn report(self, attr: &mut DeviceAttr) {
-        //= RXE-21
-        attr.max_sge = self.max_sge();
-        attr.max_sge_rd = self.max_sge();
-        attr.max_srq_sge = self.max_srq_sge();
-        attr.max_cqe = self.max_cqe();
-        attr.max_qp_rd_atom = self.max_rd_atom().into();
-        attr.max_qp_init_rd_atom = self.max_rd_atom().into();
-        match self {
-            Self::Rocade => {}
-            Self::Rxe => {
-                attr.fw_ver = "0.0.0";
-                attr.hw_ver = 0;
-                attr.device_cap_flags = RXE_CAP_FLAGS;
-                attr.max_mr = RXE_MAX_MR;
-                attr.max_mw = RXE_MAX_MR;
-                attr.atomic_cap = 1;
-                attr.completion_timestamp_mask = 0;
-                attr.hca_core_clock_khz = 0;
-                attr.max_dm_size = 0;
-            }
-            Self::Mlx5 => {
-                attr.fw_ver = "16.35.4030";
-                attr.hw_ver = 0;
-                attr.atomic_cap = 1;
-                attr.local_ca_ack_delay = 16;
-            }
         }
     }
 

@@ -35,6 +35,7 @@
 //! The part after a `+` is a second port: `rocade0=eth0+eth1`, or `rocade0=127.0.0.2+127.0.1.2` to
 //! try path migration on one host. Each port has its own GID table.
 
+mod broker;
 mod error;
 mod guid;
 mod host;
@@ -58,12 +59,13 @@ use std::time::Duration;
 use rocade_wire::crc::Backend;
 use rocade_wire::{Guid, Pkey};
 
+pub use self::broker::BrokerConfig;
 pub use self::error::{ConfigError, Origin};
 pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
 pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::likeness::Likeness;
-pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
+pub use self::names::{ENV_WARNED, UnknownVariable, unknown_variables};
 pub(crate) use self::names::{is_setting, log_filter_mistake};
 pub use self::peers::Peers;
 pub use self::run_env::{RUN_ENVIRONMENT, run_environment, variable};
@@ -73,7 +75,8 @@ pub use self::settings::{
     ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
-pub use crate::broker::BrokerConfig;
+pub use crate::nearest::nearest;
+
 use crate::link::Simulation;
 use crate::link::fault::{Rule, RuleError};
 

@@ -8,6 +8,7 @@ use rocade_wire::Pkey;
 use rocade_wire::crc::Backend;
 use serde::Deserialize;
 
+use super::broker::BrokerConfig;
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::HostNetwork;
@@ -24,7 +25,6 @@ use super::values::{
     parse_switch,
 };
 use super::{BrokerMode, EngineConfig, LinkMode};
-use crate::broker::BrokerConfig;
 use crate::link::fault::Rule;
 
 /// `NAME=IFACE|ADDR[,..]`, several separated by `;`.

@@ -5,7 +5,7 @@
 //! it with the response, when the delay is over
 //! ([`publish_ack`](crate::state::TxState::publish_ack)), or when it needs it. Over UDP an ACK is
 //! delayed only after it was recorded in the process's ACK journal, which the broker executes
-//! (`broker/ack_journal.rs`). Without a broker no ACK is delayed.
+//! (`journal/ack.rs`). Without a broker no ACK is delayed.
 
 use std::mem::ManuallyDrop;
 use std::process;

@@ -9,12 +9,12 @@ use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
 use super::EngineInner;
-use crate::broker::AckJournal;
 use crate::cm::CmHost;
-use crate::cm::gsi::mad_of;
-use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
+use crate::gsi::mad_of;
+use crate::gsi::services::{Binding, BoundTo, Conflict};
 use crate::hca::Hca;
+use crate::journal::AckJournal;
 use crate::state::LocalEndpoint;
 use crate::steering::ProcessSlot;
 

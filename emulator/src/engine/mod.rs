@@ -45,13 +45,14 @@ use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
-use crate::broker::{AckJournal, BrokerLink, HitTally};
+use crate::broker::BrokerLink;
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
+use crate::journal::{AckJournal, HitTally};
 use crate::link::fault::Rule;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::shm::{self, ShmLink};
@@ -455,7 +456,7 @@ impl EngineInner {
         let link: Box<dyn Link> = match (&self.sim, self.broker_link()) {
             (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
             (None, None) => Box::new(self.with_marks(bind_alone(local)?)),
-            (None, Some(broker)) => Box::new(self.with_marks(broker.open(local)?)),
+            (None, Some(broker)) => Box::new(self.with_marks(broker.open(local)??)),
         };
         let mut hcas = self.hcas.iter();
         let hca = hcas.find(|hca| hca.has_address(local.ip()));

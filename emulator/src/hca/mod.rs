@@ -1,6 +1,6 @@
 //! The emulated HCA as applications see it: identity, limits, port and tables.
 
-pub mod limits;
+mod likeness;
 mod port;
 mod publish;
 mod traffic;
@@ -12,6 +12,7 @@ use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
 use crate::config::{DeviceConfig, DeviceIdentity, Likeness};
+use crate::limits;
 use crate::link::LocalAddr;
 
 pub(crate) use port::Port;
@@ -367,7 +368,7 @@ impl Hca {
             max_mw: limits::MAX_MW,
             max_dm_size: limits::MAX_DM_SIZE as u64,
         };
-        self.config.like.report(&mut attr);
+        likeness::report(self.config.like, &mut attr);
         attr
     }
 }

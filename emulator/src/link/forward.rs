@@ -14,8 +14,8 @@
 //!
 //! Opcode 0xFF is in the manufacturer range, and `magic0` has a TVer that no packet has, so such a
 //! datagram is never a packet. A misrouted packet is forwarded only once. Packets to an XRC target
-//! that several processes share (`broker/domain.rs`) go to its current owner. They are forwarded at
-//! most [`MAX_HOPS`] times, so that there is no loop.
+//! that several processes share (`journal/targets.rs`) go to its current owner. They are forwarded
+//! at most [`MAX_HOPS`] times, so that there is no loop.
 //!
 //! Any process can send datagrams with such a header and a forged sender. The header therefore
 //! contains the [`ForwardKey`] of the address, which only the processes that share the address

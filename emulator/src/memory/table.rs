@@ -17,7 +17,7 @@ use rocade_wire::{Lkey, Qpn, Rkey};
 
 use super::guard::{self, CopyMethod};
 use super::placed::Placed;
-use crate::hca::limits::{MAX_MR, MAX_MW};
+use crate::limits::{MAX_MR, MAX_MW};
 use crate::random;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};

@@ -9,7 +9,7 @@ use super::comp_channel::CompChannel;
 use super::context::ContextInner;
 use crate::engine::{ChannelKind, Registration, note_completions};
 use crate::error::VerbsError;
-use crate::hca::limits;
+use crate::limits;
 use crate::state::{CqInner, CqRing};
 
 /// A completion queue (`ibv_cq`).

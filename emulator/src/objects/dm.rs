@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::{Context, ContextInner};
 use crate::error::VerbsError;
-use crate::hca::limits;
+use crate::limits;
 use crate::memory::DeviceMemory;
 use crate::state::Users;
 

@@ -12,7 +12,7 @@ use rocade_wire::{Lkey, Rkey};
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
-use crate::hca::limits;
+use crate::limits;
 use crate::memory::{ADDRESSES, Region, RemoveError, is_mapped, populate};
 use crate::state::{User, Users};
 

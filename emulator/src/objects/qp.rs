@@ -20,7 +20,8 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
-use crate::hca::{Hca, Port, limits};
+use crate::hca::{Hca, Port};
+use crate::limits;
 use crate::raw::{FlowAttr, RawState};
 use crate::state::{
     AckCounter, Caller, CrossChannelState, LocalEndpoint, OpenHandle, QpInner, QpResources,

@@ -11,7 +11,7 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
 use crate::engine::Registration;
 use crate::error::VerbsError;
-use crate::hca::limits;
+use crate::limits;
 use crate::state::{SrqInner, User};
 use crate::sync::MutexGuard;
 

@@ -9,8 +9,8 @@ use rocade_wire::Qpn;
 
 use super::events::AsyncEvents;
 use super::srq::SrqInner;
-use crate::broker::{DomainKey, DomainMemory, TargetRecord};
 use crate::error::VerbsError;
+use crate::journal::{DomainKey, DomainMemory, TargetRecord};
 use crate::steering::ProcessSlot;
 use crate::sync::{Mutex, RwLock};
 

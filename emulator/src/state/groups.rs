@@ -18,7 +18,8 @@ use rocade_wire::{Gid, Qpn};
 
 use super::local_endpoint::LocalEndpoint;
 use crate::error::VerbsError;
-use crate::hca::{Hca, limits};
+use crate::hca::Hca;
+use crate::limits;
 use crate::link::{LocalAddr, UdpLink};
 
 /// The QPs of one device that are attached to a group.

@@ -9,7 +9,7 @@ use rocade_transport::{Qp, QpAttr, QpState};
 use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::AsyncEvents;
-use crate::broker::TargetRecord;
+use crate::journal::TargetRecord;
 use crate::steering::ProcessSlot;
 
 /// The further state of an XRC target.
@@ -53,8 +53,8 @@ impl OpenHandle {
 /// The ownership of a target whose messages go to queues in several processes.
 ///
 /// At each moment one process owns the target. The next owner reads from the target's shared record
-/// (`broker/domain.rs`) how far the target has come. Everything here changes only under the lock of
-/// the QP.
+/// (`journal/targets.rs`) how far the target has come. Everything here changes only under the lock
+/// of the QP.
 #[derive(Debug)]
 pub(crate) struct TargetOwnership {
     record: TargetRecord,

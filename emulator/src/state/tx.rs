@@ -8,7 +8,7 @@ use rocade_wire::{Msn, Psn};
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use super::routes::{PeerRoutes, Route};
 use super::service_queue::QueuedReasons;
-use crate::broker::{AckDestination, JournalSlot, PendingAck};
+use crate::journal::{AckDestination, JournalSlot, PendingAck};
 use crate::link::MAX_SEGMENTS;
 use crate::link::shm::ShmLink;
 

@@ -6,8 +6,9 @@ use rocade_transport::{PdTag, QpCap, QpConfig, QpType, Receives};
 use rocade_wire::Qpn;
 
 use super::{Host, SharedTargets, qp};
-use crate::broker::{BrokerLink, DomainMemory, TargetRecord};
+use crate::broker::BrokerLink;
 use crate::error::VerbsError;
+use crate::journal::{DomainMemory, TargetRecord};
 use crate::state::{
     AsyncEvents, Domain, OpenHandle, QpInner, QpResources, TargetOwnership, XrcTargetInit,
     XrcdInitAttr,

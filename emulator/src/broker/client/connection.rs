@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use rocade_wire::Qpn;
 
-use super::super::ack_journal::AckJournal;
 use super::super::faults::FaultUpdate;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, TargetEvent, VERSION, version_of, with_version,
@@ -15,6 +14,7 @@ use super::super::sys::{self, HangupWatch};
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, StopOutcome};
 use crate::fdpass;
+use crate::journal::AckJournal;
 use crate::link::LocalAddr;
 use crate::link::shm::ShmLinkOffer;
 use crate::steering::ProcessSlot;

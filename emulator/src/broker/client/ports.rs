@@ -3,7 +3,7 @@
 use super::super::BrokerError;
 use super::super::protocol::{ProtocolError, Request, Response};
 use super::{BrokerClient, ClientState};
-use crate::cm::services::{Binding, Conflict};
+use crate::gsi::services::{Binding, Conflict};
 
 impl BrokerClient {
     /// Reserves a port, any free one if `any_port`. Returns [`Conflict`] if another process has it.

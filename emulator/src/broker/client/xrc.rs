@@ -6,9 +6,10 @@ use rocade_wire::Qpn;
 
 use super::super::BrokerError;
 use super::super::protocol::{
-    DomainKey, DomainOpening, ProtocolError, Request, Response, TargetCall, TargetEvent,
+    DomainOpening, ProtocolError, Request, Response, TargetCall, TargetEvent,
 };
 use super::{BrokerClient, ClientState, SharedDomain};
+use crate::journal::DomainKey;
 
 impl BrokerClient {
     /// Opens a domain and returns its memory. Returns `Ok(Err(exists))` if the domain exists and

@@ -4,17 +4,7 @@ use rocade_wire::Qpn;
 
 use super::ProtocolError;
 use super::codec::{Reader, Writer};
-
-/// The identity of a shared XRC domain: the device and the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct DomainKey {
-    /// GUID of the device.
-    pub(crate) guid: u64,
-    /// `st_dev` of the file.
-    pub(crate) device: u64,
-    /// `st_ino` of the file.
-    pub(crate) inode: u64,
-}
+use crate::journal::DomainKey;
 
 /// Parameters of opening a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

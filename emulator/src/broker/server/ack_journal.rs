@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Aeth, Bth, Syndrome};
 
-use super::super::ack_journal::{self, AckDestination, PendingAck};
 use super::super::sys;
 use super::connections::Client;
+use crate::journal::{AckDestination, PendingAck, read_acks};
 use crate::link::sys::{SendOptions, send};
 use crate::link::{LocalAddr, socket};
 
@@ -44,7 +44,7 @@ impl Client {
     /// processed before, because a live process may still use the connections in it.
     pub(super) fn send_pending_acks(&mut self) -> Option<OwnedFd> {
         let registered_journal = self.registered_journal.take()?;
-        for (destination, ack) in ack_journal::read(&registered_journal.journal) {
+        for (destination, ack) in read_acks(&registered_journal.journal) {
             let pid = self.peer.pid;
             match send_ack(&destination, ack) {
                 Ok(()) => tracing::info!(pid, ?destination, ?ack, "sent a pending ACK"),

@@ -8,7 +8,7 @@ use super::super::SlotStatus;
 use super::super::group::{Group, RestoreError};
 use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
 use super::super::sys::effective_uid;
-use super::requests::RequestRefusal;
+use super::error::RequestRefusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
 use crate::link::address_lock::{AddressLock, AddressLockError};
 use crate::link::socket_owner::{self, BoundSocket};

@@ -16,9 +16,9 @@ use socket2::Socket;
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
 use super::super::sys::{self, effective_uid};
 use super::ack_journal::RegisteredJournal;
+use super::error::{NO_DESCRIPTORS, means_no_descriptor};
 use super::faults::ClientFaults;
 use super::{LOOK_AGAIN, Pending, Server};
-use crate::failure;
 use crate::fdpass::{self, Peer};
 use crate::steering::ProcessSlot;
 
@@ -246,16 +246,6 @@ impl Server {
             }
         }
     }
-}
-
-/// The error sent to a program when the broker has no descriptors left.
-pub(super) const NO_DESCRIPTORS: &str = "the broker has as many files open as it can, because the \
-    program that started it had a small limit (ulimit -n). `rocade broker stop`, then start a \
-    program with a larger one: the others keep their traffic";
-
-/// Returns true for the errors of a process or system that cannot open another file.
-pub(super) fn means_no_descriptor(error: &io::Error) -> bool {
-    matches!(failure::code(error), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn refuse(client: &mut Client, text: &str) {

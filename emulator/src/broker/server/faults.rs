@@ -3,14 +3,14 @@
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use super::super::ack_journal::{self, Report};
 use super::super::faults::{
     FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
-use super::requests::RequestRefusal;
+use super::error::RequestRefusal;
 use super::{Client, Server};
+use crate::journal::{Report, read_report};
 use crate::link::fault::{MAX_RULES, Rule};
 
 /// Interval of checks whether a client that missed an update reads again.
@@ -96,7 +96,7 @@ impl Client {
             .registered_journal
             .as_ref()
             .map(|registered_journal| registered_journal.journal());
-        journal.map(ack_journal::read_report).unwrap_or_default()
+        journal.map(read_report).unwrap_or_default()
     }
 
     fn faulty_process(&self, table: &FaultTable) -> Option<FaultyProcess> {

@@ -11,43 +11,12 @@ use super::super::slots::Resumed;
 use super::super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use super::Server;
 use super::ack_journal::RegisteredJournal;
-use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
-use crate::cm::port_range;
-use crate::cm::services::Binding;
-use crate::failure;
+use super::error::RequestRefusal;
 use crate::fdpass;
+use crate::gsi::port_range;
+use crate::gsi::services::Binding;
 use crate::random;
 use crate::steering::ProcessSlot;
-
-/// The refusal of a request.
-pub(super) struct RequestRefusal {
-    pub(super) code: RefusalCode,
-    pub(super) text: String,
-}
-
-impl RequestRefusal {
-    pub(super) fn new(code: RefusalCode, text: impl Into<String>) -> Self {
-        Self {
-            code,
-            text: text.into(),
-        }
-    }
-
-    /// Returns the refusal for a failed system call.
-    pub(super) fn system(failure: &str, error: &io::Error) -> Self {
-        if means_no_descriptor(error) {
-            return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
-        }
-        let remedy = failure::remedy_of(failure, error);
-        let separator = if remedy.is_empty() { "" } else { ". Remedy: " };
-        let text = format!("{failure}: {error}{separator}{remedy}");
-        Self::new(RefusalCode::System, text)
-    }
-
-    fn malformed(text: &str) -> Self {
-        Self::new(RefusalCode::Malformed, text)
-    }
-}
 
 impl Server {
     /// Receives one message of a client and answers it.

@@ -9,12 +9,10 @@ use std::sync::Arc;
 
 use rocade_wire::Qpn;
 
-use super::super::domain::{DomainMemory, TargetRecord};
-use super::super::protocol::{
-    DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetEvent,
-};
+use super::super::protocol::{DomainOpening, RefusalCode, Response, TargetCall, TargetEvent};
 use super::Server;
-use super::requests::RequestRefusal;
+use super::error::RequestRefusal;
+use crate::journal::{DomainKey, DomainMemory, TargetRecord};
 use crate::steering::ProcessSlot;
 
 /// Most domains, each of which takes a descriptor.

@@ -18,6 +18,7 @@ pub use delay_queue::DelayQueue;
 pub use parse::RuleError;
 pub use rule::{Action, Ends, PacketDirection, Rule};
 
+use crate::random::Random;
 use rocade_wire::{Bth, Packet};
 
 /// Longest delay of a reordered packet, in nanoseconds, if no other packet follows.
@@ -224,23 +225,4 @@ pub fn corrupt(udp_payload: &mut [u8], random: u64) {
     let bits = behind.len() as u64 * 8;
     let bit = usize::try_from(random % bits).unwrap_or(0);
     behind[bit / 8] ^= 1 << (bit % 8);
-}
-
-/// The SplitMix64 generator. A seed gives the same numbers in all versions.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    /// Returns 64 random bits.
-    pub(crate) const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns true with this probability.
-    pub(crate) const fn chance(&mut self, per_million: u32) -> bool {
-        per_million >= 1_000_000 || self.next() % 1_000_000 < per_million as u64
-    }
 }

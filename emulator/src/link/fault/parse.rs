@@ -6,7 +6,7 @@ use std::fmt;
 use rocade_wire::{Operation, Psn, Qpn};
 
 use super::rule::{Action, CLASSES, PacketDirection, Rule, begins};
-use crate::config::nearest;
+use crate::nearest::nearest;
 
 /// The actions, with which a rule begins.
 const ACTIONS: [&str; 6] = ["drop", "dup", "delay", "reorder", "corrupt", "ecn"];

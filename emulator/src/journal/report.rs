@@ -7,7 +7,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{AckJournal, REPORT_AT, shm_words};
+use super::ack::AckJournal;
+use super::{REPORT_AT, shm_words};
 use crate::link::packet_hooks::HitCounter;
 
 /// Most rules that have a counter.
@@ -125,7 +126,7 @@ mod tests {
         let report = read(&file);
         assert_eq!((report.generation, report.hits.len()), (8, MAX_COUNTED));
         assert_eq!(report.hits.last(), Some(&(64, 1)));
-        assert_eq!(super::super::read(&file), [], "no ACK is pending");
+        assert_eq!(super::super::read_acks(&file), [], "no ACK is pending");
     }
 
     #[test]

@@ -26,6 +26,17 @@ use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 use super::shm_words::SharedWords;
 use crate::steering::ProcessSlot;
 
+/// The identity of a shared XRC domain: the device and the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DomainKey {
+    /// GUID of the device.
+    pub(crate) guid: u64,
+    /// `st_dev` of the file.
+    pub(crate) device: u64,
+    /// `st_ino` of the file.
+    pub(crate) inode: u64,
+}
+
 /// Most targets of a domain.
 pub(crate) const MAX_TARGETS: usize = 1023;
 
@@ -113,7 +124,7 @@ pub(crate) struct DomainMemory {
 
 impl DomainMemory {
     /// Allocates the memory of a new domain.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let shared = SharedWords::new(c"rocade-xrcd", LEN)?;
         Ok(Self { shared })
     }
@@ -125,7 +136,7 @@ impl DomainMemory {
     }
 
     /// Returns the file.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
@@ -135,7 +146,7 @@ impl DomainMemory {
         word.load(Ordering::Acquire) & (1 << (slot.index() % 64)) != 0
     }
 
-    pub(super) fn set_member(&self, slot: ProcessSlot, is_member: bool) {
+    pub(crate) fn set_member(&self, slot: ProcessSlot, is_member: bool) {
         let word = &self.shared.words()[slot.index() / 64];
         let bit = 1 << (slot.index() % 64);
         if is_member {
@@ -161,7 +172,7 @@ impl DomainMemory {
     }
 
     /// Allocates a record for a new target, owned by `slot`. Returns `None` if the domain is full.
-    pub(super) fn add(self: &Arc<Self>, qpn: Qpn, slot: ProcessSlot) -> Option<TargetRecord> {
+    pub(crate) fn add(self: &Arc<Self>, qpn: Qpn, slot: ProcessSlot) -> Option<TargetRecord> {
         let free = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
         let index = self.directory().iter().position(free)?;
         let record = TargetRecord {
@@ -179,7 +190,7 @@ impl DomainMemory {
     }
 
     /// Removes a target.
-    pub(super) fn remove(&self, record: &TargetRecord) {
+    pub(crate) fn remove(&self, record: &TargetRecord) {
         self.directory()[record.index].store(0, Ordering::Release);
     }
 }
@@ -276,7 +287,7 @@ impl TargetRecord {
 
     /// Clears the ownership of a dead process. Returns false if it died while processing a message,
     /// so that the target has failed.
-    pub(super) fn owner_died(&self) -> bool {
+    pub(crate) fn owner_died(&self) -> bool {
         let control = self.control();
         let is_checkpointed = control.is_checkpointed && !control.has_failed;
         self.set(TargetControl {

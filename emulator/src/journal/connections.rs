@@ -15,7 +15,8 @@ use rocade_transport::cm::{CmRoute, ConnRecord, ConnRecordKind};
 use rocade_wire::Qpn;
 use rocade_wire::mad::CommId;
 
-use super::{AckJournal, CONNECTIONS_AT, ip_to_words, shm_words, words_to_ip};
+use super::ack::{AckJournal, ip_to_words, words_to_ip};
+use super::{CONNECTIONS_AT, shm_words};
 
 /// Words of a line: a cache line.
 const ROW_WORDS: usize = 8;
@@ -198,7 +199,7 @@ mod tests {
             connections.write(id(own), Some(record(own, ConnRecordKind::Established)));
         }
         assert_eq!((connections.used, read(&file).len()), (998, 998));
-        assert_eq!(super::super::read(&file), [], "no ACK is pending");
+        assert_eq!(super::super::read_acks(&file), [], "no ACK is pending");
     }
 
     #[test]

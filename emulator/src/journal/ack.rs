@@ -9,9 +9,6 @@
 //! pending, and up to which PSN. It is written last and in one store, so that a death never leaves
 //! a partial entry. The other words hold the destination, and change only while no ACK is pending.
 
-mod connections;
-mod report;
-
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,21 +19,16 @@ use parking_lot::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use super::shm_words::{self, SharedWords};
-use super::sys;
+use super::{CONNECTIONS_AT, connections};
 use crate::link::LocalAddr;
-pub(crate) use connections::{ConnectionJournal, read as read_conn_records};
-pub(crate) use report::{HitTally, Report, read as read_report};
+use crate::sys::check_file_size;
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
 /// Entries of a journal.
 const SLOTS: usize = 64;
 /// Length of the entries in bytes.
-const LEN: usize = SLOTS * WORDS * size_of::<u64>();
-/// Offset of the fault counters (`report.rs`), behind the entries.
-const REPORT_AT: usize = LEN;
-/// Offset of the connection journal (`connections.rs`), behind the counters, in pages of its own.
-const CONNECTIONS_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
+pub(super) const LEN: usize = SLOTS * WORDS * size_of::<u64>();
 
 /// The destination of a pending ACK, and the fields that all ACKs of a connection share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +63,7 @@ pub(crate) struct PendingAck {
 /// The ACK journal of a process.
 #[derive(Debug)]
 pub(crate) struct AckJournal {
-    shared: SharedWords,
+    pub(super) shared: SharedWords,
     /// Bit mask of the entries in use.
     used: Mutex<u64>,
     /// True while a broker has the journal.
@@ -93,7 +85,7 @@ impl AckJournal {
     /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         let whole = CONNECTIONS_AT + connections::LEN;
-        let len = if sys::allows_files_of(whole) {
+        let len = if check_file_size(whole as u64).is_ok() {
             whole
         } else {
             CONNECTIONS_AT
@@ -106,12 +98,12 @@ impl AckJournal {
     }
 
     /// Returns the memory file, for the broker.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
     /// Sets whether a broker has the journal.
-    pub(super) fn set_registered(&self, registered: bool) {
+    pub(crate) fn set_registered(&self, registered: bool) {
         self.registered.store(registered, Ordering::Release);
     }
 
@@ -238,7 +230,7 @@ impl AckDestination {
 }
 
 /// Returns the address as words, an IPv4 address as IPv4-mapped IPv6 address.
-fn ip_to_words(ip: IpAddr) -> [u64; 2] {
+pub(super) fn ip_to_words(ip: IpAddr) -> [u64; 2] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -248,14 +240,14 @@ fn ip_to_words(ip: IpAddr) -> [u64; 2] {
     [half(bits >> 64), half(bits)]
 }
 
-fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
+pub(super) fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
     let bits = u128::from(high) << 64 | u128::from(low);
     IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
 }
 
 /// Returns the pending ACKs in a client's journal. Skips invalid entries, because the client may
 /// write anything to the file.
-pub(super) fn read(file: &OwnedFd) -> Vec<(AckDestination, PendingAck)> {
+pub(crate) fn read(file: &OwnedFd) -> Vec<(AckDestination, PendingAck)> {
     let mut bytes = [0; LEN];
     let Ok(len) = shm_words::read(file.as_fd(), &mut bytes) else {
         return Vec::new();
