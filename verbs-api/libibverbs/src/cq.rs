@@ -21,6 +21,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
     handle::CHandle,
+    huge_pages,
     pd_mr::PdRef,
 };
 
@@ -104,6 +105,7 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_cq_ex, Errno> {
     // SAFETY: same contract.
     let context = unsafe { ContextObject::share(context) }?;
+    huge_pages::check(&context, huge_pages::Kind::Cq)?;
     let channel = if plan.channel.is_null() {
         None
     } else {

@@ -69,13 +69,18 @@ fn is_mlx5(vendor_id: u32, part_id: u32) -> bool {
     vendor_id == VENDOR && PARTS.iter().any(|parts| parts.contains(&part_id))
 }
 
+/// Returns true if the context's device has an mlx5 identity.
+pub(crate) fn has_identity(context: &ContextObject) -> bool {
+    let attr = context.context().device_attr();
+    is_mlx5(attr.vendor_id, attr.vendor_part_id)
+}
+
 /// Checks that the context's device has an mlx5 identity.
 ///
 /// # Errors
 /// `EOPNOTSUPP` if it does not.
 fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
-    let attr = context.context().device_attr();
-    if is_mlx5(attr.vendor_id, attr.vendor_part_id) {
+    if has_identity(context) {
         return Ok(());
     }
     let what = "the device has no mlx5 identity";

@@ -48,6 +48,7 @@ mod explain_failure;
 mod ffi;
 mod flow;
 mod handle;
+mod huge_pages;
 mod import;
 mod late_calls;
 mod mapping;

@@ -121,6 +121,22 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns true if this process gets a huge page, which it gives back at once.
+///
+/// It asks for a segment of shared memory, as mlx5 does. So the limits are those of mlx5: pages
+/// must be reserved, and the process needs `CAP_IPC_LOCK` or the group `vm.hugetlb_shm_group`.
+pub(crate) fn has_huge_page() -> bool {
+    let flags = libc::SHM_HUGETLB | libc::IPC_CREAT | 0o600;
+    // SAFETY: no pointers. The kernel rounds the size up to a huge page.
+    let segment = unsafe { libc::shmget(libc::IPC_PRIVATE, 1, flags) };
+    if segment < 0 {
+        return false;
+    }
+    // SAFETY: this operation reads no structure. The segment is the one that was made above.
+    unsafe { libc::shmctl(segment, libc::IPC_RMID, ptr::null_mut()) };
+    true
+}
+
 /// Returns the length of a page, in bytes.
 pub(crate) fn page_len() -> u64 {
     // SAFETY: no pointers.

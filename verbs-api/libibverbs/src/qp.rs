@@ -25,6 +25,7 @@ use crate::{
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     handle::CHandle,
+    huge_pages,
     pd_mr::{PdObject, PdRef},
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
@@ -258,6 +259,7 @@ unsafe fn create_as(
     let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
     // SAFETY: same contract. The QP keeps the domain in use.
     let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
+    huge_pages::check(pd_state.context(), huge_pages::Kind::Qp)?;
     let like = pd_state.context().context().device().like;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;

@@ -17,6 +17,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
+    huge_pages,
     pd_mr::{PdObject, PdRef},
     post::post_receives,
     xrcd::XrcdObject,
@@ -56,6 +57,7 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    huge_pages::check(pd_state.context(), huge_pages::Kind::Srq)?;
     // SAFETY: same contract. The SRQ keeps the domain in use.
     let buffer = unsafe { pd_state.buffer(pd, attr.max_wr, Purpose::Srq) }?;
     SrqObject::create(|address| {

@@ -161,7 +161,9 @@ rocade_tests::c_programs! {
         a_device_is_like_rxe,
         a_device_is_like_mlx5,
         //= DCU-08 type=test
-        limits_of_dynamic_connections;
+        limits_of_dynamic_connections,
+        huge_pages_that_are_not_there,
+        huge_pages_of_other_devices;
     hardware:
         a_refused_write_ends_its_receive,
         a_refused_write_as_rxe_reports_it,

@@ -3,6 +3,8 @@
 
 #include <endian.h>
 #include <dlfcn.h>
+#include <stdbool.h>
+#include <sys/shm.h>
 
 /*= QPS-05 type=test */
 static void rates_are_noted(void)
@@ -342,6 +344,61 @@ static void limits_of_dynamic_connections(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
+/* Returns true if this process gets a huge page. */
+static bool has_huge_page(void)
+{
+	int segment = shmget(IPC_PRIVATE, 1, SHM_HUGETLB | IPC_CREAT | 0600);
+	if (segment >= 0)
+		CHECK_INT(shmctl(segment, IPC_RMID, NULL), 0);
+	return segment >= 0;
+}
+
+/* Creates a CQ, a QP and an SRQ. All succeed, or all fail with ENOMEM. */
+static void create_each(struct rig *r, bool succeeds)
+{
+	struct ibv_qp_init_attr init = small_qp(r->cq);
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	struct ibv_cq *cq = ibv_create_cq(r->context, 4, NULL, NULL, 0);
+	CHECK(succeeds ? cq != NULL : !cq && errno == ENOMEM);
+	struct ibv_qp *qp = ibv_create_qp(r->pd, &init);
+	CHECK(succeeds ? qp != NULL : !qp && errno == ENOMEM);
+	struct ibv_srq *srq = ibv_create_srq(r->pd, &shared);
+	CHECK(succeeds ? srq != NULL : !srq && errno == ENOMEM);
+	if (succeeds) {
+		CHECK_INT(ibv_destroy_cq(cq), 0);
+		CHECK_INT(ibv_destroy_qp(qp), 0);
+		CHECK_INT(ibv_destroy_srq(srq), 0);
+	}
+}
+
+static void ask_for_pages(const char *kind)
+{
+	setenv("MLX_CQ_ALLOC_TYPE", kind, 1);
+	setenv("MLX_QP_ALLOC_TYPE", kind, 1);
+	setenv("MLX_SRQ_ALLOC_TYPE", kind, 1);
+}
+
+/* On an mlx5 device, objects that must be in huge pages fail if there are none. */
+static void huge_pages_that_are_not_there(void)
+{
+	setenv("ROCADE_LIKE", "mlx5", 1);
+	struct rig r = rig_open();
+	ask_for_pages("PREFER_HUGE");
+	create_each(&r, true);
+	ask_for_pages("HUGE");
+	create_each(&r, has_huge_page());
+	rig_close(&r);
+}
+
+/* Other devices do not know these variables. */
+static void huge_pages_of_other_devices(void)
+{
+	ask_for_pages("HUGE");
+	struct rig r = rig_open();
+	create_each(&r, true);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -354,6 +411,8 @@ int main(int argc, char **argv)
 		{ "a_device_is_like_rxe", a_device_is_like_rxe },
 		{ "a_device_is_like_mlx5", a_device_is_like_mlx5 },
 		{ "limits_of_dynamic_connections", limits_of_dynamic_connections },
+		{ "huge_pages_that_are_not_there", huge_pages_that_are_not_there },
+		{ "huge_pages_of_other_devices", huge_pages_of_other_devices },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);
