@@ -334,8 +334,11 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
         )
     };
     if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
-        // Without support in the kernel, a blocking read. The descriptor is readable unless the
-        // program interferes. SAFETY: `value` is writable for 8 bytes.
+        // Without support in the kernel, the program may have read the descriptor before.
+        if !is_readable_now(fd) {
+            return;
+        }
+        // SAFETY: `value` is writable for 8 bytes.
         unsafe {
             libc::syscall(
                 libc::SYS_read,
@@ -345,6 +348,28 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
             )
         };
     }
+}
+
+/// Returns true if a descriptor is readable. Like the callers' calls, this one is no cancellation
+/// point.
+fn is_readable_now(fd: BorrowedFd<'_>) -> bool {
+    let mut entry = poll_readable(fd);
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one entry and a time, and no signal mask.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut entry,
+            1usize,
+            &raw const now,
+            std::ptr::null::<libc::sigset_t>(),
+            0usize,
+        )
+    };
+    ready > 0
 }
 
 /// Returns true if the descriptor has `O_NONBLOCK`.

@@ -240,8 +240,21 @@ fn forbid_fragments(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
                 libc::IPV6_MTU_DISCOVER,
                 dont_fragment,
             )?;
-            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
+            let result = sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
+            without_option("IPV6_DONTFRAG", result)
         }
+    }
+}
+
+/// Accepts that the system does not know an option, as emulated systems may not. Without
+/// `IPV6_DONTFRAG`, packets that are longer than the link's MTU are sent as fragments.
+fn without_option(option: &str, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            log_unsupported(option, Err(error));
+            Ok(())
+        }
+        result => result,
     }
 }
 
@@ -303,4 +316,18 @@ pub(crate) fn new_socket(local: LocalAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unknown_option_is_accepted() {
+        let error = |code| Err(io::Error::from_raw_os_error(code));
+        assert!(without_option("X", Ok(())).is_ok());
+        assert!(without_option("X", error(libc::ENOPROTOOPT)).is_ok());
+        let refused = without_option("X", error(libc::EPERM)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    }
 }
