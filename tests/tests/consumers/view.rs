@@ -132,6 +132,46 @@ fn the_way_is_chosen_by_what_is_allowed() {
     );
 }
 
+/// Makes a root directory of the system's directories, and runs the command below chroot(2). There
+/// the kernel refuses to make mounts private, because the root is no mount.
+const BELOW_CHROOT: &str = r#"
+root=$1; built=$2
+for dir in bin lib lib64 usr etc proc sys dev tmp; do
+    if [ -e "/$dir" ]; then
+        mkdir -p "$root/$dir"
+        mount --rbind "/$dir" "$root/$dir"
+    fi
+done
+mkdir "$root/built"
+mount --bind "$built" "$root/built"
+exec chroot "$root" /built/rocade run --dev rocade0=lo -- ls /sys/class/infiniband
+"#;
+
+#[test]
+fn below_chroot_the_preload_library_is_found() {
+    let rig = or_skip!(Rig::loopback(NEEDS));
+    // Only root may change the root directory.
+    or_skip!(Installation::new(&rig, User::Root, &[]));
+    let root = rig.dir().join("root").to_string_lossy().into_owned();
+    let built = rig.rocade_path().parent().expect("a file in a directory");
+    let built = built.to_string_lossy();
+    let words = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-euc",
+        BELOW_CHROOT,
+        "sh",
+        &root,
+        &built,
+    ];
+    let output = rig
+        .start_plain("chroot", &words)
+        .finish(LIMIT)
+        .expect_success();
+    assert_eq!(output, "rocade0\n");
+}
+
 #[test]
 fn without_a_view_there_is_none() {
     let rig = or_skip!(Rig::loopback(NEEDS));

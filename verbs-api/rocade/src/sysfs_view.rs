@@ -85,16 +85,19 @@ impl View<'_> {
             command.env(ENV_FIRST_NUMBER, first.to_string());
         }
         let tree = Tree::new(&facts, &host, first);
+        // In a mount namespace of its own, a process below chroot(2) no longer finds its files by
+        // the path of its executable.
+        let own = OwnLibraries::find();
         let shown = match (check_file_size(), requested) {
             (Err(reason), _) => Err(reason),
-            (Ok(()), Some(ViewMethod::Preload)) => self.preload(&tree, command),
-            (Ok(()), Some(_)) => self.in_namespace(&tree, command),
-            (Ok(()), None) => self.in_namespace(&tree, command).or_else(|reason| {
+            (Ok(()), Some(ViewMethod::Preload)) => self.preload(&tree, &own, command),
+            (Ok(()), Some(_)) => self.in_namespace(&tree, &own, command),
+            (Ok(()), None) => self.in_namespace(&tree, &own, command).or_else(|reason| {
                 tracing::info!(
                     reason = reason.text(),
                     "failed to create a mount namespace, using the preload library"
                 );
-                self.preload(&tree, command)
+                self.preload(&tree, &own, command)
             }),
         };
         match shown {
@@ -114,8 +117,13 @@ impl View<'_> {
         }
     }
 
-    fn in_namespace(&self, tree: &Tree, command: &mut Command) -> Result<Shown, CliError> {
-        let programs = preload_library().map_or_else(
+    fn in_namespace(
+        &self,
+        tree: &Tree,
+        own: &OwnLibraries,
+        command: &mut Command,
+    ) -> Result<Shown, CliError> {
+        let programs = own.preload().map_or_else(
             |reason| {
                 tracing::info!(
                     reason = reason.text(),
@@ -126,7 +134,7 @@ impl View<'_> {
             |library| {
                 let path = std::env::var_os("PATH").unwrap_or_default();
                 let started = Path::new(command.get_program());
-                Programs::look(std::env::split_paths(&path), started, library)
+                Programs::look(std::env::split_paths(&path), started, library.to_owned())
             },
         );
         let mut contents = Contents {
@@ -148,7 +156,7 @@ impl View<'_> {
             .hint("--view preload does not need one")
         })?;
         command.env(ENV_COUNTERS, HCA_DIR);
-        self.name_driver(Path::new(DRIVERS_DIR), command);
+        self.name_driver(own, Path::new(DRIVERS_DIR), command);
         // Programs with an empty environment find no libraries but these, and only they need it.
         if let Err(error) = std::fs::write(RUN_ENVIRONMENT, run_environment(&variables(command))) {
             tracing::info!(%error, "failed to keep the settings for programs with an empty environment");
@@ -156,14 +164,19 @@ impl View<'_> {
         Ok(Shown::Mounts { replaced, as_root })
     }
 
-    fn preload(&self, tree: &Tree, command: &mut Command) -> Result<Shown, CliError> {
+    fn preload(
+        &self,
+        tree: &Tree,
+        own: &OwnLibraries,
+        command: &mut Command,
+    ) -> Result<Shown, CliError> {
         if self.findings.is_for_other_libc {
             return Err(CliError::new(
                 "the program is for another C library and cannot load the preload library",
             )
             .hint("--view none, or --view namespace where that is allowed"));
         }
-        let library = preload_library()?;
+        let library = own.preload()?;
         let failed = |error: std::io::Error| {
             CliError::new(format!("failed to create the files of the view: {error}"))
         };
@@ -172,24 +185,24 @@ impl View<'_> {
         let staging_dir = StagingDir::new(&runtime, tree, self.args.show_host).map_err(failed)?;
         command.env(ENV_STAGE, staging_dir.dir());
         command.env(ENV_COUNTERS, below(staging_dir.dir(), HCA_DIR));
-        self.name_driver(&below(staging_dir.dir(), DRIVERS_DIR), command);
+        self.name_driver(own, &below(staging_dir.dir(), DRIVERS_DIR), command);
         command.env(
             "LD_PRELOAD",
-            run::prepend(&library, std::env::var_os("LD_PRELOAD")),
+            run::prepend(library, std::env::var_os("LD_PRELOAD")),
         );
         Ok(Shown::Preload)
     }
 
     /// Names the library that warns as a driver in `dir`, for programs with another libibverbs.
     /// With devices of the host, such a libibverbs may be intended.
-    fn name_driver(&self, dir: &Path, command: &mut Command) {
-        let library = libdir::own_library(NOTICE_LIBRARY).filter(|_| !self.args.show_host);
+    fn name_driver(&self, own: &OwnLibraries, dir: &Path, command: &mut Command) {
+        let library = own.notice.as_deref().filter(|_| !self.args.show_host);
         // The variable is a list.
         let is_one = !dir.to_string_lossy().contains([':', ';']);
         let Some(library) = library.filter(|_| is_one) else {
             return;
         };
-        match link_driver(&library, dir) {
+        match link_driver(library, dir) {
             Ok(()) => {
                 let drivers = std::env::var_os(ENV_DRIVERS);
                 command.env(ENV_DRIVERS, run::prepend(&dir.join(DRIVER), drivers));
@@ -236,19 +249,35 @@ fn variables(command: &Command) -> Vec<(OsString, OsString)> {
     all.into_iter().filter(|(name, _)| is_ours(name)).collect()
 }
 
-/// Returns the path of the preload library. It must be one that `LD_PRELOAD` can contain.
-fn preload_library() -> Result<PathBuf, CliError> {
-    let library = libdir::own_library(PRELOAD_LIBRARY).ok_or_else(|| {
-        CliError::new("librocade_preload.so is missing")
-            .hint("in the source directory: cargo build --release --workspace")
-    })?;
-    if library.to_string_lossy().contains([' ', ':']) {
-        let library = library.display();
-        return Err(CliError::new(format!(
-            "{library}: LD_PRELOAD does not support paths with a space or colon"
-        )));
+/// The libraries that only some programs load.
+#[derive(Debug)]
+struct OwnLibraries {
+    preload: Option<PathBuf>,
+    notice: Option<PathBuf>,
+}
+
+impl OwnLibraries {
+    fn find() -> Self {
+        Self {
+            preload: libdir::own_library(PRELOAD_LIBRARY),
+            notice: libdir::own_library(NOTICE_LIBRARY),
+        }
     }
-    Ok(library)
+
+    /// Returns the path of the preload library. It must be one that `LD_PRELOAD` can contain.
+    fn preload(&self) -> Result<&Path, CliError> {
+        let library = self.preload.as_deref().ok_or_else(|| {
+            CliError::new("librocade_preload.so is missing")
+                .hint("in the source directory: cargo build --release --workspace")
+        })?;
+        if library.to_string_lossy().contains([' ', ':']) {
+            let library = library.display();
+            return Err(CliError::new(format!(
+                "{library}: LD_PRELOAD does not support paths with a space or colon"
+            )));
+        }
+        Ok(library)
+    }
 }
 
 fn below(root: &Path, absolute: &str) -> PathBuf {
