@@ -8,6 +8,7 @@ mod pieces;
 mod placed;
 mod table;
 mod view;
+mod word;
 
 pub(crate) use access::Readable;
 pub(crate) use device::DeviceMemory;
@@ -16,6 +17,7 @@ pub(crate) use guard::kernel::CALLS as KERNEL_CALLS;
 pub(crate) use guard::{Fault, are_blocked as are_faults_blocked};
 pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
 pub(crate) use table::{MemGuard, MrTable, Region, RemoveError};
+pub(crate) use word::Word;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use rocade_transport::{CountedOps, QpState};
 use super::context::{Context, ContextInner};
 use super::qp::Qp;
 use crate::error::VerbsError;
+use crate::memory::Word;
 use crate::state::{CompCounterInner, CounterUnit, CounterValue, User};
 
 /// A completion counter (`ibv_comp_cntr`): counts the completed operations of queue pairs, and
@@ -51,6 +52,46 @@ impl Context {
     /// [`VerbsError::NoMemory`] above the device's limit.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn comp_counter(&self, unit: CounterUnit) -> Result<CompCounter, VerbsError> {
+        self.make_counter(unit, [None, None])
+    }
+
+    /// Makes a completion counter whose values are in memory of the program, where it gives an
+    /// address: `completed`, `failed`. The program reads them there, and may change them.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoMemory`] above the device's limit. [`VerbsError::InvalidArgument`] if an
+    /// address is no multiple of 8. [`VerbsError::Fault`] if it is not mapped for writing.
+    ///
+    /// # Safety
+    /// Until the counter is destroyed and its last handle dropped, Rocade writes 8 bytes at each
+    /// address. The caller must be entitled to allow that, and no Rust reference to the bytes may
+    /// be alive meanwhile. Where nothing is mapped any more, the value is lost.
+    #[doc(alias = "efadv_create_comp_cntr")]
+    pub unsafe fn comp_counter_in(
+        &self,
+        unit: CounterUnit,
+        completed: Option<u64>,
+        failed: Option<u64>,
+    ) -> Result<CompCounter, VerbsError> {
+        let word = |addr: Option<u64>| match addr {
+            Some(addr) if !addr.is_multiple_of(8) => {
+                Err(VerbsError::InvalidArgument("address of a counter"))
+            }
+            // SAFETY: the caller's promise.
+            Some(addr) => match unsafe { Word::new(addr) } {
+                Some(word) => Ok(Some(word)),
+                None => Err(VerbsError::Fault),
+            },
+            None => Ok(None),
+        };
+        self.make_counter(unit, [word(completed)?, word(failed)?])
+    }
+
+    fn make_counter(
+        &self,
+        unit: CounterUnit,
+        [completed, failed]: [Option<Word>; 2],
+    ) -> Result<CompCounter, VerbsError> {
         let context = Arc::clone(&self.inner);
         if !context.hca.take_counter() {
             return Err(VerbsError::NoMemory("completion counters"));
@@ -58,7 +99,7 @@ impl Context {
         Ok(CompCounter {
             owner: Arc::new(CounterOwner {
                 context,
-                inner: CompCounterInner::new(unit),
+                inner: CompCounterInner::new(unit, completed, failed),
                 alive: AtomicBool::new(true),
             }),
         })
@@ -73,21 +114,19 @@ impl CompCounter {
         let engine = &self.owner.context.engine;
         engine.polled();
         engine.progress_inline(None);
-        self.owner.inner.value(which).load(Ordering::Acquire)
+        self.owner.inner.value(which).get()
     }
 
     /// Sets a value. What completes meanwhile may be lost.
     #[doc(alias = "ibv_set_comp_cntr")]
     pub fn set(&self, which: CounterValue, value: u64) {
-        let place = self.owner.inner.value(which);
-        place.store(value, Ordering::Release);
+        self.owner.inner.value(which).set(value);
     }
 
     /// Adds to a value.
     #[doc(alias = "ibv_inc_comp_cntr")]
     pub fn add(&self, which: CounterValue, amount: u64) {
-        let place = self.owner.inner.value(which);
-        place.fetch_add(amount, Ordering::AcqRel);
+        self.owner.inner.value(which).add(amount);
     }
 
     /// Destroys the counter.

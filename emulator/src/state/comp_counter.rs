@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rocade_transport::OpCounter;
 
 use super::users::{User, Users};
+use crate::memory::Word;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The unit of a completion counter (`ibv_comp_cntr_type`).
@@ -25,26 +26,78 @@ pub enum CounterValue {
     Failed,
 }
 
+/// The place of a value. It wraps around to 0 after its maximum.
+#[derive(Debug)]
+pub(crate) enum CounterPlace {
+    Own(AtomicU64),
+    /// Memory of the program, which may change it, too.
+    Program(Word),
+}
+
+impl CounterPlace {
+    /// A value of 0 in this memory, or else in memory of its own.
+    fn new(word: Option<Word>) -> Self {
+        match word {
+            Some(word) => {
+                word.set(0);
+                Self::Program(word)
+            }
+            None => Self::Own(AtomicU64::new(0)),
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        match self {
+            Self::Own(value) => value.load(Ordering::Acquire),
+            Self::Program(word) => word.add(0),
+        }
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        match self {
+            Self::Own(own) => own.store(value, Ordering::Release),
+            Self::Program(word) => word.set(value),
+        }
+    }
+
+    /// Adds to the value. A program that sees the sum also sees the data that it stands for.
+    pub(crate) fn add(&self, amount: u64) {
+        match self {
+            Self::Own(own) => {
+                own.fetch_add(amount, Ordering::AcqRel);
+            }
+            Self::Program(word) => {
+                word.add(amount);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct CompCounterInner {
     unit: CounterUnit,
-    completed: AtomicU64,
-    failed: AtomicU64,
+    completed: CounterPlace,
+    failed: CounterPlace,
     users: Users,
 }
 
 impl CompCounterInner {
-    pub(crate) fn new(unit: CounterUnit) -> Arc<Self> {
+    /// Makes a counter with both values 0, in memory of the program where there is some.
+    pub(crate) fn new(
+        unit: CounterUnit,
+        completed: Option<Word>,
+        failed: Option<Word>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             unit,
-            completed: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            completed: CounterPlace::new(completed),
+            failed: CounterPlace::new(failed),
             users: Users::default(),
         })
     }
 
-    /// The place of a value. It wraps around to 0 after its maximum.
-    pub(crate) const fn value(&self, which: CounterValue) -> &AtomicU64 {
+    /// The place of a value.
+    pub(crate) const fn value(&self, which: CounterValue) -> &CounterPlace {
         match which {
             CounterValue::Completed => &self.completed,
             CounterValue::Failed => &self.failed,
@@ -78,12 +131,11 @@ impl OpCounter for Attachment {
             CounterUnit::WorkRequests => operations,
             CounterUnit::Bytes => bytes,
         };
-        // A program that sees the count also sees the data that it stands for.
-        self.counter.completed.fetch_add(amount, Ordering::Release);
+        self.counter.completed.add(amount);
     }
 
     fn add_failed(&self) {
-        self.counter.failed.fetch_add(1, Ordering::Release);
+        self.counter.failed.add(1);
     }
 }
 

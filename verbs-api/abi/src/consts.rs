@@ -34,6 +34,14 @@ enumerators! {
     u32, "Flag of `mlx5dv_reg_dmabuf_mr`. (`enum mlx5dv_reg_dmabuf_access`)": {
         MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT = 1,
     }
+    u8, "Kind of memory for a value of a counter of EFA. (`efadv.h`)": {
+        EFADV_MEMORY_LOCATION_VA = 0,
+        EFADV_MEMORY_LOCATION_DMABUF = 1,
+    }
+    u32, "Values of a counter of EFA that are in memory of the program. (`efadv.h`)": {
+        EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM = 1,
+        EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM = 2,
+    }
     u32, "Asynchronous event of later releases. (`enum ibv_event_type`)": {
         IBV_EVENT_DEVICE_SPEED_CHANGE = 20,
     }

@@ -1,7 +1,7 @@
-//! The private interface of `libibverbs.so.1`, which holds the engine, for `librdmacm.so.1` and
-//! `libmlx5.so.1`: function tables in place of system calls.
+//! The private interface of `libibverbs.so.1`, which holds the engine, for `librdmacm.so.1`,
+//! `libmlx5.so.1` and `libefa.so.1`: function tables in place of system calls.
 //!
-//! All three libraries are from one build. Unless stated otherwise, functions return 0 or a
+//! All of these libraries are from one build. Unless stated otherwise, functions return 0 or a
 //! positive errno value.
 
 use core::ffi::{c_int, c_void};
@@ -14,8 +14,9 @@ use crate::mlx5::{
     mlx5dv_qp_init_attr,
 };
 use crate::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_device, ibv_ece, ibv_mr, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr_ex, rdma_conn_param,
+    efadv_comp_cntr_init_attr, ibv_ah, ibv_ah_attr, ibv_comp_cntr, ibv_comp_cntr_init_attr,
+    ibv_context, ibv_cq, ibv_device, ibv_ece, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr_ex, rdma_conn_param,
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
@@ -263,6 +264,32 @@ pub struct rocade_mlx5_ops {
 impl core::fmt::Debug for rocade_mlx5_ops {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("rocade_mlx5_ops")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Version of [`rocade_efa_ops`]. Every change of the table increments it.
+pub const ROCADE_EFA_VERSION: u32 = 1;
+
+/// The functions for `libefa.so.1`, like the functions of `efadv.h` with these names.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "as the efadv functions of these names")]
+pub struct rocade_efa_ops {
+    /// Equal to [`ROCADE_EFA_VERSION`].
+    pub version: u32,
+    pub create_comp_cntr: unsafe extern "C" fn(
+        *mut ibv_context,
+        *mut ibv_comp_cntr_init_attr,
+        *mut efadv_comp_cntr_init_attr,
+        u32,
+    ) -> *mut ibv_comp_cntr,
+}
+
+impl core::fmt::Debug for rocade_efa_ops {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("rocade_efa_ops")
             .field("version", &self.version)
             .finish_non_exhaustive()
     }

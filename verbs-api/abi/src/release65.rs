@@ -25,6 +25,16 @@ impl Default for ibv_buf {
     }
 }
 
+/// A place in the memory of a descriptor. In C it has no name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "as the members of the C header")]
+pub struct efadv_dmabuf {
+    pub offset: u64,
+    pub fd: i32,
+    pub reserved: u32,
+}
+
 mirror! {
     /// Completion counter.
     pub struct ibv_comp_cntr {
@@ -44,6 +54,23 @@ mirror! {
         comp_mask: u32,
         r#type: c_uint,
         flags: u32,
+    }
+
+    /// Memory for a value of a counter of EFA: an address, or a range of a descriptor.
+    pub struct efadv_memory_location {
+        ptr: *mut u8,
+        dmabuf: efadv_dmabuf,
+        r#type: u8,
+        reserved: [u8; 7],
+    }
+
+    /// Attributes of a new completion counter of EFA.
+    pub struct efadv_comp_cntr_init_attr {
+        comp_mask: u64,
+        flags: u32,
+        reserved: u32,
+        comp_cntr_ext_mem: efadv_memory_location,
+        err_cntr_ext_mem: efadv_memory_location,
     }
 
     /// Attributes of attaching a completion counter to a QP.

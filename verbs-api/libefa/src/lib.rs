@@ -1,7 +1,19 @@
-//! Drop-in `libefa.so.1`, which programs link with for EFA devices. Rocade has no such device, so
-//! every function fails with `EOPNOTSUPP`.
+//! Drop-in `libefa.so.1`, which programs link with for EFA devices.
 //!
-//! The exported symbols are listed in `exports.tsv`.
+//! Completion counters in memory of the program work on every device of Rocade. Rocade has no EFA
+//! device, so every other function fails with `EOPNOTSUPP`.
+//!
+//! The engine is in `libibverbs.so.1`. The exported symbols are listed in `exports.tsv`.
+
+// Test builds have no version script, so nothing is exported and the functions look unused.
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "exported symbols are left out of test builds")
+)]
+
+mod forward;
+#[path = "../../librdmacm/src/library.rs"]
+mod library;
 
 #[cfg(not(test))]
 mod exports {
@@ -9,7 +21,6 @@ mod exports {
 }
 
 /// Sets `errno` without a diagnostic, because programs call these functions to test for a feature.
-#[cfg(not(test))]
 pub(crate) fn unsupported(_function: &str) {
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };

@@ -13,6 +13,7 @@ use crate::{
     diagnostics::Reason,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     handle::CHandle,
+    mapping::Mapping,
     qp::QpObject,
 };
 
@@ -22,6 +23,8 @@ pub(crate) type CounterObject = CHandle<ibv_comp_cntr, CounterState>;
 /// The Rust state of an `ibv_comp_cntr`.
 pub(crate) struct CounterState {
     counter: CompCounter,
+    /// Memory of descriptors that has the values. It ends after the counter.
+    _memory: [Option<Mapping>; 2],
     _context: Arc<ContextObject>,
 }
 
@@ -61,27 +64,45 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
         // SAFETY: by contract NULL or an open context.
         let context = unsafe { ContextObject::share(context) }?;
         // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
-        let unit = match attr.r#type {
-            IBV_COMP_CNTR_TYPE_WRS => CounterUnit::WorkRequests,
-            IBV_COMP_CNTR_TYPE_BYTES => CounterUnit::Bytes,
-            _ => return Err(not_offered("cc_attr.type is unknown")),
-        };
-        if attr.comp_mask != 0 || attr.flags != 0 {
-            return Err(not_offered("cc_attr.comp_mask and flags must be 0"));
-        }
+        let unit = unit(&unsafe { ffi::read(attr) }?)?;
         let counter = context.context().comp_counter(unit)?;
-        CounterObject::create(|_| {
-            let c = ibv_comp_cntr {
-                context: context.as_c(),
-                handle: 0,
-            };
-            let state = CounterState {
-                counter,
-                _context: context,
-            };
-            Ok((c, state))
-        })
+        object(context, counter, [None, None])
+    })
+}
+
+/// Returns the unit that the attributes of a new counter ask for.
+///
+/// # Errors
+/// `EOPNOTSUPP` for another type, or any flag.
+pub(crate) fn unit(attr: &ibv_comp_cntr_init_attr) -> Result<CounterUnit, Errno> {
+    let unit = match attr.r#type {
+        IBV_COMP_CNTR_TYPE_WRS => CounterUnit::WorkRequests,
+        IBV_COMP_CNTR_TYPE_BYTES => CounterUnit::Bytes,
+        _ => return Err(not_offered("cc_attr.type is unknown")),
+    };
+    if attr.comp_mask != 0 || attr.flags != 0 {
+        return Err(not_offered("cc_attr.comp_mask and flags must be 0"));
+    }
+    Ok(unit)
+}
+
+/// Returns the C object of a counter. `memory` stays mapped as long as the counter is there.
+pub(crate) fn object(
+    context: Arc<ContextObject>,
+    counter: CompCounter,
+    memory: [Option<Mapping>; 2],
+) -> Result<*mut ibv_comp_cntr, Errno> {
+    CounterObject::create(|_| {
+        let c = ibv_comp_cntr {
+            context: context.as_c(),
+            handle: 0,
+        };
+        let state = CounterState {
+            counter,
+            _memory: memory,
+            _context: context,
+        };
+        Ok((c, state))
     })
 }
 

@@ -39,6 +39,7 @@ mod diagnostics;
 mod dm;
 mod domain;
 mod dv;
+mod efa;
 mod enum_str;
 mod events;
 mod exp;

@@ -1,4 +1,5 @@
-//! Looks up `libibverbs.so.1` for Rocade's other libraries. `libmlx5` shares this file.
+//! Looks up `libibverbs.so.1` for Rocade's other libraries. `libmlx5` and `libefa` share this
+//! file.
 
 use std::{
     ffi::{CStr, c_char, c_void},
