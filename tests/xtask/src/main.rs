@@ -27,6 +27,7 @@ mod programs;
 mod prose;
 mod pypi;
 mod registry;
+mod roots;
 mod rules;
 mod sanitize;
 mod skips;

@@ -56,10 +56,7 @@ impl Emulation {
     /// The reason why programs do not run.
     pub(super) fn find(root: &Path) -> Result<Self, String> {
         let before = env::var_os("PATH").unwrap_or_default();
-        let qemu = env::split_paths(&before)
-            .map(|dir| dir.join("qemu-aarch64-static"))
-            .find(|file| file.is_file())
-            .ok_or("no qemu-aarch64-static")?;
+        let qemu = find_program(QEMU)?;
         let path = [root.join("usr/bin"), root.join("usr/sbin")];
         let path = path.into_iter().chain(env::split_paths(&before));
         let mut rule = OsString::from(RULE);
@@ -92,6 +89,20 @@ impl Emulation {
             .env("PATH", &self.path);
         command
     }
+}
+
+/// The emulator.
+pub(super) const QEMU: &str = "qemu-aarch64-static";
+
+/// Returns the path of a program of the search path.
+///
+/// # Errors
+/// A reason with its name if there is none.
+pub(super) fn find_program(name: &str) -> Result<PathBuf, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path).map(|dir| dir.join(name));
+    let found = files.find(|file| file.is_file());
+    found.ok_or_else(|| format!("no {name}"))
 }
 
 #[cfg(test)]

@@ -5,9 +5,12 @@
 //! packages of Debian with programs, libraries and Rust's standard library. A part that the machine
 //! lacks is named, and the run counts as one skipped test.
 
+mod cross;
 mod emulation;
 mod root;
 mod toolchain;
+
+pub(crate) use self::cross::Cross;
 
 use std::{
     path::{Path, PathBuf},

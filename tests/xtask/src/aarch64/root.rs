@@ -91,23 +91,13 @@ fn is_current(root: &Path) -> bool {
 fn unpack(part: &Path) -> io::Result<()> {
     let compiler = version_of(RUSTC);
     let debs = part.join("debs");
-    for dir in ["lists/partial", "cache/archives/partial", "debs", "root"] {
-        fs::create_dir_all(part.join(dir))?;
+    for dir in [&debs, &part.join("root")] {
+        fs::create_dir_all(dir)?;
     }
-    fs::write(part.join("status"), [])?;
-    let mut update = apt(part);
-    update.arg("update");
-    let mut download = apt(part);
-    download.current_dir(&debs).args(["download", COREUTILS]);
-    download.args(PACKAGES);
-    let library = compiler.as_ref();
-    download.args(library.map(|version| format!("{STD}={version}")));
-    for (headline, command) in [("package lists", update), ("packages", download)] {
-        let headline = format!("AArch64: {headline}");
-        if !step::run(&headline, LIMIT, command).success {
-            return Err(io::Error::other("apt-get fails"));
-        }
-    }
+    let mut names = vec![COREUTILS.to_owned()];
+    names.extend(PACKAGES.map(str::to_owned));
+    names.extend(compiler.iter().map(|version| format!("{STD}={version}")));
+    fetch(part, &debs, &names)?;
     let (root, others) = (part.join("root"), part.join("others"));
     for deb in fs::read_dir(&debs)? {
         let deb = deb?;
@@ -129,6 +119,25 @@ fn unpack(part: &Path) -> io::Result<()> {
         fs::rename(others.join(file), place)?;
     }
     fs::write(root.join(VERSION), compiler.unwrap_or_default())
+}
+
+/// Downloads packages into the directory `debs`, with the files of apt in `part`.
+pub(super) fn fetch(part: &Path, debs: &Path, packages: &[String]) -> io::Result<()> {
+    for dir in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(part.join(dir))?;
+    }
+    fs::write(part.join("status"), [])?;
+    let mut update = apt(part);
+    update.arg("update");
+    let mut download = apt(part);
+    download.current_dir(debs).arg("download").args(packages);
+    for (headline, command) in [("package lists", update), ("packages", download)] {
+        let headline = format!("AArch64: {headline}");
+        if !step::run(&headline, LIMIT, command).success {
+            return Err(io::Error::other("apt-get fails"));
+        }
+    }
+    Ok(())
 }
 
 /// An apt-get for another processor, with its files in `part`.

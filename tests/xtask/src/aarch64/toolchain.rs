@@ -71,6 +71,22 @@ impl Toolchain {
         })
     }
 
+    /// The compiler, if it is not the one that cargo uses anyway.
+    pub(super) fn rustc(&self) -> Option<&Path> {
+        self.rustc.as_deref()
+    }
+
+    /// The directory for the build.
+    pub(super) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The flag of rustc for a standard library that the compiler does not find by itself.
+    pub(super) fn library_flag(&self) -> Option<String> {
+        let library = self.library.as_ref()?;
+        Some(format!("-L{}", library.display()))
+    }
+
     /// Lets a cargo command build with this compiler, into a directory of its own.
     pub(super) fn prepare(&self, command: &mut Command) {
         // Optimised code takes longer to build than it saves, but for the tests of the transport.
@@ -91,11 +107,8 @@ impl Toolchain {
         if let Some(rustc) = &self.rustc {
             command.env("RUSTC", rustc);
         }
-        if let Some(library) = &self.library {
-            command.env(
-                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
-                format!("-L{}", library.display()),
-            );
+        if let Some(flag) = self.library_flag() {
+            command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flag);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Plan, at, copy_tree, execute, files_below, output, write};
 /// Makes the archive of the tree and that of its debug files.
 pub(super) fn make(plan: &Plan) -> Result<(), String> {
     let stage = plan.stage("tar")?;
-    let name = format!("rocade-{}-x86_64-linux", plan.version);
+    let name = format!("{}-linux", plan.prefix());
     copy_tree(&plan.tree(), &stage.join(&name))?;
     let debug = format!("{name}-debug");
     copy_tree(&plan.debug_tree(), &stage.join(&debug))?;
@@ -53,7 +53,9 @@ pub(super) fn sha256(file: &Path) -> Result<String, String> {
 /// Writes `SHA256SUMS` for all packages.
 pub(super) fn sums(plan: &Plan) -> Result<(), String> {
     let mut text = String::new();
-    for file in files_below(&plan.out)? {
+    let mut files = files_below(&plan.out)?;
+    files.retain(|file| file != "SHA256SUMS");
+    for file in files {
         let sum = sha256(&plan.out.join(&file))?;
         text.push_str(&format!("{sum}  {file}\n"));
     }

@@ -11,15 +11,14 @@ use std::{
 };
 
 use super::{Plan, at, execute, output, write};
-use crate::workspace::Workspace;
+use crate::{aarch64::Cross, workspace::Workspace};
 
 /// The version of zig, from PyPI.
 const ZIG: &str = "ziglang==0.17.1";
+/// The directory of that version.
+pub(super) const ZIG_PLACE: &str = "ziglang-0.17.1";
 /// The version of glibc, that of manylinux_2_28.
 pub(super) const GLIBC: &str = "2.28";
-/// The target of rustc, and that of zig without the version.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-const ZIG_TARGET: &str = "x86_64-linux-gnu";
 const LINKER: &str = include_str!("linker.sh");
 
 /// The packages of cargo with the command and the libraries.
@@ -38,13 +37,15 @@ const PACKAGES: [&str; 8] = [
 pub(super) struct Zig {
     program: PathBuf,
     cache: PathBuf,
+    /// The target, with the version of the C library.
+    target: String,
 }
 
 impl Zig {
     /// A compiler and linker for C.
     pub(super) fn cc(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["cc", "-target", &format!("{ZIG_TARGET}.{GLIBC}")]);
+        command.args(["cc", "-target", &self.target]);
         command.env("ZIG_GLOBAL_CACHE_DIR", &self.cache);
         command.env("ZIG_LOCAL_CACHE_DIR", &self.cache);
         command
@@ -53,7 +54,7 @@ impl Zig {
 
 /// Returns zig, from PyPI unless it is there.
 pub(super) fn zig(plan: &Plan) -> Result<Zig, String> {
-    let place = plan.work.join(ZIG.replace("==", "-"));
+    let place = plan.work.join(ZIG_PLACE);
     let program = place.join("ziglang/zig");
     if !program.is_file() {
         let mut pip = Command::new("python3");
@@ -61,7 +62,12 @@ pub(super) fn zig(plan: &Plan) -> Result<Zig, String> {
         execute(pip.arg(&place).arg(ZIG))?;
     }
     let cache = plan.work.join("zig-cache");
-    Ok(Zig { program, cache })
+    let target = format!("{}.{GLIBC}", plan.arch.gnu());
+    Ok(Zig {
+        program,
+        cache,
+        target,
+    })
 }
 
 /// Builds everything. Returns the directory of the results.
@@ -69,25 +75,35 @@ pub(super) fn build(
     workspace: &Workspace,
     plan: &Plan,
     zig: &Zig,
+    cross: Option<&Cross>,
     profile: &str,
 ) -> Result<PathBuf, String> {
     let linker = plan.work.join("linker.sh");
     write(&linker, LINKER)?;
     fs::set_permissions(&linker, fs::Permissions::from_mode(0o755)).map_err(at(&linker))?;
-    let mut cargo = workspace.cargo(&["build", "--locked", "--target", TARGET, "--profile"]);
-    cargo.arg(profile);
+    let triple = plan.arch.triple();
+    let target = cross.map_or_else(|| workspace.target(), |cross| cross.target().to_owned());
+    let mut cargo = workspace.cargo(&["build", "--locked", "--target", &triple, "--profile"]);
+    cargo.arg(profile).env("CARGO_TARGET_DIR", &target);
+    if let Some(rustc) = cross.and_then(Cross::rustc) {
+        cargo.env("RUSTC", rustc);
+    }
+    let variable = triple.to_uppercase().replace('-', "_");
     for package in PACKAGES {
         cargo.args(["--package", package]);
     }
     cargo
-        .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", &linker)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace)?.join("\x1f"))
+        .env(format!("CARGO_TARGET_{variable}_LINKER"), &linker)
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            flags(workspace, cross)?.join("\x1f"),
+        )
         .env_remove("RUSTFLAGS")
         .env("ROCADE_DIST", "1")
         .env("ROCADE_ZIG", &zig.program)
-        .env("ROCADE_OUT", workspace.target().join(TARGET))
-        .env("ROCADE_TARGET", format!("{ZIG_TARGET}.{GLIBC}"))
-        .env("ROCADE_LIBGCC", libgcc()?)
+        .env("ROCADE_OUT", target.join(&triple))
+        .env("ROCADE_TARGET", &zig.target)
+        .env("ROCADE_LIBGCC", libgcc(plan)?)
         .env("ZIG_GLOBAL_CACHE_DIR", &zig.cache)
         .env("ZIG_LOCAL_CACHE_DIR", &zig.cache)
         .env("SOURCE_DATE_EPOCH", plan.epoch.to_string());
@@ -96,26 +112,38 @@ pub(super) fn build(
         "dev" => "debug",
         other => other,
     };
-    Ok(workspace.target().join(TARGET).join(dir))
+    Ok(target.join(triple).join(dir))
 }
 
 /// The flags of rustc. No file of a package names a directory of this machine.
-fn flags(workspace: &Workspace) -> Result<Vec<String>, String> {
+fn flags(workspace: &Workspace, cross: Option<&Cross>) -> Result<Vec<String>, String> {
     let home = env::home_dir().ok_or("no home directory")?;
     let cargo = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     let map = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
-    Ok(vec![
+    let mut flags = vec![
         map(&cargo, "/cargo"),
+        map(&sysroot(workspace, cross)?, "/rust"),
         map(&workspace.target(), "/rocade/target"),
         map(workspace.root(), "/rocade"),
         "-Clink-arg=-Wl,--build-id=sha1".to_owned(),
-    ])
+    ];
+    flags.extend(cross.and_then(Cross::library_flag));
+    Ok(flags)
+}
+
+/// The directory of the compiler, whose sources of the standard library may be there.
+fn sysroot(workspace: &Workspace, cross: Option<&Cross>) -> Result<PathBuf, String> {
+    let rustc = cross.and_then(Cross::rustc).unwrap_or(Path::new("rustc"));
+    let mut command = Command::new(rustc);
+    workspace.clean(&mut command);
+    let text = output(command.args(["--print", "sysroot"]))?;
+    Ok(text.trim().into())
 }
 
 /// The shared library of the C compiler's runtime. Its symbols have had the same versions for
 /// twenty years.
-fn libgcc() -> Result<String, String> {
-    let path = output(Command::new("gcc").arg("-print-file-name=libgcc_s.so.1"))?;
+fn libgcc(plan: &Plan) -> Result<String, String> {
+    let path = output(Command::new(plan.arch.tool("gcc")).arg("-print-file-name=libgcc_s.so.1"))?;
     let path = fs::canonicalize(path.trim()).map_err(at(Path::new(path.trim())))?;
     Ok(path.display().to_string())
 }

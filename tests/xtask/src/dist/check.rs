@@ -1,16 +1,23 @@
 //! `cargo xtask dist --check`: each package is installed, used and removed in clean roots.
 
-use std::{
-    collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, process::Command, time::Instant,
+use std::{collections::BTreeMap, fs, process::Command, time::Instant};
+
+use super::{
+    Plan, at, emulated, execute,
+    report::{self, Row, Run},
+    tools,
 };
-
-use serde_json::Value;
-
-use super::{Plan, at, clear, execute, files_below, output, root::Root, write};
-use crate::{step::succeeds, tally::Tally};
+use crate::{
+    aarch64::Cross,
+    roots::{self, Root},
+    tally::Tally,
+};
 
 /// The releases of Debian.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
+
+/// The packages with the programs that are tried, and with the tools of other packages.
+const PROGRAMS: &str = "ibverbs-utils,perftest,python3,python3-venv,rpm,util-linux";
 
 /// A package, and what installs and removes it. `$VERSION` is the version.
 struct Package {
@@ -57,7 +64,7 @@ const PACKAGES: [Package; 4] = [
 ];
 
 /// The programs that run with each package. `ROCADE` is the command.
-const RUNS: [(&str, &str); 5] = [
+pub(super) const RUNS: [(&str, &str); 5] = [
     (
         "ib_write_bw",
         "ROCADE run -- ib_write_bw -n 100 > ~/server & n=0; \
@@ -82,65 +89,46 @@ const RUNS: [(&str, &str); 5] = [
     ),
 ];
 
-/// A line of the table.
-struct Row {
-    platform: String,
-    package: String,
-    size: u64,
-    /// From nothing to the end of the first `ib_write_bw`.
-    seconds: f64,
-    runs: String,
-    traces: String,
+/// Checks all packages, and publishes the table.
+pub(super) fn run(plans: &[(Plan, Option<Cross>)], document: bool) -> Result<Tally, String> {
+    let (first, _) = plans.first().ok_or("there are no packages")?;
+    if let Some(reason) = roots::obstacle() {
+        eprintln!("SKIP: packages in clean roots: {reason}");
+        return Ok(Tally::SKIP);
+    }
+    let mut sums = Command::new("sha256sum");
+    sums.args(["--check", "--quiet", "SHA256SUMS"]);
+    execute(sums.current_dir(&first.out))?;
+    let mut rows = Vec::new();
+    let mut lints = Tally::default();
+    for (plan, cross) in plans {
+        match cross {
+            Some(cross) => rows.extend(emulated::rows(plan, cross)?),
+            None => rows.extend(native(plan)?),
+        }
+        rows.push(tools::wheel(plan)?);
+        rows.push(tools::image(plan, cross.as_ref())?);
+        lints = lints + tools::lint(plan);
+    }
+    Ok(lints + report::publish(first, &rows, document)?)
 }
 
-/// Checks all packages, and prints the table.
-pub(super) fn run(plan: &Plan) -> Result<Tally, String> {
-    execute(
-        Command::new("sha256sum")
-            .args(["--check", "--quiet", "SHA256SUMS"])
-            .current_dir(&plan.out),
-    )?;
+/// Tries each package in a root of each release.
+fn native(plan: &Plan) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for release in RELEASES {
-        let root = Root::new(plan, release)?;
+        let dir = plan.work.join("roots").join(release);
+        let root = Root::new(dir, release, PROGRAMS, &plan.out)?;
         for package in &PACKAGES {
             rows.push(check(plan, release, &root, package)?);
         }
     }
-    rows.push(image(plan)?);
-    let mut text = String::from(
-        "| platform | package | bytes | seconds to ib_write_bw | run | left behind |\n\
-         |---|---|---|---|---|---|\n",
-    );
-    for row in &rows {
-        let Row {
-            platform,
-            package,
-            size,
-            seconds,
-            runs,
-            traces,
-        } = row;
-        text.push_str(&format!(
-            "| {platform} | {package} | {size} | {seconds:.1} | {runs} | {traces} |\n"
-        ));
-    }
-    println!("{text}");
-    write(&plan.work.join("check.md"), &text)?;
-    let is_good = |row: &&Row| !row.runs.contains("FAILED") && row.traces == "nothing";
-    let passed = rows.iter().filter(is_good).count();
-    let lints = lint(plan);
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Ok(lints
-        + Tally {
-            passed: count(passed),
-            failed: count(rows.len() - passed),
-            skipped: 0,
-        })
+    Ok(rows)
 }
 
-fn find(plan: &Plan, ending: &str) -> Result<String, String> {
-    let mut files = files_below(&plan.out)?.into_iter();
+/// Returns the name of the package with this ending.
+pub(super) fn find(plan: &Plan, ending: &str) -> Result<String, String> {
+    let mut files = plan.packages()?.into_iter();
     files
         .find(|file| file.ends_with(ending))
         .ok_or_else(|| format!("no package with {ending} in {}", plan.out.display()))
@@ -154,33 +142,27 @@ fn check(plan: &Plan, release: &str, root: &Root, package: &Package) -> Result<R
     let began = Instant::now();
     root.run(package.user, &package.install.replace("FILE", &file))?;
     let mut runs = Vec::new();
-    let mut seconds = 0.0;
+    let mut seconds = None;
     for (name, script) in RUNS {
         let result = root.run("user", &script.replace("ROCADE", package.command));
-        if let Err(error) = &result {
-            eprintln!("xtask: {name}: {error}");
-        }
-        runs.push(match result {
-            Ok(_) => name.to_owned(),
-            Err(_) => format!("{name} FAILED"),
-        });
-        if seconds == 0.0 {
-            seconds = began.elapsed().as_secs_f64();
-        }
+        runs.push(Run::of(name, &result));
+        seconds = seconds.or(Some(began.elapsed().as_secs_f64()));
     }
     root.run(package.user, package.remove)?;
-    let traces = traces(&before, &root.files()?);
-    let size = fs::metadata(plan.out.join(&file))
-        .map_err(at(&plan.out))?
-        .len();
     Ok(Row {
         platform: format!("Debian {release}, x86-64"),
+        size: size_of(plan, &file)?,
         package: file,
-        size,
         seconds,
-        runs: runs.join(", "),
-        traces,
+        runs,
+        traces: Some(traces(&before, &root.files()?)),
     })
+}
+
+/// The length of a package, in bytes.
+pub(super) fn size_of(plan: &Plan, package: &str) -> Result<u64, String> {
+    let file = plan.out.join(package);
+    Ok(fs::metadata(&file).map_err(at(&file))?.len())
 }
 
 /// The differences of a root before and after.
@@ -198,109 +180,6 @@ fn traces(before: &BTreeMap<String, (u64, u32)>, after: &BTreeMap<String, (u64, 
         [] => "nothing".to_owned(),
         [first, ..] => format!("{} files, such as {first}", names.len()),
     }
-}
-
-/// Unpacks the layers of the image in their order, and runs the demo as an ordinary user.
-fn image(plan: &Plan) -> Result<Row, String> {
-    let file = find(plan, "image.tar")?;
-    eprintln!("\n=== {file}");
-    let began = Instant::now();
-    let (layout, dir) = (plan.work.join("layout"), plan.work.join("roots/image"));
-    clear(&layout)?;
-    clear(&dir)?;
-    let untar = |archive: &std::path::Path, to: &std::path::Path| {
-        execute(
-            Command::new("tar")
-                .arg("-xf")
-                .arg(archive)
-                .arg("-C")
-                .arg(to),
-        )
-    };
-    untar(&plan.out.join(&file), &layout)?;
-    let list = layout.join("manifest.json");
-    let list = fs::read_to_string(&list).map_err(at(&list))?;
-    let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
-    for layer in list[0]["Layers"].as_array().into_iter().flatten() {
-        untar(&layout.join(layer.as_str().unwrap_or_default()), &dir)?;
-    }
-    let mode = fs::metadata(dir.join("tmp"))
-        .map_err(at(&dir))?
-        .permissions()
-        .mode();
-    let script = "ip link set lo up; mount --bind /proc \"$0/proc\"; \
-                  mount --rbind /dev \"$0/dev\"; \
-                  exec chroot --userspec=1000:1000 \"$0\" /usr/bin/rocade \"$@\"";
-    let run = |words: &[&str]| {
-        let mut command = Command::new("unshare");
-        command
-            .args(["--net", "--mount", "sh", "-euc", script])
-            .arg(&dir);
-        output(command.args(words))
-    };
-    let demo = run(&["demo"]);
-    let seconds = began.elapsed().as_secs_f64();
-    let doctor = run(&["libdir"]);
-    let word = |name: &str, result: &Result<String, String>| match result {
-        Ok(_) => name.to_owned(),
-        Err(error) => {
-            eprintln!("xtask: {name}: {error}");
-            format!("{name} FAILED")
-        }
-    };
-    let runs = [word("rocade demo", &demo), word("rocade libdir", &doctor)].join(", ");
-    let is_shared = mode & 0o1777 == 0o1777;
-    Ok(Row {
-        platform: "the image itself".to_owned(),
-        size: fs::metadata(plan.out.join(&file))
-            .map_err(at(&plan.out))?
-            .len(),
-        package: file,
-        seconds,
-        runs: if is_shared {
-            runs
-        } else {
-            "FAILED: /tmp is not for all users".to_owned()
-        },
-        traces: "nothing".to_owned(),
-    })
-}
-
-/// The message of rpmlint that does not apply: the one who publishes a package signs it.
-const RPMLINTRC: &str = "addFilter(\"no-signature\")\n";
-
-/// Runs the checkers of packages that are installed.
-fn lint(plan: &Plan) -> Tally {
-    let mut sum = Tally::default();
-    let filters = plan.work.join("rpmlintrc");
-    if let Err(error) = write(&filters, RPMLINTRC) {
-        eprintln!("xtask: {error}");
-    }
-    let filters = filters.display().to_string();
-    for (tool, ending, options) in [
-        ("lintian", ".deb", &["--fail-on", "error,warning"][..]),
-        ("rpmlint", ".rpm", &["--rpmlintrc", &filters][..]),
-    ] {
-        let Ok(file) = find(plan, ending) else {
-            continue;
-        };
-        if !succeeds(Command::new(tool).arg("--version")) {
-            eprintln!("SKIP: {tool}: not installed (apt-get install {tool})");
-            sum = sum + Tally::SKIP;
-            continue;
-        }
-        let done = execute(Command::new(tool).args(options).arg(plan.out.join(file)));
-        if let Err(error) = &done {
-            eprintln!("xtask: {error}");
-        }
-        sum = sum
-            + if done.is_ok() {
-                Tally::PASS
-            } else {
-                Tally::FAIL
-            };
-    }
-    sum
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::{fs, path::Path, process::Command};
 
 use super::{
-    Plan, archive::gzip, at, build::GLIBC, copy, execute, files_below, output, tree::DOCUMENTS,
-    write,
+    Plan, archive::gzip, at, build::GLIBC, copy, execute, files_below, output, settle,
+    tree::DOCUMENTS, write,
 };
 
 /// The contact of the package, as Debian's tools require one.
@@ -48,10 +48,12 @@ pub(super) fn make(plan: &Plan) -> Result<(), String> {
     documents(plan, &usr.join("share/doc/rocade"))?;
     write(&usr.join("share/lintian/overrides/rocade"), OVERRIDES)?;
     control(plan, &stage)?;
-    settle(plan, &stage)?;
-    let target = plan
-        .out
-        .join(format!("rocade_{}-1_amd64.deb", plan.version));
+    settle(&stage)?;
+    date_all(plan, &stage)?;
+    let target = plan.out.join(format!(
+        "rocade_{}-1_{}.deb",
+        plan.version, plan.arch.debian
+    ));
     let mut build = Command::new("dpkg-deb");
     build.env("SOURCE_DATE_EPOCH", plan.epoch.to_string());
     build.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]);
@@ -121,19 +123,17 @@ fn control(plan: &Plan, stage: &Path) -> Result<(), String> {
     let text = output(sums.current_dir(stage))?;
     write(&stage.join("DEBIAN/md5sums"), text)?;
     let control = format!(
-        "Package: rocade\nVersion: {}-1\nArchitecture: amd64\nMaintainer: {MAINTAINER}\n\
+        "Package: rocade\nVersion: {}-1\nArchitecture: {}\nMaintainer: {MAINTAINER}\n\
          Installed-Size: {size}\nDepends: libc6 (>= {GLIBC}), libgcc-s1\n\
          Suggests: ibverbs-utils, perftest, rdmacm-utils\nSection: net\nPriority: optional\n\
          Description: {SUMMARY}\n{DESCRIPTION}",
-        plan.version
+        plan.version, plan.arch.debian
     );
     write(&stage.join("DEBIAN/control"), control)
 }
 
-/// Sets modes and times of everything.
-fn settle(plan: &Plan, stage: &Path) -> Result<(), String> {
-    let mode = "u=rwX,go=rX";
-    execute(Command::new("chmod").args(["--recursive", mode]).arg(stage))?;
+/// Sets the times of everything.
+fn date_all(plan: &Plan, stage: &Path) -> Result<(), String> {
     let time = format!("--date=@{}", plan.epoch);
     let mut touch = Command::new("find");
     touch

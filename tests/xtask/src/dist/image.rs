@@ -3,29 +3,23 @@
 //! The lower layer has the C library and a shell of Debian, the upper one the tree below `/usr`. So
 //! `rocade demo` runs in the image, and `COPY --from=rocade /usr /usr` brings it to another image.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
 use super::{
     Plan,
     archive::{gzip, sha256, tar_of},
-    at, copy, copy_tree, execute, files_below, output, write,
+    at, clear, copy, copy_tree, execute, files_below, output, settle, write,
 };
+use crate::aarch64::Cross;
 
 /// The packages of Debian in the lower layer.
 const PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "busybox-static"];
 
 /// Beginnings of the files of the lower layer, which needs no conversions and no documents.
-const KEPT: [&str; 7] = [
-    "lib/x86_64-linux-gnu/ld-",
-    "lib/x86_64-linux-gnu/lib",
-    "usr/lib/x86_64-linux-gnu/lib",
-    "lib64/",
-    "bin/busybox",
-    "usr/bin/busybox",
-    "usr/share/doc/",
-];
+/// Those of libraries depend on the processor.
+const KEPT: [&str; 3] = ["bin/busybox", "usr/bin/busybox", "usr/share/doc/"];
 
 /// Commands of the shell in the image, by links.
 const SHELL: [&str; 8] = ["sh", "ls", "cat", "env", "id", "ip", "sleep", "mkdir"];
@@ -40,11 +34,11 @@ struct Layer {
 }
 
 /// Makes the image.
-pub(super) fn make(plan: &Plan) -> Result<(), String> {
+pub(super) fn make(plan: &Plan, cross: Option<&Cross>) -> Result<(), String> {
     let stage = plan.stage("image")?;
     let layout = stage.join("layout");
     let layers = [
-        layer(plan, &layout, &base(plan, &stage)?)?,
+        layer(plan, &layout, &base(plan, &stage, cross)?)?,
         layer(plan, &layout, &upper(plan, &stage)?)?,
     ];
     let config = blob(&layout, &config(plan, &layers)?)?;
@@ -74,7 +68,7 @@ pub(super) fn make(plan: &Plan) -> Result<(), String> {
     ];
     let old = json!([{ "Config": path(&config.0), "RepoTags": tags, "Layers": files }]);
     write(&layout.join("manifest.json"), old.to_string())?;
-    let target = plan.out.join(format!("rocade-{}-image.tar", plan.version));
+    let target = plan.out.join(format!("{}-image.tar", plan.prefix()));
     tar_of(plan, &layout, ".", &target)
 }
 
@@ -96,7 +90,7 @@ fn config(plan: &Plan, layers: &[Layer]) -> Result<Value, String> {
     let created = output(date.args(["-u", &format, "+%Y-%m-%dT%H:%M:%SZ"]))?;
     Ok(json!({
         "created": created.trim(),
-        "architecture": "amd64",
+        "architecture": plan.arch.debian,
         "os": "linux",
         "config": {
             "Env": ["PATH=/usr/bin:/bin"],
@@ -117,24 +111,29 @@ fn config(plan: &Plan, layers: &[Layer]) -> Result<Value, String> {
 }
 
 /// Unpacks the C library and the shell of this machine's release of Debian.
-fn base(plan: &Plan, stage: &Path) -> Result<std::path::PathBuf, String> {
+fn base(plan: &Plan, stage: &Path, cross: Option<&Cross>) -> Result<std::path::PathBuf, String> {
     let (downloads, all, dir) = (stage.join("debs"), stage.join("all"), stage.join("base"));
     for dir in [&downloads, &all, &dir] {
         fs::create_dir_all(dir).map_err(at(dir))?;
     }
-    let cached = plan.work.join("debs");
+    let cached = plan.work.join("debs").join(plan.arch.name);
     if !cached.is_dir() {
-        fs::create_dir_all(&cached).map_err(at(&cached))?;
-        let mut get = Command::new("apt-get");
-        get.args(["-q", "-o", "APT::Sandbox::User=root", "download"]);
-        execute(get.args(PACKAGES).current_dir(&cached))?;
+        let part = cached.with_extension("part");
+        clear(&part)?;
+        download(&part, cross)?;
+        fs::rename(&part, &cached).map_err(at(&cached))?;
     }
     for deb in files_below(&cached)? {
         let mut unpack = Command::new("dpkg-deb");
         execute(unpack.arg("-x").arg(cached.join(&deb)).arg(&all))?;
     }
+    let gnu = plan.arch.gnu();
+    let libraries = ["lib/GNU/ld-", "lib/GNU/lib", "usr/lib/GNU/lib"];
+    let mut kept = libraries.map(|begin| begin.replace("GNU", &gnu)).to_vec();
+    kept.push(plan.arch.loader.to_owned());
+    kept.extend(KEPT.map(str::to_owned));
     for file in files_below(&all)? {
-        let is_kept = KEPT.iter().any(|begin| file.starts_with(begin))
+        let is_kept = kept.iter().any(|begin| file.starts_with(begin))
             && (!file.starts_with("usr/share/doc/") || file.ends_with("/copyright"));
         if is_kept {
             copy(&all.join(&file), &dir.join(&file))?;
@@ -148,15 +147,26 @@ fn base(plan: &Plan, stage: &Path) -> Result<std::path::PathBuf, String> {
     for name in ["tmp", "proc", "sys", "dev"] {
         fs::create_dir_all(dir.join(name)).map_err(at(&dir))?;
     }
-    use std::os::unix::fs::PermissionsExt as _;
+    settle(&dir)?;
     let shared = fs::Permissions::from_mode(0o1777);
     fs::set_permissions(dir.join("tmp"), shared).map_err(at(&dir))?;
     Ok(dir)
 }
 
+/// Downloads the packages of the lower layer.
+fn download(dir: &Path, cross: Option<&Cross>) -> Result<(), String> {
+    if let Some(cross) = cross {
+        return cross.download(dir, &PACKAGES);
+    }
+    let mut get = Command::new("apt-get");
+    get.args(["-q", "-o", "APT::Sandbox::User=root", "download"]);
+    execute(get.args(PACKAGES).current_dir(dir))
+}
+
 fn upper(plan: &Plan, stage: &Path) -> Result<std::path::PathBuf, String> {
     let dir = stage.join("upper");
     copy_tree(&plan.tree(), &dir.join("usr"))?;
+    settle(&dir)?;
     Ok(dir)
 }
 

@@ -1,16 +1,22 @@
 //! `cargo xtask dist`: packages for users who have no clone (docs/release.md).
 //!
-//! One tree of `bin`, `lib/rocade` and `share` is built for an old C library, and each package is
-//! made of it. With the same sources, tools and `SOURCE_DATE_EPOCH`, all files are the same.
+//! For each processor, one tree of `bin`, `lib/rocade` and `share` is built for an old C library,
+//! and each package is made of it. With the same sources, tools and `SOURCE_DATE_EPOCH`, all files
+//! are the same, which [`again`] shows.
 
+mod again;
+mod arch;
 mod archive;
 mod build;
 mod check;
 mod deb;
+mod emulated;
+mod glibc;
 mod image;
-mod root;
+mod report;
 mod rpm;
 mod sbom;
+mod tools;
 mod tree;
 mod wheel;
 
@@ -22,7 +28,12 @@ use std::{
 
 use clap::Args;
 
-use crate::{tally::Tally, workspace::Workspace};
+use self::arch::Arch;
+use crate::{
+    aarch64::{self, Cross},
+    tally::Tally,
+    workspace::Workspace,
+};
 
 /// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
@@ -30,6 +41,15 @@ pub(crate) struct DistArgs {
     /// Install, run and remove each package in clean roots of Debian, as root of this machine.
     #[arg(long)]
     check: bool,
+    /// Build everything a second time from a copy of the sources, and compare all packages.
+    #[arg(long)]
+    twice: bool,
+    /// Write the table of the check into docs/release.md.
+    #[arg(long, requires = "check")]
+    write: bool,
+    /// A processor, `x86_64` or `aarch64`: both unless told.
+    #[arg(long)]
+    arch: Vec<String>,
     /// Use the packages that are there.
     #[arg(long)]
     no_build: bool,
@@ -40,6 +60,8 @@ pub(crate) struct DistArgs {
 
 /// The properties that all packages share.
 pub(crate) struct Plan {
+    /// The processor of the packages.
+    pub(crate) arch: &'static Arch,
     /// The checkout.
     pub(crate) root: PathBuf,
     /// The directory of the packages.
@@ -53,11 +75,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn new(workspace: &Workspace) -> Result<Self, String> {
+    fn new(workspace: &Workspace, arch: &'static Arch) -> Result<Self, String> {
         let work = workspace.target().join("dist");
         let out = work.join("packages");
         fs::create_dir_all(&out).map_err(at(&out))?;
         Ok(Self {
+            arch,
             root: workspace.root().to_owned(),
             out,
             work,
@@ -68,52 +91,121 @@ impl Plan {
 
     /// The tree that packages are made of.
     pub(crate) fn tree(&self) -> PathBuf {
-        self.work.join("tree")
+        self.work.join("tree").join(self.arch.name)
     }
 
     /// The tree with the symbols of the tree's files.
     pub(crate) fn debug_tree(&self) -> PathBuf {
-        self.work.join("debug")
+        self.work.join("debug").join(self.arch.name)
     }
 
     /// An empty directory of this name.
     pub(crate) fn stage(&self, name: &str) -> Result<PathBuf, String> {
-        let dir = self.work.join("stage").join(name);
+        let dir = self.work.join("stage").join(self.arch.name).join(name);
         clear(&dir)?;
         Ok(dir)
+    }
+
+    /// The packages for this processor that are there.
+    pub(crate) fn packages(&self) -> Result<Vec<String>, String> {
+        let names = [
+            format!("{}-", self.arch.name),
+            format!("{}.", self.arch.name),
+        ];
+        let debian = format!("_{}.deb", self.arch.debian);
+        let mut files = files_below(&self.out)?;
+        files.retain(|file| {
+            file.ends_with(&debian) || names.iter().any(|name| file.contains(name.as_str()))
+        });
+        Ok(files)
+    }
+
+    /// The beginning of the names of files that have no rules of their own.
+    pub(crate) fn prefix(&self) -> String {
+        format!("rocade-{}-{}", self.version, self.arch.name)
     }
 }
 
 /// Builds the packages, and checks them on request.
 pub(crate) fn run(workspace: &Workspace, args: &DistArgs) -> Tally {
-    let done = Plan::new(workspace).and_then(|plan| {
-        if !args.no_build {
-            make(workspace, &plan, &args.profile)?;
-        }
-        print_sizes(&plan)?;
-        match args.check {
-            true => check::run(&plan),
-            false => Ok(Tally::PASS),
-        }
-    });
-    done.unwrap_or_else(|reason| {
+    let failed = |reason: String| {
         eprintln!("xtask: {reason}");
         Tally::FAIL
-    })
+    };
+    run_all(workspace, args).unwrap_or_else(failed)
 }
 
-fn make(workspace: &Workspace, plan: &Plan, profile: &str) -> Result<(), String> {
-    clear(&plan.out)?;
+fn run_all(workspace: &Workspace, args: &DistArgs) -> Result<Tally, String> {
+    let mut sum = Tally::default();
+    let mut plans = Vec::new();
+    for arch in Arch::named(&args.arch)? {
+        let plan = Plan::new(workspace, arch)?;
+        // Packages of another processor stay, unless they are built again.
+        match cross(workspace, arch) {
+            Ok(cross) => {
+                if !args.no_build {
+                    make(workspace, &plan, cross.as_ref(), &args.profile)?;
+                }
+                plans.push((plan, cross));
+            }
+            Err(reason) => {
+                eprintln!("SKIP: packages for {}: {reason}", arch.name);
+                sum = sum + Tally::SKIP;
+            }
+        }
+    }
+    let Some((first, _)) = plans.first() else {
+        return Ok(sum);
+    };
+    archive::sums(first)?;
+    print_sizes(first)?;
+    sum = sum + Tally::PASS;
+    if args.twice {
+        sum = sum + again::run(workspace, args, first)?;
+    }
+    if args.check {
+        sum = sum + check::run(&plans, args.write)?;
+    }
+    Ok(sum)
+}
+
+/// Returns the compiler for another processor, or `None` for this one.
+///
+/// # Errors
+/// The reason why there is none.
+fn cross(workspace: &Workspace, arch: &Arch) -> Result<Option<Cross>, String> {
+    if arch.is_native() {
+        return Ok(None);
+    }
+    if *arch != arch::AARCH64 {
+        return Err(format!(
+            "there is no compiler for it on {}",
+            env::consts::ARCH
+        ));
+    }
+    aarch64::install(workspace, false);
+    Cross::find(workspace).map(Some)
+}
+
+fn make(
+    workspace: &Workspace,
+    plan: &Plan,
+    cross: Option<&Cross>,
+    profile: &str,
+) -> Result<(), String> {
+    for file in plan.packages()? {
+        let old = plan.out.join(file);
+        fs::remove_file(&old).map_err(at(&old))?;
+    }
     let zig = build::zig(plan)?;
-    let built = build::build(workspace, plan, &zig, profile)?;
-    tree::make(plan, &built)?;
+    let built = build::build(workspace, plan, &zig, cross, profile)?;
+    tree::make(plan, &built, cross)?;
     archive::make(plan)?;
     deb::make(plan)?;
     rpm::make(plan)?;
     wheel::make(plan, &zig)?;
-    image::make(plan)?;
-    sbom::make(workspace, plan)?;
-    archive::sums(plan)
+    image::make(plan, cross)?;
+    sbom::make(workspace, plan)
 }
 
 /// The time of the files: `SOURCE_DATE_EPOCH`, or that of the last commit.
@@ -222,6 +314,12 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
         Ok(target) => std::os::unix::fs::symlink(target, to).map_err(at(to)),
         Err(_) => fs::copy(from, to).map(drop).map_err(at(from)),
     }
+}
+
+/// Sets the modes that do not depend on the umask of the one who builds.
+pub(crate) fn settle(dir: &Path) -> Result<(), String> {
+    let mode = "u=rwX,go=rX";
+    execute(Command::new("chmod").args(["--recursive", mode]).arg(dir))
 }
 
 /// Copies everything below a directory.

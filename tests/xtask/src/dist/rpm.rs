@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use super::{
     Plan, archive::gzip, at, build::GLIBC, copy_tree, deb::MAINTAINER, execute, files_below,
-    output, write,
+    output, settle, write,
 };
 
 /// Directories of shells, which stay while another package has files in them.
@@ -27,11 +27,13 @@ pub(super) fn make(plan: &Plan) -> Result<(), String> {
             gzip(&files.join(&file))?;
         }
     }
+    settle(&files)?;
     let spec = stage.join("rocade.spec");
     write(&spec, spec_of(plan, &files_below(&files)?)?)?;
     let mut build = Command::new("rpmbuild");
     build.env("SOURCE_DATE_EPOCH", plan.epoch.to_string());
-    build.args(["-bb", "--quiet", "--nodeps", "--target", "x86_64-linux"]);
+    let target = format!("{}-linux", plan.arch.name);
+    build.args(["-bb", "--quiet", "--nodeps", "--target", &target]);
     for (name, value) in [
         ("_topdir", stage.join("top").display().to_string()),
         ("_files", files.display().to_string()),
@@ -46,8 +48,8 @@ pub(super) fn make(plan: &Plan) -> Result<(), String> {
         build.args(["--define", &format!("{name} {value}")]);
     }
     execute(build.arg(&spec))?;
-    let name = format!("rocade-{}-1.x86_64.rpm", plan.version);
-    let built = stage.join("top/RPMS/x86_64").join(&name);
+    let name = format!("rocade-{}-1.{}.rpm", plan.version, plan.arch.name);
+    let built = stage.join("top/RPMS").join(plan.arch.name).join(&name);
     fs::rename(&built, plan.out.join(&name)).map_err(at(&built))
 }
 
@@ -69,7 +71,7 @@ fn spec_of(plan: &Plan, files: &[String]) -> Result<String, String> {
     Ok(format!(
         "Name: rocade\nVersion: {version}\nRelease: 1\n\
          Summary: RDMA NIC in userspace, with drop-in verbs libraries\n\
-         License: MIT OR Apache-2.0\nGroup: System/Libraries\nBuildArch: x86_64\n\
+         License: MIT OR Apache-2.0\nGroup: System/Libraries\n\
          Packager: {MAINTAINER}\nAutoReqProv: no\nRequires: glibc >= {GLIBC}\n\n\
          %description\n\
          Rocade runs unmodified RDMA programs without RDMA hardware, kernel module or\n\

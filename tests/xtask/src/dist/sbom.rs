@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// Writes the list for the crates that the command and the libraries contain.
 pub(super) fn make(workspace: &Workspace, plan: &Plan) -> Result<(), String> {
     let mut cargo = workspace.cargo(&["metadata", "--format-version=1", "--locked"]);
-    cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    cargo.args(["--filter-platform", &plan.arch.triple()]);
     let text = output(&mut cargo)?;
     let metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let components = components(&metadata, plan)?;
@@ -28,7 +28,7 @@ pub(super) fn make(workspace: &Workspace, plan: &Plan) -> Result<(), String> {
         },
         "components": components,
     });
-    let file = format!("rocade-{}-sbom.cdx.json", plan.version);
+    let file = format!("{}-sbom.cdx.json", plan.prefix());
     write(&plan.out.join(file), format!("{list:#}\n"))
 }
 
@@ -113,6 +113,7 @@ mod tests {
             ] },
         });
         let plan = Plan {
+            arch: &super::super::arch::X86_64,
             root: "/x".into(),
             out: "/x/out".into(),
             work: "/x/work".into(),

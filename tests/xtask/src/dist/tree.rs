@@ -7,7 +7,8 @@ use std::{
     process::Command,
 };
 
-use super::{Plan, at, clear, copy, copy_tree, execute, files_below, output};
+use super::{Plan, at, clear, copy, copy_tree, execute, files_below, glibc, output};
+use crate::aarch64::Cross;
 
 /// Documents of the checkout that each package has.
 pub(super) const DOCUMENTS: [&str; 4] =
@@ -17,10 +18,14 @@ pub(super) const DOCUMENTS: [&str; 4] =
 const MAX_LIBRARY: u64 = 4 << 20;
 
 /// Fills the tree with what `rocade install` installs.
-pub(super) fn make(plan: &Plan, built: &Path) -> Result<(), String> {
+pub(super) fn make(plan: &Plan, built: &Path, cross: Option<&Cross>) -> Result<(), String> {
     let tree = plan.tree();
     clear(&tree)?;
-    let mut install = Command::new(built.join("rocade"));
+    let command = built.join("rocade");
+    let mut install = match cross {
+        Some(cross) => cross.command_with_tools(&command)?,
+        None => Command::new(&command),
+    };
     install.arg("install").arg("--prefix").arg(&tree);
     execute(&mut install)?;
     // The list is for `rocade uninstall`, and here a package manager removes the files.
@@ -44,6 +49,7 @@ pub(super) fn make(plan: &Plan, built: &Path) -> Result<(), String> {
     for name in ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"] {
         check_symbols(plan, name)?;
     }
+    glibc::check(plan)?;
     debug_files(plan, built)
 }
 
@@ -90,7 +96,7 @@ fn debug_files(plan: &Plan, built: &Path) -> Result<(), String> {
         if let Some(dir) = target.parent() {
             fs::create_dir_all(dir).map_err(at(dir))?;
         }
-        let mut objcopy = Command::new("objcopy");
+        let mut objcopy = Command::new(plan.arch.tool("objcopy"));
         objcopy.arg("--only-keep-debug").arg(built.join(&name));
         execute(objcopy.arg(&target))?;
     }

@@ -13,7 +13,12 @@ use super::{
     Plan, archive::sha256, at, build::Zig, copy, execute, files_below, tree::DOCUMENTS, write,
 };
 
-const TAG: &str = "py3-none-manylinux_2_28_x86_64";
+/// The tag of a wheel: any Python 3, no interface of Python, and the C library of [`GLIBC`].
+///
+/// [`GLIBC`]: super::build::GLIBC
+fn tag(plan: &Plan) -> String {
+    format!("py3-none-manylinux_2_28_{}", plan.arch.name)
+}
 
 /// Makes the wheel.
 pub(super) fn make(plan: &Plan, zig: &Zig) -> Result<(), String> {
@@ -36,8 +41,9 @@ pub(super) fn make(plan: &Plan, zig: &Zig) -> Result<(), String> {
     }
     fs::remove_file(info.join("licenses/README.md")).map_err(at(&info))?;
     write(&info.join("METADATA"), metadata(plan)?)?;
+    let tag = tag(plan);
     let wheel =
-        format!("Wheel-Version: 1.0\nGenerator: rocade\nRoot-Is-Purelib: false\nTag: {TAG}\n");
+        format!("Wheel-Version: 1.0\nGenerator: rocade\nRoot-Is-Purelib: false\nTag: {tag}\n");
     write(&info.join("WHEEL"), wheel)?;
     let record = format!("{name}.dist-info/RECORD");
     let mut lines = String::new();
@@ -50,7 +56,7 @@ pub(super) fn make(plan: &Plan, zig: &Zig) -> Result<(), String> {
         ));
     }
     write(&stage.join(&record), format!("{lines}{record},,\n"))?;
-    zip(plan, &stage, &plan.out.join(format!("{name}-{TAG}.whl")))
+    zip(plan, &stage, &plan.out.join(format!("{name}-{tag}.whl")))
 }
 
 /// Makes a library with the name of a link that is linked with the link's target.

@@ -1,4 +1,4 @@
-//! Clean roots of Debian, in which packages are tried.
+//! Clean roots of Debian, in which packages and programs are tried.
 
 use std::{
     collections::BTreeMap,
@@ -8,16 +8,16 @@ use std::{
     process::Command,
 };
 
-use super::{Plan, at, execute, output, write};
+use crate::{
+    dist::{at, clear, execute, output, write},
+    step::succeeds,
+};
 
-const SCRIPT: &str = include_str!("root.sh");
+const SCRIPT: &str = include_str!("roots.sh");
 const USER: u32 = 1000;
 
-/// The packages with the programs that are tried, and with the tools of other packages.
-const PACKAGES: &str = "ibverbs-utils,perftest,python3,python3-venv,rpm,util-linux";
-
 /// Directories whose files are of no package that is tried: logs and databases of the tools.
-const NOT_COMPARED: [&str; 9] = [
+const NOT_COMPARED: [&str; 10] = [
     "proc",
     "sys",
     "dev",
@@ -27,25 +27,32 @@ const NOT_COMPARED: [&str; 9] = [
     "var/cache",
     "var/lib/dpkg",
     "var/lib/rpm",
+    "root/.rpmdb",
 ];
 
 /// A root directory with a release of Debian.
-pub(super) struct Root {
+#[derive(Debug)]
+pub(crate) struct Root {
     dir: PathBuf,
-    packages: PathBuf,
+    mounted: PathBuf,
 }
 
 impl Root {
-    /// Makes the root of a release unless it is there, by debootstrap.
-    pub(super) fn new(plan: &Plan, release: &str) -> Result<Self, String> {
-        let dir = plan.work.join("roots").join(release);
+    /// Makes the root of a release in `dir` unless it is there, by debootstrap. It has these
+    /// packages, separated by commas. Its programs see `mounted` as `/mnt`.
+    pub(crate) fn new(
+        dir: PathBuf,
+        release: &str,
+        packages: &str,
+        mounted: &Path,
+    ) -> Result<Self, String> {
         if !dir.is_dir() {
             let part = dir.with_extension("part");
-            super::clear(&part)?;
+            clear(&part)?;
             let mut make = Command::new("debootstrap");
             make.args([
                 "--variant=minbase",
-                &format!("--include={PACKAGES}"),
+                &format!("--include={packages}"),
                 release,
             ]);
             execute(make.arg(&part))?;
@@ -60,24 +67,22 @@ impl Root {
         }
         Ok(Self {
             dir,
-            packages: plan.out.clone(),
+            mounted: mounted.to_owned(),
         })
     }
 
     /// Runs a shell script as this user, `root` or `user`. Returns its output.
-    pub(super) fn run(&self, user: &str, script: &str) -> Result<String, String> {
+    pub(crate) fn run(&self, user: &str, script: &str) -> Result<String, String> {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10", "600", "unshare"]);
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child"]);
-        command.args(["sh", "-c", SCRIPT, "root.sh", "sh", "-euc", script]);
-        command
-            .env("ROOT", &self.dir)
-            .env("PACKAGES", &self.packages);
+        command.args(["sh", "-c", SCRIPT, "roots.sh", "sh", "-euc", script]);
+        command.env("ROOT", &self.dir).env("MOUNTED", &self.mounted);
         output(command.env("AS", user))
     }
 
     /// The files, with what tells whether one has changed.
-    pub(super) fn files(&self) -> Result<BTreeMap<String, (u64, u32)>, String> {
+    pub(crate) fn files(&self) -> Result<BTreeMap<String, (u64, u32)>, String> {
         let mut found = BTreeMap::new();
         let mut dirs = vec![self.dir.clone()];
         while let Some(dir) = dirs.pop() {
@@ -97,6 +102,16 @@ impl Root {
         }
         Ok(found)
     }
+}
+
+/// Returns the reason why this machine makes no roots, if there is one.
+pub(crate) fn obstacle() -> Option<String> {
+    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    if !is_root {
+        return Some("it needs root".to_owned());
+    }
+    let is_there = succeeds(Command::new("debootstrap").arg("--version"));
+    (!is_there).then(|| "no debootstrap (apt-get install debootstrap)".to_owned())
 }
 
 fn is_compared(name: &Path) -> bool {

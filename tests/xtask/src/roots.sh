@@ -1,10 +1,10 @@
-# Runs a command in the root directory $ROOT, with mounts and a network of its own. $PACKAGES is /mnt.
+# Runs a command in the root directory $ROOT, with mounts and a network of its own. $MOUNTED is /mnt.
 # $AS is `root`, or `user` for the ordinary user 1000.
 set -eu
 ip link set lo up
 mount --make-rprivate /
 mount --bind "$ROOT" "$ROOT"
-mount --bind "$PACKAGES" "$ROOT/mnt"
+mount --bind "$MOUNTED" "$ROOT/mnt"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /sys "$ROOT/sys"
 mount --rbind /dev "$ROOT/dev"
