@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    book, dependencies, layers, licences, prose, rules,
+    book, dependencies, exports, layers, licences, prose, publish, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -41,6 +41,9 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
         + dependencies_are_used(workspace.root())
         + licences_are_allowed(workspace)
         + layers_are_kept(workspace.root())
+        + exports_are_complete(workspace.root())
+        + publish::package(workspace)
+        + packages_are_complete(workspace)
         + prose_is_plain(workspace.root())
         + links_lead_somewhere(workspace.root())
         + rules::run(workspace.root(), false, false)
@@ -78,6 +81,16 @@ fn licences_are_allowed(workspace: &Workspace) -> Tally {
 fn layers_are_kept(root: &Path) -> Tally {
     let circles = layers::circles(root);
     all_clear(circles, "(docs/ARCHITECTURE.md)")
+}
+
+/// Users of the Rust API can name every type that it shows.
+fn exports_are_complete(root: &Path) -> Tally {
+    all_clear(exports::hidden(root), "is not exported by rocade-verbs")
+}
+
+/// Each package for crates.io describes itself, and has the files that it includes.
+fn packages_are_complete(workspace: &Workspace) -> Tally {
+    all_clear(publish::lacks(workspace), "(docs/release.md)")
 }
 
 /// Comments and documents keep the rules of CONTRIBUTING.md for words.

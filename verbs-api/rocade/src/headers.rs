@@ -1,9 +1,10 @@
 //! The headers for programs that use more than the standard verbs.
 
-/// Embeds headers of `verbs-api/include`, by their paths there.
+/// Embeds headers of `verbs-api/include`, by their paths there. A link leads to that directory,
+/// because a package of Cargo contains only files below its own.
 macro_rules! headers {
     ($( $path:literal ),+ $(,)?) => {
-        &[$( ($path, include_str!(concat!("../../include/", $path))) ),+]
+        &[$( ($path, include_str!(concat!("../include/", $path))) ),+]
     };
 }
 
@@ -31,7 +32,7 @@ mod tests {
 
     #[test]
     fn every_header_is_installed() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
         let mut found = BTreeSet::new();
         let mut dirs = vec![root.clone()];
         while let Some(dir) = dirs.pop() {
