@@ -101,7 +101,7 @@ fn refuse_itself(prefix: &Path, exe: &Path) -> Result<(), CliError> {
             "this command is the one that is installed below {}",
             prefix.display()
         ))
-        .hint("for a newer version, in a clone of Rocade: cargo build --release --workspace && target/release/rocade install")
+        .hint("for a newer version, in a clone of Rocade: cargo build --release && target/release/rocade install")
         .hint("for another directory: rocade install --prefix DIR"));
     }
     Ok(())
@@ -239,7 +239,7 @@ fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     // sources.
     let sources = sources().ok_or_else(|| {
         CliError::new("the sources of the drop-in libraries are missing")
-            .hint("in a clone of Rocade: cargo build --release --workspace && target/release/rocade install")
+            .hint("in a clone of Rocade: cargo build --release && target/release/rocade install")
     })?;
     build(&sources)?;
     let built = sources.join("target/release");
@@ -271,15 +271,13 @@ fn build(sources: &Path) -> Result<(), CliError> {
     ))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // The default members, as in a build by hand: after one, nothing is compiled again.
     command
         .current_dir(sources)
         .args(["build", "--release", "--locked"]);
     // Overrides the target directory of the user's configuration.
     command.arg("--target-dir").arg(sources.join("target"));
-    for library in LIBRARIES.into_iter().chain(["preload", "notice"]) {
-        command.args(["--package", &format!("rocade-{library}")]);
-    }
-    let by_hand = "cargo build --release --workspace && target/release/rocade install";
+    let by_hand = "cargo build --release && target/release/rocade install";
     let status = command
         .status()
         .map_err(|error| CliError::new(format!("failed to run cargo: {error}")).hint(by_hand))?;

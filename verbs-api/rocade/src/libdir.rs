@@ -84,7 +84,7 @@ fn find_from(
 }
 
 fn not_there(exe_dir: &Path, missing: &[PathBuf], installed: &Path) -> CliError {
-    let by_hand = "in the source directory: cargo build --release --workspace";
+    let by_hand = "in the source directory: cargo build --release";
     // `cargo install` installs the command alone.
     if let Some(prefix) = exe_dir.parent().filter(|_| exe_dir.ends_with("bin")) {
         let dir = prefix.join("lib/rocade");
@@ -353,6 +353,6 @@ mod tests {
             .expect_err("incomplete")
             .to_string();
         assert!(text.contains("librdmacm.so"), "{text}");
-        assert!(text.contains("cargo build --release --workspace"), "{text}");
+        assert!(text.contains("cargo build --release"), "{text}");
     }
 }

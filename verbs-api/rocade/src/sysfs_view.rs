@@ -268,7 +268,7 @@ impl OwnLibraries {
     fn preload(&self) -> Result<&Path, CliError> {
         let library = self.preload.as_deref().ok_or_else(|| {
             CliError::new("librocade_preload.so is missing")
-                .hint("in the source directory: cargo build --release --workspace")
+                .hint("in the source directory: cargo build --release")
         })?;
         if library.to_string_lossy().contains([' ', ':']) {
             let library = library.display();

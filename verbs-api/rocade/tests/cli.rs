@@ -156,7 +156,7 @@ fn what_cannot_be_run_is_said() {
 #[test]
 fn missing_libraries_come_with_the_cure() {
     let build = Build::new();
-    let cure = ["libibverbs.so", "cargo build --release --workspace"];
+    let cure = ["libibverbs.so", "cargo build --release"];
     assert_refused(&build.rocade(&["libdir"]).run(), 125, &cure);
     assert_refused(&build.rocade(&["run", "true"]).run(), 125, &cure);
 }

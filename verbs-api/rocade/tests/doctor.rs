@@ -86,7 +86,7 @@ fn missing_libraries_are_a_problem_with_the_cure() {
     let build = Build::new();
     let output = doctor(&build, "127.0.45.4").run();
     assert_eq!(output.status.code(), Some(1));
-    let parts = ["libibverbs.so", "cargo build --release --workspace"];
+    let parts = ["libibverbs.so", "cargo build --release"];
     assert_check(&output, "libraries", "problem", &parts);
 }
 

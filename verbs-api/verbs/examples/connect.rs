@@ -1,7 +1,7 @@
 //! An echo server and its client, connected by IP address and port.
 //!
 //! ```sh
-//! cargo build --release --workspace      # the processes share an address through the broker
+//! cargo build --release                  # the processes share an address through the broker
 //! cargo run --release --package rocade-verbs --example connect &
 //! cargo run --release --package rocade-verbs --example connect 127.0.0.1 hello
 //! ```

@@ -1,7 +1,7 @@
 //! Ping-pong between two processes that exchange their endpoints over TCP.
 //!
 //! ```sh
-//! cargo build --release --workspace      # the processes share an address through the broker
+//! cargo build --release                  # the processes share an address through the broker
 //! cargo run --release --package rocade-verbs --example rc_pingpong &
 //! cargo run --release --package rocade-verbs --example rc_pingpong 127.0.0.1
 //! ```

@@ -11,7 +11,7 @@ use crate::table;
 
 const NEXT: &str = "\
 What next:
-  cargo build --release --workspace                      the libraries for unmodified programs
+  cargo build --release                                  the libraries for unmodified programs
   target/release/rocade devices                          the devices that a program sees
   target/release/rocade run -- ibv_devinfo               any verbs program (in package ibverbs-utils)
   target/release/rocade run -- ib_write_bw &             a benchmark (in package perftest)

@@ -56,7 +56,7 @@ pub(super) fn libraries() -> Check {
     match missing {
         None => Check::ok(NAME, finding),
         Some(name) => Check::warning(NAME, format!("{finding}, without {name}"))
-            .advise("rocade install, or in the sources: cargo build --release --workspace"),
+            .advise("rocade install, or in the sources: cargo build --release"),
     }
 }
 
