@@ -21,16 +21,18 @@ const BUILD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds the book into `target/book`.
 ///
-/// Uses the `mdbook` of the `PATH`, or installs one below the build directory.
+/// Uses the `mdbook` of the `PATH`, or installs one below the build directory. A book without an
+/// index for the search counts as failed.
 pub(crate) fn build(workspace: &Workspace) -> Tally {
-    let root = workspace.target().join("mdbook");
+    let root = workspace.target().join("mdbook-search");
     let mut program = PathBuf::from("mdbook");
     if !succeeds(Command::new(&program).arg("--version")) {
         program = root.join("bin/mdbook");
     }
     if !succeeds(Command::new(&program).arg("--version")) {
         let mut install = workspace.cargo(&["install", "mdbook", "--version", VERSION, "--locked"]);
-        install.args(["--no-default-features", "--debug", "--root"]);
+        install.args(["--no-default-features", "--features", "search"]);
+        install.args(["--debug", "--root"]);
         install
             .arg(&root)
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
@@ -41,55 +43,100 @@ pub(crate) fn build(workspace: &Workspace) -> Tally {
     }
     let mut book = Command::new(program);
     book.arg("build").arg(workspace.root());
+    // Indexes have the hash of their content in their name, and old ones would stay.
+    let output = workspace.root().join("target/book");
+    let _ = fs::remove_dir_all(&output);
     let tally = step::run("book", BUILD_LIMIT, book).as_one();
+    if tally.failed == 0 && !has_index(&output) {
+        eprintln!("xtask: the book has no search: this mdbook was built without the feature");
+        return Tally::FAIL;
+    }
     eprintln!("xtask: the book begins at target/book/index.html");
     tally
 }
 
+/// Returns true if the book has an index for its search.
+fn has_index(book: &Path) -> bool {
+    let files = fs::read_dir(book).into_iter().flatten().flatten();
+    let mut names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.any(|name| name.starts_with("searchindex"))
+}
+
 /// Returns the links of documents that lead nowhere, as `path:line: target`.
 ///
-/// A link of a page of the book may not leave `docs`: the target would not be part of the book.
+/// The documents are those of the root, of `docs` and the README of each folder. A link of a page
+/// of the book may not leave `docs`, because the target would not be part of the book. A README of
+/// a package is shown by a registry, where relative links lead nowhere.
 ///
 /// # Errors
 /// Those of reading the documents.
 pub(crate) fn dead_links(root: &Path) -> io::Result<Vec<String>> {
     let docs = root.join("docs");
+    let mut documents = Vec::new();
+    collect(root, &docs, &mut documents)?;
     let mut found = Vec::new();
-    for folder in [root, &docs] {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|ending| ending == "md") {
-                let text = fs::read_to_string(&path)?;
-                for (line, target) in links(&text) {
-                    if !leads_somewhere(&path, &text, target, folder == docs)? {
-                        let name = path.strip_prefix(root).unwrap_or(&path).display();
-                        found.push(format!("{name}:{line}: {target}"));
-                    }
-                }
+    for path in &documents {
+        let text = fs::read_to_string(path)?;
+        let dir = path.parent().unwrap_or(root);
+        let shown = if path.starts_with(&docs) {
+            Shown::InBook
+        } else if dir != root && dir.join("Cargo.toml").is_file() {
+            Shown::ByRegistry
+        } else {
+            Shown::OnForge
+        };
+        for (line, target) in links(&text) {
+            if !leads_somewhere(root, path, &text, target, shown)? {
+                let name = path.strip_prefix(root).unwrap_or(path).display();
+                found.push(format!("{name}:{line}: {target}"));
             }
         }
     }
-    found.extend(pages_outside(&docs)?);
+    found.extend(pages_outside(&docs, &documents)?);
     found.sort();
     Ok(found)
 }
 
-/// Returns the pages that `SUMMARY.md` does not list: mdBook leaves them out.
-fn pages_outside(docs: &Path) -> io::Result<Vec<String>> {
-    let summary = fs::read_to_string(docs.join("SUMMARY.md"))?;
-    let listed: BTreeSet<_> = links(&summary)
-        .into_iter()
-        .map(|(_, target)| target)
-        .collect();
-    let mut found = Vec::new();
-    for entry in fs::read_dir(docs)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let is_page = name.ends_with(".md") && name != "SUMMARY.md";
-        if is_page && !listed.contains(name.as_str()) && !listed.contains(&*format!("./{name}")) {
-            found.push(format!("docs/{name}:1: not listed in SUMMARY.md"));
+/// The reader's program, beside the forge that shows all documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    OnForge,
+    InBook,
+    ByRegistry,
+}
+
+/// Lists the documents that are checked: all of the root and of `docs`, elsewhere each README.
+fn collect(dir: &Path, docs: &Path, documents: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_symlink() || name.starts_with('.') || name == "target" {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, docs, documents)?;
+        } else if name == "README.md"
+            || (name.ends_with(".md") && (dir.starts_with(docs) || docs.parent() == Some(dir)))
+        {
+            documents.push(path);
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Returns the pages that `SUMMARY.md` does not list: mdBook leaves them out.
+fn pages_outside(docs: &Path, documents: &[PathBuf]) -> io::Result<Vec<String>> {
+    let summary = fs::read_to_string(docs.join("SUMMARY.md"))?;
+    let listed: BTreeSet<PathBuf> = links(&summary)
+        .into_iter()
+        .map(|(_, target)| docs.join(target.trim_start_matches("./")))
+        .collect();
+    let pages = documents.iter().filter(|path| path.starts_with(docs));
+    let outside = pages.filter(|path| !path.ends_with("SUMMARY.md") && !listed.contains(*path));
+    let names = outside.map(|path| path.strip_prefix(docs).unwrap_or(path).display());
+    Ok(names
+        .map(|name| format!("docs/{name}:1: not listed in SUMMARY.md"))
+        .collect())
 }
 
 /// Returns the targets of inline links and images with their lines, code left out.
@@ -116,7 +163,13 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-fn leads_somewhere(page: &Path, text: &str, target: &str, in_book: bool) -> io::Result<bool> {
+fn leads_somewhere(
+    root: &Path,
+    page: &Path,
+    text: &str,
+    target: &str,
+    shown: Shown,
+) -> io::Result<bool> {
     if target.contains("://") || target.starts_with("mailto:") {
         return Ok(true);
     }
@@ -124,17 +177,34 @@ fn leads_somewhere(page: &Path, text: &str, target: &str, in_book: bool) -> io::
     if file.is_empty() {
         return Ok(anchors(text).contains(anchor));
     }
-    let leaves = Path::new(file)
-        .components()
-        .any(|part| part == Component::ParentDir);
-    let path = page.parent().unwrap_or(page).join(file);
-    if !path.exists() || (in_book && leaves) {
+    let path = normal(&page.parent().unwrap_or(page).join(file));
+    let is_shown = match shown {
+        Shown::OnForge => path.starts_with(root),
+        Shown::InBook => path.starts_with(root.join("docs")),
+        Shown::ByRegistry => false,
+    };
+    if !is_shown || !path.exists() {
         return Ok(false);
     }
     if anchor.is_empty() || !file.ends_with(".md") {
         return Ok(true);
     }
     Ok(anchors(&fs::read_to_string(path)?).contains(anchor))
+}
+
+/// Returns a path without `.` and `..`, although links of the file system are not followed.
+fn normal(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                result.pop();
+            }
+            part => result.push(part),
+        }
+    }
+    result
 }
 
 /// Returns the names of the headings, as mdBook and GitHub make them.
@@ -172,10 +242,37 @@ mod tests {
 
     #[test]
     fn a_dead_link_is_found() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let page = root.join("docs/ARCHITECTURE.md");
-        let leads = |target| leads_somewhere(&page, "# Here\n", target, true).expect("readable");
-        assert!(leads("#here") && leads("ARCHITECTURE.md") && leads("https://a.example/b"));
-        assert!(!leads("#there") && !leads("nowhere.md") && !leads("../README.md"));
+        let root = normal(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        let from = |page: &str, target, shown| {
+            leads_somewhere(&root, &root.join(page), "# Here\n", target, shown).expect("readable")
+        };
+        let page = |target| from("docs/ARCHITECTURE.md", target, Shown::InBook);
+        assert!(page("#here") && page("ARCHITECTURE.md") && page("https://a.example/b"));
+        assert!(!page("#there") && !page("nowhere.md") && !page("../README.md"));
+        // A page in a folder of the book may name the folder above, but nothing beyond.
+        let guide = |target| from("docs/guides/ci.md", target, Shown::InBook);
+        assert!(guide("../ARCHITECTURE.md#life-of-a-packet") && guide("hangs.md"));
+        assert!(!guide("../ARCHITECTURE.md#nothing") && !guide("../../README.md"));
+        assert!(from("README.md", "docs/start.md", Shown::OnForge));
+        assert!(!from("wire/README.md", "../README.md", Shown::ByRegistry));
+    }
+
+    #[test]
+    fn a_page_that_the_book_leaves_out_is_found() {
+        let docs = tempfile::tempdir().expect("a directory");
+        let docs = docs.path().join("docs");
+        fs::create_dir_all(docs.join("guides")).expect("a folder");
+        let mut documents = Vec::new();
+        for (name, text) in [
+            ("SUMMARY.md", "[A](a.md)\n- [B](guides/b.md)\n"),
+            ("a.md", "# A\n"),
+            ("guides/b.md", "# B\n"),
+            ("guides/c.md", "# C\n"),
+        ] {
+            fs::write(docs.join(name), text).expect("written");
+            documents.push(docs.join(name));
+        }
+        let outside = pages_outside(&docs, &documents).expect("readable");
+        assert_eq!(outside, ["docs/guides/c.md:1: not listed in SUMMARY.md"]);
     }
 }
