@@ -67,7 +67,9 @@ pub(crate) fn violations(root: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Prints figures of the documents, of the guides among them, and of the comments below `root`.
+/// Prints figures of the documents, of the guides among them, and of the comments below `root`. The
+/// running text of the documents leaves out tables, whose cells are mostly labels, and what a
+/// program has written.
 ///
 /// # Errors
 /// Those of reading the tree.
@@ -76,7 +78,7 @@ pub(crate) fn statistics(root: &Path) -> io::Result<()> {
     collect(root, &mut paths)?;
     paths.sort();
     let (mut documents, mut guides) = (Figures::default(), Figures::default());
-    let mut comments = Figures::default();
+    let (mut running, mut comments) = (Figures::default(), Figures::default());
     for path in paths {
         let Some(source) = Source::of(&path) else {
             continue;
@@ -86,11 +88,15 @@ pub(crate) fn statistics(root: &Path) -> io::Result<()> {
             guides.add(source, &text);
         }
         match source {
-            Source::Markdown => documents.add(source, &text),
+            Source::Markdown => {
+                documents.add(source, &text);
+                running.add(source, &text::running(&text));
+            }
             Source::Rust | Source::C => comments.add(source, &text),
         }
     }
-    println!("documents: {documents}\nguides: {guides}\ncomments: {comments}");
+    println!("documents: {documents}\nrunning text of them: {running}");
+    println!("guides: {guides}\ncomments: {comments}");
     Ok(())
 }
 

@@ -277,6 +277,17 @@ pub(super) fn without_code(text: &str) -> String {
     linked
 }
 
+/// Returns a document without its tables and without what stands between `<!-- begin` and
+/// `<!-- end`, which a program has written.
+pub(super) fn running(text: &str) -> String {
+    let mut generated = false;
+    let lines = text.lines().filter(|line| {
+        generated = (generated || line.starts_with("<!-- begin")) && !line.starts_with("<!-- end");
+        !generated && !line.trim_start().starts_with('|')
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Returns the text without what stands in double quotes.
 pub(super) fn without_quotes(text: &str) -> String {
     let parts = text.split('"').enumerate();
@@ -321,6 +332,12 @@ mod tests {
             paragraphs.first().map(|p| (p.line, p.opens)),
             Some((1, true))
         );
+    }
+
+    #[test]
+    fn tables_and_what_a_program_wrote_are_no_running_text() {
+        let text = "One.\n\n| a | b |\n\n<!-- begin x -->\nTwo.\n<!-- end x -->\nThree.\n";
+        assert_eq!(running(text), "One.\n\n\n<!-- end x -->\nThree.\n");
     }
 
     #[test]
