@@ -254,7 +254,8 @@ impl Indirect {
     /// The caller checks before it locks the key against accesses, because `find` reads other keys.
     ///
     /// # Errors
-    /// The reason why the change is not possible.
+    /// [`BindError`] if the list names a key that cannot be in it, exceeds the capacity of the key,
+    /// or nests too deeply.
     //= UMR-12
     pub fn check(
         pd: PdTag,
@@ -291,7 +292,8 @@ impl Indirect {
     /// Changes the key. `depth` is the result of [`check`](Self::check).
     ///
     /// # Errors
-    /// The key stays as it is.
+    /// [`BindError`] if the key is not free, belongs to another protection domain, or cannot have
+    /// the rights or so many entries. The key stays as it is.
     pub fn fill(&mut self, who: Accessor, fill: Fill, depth: u8) -> Result<(), BindError> {
         if self.pd != who.pd {
             return Err(BindError::WrongPd);
@@ -338,7 +340,8 @@ impl Indirect {
     /// Frees the key, because a QP or its peer has invalidated it.
     ///
     /// # Errors
-    /// The key stays as it is.
+    /// [`AccessError::WrongPd`] if the key belongs to another protection domain,
+    /// [`AccessError::BadKey`] if it is free already. The key stays as it is.
     //= INV-01
     pub fn invalidate(&mut self, who: Accessor) -> Result<(), AccessError> {
         if self.pd != who.pd {
@@ -351,7 +354,7 @@ impl Indirect {
     /// Calls `f(key, address, length)` for each piece that an access touches, until it fails.
     ///
     /// # Errors
-    /// The reason of the refusal, or the error of `f`.
+    /// [`AccessError`] if the key is free, or does not allow this access. The first error of `f`.
     pub fn pieces<E: From<AccessError>>(
         &self,
         who: Accessor,

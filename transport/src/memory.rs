@@ -117,7 +117,8 @@ pub trait Memory {
     /// Checks a local buffer without touching it.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// [`AccessError`] if the key is not valid for this caller, or its region lacks the right or
+    /// the range.
     fn check_local(
         &self,
         who: Accessor,
@@ -130,7 +131,8 @@ pub trait Memory {
     /// Checks a remote range without touching it.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// [`AccessError`] if the key is not valid for this caller, or its region lacks the right or
+    /// the range.
     fn check_remote(
         &self,
         who: Accessor,
@@ -143,7 +145,7 @@ pub trait Memory {
     /// Checks a whole memory region without touching it: the key and the rights.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// [`AccessError`] if the key is not valid for this caller, or its region lacks the right.
     fn check_region(
         &self,
         who: Accessor,
@@ -245,13 +247,15 @@ pub trait Memory {
     /// Binds a memory window, for all later accesses.
     ///
     /// # Errors
-    /// The reason of the refusal. The window has not changed.
+    /// [`BindError`] if a type 2 window is bound already, or the region does not allow the binding.
+    /// The window has not changed.
     fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError>;
 
     /// Changes an indirect memory key, for all later accesses.
     ///
     /// # Errors
-    /// The reason of the refusal. The key has not changed.
+    /// [`BindError`] if the key is not free, or the list names keys that cannot be in it. The key
+    /// has not changed.
     fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError>;
 
     /// Invalidates a key, because the QP or its peer requests it.
@@ -259,6 +263,7 @@ pub trait Memory {
     /// When this returns, no access through the key is in flight, and later ones fail.
     ///
     /// # Errors
-    /// The reason of the refusal. The key has not changed.
+    /// [`AccessError`] if the caller may not invalidate the key, or the key is not valid. The key
+    /// has not changed.
     fn invalidate(&self, who: Accessor, rkey: Rkey) -> Result<(), AccessError>;
 }

@@ -80,7 +80,7 @@ pub(crate) fn length_ok(
 /// Executes a local operation.
 ///
 /// # Errors
-/// The status of its completion. Nothing has changed.
+/// The status of its completion if the memory refuses the operation. Nothing has changed then.
 pub(crate) fn execute_local<H: Memory>(
     cx: &Cx<'_, H>,
     op: SendOp,

@@ -152,7 +152,8 @@ impl Window {
     /// Binds the window to `region`, which `bind` names. Only the new key is valid afterwards.
     ///
     /// # Errors
-    /// The window stays as it is.
+    /// [`BindError`] if a type 2 window is bound already, or `region` does not exist, does not
+    /// allow windows, or does not contain the range. The window stays as it is.
     pub fn bind(
         &mut self,
         who: Accessor,
@@ -195,7 +196,8 @@ impl Window {
     /// Frees the window, because a QP or its peer has invalidated it.
     ///
     /// # Errors
-    /// The window stays as it is.
+    /// [`AccessError`] if the window is of type 1, has another key, or belongs to another
+    /// protection domain or QP. The window stays as it is.
     pub fn invalidate(&mut self, who: Accessor, rkey: Rkey) -> Result<(), AccessError> {
         //= MW-01
         if self.kind == WindowKind::Type1 {
@@ -219,7 +221,8 @@ impl Window {
     /// access were checked when the window was bound.
     ///
     /// # Errors
-    /// The reason of the refusal.
+    /// [`AccessError`] if the window has another key, is not for this QP, or lacks the right or the
+    /// range.
     //= MW-08
     pub fn resolve(
         &self,

@@ -139,7 +139,7 @@ impl CmId {
     /// port.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     pub fn port_num(&self) -> Result<u8, VerbsError> {
         self.with_id(|id| Ok(id.port_num()))
     }
@@ -147,7 +147,7 @@ impl CmId {
     /// The path MTU.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     pub fn mtu(&self) -> Result<rocade_wire::Mtu, VerbsError> {
         self.with_id(|id| Ok(id.mtu()))
     }
@@ -155,7 +155,7 @@ impl CmId {
     /// Code of the packet life time of the path.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     pub fn packet_life_time(&self) -> Result<u8, VerbsError> {
         self.with_id(|id| Ok(id.packet_life().code()))
     }
@@ -252,7 +252,7 @@ impl CmId {
     /// [`CmId::resolve_route`].
     ///
     /// # Errors
-    /// The address is not resolved.
+    /// [`VerbsError::InvalidArgument`] if the address is not resolved.
     //= LRC-14
     #[doc(alias = "RDMA_OPTION_IB_PATH")]
     pub fn set_path(&self, hint: PathHint) -> Result<(), VerbsError> {
@@ -314,7 +314,8 @@ impl CmId {
     /// Requests a connection, or the peer's datagram service. The result is an event.
     ///
     /// # Errors
-    /// The route is not resolved, or the private data is too long.
+    /// [`VerbsError::InvalidArgument`] if the route is not resolved, or the private data is too
+    /// long.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), VerbsError> {
         self.with(|core, key, now| {
@@ -379,7 +380,7 @@ impl CmId {
     /// and the peer is told.
     ///
     /// # Errors
-    /// No peer has accepted.
+    /// [`VerbsError::InvalidArgument`] if no peer has accepted.
     //= LRC-24
     #[doc(alias = "rdma_establish")]
     pub fn establish(&self) -> Result<(), VerbsError> {
@@ -396,7 +397,8 @@ impl CmId {
     /// peer gets a rejection, as from the kernel.
     ///
     /// # Errors
-    /// There is no request (any more), or the private data is too long.
+    /// [`VerbsError::InvalidArgument`] if there is no request (any more), or the private data is
+    /// too long.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, cookie: u64, param: &ConnParam) -> Result<(), VerbsError> {
         self.with(|core, key, now| {
@@ -454,7 +456,8 @@ impl CmId {
     /// Rejects a request, or the peer's acceptance.
     ///
     /// # Errors
-    /// There is nothing to reject, or the private data is too long.
+    /// [`VerbsError::InvalidArgument`] if there is nothing to reject, or the private data is too
+    /// long.
     //= LRC-19
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, reason: RejReason, data: &[u8]) -> Result<(), VerbsError> {
@@ -532,7 +535,7 @@ impl CmId {
     /// Leaves a group, and drops its unread join event.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(&self, token: u64) -> Result<(), VerbsError> {
         self.with(|core, key, _| {
@@ -551,7 +554,7 @@ impl CmId {
     /// Completes the connection because the queue pair has received a packet of its peer.
     ///
     /// # Errors
-    /// There is no connection.
+    /// [`VerbsError::InvalidArgument`] if there is no connection.
     //= EVT-08
     #[doc(alias = "rdma_notify")]
     pub fn notify_established(&self) -> Result<(), VerbsError> {
@@ -570,8 +573,8 @@ impl CmId {
     /// Queues an event on the channel of the ID, for the application itself.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] for a kind that only the connection manager writes, and for
-    /// a request that was not accepted yet. The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] for a kind that only the connection manager writes, for a
+    /// request that was not accepted yet, and if the ID was destroyed.
     #[doc(alias = "rdma_write_cm_event")]
     pub fn write_event(
         &self,
@@ -596,7 +599,7 @@ impl CmId {
     /// Returns the attributes that the queue pair needs to reach a state.
     ///
     /// # Errors
-    /// The peer is not known yet.
+    /// [`VerbsError::InvalidArgument`] if the peer is not known yet.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         self.with_id(|id| id.qp_attr(state))
@@ -606,7 +609,7 @@ impl CmId {
     /// that the application has got.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     //= LRC-12
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, channel: &CmChannel) -> Result<u64, VerbsError> {

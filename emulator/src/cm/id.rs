@@ -316,7 +316,7 @@ impl IdCore {
     /// Returns the attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
     ///
     /// # Errors
-    /// The peer is not known yet.
+    /// [`VerbsError::InvalidArgument`] if the peer is not known yet.
     //= CMA-10
     pub(super) fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         let mut attr = QpAttr {

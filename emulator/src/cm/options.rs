@@ -11,7 +11,7 @@ impl CmId {
     /// Sets the traffic class of the path (`RDMA_OPTION_ID_TOS`).
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     pub fn set_tos(&self, tos: u8) -> Result<(), VerbsError> {
         self.with_id(|id| {
             id.tos = tos;
@@ -22,7 +22,8 @@ impl CmId {
     /// Allows other IDs to have the same port (`RDMA_OPTION_ID_REUSEADDR`).
     ///
     /// # Errors
-    /// The ID already listens, or `reuse` is false and it already has a port.
+    /// [`VerbsError::InvalidArgument`] if the ID already listens, or `reuse` is false and it
+    /// already has a port.
     //= LRC-14
     pub fn set_reuse(&self, reuse: bool) -> Result<(), VerbsError> {
         self.with_id(|id| {
@@ -37,7 +38,7 @@ impl CmId {
     /// Makes an unspecified IPv6 address exclude IPv4 (`RDMA_OPTION_ID_AFONLY`).
     ///
     /// # Errors
-    /// The ID has an address already.
+    /// [`VerbsError::InvalidArgument`] if the ID has a peer, or listens already.
     pub fn set_af_only(&self, af_only: bool) -> Result<(), VerbsError> {
         self.with_id(|id| {
             if !matches!(id.state, IdState::Idle | IdState::AddrBound) {
@@ -66,7 +67,7 @@ impl CmId {
     /// Sets the ECE that the request or response offers to the peer (`rdma_set_local_ece`).
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&self, ece: Ece) -> Result<(), VerbsError> {
         self.with_id(|id| {
@@ -79,7 +80,7 @@ impl CmId {
     /// arrived.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn remote_ece(&self) -> Result<Ece, VerbsError> {
         self.with_id(|id| Ok(id.remote_ece))
@@ -88,7 +89,7 @@ impl CmId {
     /// Sets the Q_Key of the datagram service.
     ///
     /// # Errors
-    /// The ID was destroyed.
+    /// [`VerbsError::InvalidArgument`] if the ID was destroyed.
     pub fn set_qkey(&self, qkey: Qkey) -> Result<(), VerbsError> {
         self.with_id(|id| {
             id.qkey = Some(qkey);

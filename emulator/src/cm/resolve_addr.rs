@@ -107,7 +107,9 @@ impl CmId {
     /// queued at once unless the system has to ask for the peer.
     ///
     /// # Errors
-    /// Misuse, or no free port. An invalid address is reported as [`CmEventKind::AddrError`].
+    /// [`VerbsError::InvalidArgument`] if the state of the ID does not allow it,
+    /// [`VerbsError::PeerRefused`] if `ROCADE_PEERS` excludes the peer. Those of [`CmId::bind`] if
+    /// no port is free. An invalid address is reported as [`CmEventKind::AddrError`].
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &self,
@@ -148,7 +150,7 @@ impl CmId {
     /// false if there is no answer.
     ///
     /// # Errors
-    /// Misuse, or no free port.
+    /// As [`CmId::resolve_addr`].
     pub fn resolve(&self, src: Option<CmAddr>, dst: impl Into<CmAddr>) -> Result<bool, VerbsError> {
         let is_found = match self.find(src, dst.into())? {
             Ok(None) => true,
@@ -240,7 +242,7 @@ impl CmId {
     /// Resolves the path to the peer. The result is an event.
     ///
     /// # Errors
-    /// The address is not resolved.
+    /// [`VerbsError::InvalidArgument`] if the address is not resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
         self.find_route()?;

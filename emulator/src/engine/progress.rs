@@ -192,8 +192,8 @@ impl EngineInner {
         caller: Caller,
     ) -> Delivered {
         let local = endpoint.link.local();
-        let welcome = self.peers.allow(batch.source.ip());
-        if !welcome && self.refuse_all(endpoint, batch) {
+        let is_allowed = self.peers.allow(batch.source.ip());
+        if !is_allowed && self.refuse_all(endpoint, batch) {
             return Delivered::default();
         }
         let qps = self.qps.read();
@@ -228,7 +228,7 @@ impl EngineInner {
             if !(if forwarded {
                 self.peers.allow(source.ip())
             } else {
-                welcome
+                is_allowed
             }) {
                 self.forward(endpoint, source, segment, forwarded, |c| &c.rx_refused);
                 continue;

@@ -396,10 +396,10 @@ impl EngineInner {
     #[cold]
     fn receive_udp_before(&self, shm_link: &ShmLink, caller: Caller) {
         let endpoints = self.endpoints.read();
-        let mut of_channel = endpoints
+        let mut matching = endpoints
             .iter()
             .filter(|endpoint| endpoint.link.local() == shm_link.local());
-        if let Some(endpoint) = of_channel.next() {
+        if let Some(endpoint) = matching.next() {
             let mut rx = endpoint.lock_rx();
             // Bounded, because other senders may keep the socket full.
             for _ in 0..MAX_UDP_BEFORE {

@@ -176,7 +176,8 @@ impl MrTable {
     /// Removes a region. Waits for copies in flight, and later accesses fail.
     ///
     /// # Errors
-    /// The region stays.
+    /// [`RemoveError::Bound`] if windows are bound to the region, [`RemoveError::Unknown`] if the
+    /// key names none. The region stays.
     pub(crate) fn remove(&self, key: u32) -> Result<(), RemoveError> {
         let mut regions = self.regions.write();
         //= MR-09
@@ -247,7 +248,8 @@ impl MrTable {
     /// Changes a region, between two accesses.
     ///
     /// # Errors
-    /// The region stays as it was.
+    /// [`RemoveError::Bound`] if windows are bound to the region, [`RemoveError::Unknown`] if the
+    /// key names none. The region stays as it was.
     pub(crate) fn replace(&self, key: u32, with: Region) -> Result<(), RemoveError> {
         let mut regions = self.regions.write();
         let place = regions.place(key);

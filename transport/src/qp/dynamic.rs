@@ -42,7 +42,8 @@ impl Qp {
     /// Queues a request of a DC initiator. `inline` as for [`Qp::post_send`].
     ///
     /// # Errors
-    /// The request is not queued.
+    /// [`PostError`] if the QP is no DC initiator, its state or queue accepts no request, or the
+    /// request is invalid. The request is not queued.
     pub fn post_dynamic(
         &mut self,
         now: Time,

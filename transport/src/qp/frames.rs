@@ -18,7 +18,8 @@ impl Qp {
     /// after the header.
     ///
     /// # Errors
-    /// The request is not queued.
+    /// [`PostError`] if the QP does not cut frames, its state or queue accepts no request, or the
+    /// request is invalid. The request is not queued.
     pub fn post_tso(
         &mut self,
         now: Time,

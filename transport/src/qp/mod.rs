@@ -241,7 +241,8 @@ impl Qp {
     /// Changes attributes and state, all or nothing.
     ///
     /// # Errors
-    /// Nothing has changed. All errors are EINVAL.
+    /// [`ModifyError`] (EINVAL) if the state allows no such transition, or an attribute is missing,
+    /// unexpected or invalid. Nothing has changed.
     pub fn modify(
         &mut self,
         now: Time,
@@ -257,7 +258,7 @@ impl Qp {
     /// The rate applies to RC and XRC requests only, not to responses.
     ///
     /// # Errors
-    /// Only a connected QP has a rate.
+    /// [`ModifyError::NoTransition`] unless the QP is connected (RTR, RTS or SQD).
     //= QPS-05
     pub fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
         match self.state {
@@ -275,7 +276,8 @@ impl Qp {
     /// Queues a send work request. `inline` is its data if the caller has copied it.
     ///
     /// # Errors
-    /// The request is not queued.
+    /// [`PostError`] if the state or the queue accepts no request, or the request is invalid. The
+    /// request is not queued.
     pub fn post_send(
         &mut self,
         now: Time,
@@ -294,7 +296,8 @@ impl Qp {
     /// Queues a send work request for a datagram.
     ///
     /// # Errors
-    /// The request is not queued.
+    /// [`PostError`] if the state or the queue accepts no request, or the request is invalid. The
+    /// request is not queued.
     pub fn post_datagram(
         &mut self,
         now: Time,
@@ -463,7 +466,8 @@ impl Qp {
     /// Queues a receive work request.
     ///
     /// # Errors
-    /// The request is not queued.
+    /// [`PostError`] if the QP is in RESET or takes its receives from a shared queue, or its queue
+    /// is full. The request is not queued.
     #[inline]
     pub fn post_recv(&mut self, now: Time, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if self.state == QpState::Reset {

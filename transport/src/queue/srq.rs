@@ -92,7 +92,8 @@ impl Srq {
     /// Queues a receive.
     ///
     /// # Errors
-    /// The receive is not queued.
+    /// [`PostError::QueueFull`] if the queue holds `max_wr` receives, [`PostError::TooManySges`] if
+    /// `sges` is longer than the queue allows. The receive is not queued.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         self.queue.post(wr_id, sges)
@@ -121,7 +122,8 @@ impl Srq {
     /// Changes the size, the limit, or both.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// [`SrqError::TooSmall`] if more receives are in use, [`SrqError::LimitAboveSize`] if the
+    /// limit is above the size. Nothing has changed.
     //= SRQ-02
     //= SRQ-03
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), SrqError> {

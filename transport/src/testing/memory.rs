@@ -287,7 +287,7 @@ impl TestMemory {
     /// Copies a payload that the transport has deferred. The protection domain has been checked.
     ///
     /// # Errors
-    /// The memory is no longer accessible.
+    /// [`AccessError::Fault`] if the memory is no longer accessible.
     pub fn copy(&self, source: Source, dst: &mut [u8]) -> Result<(), AccessError> {
         let pd_of = |is_it: &dyn Fn(&Region) -> bool| {
             let regions = self.regions.borrow();
