@@ -133,7 +133,9 @@ fn flags(workspace: &Workspace, cross: Option<&Cross>) -> Result<Vec<String>, St
 
 /// The directory of the compiler, whose sources of the standard library may be there.
 fn sysroot(workspace: &Workspace, cross: Option<&Cross>) -> Result<PathBuf, String> {
-    let rustc = cross.and_then(Cross::rustc).unwrap_or(Path::new("rustc"));
+    let rustc = cross
+        .and_then(Cross::rustc)
+        .unwrap_or_else(|| Path::new("rustc"));
     let mut command = Command::new(rustc);
     workspace.clean(&mut command);
     let text = output(command.args(["--print", "sysroot"]))?;

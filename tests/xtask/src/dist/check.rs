@@ -146,7 +146,7 @@ fn check(plan: &Plan, release: &str, root: &Root, package: &Package) -> Result<R
     for (name, script) in RUNS {
         let result = root.run("user", &script.replace("ROCADE", package.command));
         runs.push(Run::of(name, &result));
-        seconds = seconds.or(Some(began.elapsed().as_secs_f64()));
+        seconds = seconds.or_else(|| Some(began.elapsed().as_secs_f64()));
     }
     root.run(package.user, package.remove)?;
     Ok(Row {

@@ -91,7 +91,7 @@ fn row(
         }
         let script = script.replace("ROCADE", &command.display().to_string());
         runs.push(Run::of(name, &run(cross, &dir, &script)));
-        seconds = seconds.or(Some(began.elapsed().as_secs_f64()));
+        seconds = seconds.or_else(|| Some(began.elapsed().as_secs_f64()));
     }
     Ok(Row {
         platform: "Debian bookworm, AArch64 under QEMU".to_owned(),

@@ -101,7 +101,7 @@ fn table(rows: &[Row]) -> String {
     for row in rows {
         let seconds = row
             .seconds
-            .map_or("-".to_owned(), |time| format!("{time:.1}"));
+            .map_or_else(|| "-".to_owned(), |time| format!("{time:.1}"));
         let runs: Vec<String> = row.runs.iter().map(Run::text).collect();
         let traces = row.traces.as_deref().unwrap_or("-");
         text.push_str(&format!(
