@@ -14,7 +14,7 @@ use super::{
 };
 use crate::workspace::Workspace;
 
-/// What builds and runs programs of AArch64 on another processor.
+/// The tools that build and run programs of AArch64 on another processor.
 #[derive(Debug)]
 pub(crate) struct Cross {
     toolchain: Toolchain,

@@ -14,7 +14,7 @@ const END: &str = "<!-- end dist -->\n";
 pub(super) enum Run {
     Good(String),
     Failed(String),
-    /// What could not be tried here, and the reason.
+    /// A check that could not be tried here, and the reason.
     Skipped(String, String),
 }
 
