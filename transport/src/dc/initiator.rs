@@ -83,6 +83,24 @@ impl Initiator {
         }
     }
 
+    /// Asserts in debug builds what holds between any two calls.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        let mut queued = 0;
+        for lane in &self.lanes {
+            lane.requester.check_invariants();
+            queued += lane.requester.queued() + lane.held.len();
+            if lane.session.is_none() {
+                assert!(lane.requester.is_drained(), "in flight without a session");
+            }
+        }
+        assert!(queued <= self.used as usize, "uncounted requests: {self:?}");
+        assert!(self.turn <= self.lanes.len() && self.last <= self.lanes.len());
+        assert!(self.errored.len() <= self.lanes.len(), "{self:?}");
+        assert!(self.pending_disconnects.len() <= MAX_PENDING_DISCONNECTS);
+        assert!(self.rocade_peers.len() <= MAX_ROCADE_PEERS);
+    }
+
     /// Enables cross-channel operations. An initiator with streams supports none, because streams
     /// have no common order.
     //= XCH-02

@@ -78,6 +78,7 @@ impl Qp {
             self.out.counters.fast_path_packets += 1;
             self.note_comm_est();
         }
+        self.check_invariants();
         taken
     }
 }

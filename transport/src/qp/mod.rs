@@ -6,6 +6,7 @@ mod dynamic;
 mod ecn;
 mod fast_path;
 mod frames;
+mod invariants;
 mod migrate;
 mod modify;
 mod op_count;
@@ -250,7 +251,9 @@ impl Qp {
         mask: QpAttrMask,
         context: &ModifyContext,
     ) -> Result<(), ModifyError> {
-        modify::modify(self, now, attr, mask, context)
+        let result = modify::modify(self, now, attr, mask, context);
+        self.check_invariants();
+        result
     }
 
     /// Sets the rate of requests in kbit/s. 0 is unlimited. [`Qp::query`] returns it.
@@ -290,6 +293,7 @@ impl Qp {
             send => send.post(wr, None, inline)?,
         }
         self.flush_posted(now);
+        self.check_invariants();
         Ok(())
     }
 
@@ -308,6 +312,7 @@ impl Qp {
         self.may_post()?;
         self.send.post(wr, Some(to), inline)?;
         self.flush_posted(now);
+        self.check_invariants();
         Ok(())
     }
 
@@ -438,6 +443,7 @@ impl Qp {
         } else {
             self.send.unpost(count);
         }
+        self.check_invariants();
     }
 
     /// Returns true if posted requests of `bytes` bytes are delayed for batching. If not, transmit
@@ -481,6 +487,7 @@ impl Qp {
         } else if let RecvSide::Reliable(responder) = &mut self.recv {
             responder.note_posted();
         }
+        self.check_invariants();
         Ok(())
     }
 
@@ -680,6 +687,7 @@ impl Qp {
         if self.out.completions.is_empty() {
             self.recv.note_reported();
         }
+        self.check_invariants();
         completion
     }
 
@@ -726,6 +734,7 @@ impl Qp {
                 self.enter_error(now);
             }
         }
+        self.check_invariants();
     }
 
     /// A local error of an unreliable send queue moves the QP to SQE only.
@@ -737,6 +746,7 @@ impl Qp {
             self.state = QpState::Sqe;
             let (send, _, mut cx) = self.sides(now, &());
             send.flush(&mut cx);
+            self.check_invariants();
         } else {
             self.conclude(now, result);
         }

@@ -201,6 +201,16 @@ impl RecvQueue {
         self.cross_channel = Some(Box::new(cross_channel));
     }
 
+    /// Asserts that every WQE of the queue is counted, and no more than there may be.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.wqes.len() <= self.used as usize, "uncounted receives");
+        let counts_wqes = self.cross_channel.is_none();
+        if counts_wqes {
+            assert!(self.used <= self.limits.max_wr, "{} in use", self.used);
+        }
+    }
+
     /// Drops all receives.
     pub(crate) fn reset(&mut self) {
         self.wqes = VecDeque::new();

@@ -111,6 +111,14 @@ impl Named {
 }
 
 impl RecvSource {
+    /// Asserts the conditions of an own queue. Shared ones are checked where they are locked.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        if let Self::Own(queue) = self {
+            queue.check_invariants();
+        }
+    }
+
     pub(crate) fn new(receives: Receives, pd: PdTag, limits: RecvLimits) -> Self {
         match receives {
             Receives::Own => Self::Own(RecvQueue::new(pd, limits)),

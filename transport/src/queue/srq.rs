@@ -96,7 +96,9 @@ impl Srq {
     /// `sges` is longer than the queue allows. The receive is not queued.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.queue.post(wr_id, sges)
+        let result = self.queue.post(wr_id, sges);
+        self.check_invariants();
+        result
     }
 
     /// Takes the oldest receive. `None` if there is none.
@@ -110,6 +112,7 @@ impl Srq {
         if limit_reached {
             self.limit = 0;
         }
+        self.check_invariants();
         Some(Taken { wqe, limit_reached })
     }
 
@@ -138,7 +141,18 @@ impl Srq {
         }
         self.queue.resize(size);
         self.limit = limit;
+        self.check_invariants();
         Ok(())
+    }
+
+    /// Asserts in debug builds that the limit and the receives fit the queue.
+    #[inline]
+    fn check_invariants(&self) {
+        #[cfg(debug_assertions)]
+        {
+            self.queue.check_invariants();
+            assert!(self.limit <= self.queue.limits().max_wr, "{self:?}");
+        }
     }
 
     /// Returns the current attributes.

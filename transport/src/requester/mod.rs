@@ -10,6 +10,8 @@
 mod ack;
 mod bulk;
 mod credits;
+#[cfg(debug_assertions)]
+mod invariants;
 mod local;
 mod peer_probe;
 mod retry;
@@ -196,7 +198,8 @@ pub(crate) struct Requester {
     /// Work requests completed without a completion since the last one.
     unsignaled_done: u32,
     started: usize,
-    /// Index of the WQE that contains `cursor`. Equal to `started` if `cursor` is at the end.
+    /// Index of the WQE that contains `cursor`. Equal to `started` if `cursor` is at the end. While
+    /// a rate limit delays packets, a WQE whose packets are all sent may stay current.
     current: usize,
     una: Psn,
     cursor: Psn,

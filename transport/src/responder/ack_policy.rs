@@ -14,7 +14,7 @@ use crate::transmit::{ACK_LEN, Head, Source, TxBuffer};
 
 /// Most responses that wait for transmission. More would mean that duplicates arrive faster than
 /// they can be answered.
-const MAX_QUEUED_REPLAYS: usize = 512;
+pub(super) const MAX_QUEUED_REPLAYS: usize = 512;
 
 /// A response to send.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,8 @@
 mod ack_policy;
 mod execute;
 mod fast_path;
+#[cfg(debug_assertions)]
+mod invariants;
 mod resources;
 mod sequence;
 mod snapshot;
