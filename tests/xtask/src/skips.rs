@@ -40,6 +40,7 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     ("doctor::", "cannot make a network namespace"),
     ("doctor::", "cannot make a mount namespace"),
     ("doctor::", "cannot give up a capability"),
+    ("chroot::", "cannot make a mount namespace"),
     // IPv6 may be off.
     (
         "rocade_emulator::",

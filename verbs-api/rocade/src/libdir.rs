@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rocade_emulator::config::Settings;
@@ -53,8 +54,10 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
 /// Returns the path of [`PRELOAD_LIBRARY`] or [`NOTICE_LIBRARY`], or `None` if there is no such
 /// file.
 pub(crate) fn own_library(name: &str) -> Option<PathBuf> {
-    let exe = std::env::current_exe().ok()?;
-    let exe_dir = exe.parent()?;
+    /// In a `chroot` the kernel gives another path once this process has a mount namespace.
+    static EXE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let exe = EXE.get_or_init(|| std::env::current_exe().ok());
+    let exe_dir = exe.as_deref()?.parent()?;
     let places = [exe_dir.to_owned(), exe_dir.join("../lib/rocade")];
     let files = places.map(|dir| dir.join(name));
     fs::canonicalize(files.iter().find(|file| file.is_file())?).ok()
