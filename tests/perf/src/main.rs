@@ -1,7 +1,7 @@
 //! Measures Rocade and, in the same run, the limits of the machine. Prints both and their ratio.
 //!
 //! ```sh
-//! cargo build --release --workspace
+//! cargo build --release
 //! cargo run --release -p rocade-perf                       # every row, medians of five runs
 //! cargo run --release -p rocade-perf -- --row write_bw_4096 --row send_lat_8
 //! cargo run --release -p rocade-perf -- --quick --runs 1

@@ -239,7 +239,7 @@ fn find_rocade(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let path = path.unwrap_or_else(|| PathBuf::from("target/release/rocade"));
     fs::canonicalize(&path).map_err(|error| {
         format!(
-            "{}: {error}; build it with `cargo build --release --workspace`, or name it with --rocade",
+            "{}: {error}; build it with `cargo build --release`, or name it with --rocade",
             path.display()
         )
     })

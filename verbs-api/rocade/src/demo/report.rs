@@ -6,19 +6,41 @@ use comfy_table::{CellAlignment, Table};
 use rocade_verbs::EngineCounters;
 
 use crate::error::CliError;
+use crate::libdir;
 use crate::output;
 use crate::table;
 
-const NEXT: &str = "\
-What next:
-  cargo build --release                                  the libraries for unmodified programs
-  target/release/rocade devices                          the devices that a program sees
-  target/release/rocade run -- ibv_devinfo               any verbs program (in package ibverbs-utils)
-  target/release/rocade run -- ib_write_bw &             a benchmark (in package perftest)
-  target/release/rocade run -- ib_write_bw 127.0.0.1
-  ROCADE_LINK=udp target/release/rocade demo             over UDP, visible to tcpdump:
-  sudo tcpdump -i lo udp port 4791                       the packets, called RRoCE in Wireshark
-  target/release/rocade --help                           everything else";
+/// Commands to try after the demo, as arguments of `rocade`, each with what it shows.
+const NEXT: [(&str, &str); 7] = [
+    ("devices", "the devices that a program sees"),
+    (
+        "run -- ibv_devinfo",
+        "any verbs program (in package ibverbs-utils)",
+    ),
+    ("run -- ib_write_bw &", "a benchmark (in package perftest)"),
+    ("run -- ib_write_bw 127.0.0.1", "its client"),
+    ("run --capture x.pcapng -- CMD", "a record of all packets,"),
+    ("ladder x.pcapng", "as a drawing"),
+    ("--help", "everything else"),
+];
+
+/// Returns the hints for what to do next. `command` is what the user typed for `rocade`. If the
+/// libraries for other programs are missing, the first hint is how to build them.
+fn next(command: &str, has_libraries: bool) -> String {
+    let build = (
+        "cargo build --release".to_owned(),
+        "the libraries for unmodified programs",
+    );
+    let build = (!has_libraries).then_some(build);
+    let hints = NEXT.map(|(arguments, shows)| (format!("{command} {arguments}"), shows));
+    let hints: Vec<_> = build.into_iter().chain(hints).collect();
+    let width = hints.iter().map(|(command, _)| command.len()).max();
+    let width = width.unwrap_or_default();
+    let lines = hints
+        .iter()
+        .map(|(command, shows)| format!("\n  {command:<width$}   {shows}"));
+    format!("What next:{}", lines.collect::<String>())
+}
 
 /// The result of one part of the demo.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,11 +105,14 @@ impl Report {
     }
 
     pub(super) fn print(&self, took: Duration, counters: &EngineCounters) -> Result<(), CliError> {
+        let command = std::env::args().next();
+        let command = command.as_deref().unwrap_or("rocade");
         output::line(format_args!(
-            "\n{}\n\nAll data arrived correctly, in {:.1} s, {}.\n\n{NEXT}",
+            "\n{}\n\nAll data arrived correctly, in {:.1} s, {}.\n\n{}",
             self.table(),
             took.as_secs_f64(),
-            way(counters)
+            way(counters),
+            next(command, libdir::find().is_ok())
         ))
     }
 
@@ -147,5 +172,23 @@ mod tests {
             ("64 KiB", "524.3 Gbit/s")
         );
         assert_eq!(Row::latency(8, 0, second, "").size, "8 B");
+    }
+
+    #[test]
+    fn hints_can_be_typed_as_they_are() {
+        let hints = next("target/release/rocade", true);
+        assert!(
+            hints.contains("\n  target/release/rocade devices "),
+            "{hints}"
+        );
+        assert!(!hints.contains("cargo build"), "{hints}");
+        let hints = next("rocade", false);
+        assert!(
+            hints.starts_with("What next:\n  cargo build --release "),
+            "{hints}"
+        );
+        let columns = hints.lines().skip(1).map(|line| line.rfind("   "));
+        let columns: std::collections::BTreeSet<_> = columns.collect();
+        assert_eq!(columns.len(), 1, "{hints}");
     }
 }
