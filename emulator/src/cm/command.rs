@@ -9,7 +9,7 @@ use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, Time};
 use rocade_wire::mad::{
     CommId, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
-use rocade_wire::{Gid, Pkey, Qpn};
+use rocade_wire::{Gid, Pkey, Psn, Qpn};
 
 use super::CmAddresses;
 use super::address::{CmAddr, PathHint};
@@ -22,7 +22,6 @@ use crate::error::VerbsError;
 use crate::gsi::port_range;
 use crate::gsi::services::{Binding, BoundTo, Conflict, port_of};
 use crate::hca::Hca;
-use crate::random;
 
 /// Maximum number of pending requests, and the default backlog.
 //= LRC-15
@@ -81,6 +80,7 @@ impl CmId {
         cookie: u64,
     ) -> Result<Self, VerbsError> {
         let mut id = IdCore::new(Arc::clone(&channel.inner), port_space, qp_type);
+        id.rq_psn = Psn::new(channel.engine.random_word());
         id.cookie = Some(cookie);
         let key = channel.engine.with_cm(|core, _| core.add(id))?;
         Ok(Self::of(&channel.engine, key))
@@ -223,7 +223,7 @@ impl CmId {
                 Some(binding) => core.services.bind(key, binding).then_some(binding),
                 None if any_port => {
                     let (first, last) = port_range();
-                    let start = random::below(usize::from(last - first) + 1);
+                    let start = self.engine.random_below(usize::from(last - first) + 1);
                     core.services.bind_any(key, wanted, (first, last), start)
                 }
                 None => core.services.bind(key, wanted).then_some(wanted),
@@ -653,11 +653,11 @@ fn in_use(conflict: Conflict) -> VerbsError {
 }
 
 /// Returns a port for an active side. Other applications need not know it.
-pub(super) fn ephemeral_port() -> u16 {
+pub(super) fn ephemeral_port(engine: &EngineInner) -> u16 {
     /// The range when the process first read it: reading it takes longer than everything else here.
     static RANGE: OnceLock<(u16, u16)> = OnceLock::new();
     let (first, last) = *RANGE.get_or_init(port_range);
-    let offset = random::below(usize::from(last - first) + 1);
+    let offset = engine.random_below(usize::from(last - first) + 1);
     first + u16::try_from(offset).unwrap_or(0)
 }
 

@@ -288,6 +288,12 @@ impl CmChannel {
         }
     }
 
+    /// Returns true if an event is there.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        self.inner.events.len() > 0
+    }
+
     /// Takes an event if there is one, even if the descriptor is blocking.
     #[must_use]
     pub fn try_event(&self) -> Option<CmEvent> {

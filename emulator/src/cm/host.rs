@@ -21,7 +21,6 @@ use crate::error::VerbsError;
 use crate::gsi::services::{Binding, Services};
 use crate::hca::Hca;
 use crate::journal::{AckJournal, ConnectionJournal};
-use crate::random;
 use crate::steering::ProcessSlot;
 
 /// Maximum number of queued datagrams. Senders retransmit those that find no room.
@@ -62,11 +61,11 @@ pub(crate) struct CmCore {
 }
 
 impl CmCore {
-    fn new(guid: Guid, slot: ProcessSlot, ack_journal: Option<Arc<AckJournal>>) -> Self {
+    fn new(guid: Guid, slot: ProcessSlot, ack_journal: Option<Arc<AckJournal>>, seed: u64) -> Self {
         let config = CmConfig {
             guid,
             prefix: slot.get(),
-            seed: u64::from_ne_bytes(random::bytes()),
+            seed,
         };
         Self {
             cm: Cm::new(config),
@@ -247,12 +246,16 @@ impl EngineInner {
     ) -> Result<R, VerbsError> {
         let slot = self.attached_slot()?;
         let mut core = self.cm().lock();
-        let core =
-            core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));
+        let core = core.get_or_insert_with(|| self.new_cm(slot));
         let now = self.now();
         let result = f(core, now);
         self.follow_up(core, now);
         Ok(result)
+    }
+
+    fn new_cm(&self, slot: ProcessSlot) -> CmCore {
+        let seed = u64::from(self.random_word()) << 32 | u64::from(self.random_word());
+        CmCore::new(self.node_guid(), slot, self.ack_journal(), seed)
     }
 
     /// Runs `f` on the connection manager without handling events or messages. `f` must not cause
@@ -293,8 +296,7 @@ impl EngineInner {
             self.receive_all_unpublished();
         }
         let mut core = host.lock();
-        let core =
-            core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.ack_journal()));
+        let core = core.get_or_insert_with(|| self.new_cm(slot));
         host.has_arrived.store(false, Ordering::Release);
         let received = std::mem::take(&mut *host.received.lock());
         for ReceivedMad { route, mad } in received {

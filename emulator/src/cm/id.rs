@@ -181,7 +181,7 @@ impl IdCore {
             binding: None,
             hca: None,
             conn: None,
-            rq_psn: Psn::new(crate::random::word()),
+            rq_psn: Psn::new(0),
             peer: None,
             tos: 0,
             ack_timeout: None,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use rocade_transport::QpType;
 use rocade_transport::Time;
 use rocade_transport::cm::{CmEvent as CmOutcome, CmRoute, Unanswered};
+use rocade_wire::Psn;
 use rocade_wire::mad::{
     CmTimeout, CommId, IpCmHeader, Rej, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
     TransportType,
@@ -156,6 +157,7 @@ impl CmCore {
             listener.port_space,
             listener.qp_type,
         );
+        id.rq_psn = Psn::new(engine.random_word());
         id.src = Some(SocketAddr::new(route.local, port_of(service)));
         id.dst = Some(source);
         id.ib = listener.ib;

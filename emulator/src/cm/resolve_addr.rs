@@ -223,7 +223,10 @@ impl CmId {
                 }
             };
             let port = id.src.map_or(0, |src| src.port());
-            let port = if port == 0 { ephemeral_port() } else { port };
+            let port = match port {
+                0 => ephemeral_port(&self.engine),
+                bound => bound,
+            };
             id.src = Some(with_port(own, port));
             id.dst = Some(dst);
             id.hca = Some(hca);

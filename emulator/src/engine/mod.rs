@@ -272,6 +272,11 @@ impl EngineInner {
         self.random.word()
     }
 
+    /// Returns a random number below `limit`, which must not be 0.
+    pub(crate) fn random_below(&self, limit: usize) -> usize {
+        self.random.below(limit)
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }

@@ -4,8 +4,32 @@
 use crate::state::Caller;
 use rocade_transport::Time;
 
-use super::EngineInner;
 use super::pending::ServiceContext;
+use super::{Engine, EngineInner};
+
+/// The time of a simulated network, for programs that decide when it moves.
+impl Engine {
+    /// Returns the time of a simulation and the time of its next event, or `None` if the network is
+    /// real.
+    #[must_use]
+    pub fn simulated_time(&self) -> Option<(Time, Option<Time>)> {
+        let engine = &self.inner;
+        engine
+            .is_simulated()
+            .then(|| (engine.now(), engine.next_event()))
+    }
+
+    /// Advances the time of a simulation. Events up to then happen with the next step or poll.
+    pub fn move_simulated_time(&self, to: Time) {
+        self.inner.move_to(to);
+    }
+
+    /// Handles what is due in a simulation, or else advances its time to the next event. Returns
+    /// false if there is nothing to handle, or if the network is real.
+    pub fn step_simulation(&self) -> bool {
+        self.inner.is_simulated() && self.inner.progress_inline(None)
+    }
+}
 
 impl EngineInner {
     /// Returns true if the network is simulated.

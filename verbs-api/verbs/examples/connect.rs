@@ -49,7 +49,7 @@ fn ask(list: &DeviceList, server: IpAddr, text: &str) -> Result<()> {
     let echo = loop {
         let completion = cq.wait(PATIENCE)?;
         if !completion.is_send {
-            break memory.to_vec(0, completion.byte_len as usize)?;
+            break memory.to_vec(..completion.byte_len as usize)?;
         }
     };
     println!("{}", String::from_utf8_lossy(&echo));

@@ -134,7 +134,7 @@ fn main() -> Result<()> {
     master.post_enable(right, ManagedQueue::Send, 0, TaskGroup::Last)?;
 
     last.arrivals.wait(PATIENCE)?;
-    let arrived = last.memory.to_vec(8, 8)?.try_into().expect("8 bytes");
+    let arrived = last.memory.to_vec(8..16)?.try_into().expect("8 bytes");
     let total = u64::from_be_bytes(arrived) + NUMBERS[NUMBERS.len() - 1];
     println!("{NUMBERS:?}: {total}");
     assert_eq!(total, NUMBERS.iter().sum::<u64>());

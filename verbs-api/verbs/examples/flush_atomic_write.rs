@@ -11,7 +11,8 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, Config, ConnectOptions, DeviceList, Error, Result, SendRequest, WcOpcode, WcStatus,
+    AccessFlags, Completion, Config, ConnectOptions, DeviceList, Error, Result, SendRequest,
+    WcOpcode, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +66,10 @@ fn main() -> Result<()> {
             }
             std::thread::yield_now();
         }
-        let entry = journal.to_vec(ENTRIES + number as usize * ENTRY_LEN, ENTRY_LEN)?;
+        let entry = journal.to_vec(
+            ENTRIES + number as usize * ENTRY_LEN
+                ..ENTRIES + number as usize * ENTRY_LEN + ENTRY_LEN,
+        )?;
         assert_eq!(entry, text.as_bytes());
         println!("{}", String::from_utf8_lossy(&entry).trim_end());
 
@@ -83,10 +87,10 @@ fn main() -> Result<()> {
     let count = [0; 8];
     here.post_send(&SendRequest::atomic_write(&count, place.at(4)))?;
     match writer_cq.wait(PATIENCE) {
-        Err(Error::Completion {
-            status: WcStatus::RemInvReqErr,
+        Err(Error::Completion(Completion {
+            status: WcStatus::RemoteInvalidRequest,
             ..
-        }) => println!("the count stays {}", journal.load_u64(COUNT)?),
+        })) => println!("the count stays {}", journal.load_u64(COUNT)?),
         other => panic!("{other:?}"),
     }
     assert_eq!(journal.load_u64(COUNT)?, 3);

@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     qp.send(1, &[memory.sge(..frame.len())?], true)?;
     sends.wait(PATIENCE)?;
     let received = receives.wait(PATIENCE)?.byte_len as usize;
-    let data = memory.to_vec(8192 + UDP_END, received - UDP_END)?;
+    let data = memory.to_vec(8192 + UDP_END..8192 + UDP_END + received - UDP_END)?;
     println!("received a frame with {:?}", String::from_utf8_lossy(&data));
 
     let _stream = qp.flow(only(FlowSpec::Tcp(to_port(7102))))?;
@@ -91,7 +91,9 @@ fn main() -> Result<()> {
     let mut stream = Vec::new();
     for n in 0..3 {
         let len = receives.wait(PATIENCE)?.byte_len as usize;
-        stream.extend(memory.to_vec(8192 + 2048 * n + TCP_END, len - TCP_END)?);
+        stream.extend(
+            memory.to_vec(8192 + 2048 * n + TCP_END..8192 + 2048 * n + TCP_END + len - TCP_END)?,
+        );
     }
     assert_eq!(stream, text);
     println!("received {} bytes in 3 segments", stream.len());

@@ -36,7 +36,7 @@ fn say(
     from.1.wait(PATIENCE)?;
     println!(
         "{:?} (from port {}, at port {})",
-        String::from_utf8_lossy(&at.to_vec(0, len)?),
+        String::from_utf8_lossy(&at.to_vec(..len)?),
         from.0.path_port(),
         to.0.path_port()
     );

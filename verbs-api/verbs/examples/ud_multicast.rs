@@ -40,7 +40,7 @@ impl Member {
             received = self.cq.wait(PATIENCE)?;
         }
         let len = usize::try_from(received.byte_len).unwrap_or(0) - GRH_LEN;
-        let text = self.memory.to_vec(GRH_LEN, len)?;
+        let text = self.memory.to_vec(GRH_LEN..GRH_LEN + len)?;
         Ok(format!(
             "{:?} from {:?}",
             String::from_utf8_lossy(&text),

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
             .map(|word| usize::from_ne_bytes(*word))
             .collect::<Vec<_>>()
     };
-    let got = numbers(column.to_vec(0, ROW)?);
+    let got = numbers(column.to_vec(..ROW)?);
     println!("column 3: {got:?}");
     assert_eq!(got, (0..ROWS).map(|row| row * ROWS + 3).collect::<Vec<_>>());
 
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     let range = key.remote(0, ROW as u64);
     b.post_send(&SendRequest::read(&[column.sge(..ROW)?], range))?;
     there_cq.wait(PATIENCE)?;
-    let got = numbers(column.to_vec(0, ROW)?);
+    let got = numbers(column.to_vec(..ROW)?);
     println!("diagonal: {got:?}");
     assert_eq!(
         got,
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     let result = [column.sge(ROW..)?];
     b.post_send(&SendRequest::masked(&result, matrix.remote(), &take))?;
     there_cq.wait(PATIENCE)?;
-    assert_eq!(numbers(matrix.to_vec(0, 8)?), [1], "the lock bit is set");
+    assert_eq!(numbers(matrix.to_vec(..8)?), [1], "the lock bit is set");
     println!("the lock is taken");
     Ok(())
 }

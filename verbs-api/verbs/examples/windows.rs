@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Config, ConnectOptions, DeviceList, Error, RemoteMemory, Result, SendRequest,
-    WcStatus,
+    AccessFlags, Completion, Config, ConnectOptions, DeviceList, Error, RemoteMemory, Result,
+    SendRequest, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ fn main() -> Result<()> {
         );
         println!(
             "{}",
-            String::from_utf8_lossy(&memory.to_vec(begin, text.len())?)
+            String::from_utf8_lossy(&memory.to_vec(begin..begin + text.len())?)
         );
     }
 
@@ -82,10 +82,10 @@ fn main() -> Result<()> {
     let (_, closed) = window.bind_request(&memory, .., AccessFlags::REMOTE_WRITE)?;
     there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
     match worker_cq.wait(PATIENCE) {
-        Err(Error::Completion {
-            status: WcStatus::RemAccessErr,
+        Err(Error::Completion(Completion {
+            status: WcStatus::RemoteAccessError,
             ..
-        }) => println!("without a bind there is nothing to be written"),
+        })) => println!("without a bind there is nothing to be written"),
         other => panic!("{other:?}"),
     }
     Ok(())

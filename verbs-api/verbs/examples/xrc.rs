@@ -50,7 +50,7 @@ impl Member {
     /// Waits for a message and returns its text.
     fn hear(&self) -> Result<String> {
         let len = self.cq.wait(PATIENCE)?.byte_len as usize;
-        let text = self.memory.to_vec(0, len)?;
+        let text = self.memory.to_vec(..len)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }

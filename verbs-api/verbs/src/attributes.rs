@@ -143,7 +143,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to state ERR. All posted and future requests complete with
-    /// [`WcStatus::WrFlushErr`](crate::WcStatus::WrFlushErr), and the queue pair stops answering
+    /// [`WcStatus::Flushed`](crate::WcStatus::Flushed), and the queue pair stops answering
     /// the peer.
     ///
     /// # Errors

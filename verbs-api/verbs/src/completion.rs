@@ -1,17 +1,24 @@
 //! Completion queues.
 
-use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rocade_emulator::{
-    CompChannel, CompleteTo, Completion as RawCompletion, Context as RawContext, Cq, CqInitAttr,
-    ImmOrInv, Qpn, Rkey, VerbsError, WcFlags, WcOpcode, WcStatus,
+    CompleteTo, Completion as RawCompletion, Cq, CqInitAttr, ImmOrInv, Qpn, Rkey, VerbsError,
+    WcFlags, WcOpcode,
 };
 
+use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::events::ObjectId;
+use crate::routing::Router;
+use crate::status::WcStatus;
 use crate::sys;
 
 /// The time that [`CompletionQueue::wait`] polls before it sleeps. It is longer than a round trip
@@ -44,29 +51,33 @@ const SPIN: Duration = Duration::from_micros(50);
 /// ```
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
-    cq: Cq,
+    router: Arc<Router>,
     id: ObjectId,
-    channel: CompChannel,
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(context: &RawContext, entries: u32, ignores_overrun: bool) -> Result<Self> {
-        let channel = context.create_comp_channel()?;
+    pub(crate) fn new(context: &Context, entries: u32, ignores_overrun: bool) -> Result<Self> {
+        let channel = context.raw().create_comp_channel()?;
         // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
         sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
         let id = ObjectId::next();
-        let cq = context.create_cq_with(CqInitAttr {
+        let cq = context.raw().create_cq_with(CqInitAttr {
             cqe: entries,
             channel: Some(&channel),
             vector: 0,
             cookie: id.cookie(),
             ignores_overrun,
         })?;
-        Ok(Self { cq, id, channel })
+        let router = Router::new(cq, channel, context.simulator());
+        Ok(Self { router, id })
     }
 
-    pub(crate) const fn raw(&self) -> &Cq {
-        &self.cq
+    pub(crate) const fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    pub(crate) fn raw(&self) -> &Cq {
+        &self.router.cq
     }
 
     /// Returns its identifier in [events](crate::Context::poll_event).
@@ -81,58 +92,102 @@ impl CompletionQueue {
     #[doc(alias = "ibv_next_poll")]
     #[doc(alias = "ibv_end_poll")]
     pub fn poll(&self) -> Option<Completion> {
-        self.cq.poll_one().map(Completion::from)
+        self.router.poll()
+    }
+
+    /// Takes up to `max` completions at once and appends them to `out`, whatever their status.
+    /// Returns their number. An empty queue drives the device, as [`poll`](Self::poll) does.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll_into(&self, out: &mut Vec<Completion>, max: usize) -> usize {
+        self.router.poll_into(out, max)
+    }
+
+    /// Returns an iterator that takes completions until the queue is empty, whatever their status.
+    pub fn drain(&self) -> impl Iterator<Item = Completion> + '_ {
+        std::iter::from_fn(|| self.poll())
     }
 
     /// Takes the next completion. Waits up to `timeout` for it: polls at first, then sleeps.
     ///
     /// # Errors
-    /// - [`Error::Completion`] if the work request failed.
+    /// - [`Error::Completion`] with the completion if the work request failed.
     /// - [`Error::TimedOut`] if nothing completed in time.
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
-        if self.cq.simulated_time().is_some() {
+        if self.router.cq.simulated_time().is_some() {
             return self.wait_in_simulation(timeout);
         }
         let start = Instant::now();
         let spin = SPIN.min(timeout);
         loop {
             if let Some(completion) = self.poll() {
-                return check(completion);
+                return completion.into_result();
             }
             if start.elapsed() >= spin {
                 break;
             }
             std::hint::spin_loop();
         }
-        loop {
-            self.cq.arm(false)?;
+        self.router.begin_sleep();
+        let outcome = self.wait_asleep(start, timeout);
+        self.router.end_sleep();
+        // Futures that were made meanwhile wait for the events that this thread has taken.
+        self.router.go_on()?;
+        outcome?.map_or_else(
+            || self.wait_as_task(start, timeout),
+            Completion::into_result,
+        )
+    }
+
+    /// Sleeps until the channel has an event. Returns `None` if a future was made meanwhile.
+    fn wait_asleep(&self, start: Instant, timeout: Duration) -> Result<Option<Completion>> {
+        while !self.router.has_futures() {
+            self.router.cq.arm(false)?;
             // A completion from before the queue was armed causes no event.
             if let Some(completion) = self.poll() {
-                return check(completion);
+                return Ok(Some(completion));
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Err(Error::TimedOut);
             };
-            self.channel.wait_readable(left).map_err(VerbsError::Io)?;
-            while self.channel.try_event().is_some() {
-                self.cq.ack_events(1);
+            let channel = &self.router.channel;
+            channel.wait_readable(left).map_err(VerbsError::Io)?;
+            while channel.try_event().is_some() {
+                self.router.note_event();
             }
+        }
+        Ok(None)
+    }
+
+    /// Waits as a task does, because futures share the events of the channel.
+    fn wait_as_task(&self, start: Instant, timeout: Duration) -> Result<Completion> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut cx = task::Context::from_waker(&waker);
+        let mut next = self.next();
+        loop {
+            if let Poll::Ready(outcome) = Pin::new(&mut next).poll(&mut cx) {
+                return outcome;
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return Err(Error::TimedOut);
+            };
+            thread::park_timeout(left);
         }
     }
 
     /// Implements [`wait`](Self::wait) in virtual time, which advances with each packet or timer
     /// that [`poll`](Self::poll) processes.
     fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion> {
+        let cq = &self.router.cq;
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut end = None;
-        while let Some((now, next)) = self.cq.simulated_time() {
+        while let Some((now, next)) = cq.simulated_time() {
             let end = *end.get_or_insert_with(|| now.plus_ns(timeout_ns));
-            if self.cq.is_empty() && next.is_none_or(|next| next > end) {
-                self.cq.move_simulated_time(end);
+            if !self.router.has_completion() && next.is_none_or(|next| next > end) {
+                cq.move_simulated_time(end);
                 return Err(Error::TimedOut);
             }
             if let Some(completion) = self.poll() {
-                return check(completion);
+                return completion.into_result();
             }
         }
         Err(Error::TimedOut)
@@ -141,9 +196,20 @@ impl CompletionQueue {
     /// Takes `count` completions. Waits up to `timeout` for each.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait). The completions taken before the failure are lost.
-    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<VecDeque<Completion>> {
-        (0..count).map(|_| self.wait(timeout)).collect()
+    /// As [`wait`](Self::wait). The completions before the failed one stay in the queue, in their
+    /// order, and the next calls return them.
+    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<Completion>> {
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count {
+            match self.wait(timeout) {
+                Ok(completion) => taken.push(completion),
+                Err(error) => {
+                    self.router.put_back(taken);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taken)
     }
 
     /// Requests an event for the next completion: the descriptor ([`AsFd`]) becomes readable.
@@ -156,7 +222,7 @@ impl CompletionQueue {
     /// [`Error::Verbs`] if the queue has no completion channel, but every one has.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self) -> Result<()> {
-        Ok(self.cq.req_notify(false)?)
+        Ok(self.router.cq.req_notify(false)?)
     }
 
     /// Requests an event for the next solicited receive completion, or the next failed work
@@ -166,7 +232,7 @@ impl CompletionQueue {
     /// As [`arm`](Self::arm).
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm_solicited(&self) -> Result<()> {
-        Ok(self.cq.req_notify(true)?)
+        Ok(self.router.cq.req_notify(true)?)
     }
 
     /// Delays a requested event until `count` completions exist, or until `period` after the first
@@ -179,7 +245,7 @@ impl CompletionQueue {
     pub fn moderate(&self, count: u16, period: Duration) -> Result<()> {
         let too_long = VerbsError::InvalidArgument("period: more than 65,535 µs");
         let period_us = u16::try_from(period.as_micros()).map_err(|_| too_long)?;
-        Ok(self.cq.moderate(count, period_us)?)
+        Ok(self.router.cq.moderate(count, period_us)?)
     }
 
     /// Changes the capacity to at least `entries` completions. Unpolled completions stay in the
@@ -190,13 +256,13 @@ impl CompletionQueue {
     /// device's limit.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: u32) -> Result<()> {
-        Ok(self.cq.resize(entries)?)
+        Ok(self.router.cq.resize(entries)?)
     }
 
     /// Returns the capacity in completions.
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.cq.capacity()
+        self.router.cq.capacity()
     }
 
     /// Takes and acknowledges the events that made the descriptor readable.
@@ -206,13 +272,11 @@ impl CompletionQueue {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn drain_events(&self) -> Result<()> {
-        loop {
-            match self.channel.get_event() {
-                Ok(_) => self.cq.ack_events(1),
-                Err(VerbsError::WouldBlock) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+        if self.router.has_futures() {
+            // Their completions cause no further event.
+            return self.router.dispatch();
         }
+        self.router.take_events()
     }
 }
 
@@ -290,7 +354,7 @@ impl From<RawCompletion> for Completion {
         };
         Self {
             wr_id: raw.wr_id,
-            status: raw.status,
+            status: raw.status.into(),
             opcode: raw.opcode,
             byte_len: raw.byte_len,
             qp_num: raw.qp_num,
@@ -307,21 +371,46 @@ impl From<RawCompletion> for Completion {
     }
 }
 
-/// Turns a failed completion into an error.
-fn check(completion: Completion) -> Result<Completion> {
-    match completion.status {
-        WcStatus::Success => Ok(completion),
-        status => Err(Error::Completion {
-            wr_id: completion.wr_id,
-            status,
-        }),
+impl Completion {
+    /// Returns the completion itself, or the error of a failed one.
+    ///
+    /// # Errors
+    /// [`Error::Completion`] if the status is not [`WcStatus::Success`].
+    pub fn into_result(self) -> Result<Self> {
+        match self.status {
+            WcStatus::Success => Ok(self),
+            _ => Err(Error::Completion(self)),
+        }
+    }
+}
+
+/// A waker that unparks a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Router {
+    /// Returns the descriptor that is readable while an event is pending.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel keeps the descriptor open, and lives as long as `self`.
+        unsafe { sys::borrow(self.channel.fd()) }
+    }
+}
+
+/// Futures that wait for completions of the queue end with [`Error::Dropped`].
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.router.close();
     }
 }
 
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel keeps the descriptor open, and lives as long as `self`.
-        unsafe { sys::borrow(self.channel.fd()) }
+        self.router.fd()
     }
 }
 

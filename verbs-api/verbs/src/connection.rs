@@ -1,7 +1,7 @@
 //! Connections by IP address and port, made by the connection manager.
 //!
 //! The types enforce the order of calls. [`Route::connect`] consumes a [`Route`], accepting or
-//! rejecting consumes a [`Request`], and only a [`Connection`] has a queue pair that sends.
+//! rejecting consumes a [`ConnectRequest`], and only a [`Connection`] has a queue pair that sends.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -9,17 +9,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
 use rocade_emulator::cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason,
 };
-use rocade_emulator::{Engine, QpState, QpType, VerbsError};
+use rocade_emulator::{QpState, QpType, VerbsError};
 
 use crate::device::{Context, DeviceList};
 use crate::error::{Error, Result};
 use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
+use crate::simulation::Simulator;
 use crate::units::RnrRetry;
 use crate::{reactor, sys};
 
@@ -30,20 +32,32 @@ const BACKLOG: i32 = 128;
 struct Id {
     id: CmId,
     channel: CmChannel,
+    /// The executor of a simulated network.
+    simulator: Option<Arc<Simulator>>,
 }
 
 impl Id {
-    fn new(engine: &Engine) -> Result<Self> {
-        let channel = CmChannel::nonblocking(engine)?;
+    fn new(list: &DeviceList) -> Result<Self> {
+        let channel = CmChannel::nonblocking(list.engine())?;
         let id = CmId::new(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
-        Ok(Self { id, channel })
+        let simulator = list.simulator().cloned();
+        Ok(Self {
+            id,
+            channel,
+            simulator,
+        })
     }
 
     /// Moves an ID that arrived in an event to an event channel of its own.
-    fn adopt(id: CmId, like: &CmChannel) -> Result<Self> {
-        let channel = like.another()?;
+    fn adopt(id: CmId, like: &Self) -> Result<Self> {
+        let channel = like.channel.another()?;
         id.migrate(&channel)?;
-        Ok(Self { id, channel })
+        let simulator = like.simulator.clone();
+        Ok(Self {
+            id,
+            channel,
+            simulator,
+        })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -58,11 +72,21 @@ impl Id {
         mut react: impl FnMut(CmEvent) -> Result<Option<T>>,
     ) -> Result<T> {
         let start = Instant::now();
+        let end = self
+            .simulator
+            .as_ref()
+            .map(|simulator| simulator.end_of(timeout));
         loop {
             while let Some(event) = self.channel.try_event() {
                 if let Some(done) = react(event)? {
                     return Ok(done);
                 }
+            }
+            if let (Some(simulator), Some(end)) = (&self.simulator, end) {
+                if simulator.step_until(end) || self.channel.has_event() {
+                    continue;
+                }
+                return Err(Error::TimedOut);
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Err(Error::TimedOut);
@@ -90,6 +114,12 @@ impl Id {
                 Ok(None) => break,
                 Err(error) => return Poll::Ready(Err(error)),
             }
+        }
+        if let Some(simulator) = &self.simulator {
+            if simulator.watch_channel(&self.channel, cx.waker()) {
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
         }
         match reactor::wake_when_readable(self.fd(), cx.waker()) {
             Ok(()) => Poll::Pending,
@@ -257,7 +287,7 @@ impl Route {
     }
 
     fn resolve(list: &DeviceList, local: Option<SocketAddr>, peer: SocketAddr) -> Result<Self> {
-        let id = Id::new(list.engine())?;
+        let id = Id::new(list)?;
         if !id.id.resolve(local.map(Into::into), peer)? {
             return Err(Error::Unreachable);
         }
@@ -399,7 +429,7 @@ impl Listener {
     /// [`Error::Verbs`] if no device has the address, or if the port is in use.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(list: &DeviceList, addr: SocketAddr) -> Result<Self> {
-        let id = Id::new(list.engine())?;
+        let id = Id::new(list)?;
         id.id.bind(addr)?;
         id.id.listen(BACKLOG)?;
         Ok(Self {
@@ -421,7 +451,7 @@ impl Listener {
     /// # Errors
     /// [`Error::TimedOut`] if no request arrived in time.
     #[doc(alias = "rdma_get_request")]
-    pub fn wait(&self, timeout: Duration) -> Result<Request> {
+    pub fn wait(&self, timeout: Duration) -> Result<ConnectRequest> {
         self.id.wait(timeout, |event| self.request_of(event))
     }
 
@@ -430,22 +460,22 @@ impl Listener {
     /// # Errors
     /// [`Error::Verbs`] or [`Error::Io`] if the process has no descriptor left, for the channel of
     /// the request or to wait.
-    pub async fn request(&self) -> Result<Request> {
+    pub async fn request(&self) -> Result<ConnectRequest> {
         poll_fn(|cx| self.poll_request(cx)).await
     }
 
     /// Polls for the next connection request, for streams. The task is woken when there may be a
     /// request.
-    pub fn poll_request(&self, cx: &task::Context<'_>) -> Poll<Result<Request>> {
+    pub fn poll_request(&self, cx: &task::Context<'_>) -> Poll<Result<ConnectRequest>> {
         self.id.poll(cx, |event| self.request_of(event))
     }
 
-    fn request_of(&self, event: CmEvent) -> Result<Option<Request>> {
+    fn request_of(&self, event: CmEvent) -> Result<Option<ConnectRequest>> {
         let (Some(new), CmParam::Conn(param)) = (event.new_id, event.param) else {
             return Ok(None);
         };
-        Ok(Some(Request {
-            id: Id::adopt(new, &self.id.channel)?,
+        Ok(Some(ConnectRequest {
+            id: Id::adopt(new, &self.id)?,
             list: self.list.clone(),
             param,
         }))
@@ -462,13 +492,13 @@ impl AsFd for Listener {
 /// A connection request from a peer. Dropping it rejects the request.
 #[derive(Debug)]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
-pub struct Request {
+pub struct ConnectRequest {
     id: Id,
     list: DeviceList,
     param: ConnParam,
 }
 
-impl Request {
+impl ConnectRequest {
     /// Returns the peer's private data: 56 bytes, padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {

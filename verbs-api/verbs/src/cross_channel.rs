@@ -13,6 +13,7 @@ use crate::dynamic::{DctAddress, DynamicInitiator, dct_destination};
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::request::SendRequest;
+use crate::slots::check_wr_id;
 
 /// A managed queue of a queue pair: it executes only the work requests that a master releases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,7 @@ impl CrossQueuePair for DynamicInitiator {}
 /// };
 /// post_tasks(&[release]).map_err(|(_, error)| error)?;
 /// a_cq.wait(Duration::from_secs(1))?;
-/// assert_eq!(memory.to_vec(0, 8)?, b"released");
+/// assert_eq!(memory.to_vec(..8)?, b"released");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -274,6 +275,7 @@ fn push_wait(
     count: u32,
     group: TaskGroup,
 ) -> Result<()> {
+    check_wr_id(wr_id)?;
     let last = group == TaskGroup::Last;
     let mut queue = master.send_queue();
     Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
@@ -293,6 +295,7 @@ fn push_enable(
 }
 
 fn push_calc(qp: &Qp, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
+    check_wr_id(request.id())?;
     let (wr, data) = request.parts();
     Ok(qp.send_queue().push_calc(&wr, None, calc, data)?)
 }
@@ -304,6 +307,7 @@ fn push_calc_to(
     (address, to): (&AddressHandle, &DctAddress),
 ) -> Result<()> {
     let to = dct_destination(address, to, 0)?;
+    check_wr_id(request.id())?;
     let (wr, data) = request.parts();
     Ok(qp.send_queue().push_calc(&wr, Some(to), calc, data)?)
 }

@@ -14,6 +14,7 @@ use crate::events::ObjectId;
 use crate::memory::MemoryRegion;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::slots::check_wr_id;
 
 /// The length in bytes of the network header in front of each received message. Receive buffers
 /// need room for it, and `byte_len` includes it.
@@ -46,7 +47,7 @@ const PORT: u8 = 1;
 ///
 /// let received = b_cq.wait(Duration::from_secs(5))?;
 /// assert_eq!(received.src_qp, sender.address().qp_num);
-/// let message = memory.to_vec(GRH_LEN, received.byte_len as usize - GRH_LEN)?;
+/// let message = memory.to_vec(GRH_LEN..GRH_LEN + received.byte_len as usize - GRH_LEN)?;
 /// assert_eq!(message, b"hello");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
@@ -387,6 +388,7 @@ impl DatagramQueuePair {
         if address.gid() != to.gid {
             return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
         }
+        check_wr_id(request.id())?;
         let (wr, inline) = request.parts();
         let to = Datagram {
             ah: &address.raw,
@@ -403,6 +405,7 @@ impl DatagramQueuePair {
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        check_wr_id(wr_id)?;
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 

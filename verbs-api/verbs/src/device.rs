@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{AccessFlags, Context as RawContext, Engine, Gid, Pd as RawPd, Pkey, Psn};
@@ -16,6 +17,7 @@ use crate::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};
 use crate::indirect::IndirectKey;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::simulation::Simulator;
 use crate::window::{MemoryWindow, Type1Window};
 use crate::xrc::XrcDomain;
 
@@ -40,6 +42,8 @@ pub(crate) const PORT: u8 = 1;
 #[doc(alias = "ibv_get_device_list")]
 pub struct DeviceList {
     engine: Engine,
+    /// The executor of a simulated network.
+    simulator: Option<Arc<Simulator>>,
 }
 
 impl DeviceList {
@@ -57,9 +61,13 @@ impl DeviceList {
     /// # Errors
     /// [`Error::Verbs`] if the engine rejects the configuration.
     pub fn new(config: Config) -> Result<Self> {
-        Ok(Self {
-            engine: Engine::new(config.into_engine())?,
-        })
+        let engine = Engine::new(config.into_engine())?;
+        let simulator = Simulator::of(&engine);
+        Ok(Self { engine, simulator })
+    }
+
+    pub(crate) const fn simulator(&self) -> Option<&Arc<Simulator>> {
+        self.simulator.as_ref()
     }
 
     pub(crate) const fn engine(&self) -> &Engine {
@@ -87,6 +95,7 @@ impl DeviceList {
         }
         Ok(Context {
             raw: self.engine.open_device(name)?,
+            simulator: self.simulator.clone(),
         })
     }
 
@@ -131,15 +140,26 @@ impl fmt::Debug for DeviceList {
 /// assert_eq!(context.gids()[0].gid.to_string(), "::ffff:10.0.0.1");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[doc(alias = "ibv_context")]
 pub struct Context {
     raw: RawContext,
+    simulator: Option<Arc<Simulator>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
 }
 
 impl Context {
     pub(crate) const fn raw(&self) -> &RawContext {
         &self.raw
+    }
+
+    pub(crate) const fn simulator(&self) -> Option<&Arc<Simulator>> {
+        self.simulator.as_ref()
     }
 
     pub(crate) fn random_psn(&self) -> Psn {
@@ -217,7 +237,7 @@ impl Context {
     #[doc(alias = "ibv_create_cq")]
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
-        CompletionQueue::new(&self.raw, entries, false)
+        CompletionQueue::new(self, entries, false)
     }
 
     /// Creates a completion queue that overwrites its oldest completion on overrun.
@@ -229,7 +249,7 @@ impl Context {
     /// As [`completion_queue`](Self::completion_queue).
     #[doc(alias = "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN")]
     pub fn completion_queue_ignoring_overrun(&self, entries: u32) -> Result<CompletionQueue> {
-        CompletionQueue::new(&self.raw, entries, true)
+        CompletionQueue::new(self, entries, true)
     }
 
     /// Returns the current time, in nanoseconds, of the clock that

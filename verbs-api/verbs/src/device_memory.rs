@@ -134,7 +134,7 @@ impl DeviceRegion {
 /// b_qp.post_recv(1, &[nothing.sge(8), memory.sge(..)?])?;
 /// a_qp.post_send(&SendRequest::send_inline(b"headers:body"))?;
 /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 12);
-/// assert_eq!(memory.to_vec(0, 4)?, b"body");
+/// assert_eq!(memory.to_vec(..4)?, b"body");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]

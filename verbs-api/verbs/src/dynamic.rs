@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::slots::check_wr_id;
 
 /// The number of a device's first port.
 const PORT: u8 = 1;
@@ -69,7 +70,7 @@ pub struct DynamicTarget {
 ///
 /// let received = b_cq.wait(Duration::from_secs(5))?;
 /// assert_eq!(received.src_qp, initiator.number());
-/// assert_eq!(memory.to_vec(0, received.byte_len as usize)?, b"hello");
+/// assert_eq!(memory.to_vec(..received.byte_len as usize)?, b"hello");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -367,6 +368,7 @@ impl DynamicInitiator {
         address: &AddressHandle,
         to: &DctAddress,
     ) -> Result<()> {
+        check_wr_id(request.id())?;
         let to = dct_destination(address, to, stream)?;
         let mut queue = self.qp.send_queue();
         match (request.parts(), request.operands()) {

@@ -2,26 +2,32 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use rocade_emulator::VerbsError as RawError;
 use rocade_emulator::config::ConfigError;
 use rocade_emulator::link::fault::RuleError;
-use rocade_transport::{PostError, WcStatus};
+use rocade_transport::PostError;
 use rocade_wire::mad::RejReason;
 
+use crate::completion::Completion;
+
 /// The error of a failed call or work request.
-#[derive(Debug)]
+///
+/// Its text includes that of the inner error, which therefore is no `source`.
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
     /// A verb failed.
     Verbs(VerbsError),
     /// The configuration of this process's devices is wrong.
-    Config(ConfigError),
+    Config(SharedError<ConfigError>),
     /// A fault rule cannot be parsed.
     Fault(RuleError),
     /// An I/O operation outside the verbs failed, such as an endpoint exchange or a wait for a
     /// descriptor.
-    Io(io::Error),
+    Io(SharedError<io::Error>),
     /// A range is not inside the memory region.
     OutOfRange {
         /// The start of the range, in bytes from the start of the region.
@@ -38,13 +44,15 @@ pub enum Error {
     },
     /// The time limit expired before the operation completed.
     TimedOut,
-    /// A work request completed with an error. The queue pair is in the error state.
-    Completion {
-        /// The `wr_id` of the work request.
-        wr_id: u64,
-        /// The completion status.
-        status: WcStatus,
-    },
+    /// A work request completed with an error, of which the completion has the status. The queue
+    /// pair with its number is in the error state.
+    Completion(Completion),
+    /// The queue pair or the completion queue of an operation was dropped before it completed.
+    Dropped,
+    /// All tasks of a simulation wait, and nothing is going to happen in its network.
+    Stalled,
+    /// The network is real, and the call is for simulated ones.
+    NotSimulated,
     /// The peer rejected the connection.
     Rejected {
         /// The reason. `RejReason::Consumer` means that the peer's program rejected it.
@@ -76,8 +84,8 @@ pub enum Error {
 /// assert_eq!(error.to_string(), "invalid argument: cqe");
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Debug)]
-pub struct VerbsError(RawError);
+#[derive(Debug, Clone, PartialEq)]
+pub struct VerbsError(SharedError<RawError>);
 
 impl VerbsError {
     /// Returns the errno value that a C program gets.
@@ -88,8 +96,8 @@ impl VerbsError {
 
     /// Returns the kind of the error.
     #[must_use]
-    pub const fn kind(&self) -> VerbsErrorKind {
-        match &self.0 {
+    pub fn kind(&self) -> VerbsErrorKind {
+        match &*self.0 {
             RawError::InvalidArgument(_) => VerbsErrorKind::InvalidArgument,
             RawError::Post(PostError::QueueFull) | RawError::NoMemory(_) => VerbsErrorKind::NoRoom,
             RawError::Post(_) | RawError::Modify(_) | RawError::Srq(_) => VerbsErrorKind::Refused,
@@ -124,11 +132,7 @@ impl fmt::Display for VerbsError {
     }
 }
 
-impl std::error::Error for VerbsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
+impl std::error::Error for VerbsError {}
 
 /// The kinds of errors of verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -196,9 +200,18 @@ impl fmt::Display for Error {
                 )
             }
             Self::TimedOut => f.write_str("the time limit expired"),
-            Self::Completion { wr_id, status } => {
-                write!(f, "work request {wr_id} completed with {status:?}")
+            Self::Completion(completion) => write!(
+                f,
+                "work request {} of queue pair {} completed with an error: {}",
+                completion.wr_id, completion.qp_num, completion.status
+            ),
+            Self::Dropped => {
+                f.write_str("the queue pair or completion queue was dropped before the completion")
             }
+            Self::Stalled => {
+                f.write_str("all tasks wait, and nothing is going to happen in the network")
+            }
+            Self::NotSimulated => f.write_str("the network is not a simulated one"),
             Self::NoDevice(name) if name.is_empty() => f.write_str("there is no device"),
             Self::NoDevice(name) => write!(f, "there is no device named {name}"),
             Self::Rejected { reason, .. } => write!(f, "rejected by the peer: {reason}"),
@@ -210,27 +223,54 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Verbs(error) => Some(error),
-            Self::Config(error) => Some(error),
-            Self::Fault(error) => Some(error),
-            Self::Io(error) => Some(error),
-            _ => None,
-        }
+impl std::error::Error for Error {}
+
+/// An error of a lower layer, of which copies share one value. Two of them are equal if their texts
+/// are.
+#[derive(Debug)]
+pub struct SharedError<E>(Arc<E>);
+
+impl<E> Clone for SharedError<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<E> Deref for SharedError<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.0
+    }
+}
+
+impl<E: fmt::Display> PartialEq for SharedError<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for SharedError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<E> From<E> for SharedError<E> {
+    fn from(error: E) -> Self {
+        Self(Arc::new(error))
     }
 }
 
 impl From<RawError> for Error {
     fn from(error: RawError) -> Self {
-        Self::Verbs(VerbsError(error))
+        Self::Verbs(VerbsError(error.into()))
     }
 }
 
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error)
+        Self::Config(error.into())
     }
 }
 
@@ -242,6 +282,6 @@ impl From<RuleError> for Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        Self::Io(error.into())
     }
 }

@@ -14,7 +14,7 @@ use crate::request::SendRequest;
 /// has the address 0, locally and for peers.
 ///
 /// The mapping takes effect before later requests of the same queue pair. The request completes
-/// with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if a piece does not exist. Once the
+/// with [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if a piece does not exist. Once the
 /// region of a piece is deregistered, accesses to that piece fail.
 ///
 /// ```
@@ -37,7 +37,7 @@ use crate::request::SendRequest;
 /// a_qp.post_send(&SendRequest::map_key(&third).unsignaled())?;
 /// a_qp.post_send(&SendRequest::write(&[key.sge(0, 8)], column.remote()))?;
 /// a_cq.wait(Duration::from_secs(1))?;
-/// assert_eq!(column.to_vec(0, 8)?, [2, 10, 18, 26, 34, 42, 50, 58]);
+/// assert_eq!(column.to_vec(..8)?, [2, 10, 18, 26, 34, 42, 50, 58]);
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]

@@ -137,7 +137,7 @@ impl<'a> SendRequest<'a> {
     ///
     /// Masked atomics are a vendor extension. Before it sends one to another host, Rocade checks
     /// that the peer is Rocade too. If the peer does not confirm that, the request fails with
-    /// [`RetryExcErr`](rocade_emulator::WcStatus::RetryExcErr), and the extension is not sent.
+    /// [`RetryExceeded`](crate::WcStatus::RetryExceeded), and the extension is not sent.
     pub const fn masked(result: &'a [Sge], at: RemoteMemory, atomic: &'a MaskedAtomic) -> Self {
         let op = SendOp::Masked {
             va: at.addr,

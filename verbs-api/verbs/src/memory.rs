@@ -104,7 +104,7 @@ impl Drop for Buffer {
 /// let domain = DeviceList::new(Config::simulated(1))?.open("a")?.protection_domain()?;
 /// let memory = domain.register(4096, AccessFlags::LOCAL_WRITE)?;
 /// memory.write(8, b"hello")?;
-/// assert_eq!(memory.to_vec(8, 5)?, b"hello");
+/// assert_eq!(memory.to_vec(8..13)?, b"hello");
 /// // A scatter/gather entry of a work request, and what a peer needs to reach the region.
 /// assert_eq!(memory.sge(8..13)?.len, 5);
 /// assert_eq!(memory.remote().at(8).len, 4088);
@@ -231,7 +231,7 @@ impl MemoryRegion {
     pub fn resize(&mut self, len: usize) -> Result<()> {
         let buffer = Buffer::new(len)?;
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
-        let kept = self.to_vec(0, self.len.min(len))?;
+        let kept = self.to_vec(..self.len.min(len))?;
         for (byte, at) in kept.into_iter().zip(0..) {
             buffer.byte(at)?.store(byte, Ordering::Relaxed);
         }
@@ -259,23 +259,7 @@ impl MemoryRegion {
     /// [`Error::OutOfRange`] if the range is not inside the region, or is longer than an entry can
     /// be (4 GiB - 1).
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.len,
-        };
-        let reversed = Error::OutOfRange {
-            offset: start,
-            len: 0,
-            region_len: self.len,
-        };
-        let len = end.checked_sub(start).ok_or(reversed)?;
-        self.buffer.check(start, len)?;
+        let (start, len) = resolve(&range, self.len)?;
         let too_long = |_| Error::OutOfRange {
             offset: start,
             len,
@@ -338,12 +322,12 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Returns a copy of `len` bytes at `offset`.
+    /// Returns a copy of the bytes in `range`. `..` is the whole region.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if the range is not inside the region.
-    pub fn to_vec(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
-        self.buffer.check(offset, len)?;
+    pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Result<Vec<u8>> {
+        let (offset, len) = resolve(&range, self.len)?;
         let mut data = vec![0; len];
         self.read(offset, &mut data)?;
         Ok(data)
@@ -370,6 +354,43 @@ impl MemoryRegion {
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.buffer.word(offset)?.store(value, Ordering::Release);
         Ok(())
+    }
+}
+
+/// Returns start and length of a range of a region of `region_len` bytes.
+pub(crate) fn resolve(
+    range: &impl RangeBounds<usize>,
+    region_len: usize,
+) -> Result<(usize, usize)> {
+    let offset = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => region_len,
+    };
+    let len = end.saturating_sub(offset);
+    if offset > end || end > region_len {
+        return Err(Error::OutOfRange {
+            offset,
+            len,
+            region_len,
+        });
+    }
+    Ok((offset, len))
+}
+
+/// The whole region, of which an entry holds at most 4 GiB - 1.
+impl From<&MemoryRegion> for Sge {
+    fn from(region: &MemoryRegion) -> Self {
+        Self {
+            addr: region.addr,
+            len: u32::try_from(region.len).unwrap_or(u32::MAX),
+            lkey: region.lkey(),
+        }
     }
 }
 

@@ -11,8 +11,10 @@ use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::events::ObjectId;
+use crate::operation::Ends;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::slots::check_wr_id;
 use crate::units::{AckTimeout, RnrRetry, RnrTimer};
 
 /// A builder for queue pairs.
@@ -186,7 +188,14 @@ impl<'a> QueuePairBuilder<'a> {
         if let Some(how) = self.cross_channel {
             qp.enable_cross_channel(how.raw())?;
         }
-        UnconnectedQueuePair::new(context, (qp, id), self.gid_index, self.access, self.psn)
+        let ends = Ends::new(id, self.send_cq, self.recv_cq);
+        UnconnectedQueuePair::new(
+            context,
+            (qp, ends),
+            id,
+            self.gid_index,
+            (self.access, self.psn),
+        )
     }
 }
 
@@ -271,6 +280,8 @@ impl Default for ConnectOptions {
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
     qp: Qp,
+    /// Dropped after the queue pair itself.
+    ends: Ends,
     id: ObjectId,
     endpoint: Endpoint,
     sgid_index: u8,
@@ -280,10 +291,10 @@ impl UnconnectedQueuePair {
     /// Moves the queue pair from RESET to INIT.
     pub(crate) fn new(
         context: &Context,
-        (qp, id): (Qp, ObjectId),
+        (qp, ends): (Qp, Ends),
+        id: ObjectId,
         gid_index: u32,
-        access: AccessFlags,
-        psn: Option<Psn>,
+        (access, psn): (AccessFlags, Option<Psn>),
     ) -> Result<Self> {
         let (gid, sgid_index) = gid_at(context, gid_index)?;
         qp.to_init(access)?;
@@ -295,6 +306,7 @@ impl UnconnectedQueuePair {
         };
         Ok(Self {
             qp,
+            ends,
             id,
             endpoint,
             sgid_index,
@@ -325,7 +337,8 @@ impl UnconnectedQueuePair {
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
-        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+        check_wr_id(wr_id)?;
+        self.post_own_recv(wr_id, sges)
     }
 
     /// Connects to the peer: moves the queue pair from INIT through RTR to RTS. The peer has to
@@ -360,8 +373,24 @@ impl UnconnectedQueuePair {
         };
         self.qp.to_rtr(&connection)?;
         self.qp.to_rts(&connection)?;
-        let (qp, id) = (self.qp, self.id);
-        Ok(QueuePair { qp, id, peer })
+        Ok(self.with_peer(peer))
+    }
+
+    fn with_peer(self, peer: Endpoint) -> QueuePair {
+        QueuePair {
+            qp: self.qp,
+            ends: self.ends,
+            id: self.id,
+            peer,
+        }
+    }
+
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
     /// Moves the queue pair through RTR to RTS, with the attributes that the connection manager
@@ -382,8 +411,7 @@ impl UnconnectedQueuePair {
         peer.mtu = peer.mtu.min(self.endpoint.mtu);
         let (attr, mask) = steps(QpState::Rts)?;
         self.qp.modify(&attr, mask)?;
-        let (qp, id) = (self.qp, self.id);
-        Ok(QueuePair { qp, id, peer })
+        Ok(self.with_peer(peer))
     }
 }
 
@@ -409,20 +437,48 @@ impl UnconnectedQueuePair {
 ///     SendRequest::read(&[here.sge(100..111)?], there.remote()),
 /// ])?;
 /// a_cq.wait(Duration::from_secs(1))?;
-/// assert_eq!(here.to_vec(100, 11)?, b"over RoCEv2");
+/// assert_eq!(here.to_vec(100..111)?, b"over RoCEv2");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     qp: Qp,
+    /// Dropped after the queue pair itself.
+    ends: Ends,
     id: ObjectId,
     peer: Endpoint,
 }
 
 impl QueuePair {
+    /// Connects two queue pairs of this process to each other.
+    ///
+    /// # Errors
+    /// As [`UnconnectedQueuePair::connect`].
+    pub fn connect_pair(
+        a: UnconnectedQueuePair,
+        b: UnconnectedQueuePair,
+        options: &ConnectOptions,
+    ) -> Result<(Self, Self)> {
+        let (a_end, b_end) = (a.endpoint(), b.endpoint());
+        Ok((a.connect(b_end, options)?, b.connect(a_end, options)?))
+    }
+
     pub(crate) const fn raw(&self) -> &Qp {
         &self.qp
+    }
+
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Posts a request of an operation.
+    pub(crate) fn post_own(&self, request: &SendRequest<'_>) -> Result<()> {
+        push(&mut self.qp.send_queue(), request)
+    }
+
+    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
     /// Returns its identifier in [events](crate::Context::poll_event).
@@ -475,7 +531,7 @@ impl QueuePair {
         let mut queue = self.qp.send_queue();
         requests
             .iter()
-            .try_for_each(|request| push(&mut queue, request))
+            .try_for_each(|request| push_checked(&mut queue, request))
     }
 
     /// Posts several send requests, either all or none.
@@ -491,7 +547,7 @@ impl QueuePair {
         let mut queue = self.qp.send_queue();
         let posted = requests
             .iter()
-            .try_for_each(|request| push(&mut queue, request));
+            .try_for_each(|request| push_checked(&mut queue, request));
         if posted.is_err() {
             queue.rollback();
         }
@@ -505,7 +561,8 @@ impl QueuePair {
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
-        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+        check_wr_id(wr_id)?;
+        self.post_own_recv(wr_id, sges)
     }
 
     /// Returns true if the completion belongs to this queue pair. Several queue pairs can share a
@@ -514,6 +571,11 @@ impl QueuePair {
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp_num()
     }
+}
+
+fn push_checked(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
+    check_wr_id(request.id())?;
+    push(queue, request)
 }
 
 fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {

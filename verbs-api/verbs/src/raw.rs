@@ -9,6 +9,7 @@ use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 use crate::events::ObjectId;
 use crate::flow::{Flow, FlowAttr};
+use crate::slots::check_wr_id;
 
 /// A queue pair that sends and receives whole Ethernet frames on the network interface of its
 /// device. It needs the capability `CAP_NET_RAW`.
@@ -86,6 +87,7 @@ impl RawQueuePair {
     /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
     /// entries.
     pub fn send(&self, wr_id: u64, sges: &[Sge], checksums: bool) -> Result<()> {
+        check_wr_id(wr_id)?;
         Ok(self
             .qp
             .send_queue()
@@ -108,6 +110,7 @@ impl RawQueuePair {
         (headers, mss): (&[u8], u16),
         sges: &[Sge],
     ) -> Result<()> {
+        check_wr_id(wr_id)?;
         let tso = Tso {
             header: headers,
             mss,
@@ -123,6 +126,7 @@ impl RawQueuePair {
     /// entries.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        check_wr_id(wr_id)?;
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 

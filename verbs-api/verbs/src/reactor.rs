@@ -3,9 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use crate::routing::lock;
 use crate::sys::{self, WakeFd};
 
 /// The tasks that wait for descriptors, and the thread's wake-up.
@@ -19,11 +20,6 @@ struct Reactor {
 /// The reactor of this process, with the process ID. A forked child has to start its own, because
 /// threads do not survive `fork`.
 static REACTOR: Mutex<Option<(u32, Arc<Reactor>)>> = Mutex::new(None);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data is consistent even after a panic of another thread.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Wakes the task once when the descriptor becomes readable or is closed. Spurious wake-ups are
 /// possible.

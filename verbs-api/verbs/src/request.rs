@@ -245,6 +245,16 @@ impl<'a> SendRequest<'a> {
         self
     }
 
+    pub(crate) const fn id(&self) -> u64 {
+        self.wr_id
+    }
+
+    /// Requests the completion on success.
+    pub(crate) const fn signaled(mut self) -> Self {
+        self.flags = self.flags.union(SendFlags::SIGNALED);
+        self
+    }
+
     /// Suppresses the completion on success.
     pub const fn unsignaled(mut self) -> Self {
         self.flags = self.flags.difference(SendFlags::SIGNALED);

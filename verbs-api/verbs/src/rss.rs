@@ -6,6 +6,7 @@ use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
 use crate::flow::{Flow, FlowAttr};
+use crate::slots::check_wr_id;
 
 /// A receive work queue. It receives a share of the frames of a [`RssQueuePair`].
 #[derive(Debug)]
@@ -64,6 +65,7 @@ impl WorkQueue {
     /// entries.
     #[doc(alias = "ibv_post_wq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        check_wr_id(wr_id)?;
         Ok(self.wq.post(wr_id, sges)?)
     }
 

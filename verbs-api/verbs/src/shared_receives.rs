@@ -5,6 +5,7 @@ use rocade_emulator::{Sge, Srq, SrqInitAttr};
 use crate::device::ProtectionDomain;
 use crate::error::Result;
 use crate::events::ObjectId;
+use crate::slots::check_wr_id;
 
 /// A shared receive queue (SRQ): each message to one of its queue pairs consumes the oldest
 /// receive.
@@ -34,7 +35,7 @@ use crate::events::ObjectId;
 ///     from.post_send(&SendRequest::send_inline(text))?;
 ///     b_cq.wait(Duration::from_secs(1))?;
 /// }
-/// assert_eq!(memory.to_vec(64, 6)?, b"second");
+/// assert_eq!(memory.to_vec(64..70)?, b"second");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -84,6 +85,7 @@ impl SharedReceiveQueue {
     /// entries. There is room again after completions of its receives have been polled.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        check_wr_id(wr_id)?;
         Ok(self.srq.recv_queue().push(wr_id, sges)?)
     }
 

@@ -36,7 +36,7 @@ use crate::request::SendRequest;
 ///
 /// b_qp.post_send(&SendRequest::write_inline(b"inside", lent))?;
 /// b_cq.wait(Duration::from_secs(1))?;
-/// assert_eq!(memory.to_vec(1024, 6)?, b"inside");
+/// assert_eq!(memory.to_vec(1024..1030)?, b"inside");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl MemoryWindow {
     /// The binding holds for the queue pair to which the request is posted, and for its peer. The
     /// program may send the remote memory in a later message of the same queue pair. Every call
     /// uses a new key. The request completes with
-    /// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the window is already bound, or if
+    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the window is already bound, or if
     /// the region does not allow the access.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Drop for MemoryWindow {
 ///
 /// b_qp.post_send(&SendRequest::write_inline(b"inside", lent))?;
 /// b_cq.wait(Duration::from_secs(1))?;
-/// assert_eq!(memory.to_vec(0, 6)?, b"inside");
+/// assert_eq!(memory.to_vec(..6)?, b"inside");
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl QueuePair {
     ///
     /// The window gets a new key. Peers may use the key once the request has completed. The program
     /// may also send it in a later message of this queue pair at once. The request completes with
-    /// [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) if the region does not allow the access.
+    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the region does not allow the access.
     ///
     /// # Errors
     /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.

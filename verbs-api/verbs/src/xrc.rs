@@ -9,6 +9,7 @@ use crate::completion::CompletionQueue;
 use crate::device::{Context, ProtectionDomain};
 use crate::error::Result;
 use crate::events::ObjectId;
+use crate::operation::Ends;
 use crate::queue_pair::UnconnectedQueuePair;
 use crate::shared_receives::SharedReceiveQueue;
 
@@ -41,7 +42,7 @@ use crate::shared_receives::SharedReceiveQueue;
 ///     queue.post_recv(7, &[memory.sge(place..place + 32)?])?;
 ///     initiator.post_send(&SendRequest::send_inline(text).to_queue(queue.number()))?;
 ///     assert_eq!(received.wait(Duration::from_secs(5))?.wr_id, 7);
-///     assert_eq!(memory.to_vec(place, text.len())?, text);
+///     assert_eq!(memory.to_vec(place..place + text.len())?, text);
 /// }
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
@@ -125,7 +126,7 @@ impl XrcDomain {
     pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair> {
         let id = ObjectId::next();
         let qp = self.xrcd.create_target(id.cookie())?;
-        UnconnectedQueuePair::new(&self.context, (qp, id), 0, access, None)
+        UnconnectedQueuePair::new(&self.context, (qp, Ends::none(id)), id, 0, (access, None))
     }
 }
 

@@ -74,7 +74,10 @@ fn a_message_is_answered() {
     let sent = b.sends.wait(MINUTE).unwrap();
     let heard = a.receives.wait(MINUTE).unwrap();
     assert_eq!(heard.src_qp, b.qp.address().qp_num);
-    assert_eq!(a.memory.to_vec(1000 + GRH_LEN, 2).unwrap(), b"me");
+    assert_eq!(
+        a.memory.to_vec(1000 + GRH_LEN..1000 + GRH_LEN + 2).unwrap(),
+        b"me"
+    );
 
     // Rejects a send completion, an offset without a header, another device's message and a range
     // beyond the end.

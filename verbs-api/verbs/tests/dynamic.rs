@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, AddressHandle, Calc, CalcOp, CompletionQueue, Config, ConnectOptions,
+    AccessFlags, AddressHandle, Calc, CalcOp, Completion, CompletionQueue, Config, ConnectOptions,
     CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, Error, ManagedQueue,
     MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest, SharedReceiveQueue,
     Task, TaskGroup, WcStatus, post_tasks,
@@ -92,7 +92,7 @@ impl Pair {
         let received = self.arrivals.wait(MINUTE).unwrap();
         let place = usize::try_from(received.wr_id).unwrap() * 64;
         self.there
-            .to_vec(place, received.byte_len as usize)
+            .to_vec(place..place + received.byte_len as usize)
             .unwrap()
     }
 
@@ -224,7 +224,7 @@ fn an_initiator_computes() {
     master.post_calc(&read, xor, address, to).unwrap();
     pair.sends.wait(MINUTE).unwrap();
     let numbers = [6 ^ 3 ^ 8, 1, 1].map(u64::to_be_bytes).concat();
-    assert_eq!(pair.memory.to_vec(0, 24).unwrap(), numbers);
+    assert_eq!(pair.memory.to_vec(..24).unwrap(), numbers);
 
     // Rejects half an element, an address handle of another GID, and an initiator that is not a
     // master.
@@ -311,20 +311,20 @@ fn a_stream_fails_alone_and_comes_back() {
             .unwrap();
         match pair.sends.wait(MINUTE) {
             Ok(_) => WcStatus::Success,
-            Err(Error::Completion { status, .. }) => status,
+            Err(Error::Completion(Completion { status, .. })) => status,
             Err(other) => panic!("{other}"),
         }
     };
     let bad = SendRequest::write_inline(b"?", closed);
     let good = SendRequest::write_inline(b"!", pair.there.remote().at(2048));
     assert_eq!(errno(initiator.reset_stream(1)), libc::EINVAL);
-    assert_eq!(status(1, bad), WcStatus::RemAccessErr);
-    assert_eq!(status(1, good), WcStatus::WrFlushErr);
+    assert_eq!(status(1, bad), WcStatus::RemoteAccessError);
+    assert_eq!(status(1, good), WcStatus::Flushed);
     assert_eq!(status(2, good), WcStatus::Success);
     assert_eq!(initiator.state(), QpState::Rts);
     initiator.reset_stream(1).unwrap();
     assert_eq!(status(1, good), WcStatus::Success);
-    assert_eq!(pair.there.to_vec(2048, 1).unwrap(), b"!");
+    assert_eq!(pair.there.to_vec(2048..2049).unwrap(), b"!");
 }
 
 /// Objects may be dropped in any order.

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, CompletionQueue, Config, ConnectOptions,
-    CrossChannel, DeviceList, Error, Event, EventSource, ManagedQueue, MaskedAtomic, MemoryRegion,
-    ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task, TaskGroup,
-    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, Completion, CompletionQueue, Config,
+    ConnectOptions, CrossChannel, DeviceList, Error, Event, EventSource, ManagedQueue,
+    MaskedAtomic, MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey,
+    SendRequest, Task, TaskGroup, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// A time limit that is long enough for any machine.
@@ -105,7 +105,7 @@ fn send_carries_data_and_immediate() {
     assert_eq!(received.byte_len as usize, data.len());
     assert_eq!(received.immediate, Some(*b"imm!"));
     assert!(b_qp.owns(&received) && !a_qp.owns(&received));
-    assert_eq!(b.memory.to_vec(5, data.len()).unwrap(), data);
+    assert_eq!(b.memory.to_vec(5..5 + data.len()).unwrap(), data);
     assert_eq!(a.cq.wait(LONG).unwrap().wr_id, 7);
 }
 
@@ -125,9 +125,17 @@ fn write_and_read_move_memory() {
     ])
     .unwrap();
     assert_eq!(a.cq.wait(LONG).unwrap().wr_id, 3);
-    assert_eq!(a.memory.to_vec(500_000, data.len()).unwrap(), data);
-    assert_eq!(b.memory.to_vec(4095, data.len()).unwrap(), data);
-    assert_eq!(b.memory.to_vec(4095 + data.len(), 2).unwrap(), b"!\0");
+    assert_eq!(
+        a.memory.to_vec(500_000..500_000 + data.len()).unwrap(),
+        data
+    );
+    assert_eq!(b.memory.to_vec(4095..4095 + data.len()).unwrap(), data);
+    assert_eq!(
+        b.memory
+            .to_vec(4095 + data.len()..4095 + data.len() + 2)
+            .unwrap(),
+        b"!\0"
+    );
     assert!(a.cq.poll().is_none() && b.cq.poll().is_none());
 }
 
@@ -162,10 +170,11 @@ fn a_wrong_remote_key_is_a_failed_completion() {
     a_qp.post_send(&SendRequest::write(&[a.memory.sge(..8).unwrap()], wrong).wr_id(5))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion {
+        Err(Error::Completion(Completion {
             wr_id: 5,
-            status: WcStatus::RemAccessErr,
-        }) => {}
+            status: WcStatus::RemoteAccessError,
+            ..
+        })) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(a_qp.state(), QpState::Err);
@@ -189,10 +198,10 @@ fn memory_that_is_gone_is_a_failed_completion() {
     a_qp.post_send(&SendRequest::write(&[sge], b.memory.remote()))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion {
-            status: WcStatus::LocProtErr,
+        Err(Error::Completion(Completion {
+            status: WcStatus::LocalProtectionError,
             ..
-        }) => {}
+        })) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -210,10 +219,10 @@ fn a_peer_that_is_gone_ends_the_retries() {
     a_qp.post_send(&SendRequest::write_inline(b"?", b.memory.remote()))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion {
-            status: WcStatus::RetryExcErr,
+        Err(Error::Completion(Completion {
+            status: WcStatus::RetryExceeded,
             ..
-        }) => {}
+        })) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -268,8 +277,8 @@ fn memory_is_checked_and_copied_at_any_alignment() {
         for len in 0..=64 - start {
             memory.write(0, &[0xee; 64]).unwrap();
             memory.write(start, &data[..len]).unwrap();
-            assert_eq!(memory.to_vec(start, len).unwrap(), data[..len]);
-            let around = memory.to_vec(0, 64).unwrap();
+            assert_eq!(memory.to_vec(start..start + len).unwrap(), data[..len]);
+            let around = memory.to_vec(..64).unwrap();
             assert!(
                 around[..start]
                     .iter()
@@ -280,7 +289,7 @@ fn memory_is_checked_and_copied_at_any_alignment() {
     }
     let value = u64::from_ne_bytes(*b"01234567");
     memory.store_u64(8, value).unwrap();
-    assert_eq!(memory.to_vec(8, 8).unwrap(), b"01234567");
+    assert_eq!(memory.to_vec(8..16).unwrap(), b"01234567");
     assert!(matches!(
         memory.load_u64(4),
         Err(Error::Misaligned { offset: 4 })
@@ -315,7 +324,7 @@ fn a_queue_changes_its_size_and_its_events() {
     }
     b.cq.resize(10).unwrap();
     assert_eq!(b.cq.entries(), 10);
-    let order: Vec<_> = b.cq.wait_for(10, LONG).unwrap().into();
+    let order: Vec<_> = b.cq.wait_for(10, LONG).unwrap();
     assert!(order.iter().map(|completion| completion.wr_id).eq(0..10));
     assert!(b.cq.resize(0).is_err());
 
@@ -394,7 +403,12 @@ fn queue_pairs_share_their_receives() {
         let received = b.cq.wait(LONG).unwrap();
         assert_eq!(received.wr_id, u64::from(n));
         assert!(pairs[qp].1.owns(&received));
-        assert_eq!(memory.to_vec(usize::from(n) * 16, 8).unwrap(), text);
+        assert_eq!(
+            memory
+                .to_vec(usize::from(n) * 16..usize::from(n) * 16 + 8)
+                .unwrap(),
+            text
+        );
         a.cq.wait(LONG).unwrap();
     }
     assert!(receives.arm_limit(5).is_err());
@@ -434,7 +448,7 @@ fn events_are_waited_for() {
 /// Returns the status of a request that fails.
 fn failed(cq: &CompletionQueue) -> WcStatus {
     match cq.wait(LONG) {
-        Err(Error::Completion { status, .. }) => status,
+        Err(Error::Completion(Completion { status, .. })) => status,
         other => panic!("{other:?}"),
     }
 }
@@ -461,7 +475,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
         assert_eq!((done.wr_id, done.opcode), (1, WcOpcode::BindMw));
         there.post_send(&SendRequest::write(&[own], lent)).unwrap();
         b.cq.wait(LONG).unwrap();
-        assert_eq!(region.to_vec(4096, 1 << 15).unwrap(), data);
+        assert_eq!(region.to_vec(4096..4096 + (1 << 15)).unwrap(), data);
         if by_peer {
             here.post_recv(2, &[]).unwrap();
             there
@@ -485,7 +499,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
     a.cq.wait(LONG).unwrap();
     drop(region);
     there.post_send(&SendRequest::write(&[own], lent)).unwrap();
-    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+    assert_eq!(failed(&b.cq), WcStatus::RemoteAccessError);
 }
 
 #[test]
@@ -500,8 +514,8 @@ fn a_region_changes_its_rights_and_its_size() {
         (new.rkey, new.len, a.memory.len()),
         (old.rkey, 1 << 21, 1 << 21)
     );
-    assert_eq!(a.memory.to_vec(0, 4096).unwrap(), data);
-    assert_eq!(a.memory.to_vec(1 << 20, 8).unwrap(), [0; 8]);
+    assert_eq!(a.memory.to_vec(..4096).unwrap(), data);
+    assert_eq!(a.memory.to_vec(1 << 20..(1 << 20) + 8).unwrap(), [0; 8]);
     let (_here, there) = connected(&a, &b);
     b.memory.write(0, b"far away").unwrap();
     let own = b.memory.sge(..8).unwrap();
@@ -509,9 +523,12 @@ fn a_region_changes_its_rights_and_its_size() {
         .post_send(&SendRequest::write(&[own], new.at((1 << 21) - 8)))
         .unwrap();
     b.cq.wait(LONG).unwrap();
-    assert_eq!(a.memory.to_vec((1 << 21) - 8, 8).unwrap(), b"far away");
+    assert_eq!(
+        a.memory.to_vec((1 << 21) - 8..1 << 21).unwrap(),
+        b"far away"
+    );
     a.memory.resize(64).unwrap();
-    assert_eq!(a.memory.to_vec(0, 64).unwrap(), data[..64]);
+    assert_eq!(a.memory.to_vec(..64).unwrap(), data[..64]);
     assert!(a.memory.resize(0).is_err());
     assert_eq!(a.memory.len(), 64);
     assert!(a.memory.set_access(AccessFlags::REMOTE_WRITE).is_err());
@@ -519,7 +536,7 @@ fn a_region_changes_its_rights_and_its_size() {
     there
         .post_send(&SendRequest::write(&[own], a.memory.remote()))
         .unwrap();
-    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+    assert_eq!(failed(&b.cq), WcStatus::RemoteAccessError);
 }
 
 //= UMR-03 type=test
@@ -544,7 +561,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     .unwrap();
     a.cq.wait(LONG).unwrap();
     let expected = [&data[3000..3100], &data[7..1000]].concat();
-    assert_eq!(b.memory.to_vec(0, 1093).unwrap(), expected);
+    assert_eq!(b.memory.to_vec(..1093).unwrap(), expected);
     // The peer reads every other byte through the key.
     let every_other = key
         .repeated(&[(a.memory.sge(..1).unwrap(), 2)], 50)
@@ -557,7 +574,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
         .unwrap();
     b.cq.wait(LONG).unwrap();
     let wanted: Vec<u8> = data[..100].iter().step_by(2).copied().collect();
-    assert_eq!(b.memory.to_vec(0, 50).unwrap(), wanted);
+    assert_eq!(b.memory.to_vec(..50).unwrap(), wanted);
     // An atomic on two fields.
     b.memory
         .write(64, &0xffff_ffff_ffff_ffffu64.to_ne_bytes())
@@ -570,7 +587,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
         .unwrap();
     assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::MaskedFetchAdd);
     let sum = 0xffff_ffff_0000_0000u64.to_ne_bytes();
-    assert_eq!(b.memory.to_vec(64, 8).unwrap(), sum);
+    assert_eq!(b.memory.to_vec(64..72).unwrap(), sum);
     // Atomics on 4 bytes and on more than 8.
     b.memory.write(64, &[0xff; 32]).unwrap();
     let change = |atomic: &MaskedAtomic, at: RemoteMemory| {
@@ -579,15 +596,15 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
         a_qp.post_send(&request).unwrap();
         let done = a.cq.wait(LONG).unwrap();
         assert_eq!(done.byte_len as usize, atomic.len());
-        a.memory.to_vec(0, atomic.len()).unwrap()
+        a.memory.to_vec(..atomic.len()).unwrap()
     };
     let half = MaskedAtomic::fetch_add_u32(0x0001_0001, 0x8000_8000);
     assert_eq!(change(&half, at), [0xff; 4]);
-    assert_eq!(b.memory.to_vec(64, 4).unwrap(), [0; 4]);
-    assert_eq!(b.memory.to_vec(68, 4).unwrap(), [0xff; 4]);
+    assert_eq!(b.memory.to_vec(64..68).unwrap(), [0; 4]);
+    assert_eq!(b.memory.to_vec(68..72).unwrap(), [0xff; 4]);
     let half = MaskedAtomic::compare_swap_u32(0, u32::MAX, 0x1234_5678, 0xffff);
     assert_eq!(change(&half, at), [0; 4]);
-    assert_eq!(b.memory.to_vec(64, 4).unwrap(), 0x5678u32.to_ne_bytes());
+    assert_eq!(b.memory.to_vec(64..68).unwrap(), 0x5678u32.to_ne_bytes());
     // The region may start anywhere, so the operand is aligned to 32 bytes first.
     let up = at.addr.next_multiple_of(32);
     let (offset, at) = (
@@ -611,12 +628,12 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     };
     assert_eq!(words(change(&swap(3), at)), [1, 2]);
     assert_eq!(
-        words(b.memory.to_vec(offset, 32).unwrap()),
+        words(b.memory.to_vec(offset..offset + 32).unwrap()),
         [1, 2, 3, u64::MAX]
     );
     assert_eq!(words(change(&swap(2), at)), [1, 2]);
     assert_eq!(
-        words(b.memory.to_vec(offset, 32).unwrap()),
+        words(b.memory.to_vec(offset..offset + 32).unwrap()),
         [7, 8, 3, u64::MAX]
     );
     a_qp.post_send(&SendRequest::map_key(&key.free().unwrap()))
@@ -624,7 +641,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     a.cq.wait(LONG).unwrap();
     b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))
         .unwrap();
-    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+    assert_eq!(failed(&b.cq), WcStatus::RemoteAccessError);
     assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());
 }
 

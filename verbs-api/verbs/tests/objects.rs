@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, ConnectOptions, DeviceList, Error, MemoryRegion,
-    MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, UdAddress, WcOpcode, WcStatus,
+    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
+    MemoryRegion, MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, UdAddress,
+    WcOpcode, WcStatus,
 };
 
 /// A time limit that is long enough for any machine.
@@ -49,7 +50,7 @@ impl Requester {
         self.qp.post_send(request).unwrap();
         match self.cq.wait(LONG) {
             Ok(done) => Ok(done.opcode),
-            Err(Error::Completion { status, .. }) => Err(status),
+            Err(Error::Completion(Completion { status, .. })) => Err(status),
             Err(other) => panic!("{other}"),
         }
     }
@@ -73,7 +74,7 @@ fn a_flush_needs_its_right_and_a_length() {
         outcome(SendRequest::flush_region(open.remote().at(4000))),
         Ok(WcOpcode::Flush)
     );
-    let refused = Err(WcStatus::RemAccessErr);
+    let refused = Err(WcStatus::RemoteAccessError);
     assert_eq!(outcome(SendRequest::flush(closed.remote())), refused);
     assert_eq!(outcome(SendRequest::flush_region(closed.remote())), refused);
     let mut beyond = open.remote();
@@ -81,7 +82,7 @@ fn a_flush_needs_its_right_and_a_length() {
     assert_eq!(outcome(SendRequest::flush(beyond)), refused);
     for len in [1 << 31, 1 << 40] {
         beyond.len = len;
-        let invalid = Err(WcStatus::RemInvReqErr);
+        let invalid = Err(WcStatus::RemoteInvalidRequest);
         assert_eq!(outcome(SendRequest::flush(beyond)), invalid, "{len}");
     }
     // ATOMIC WRITE with and without the right, at an unaligned address and beyond the end.
@@ -91,7 +92,7 @@ fn a_flush_needs_its_right_and_a_length() {
     assert_eq!(open.load_u64(0).unwrap(), 7);
     assert_eq!(
         outcome(write(open.remote().at(3))),
-        Err(WcStatus::RemInvReqErr)
+        Err(WcStatus::RemoteInvalidRequest)
     );
     assert_eq!(outcome(write(open.remote().at(4096))), refused);
     let read_only = b.register(4096, AccessFlags::REMOTE_READ).unwrap();
@@ -126,7 +127,7 @@ fn memory_that_is_not_our_own() {
     let missing = requester.outcome(&SendRequest::write(&sges, there.remote()));
     assert_eq!(
         missing,
-        Err(WcStatus::LocProtErr),
+        Err(WcStatus::LocalProtectionError),
         "the null region was dropped"
     );
     let requester = Requester::new(&a, &b);
@@ -135,11 +136,11 @@ fn memory_that_is_not_our_own() {
     let sges = [region.sge(4..8).unwrap(), null.sge(4)];
     let wrote = requester.outcome(&SendRequest::write(&sges, there.remote()));
     assert_eq!(wrote, Ok(WcOpcode::RdmaWrite));
-    assert_eq!(there.to_vec(0, 9).unwrap(), [1, 1, 1, 1, 0, 0, 0, 0, 9]);
+    assert_eq!(there.to_vec(..9).unwrap(), [1, 1, 1, 1, 0, 0, 0, 0, 9]);
     let sges = [null.sge(8), requester.memory.sge(..1).unwrap()];
     let read = requester.outcome(&SendRequest::read(&sges, there.remote()));
     assert_eq!(read, Ok(WcOpcode::RdmaRead));
-    assert_eq!(requester.memory.to_vec(0, 1).unwrap(), [9]);
+    assert_eq!(requester.memory.to_vec(..1).unwrap(), [9]);
 }
 
 //= QPS-05 type=test

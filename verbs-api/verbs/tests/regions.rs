@@ -6,8 +6,9 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Advice, CompletionQueue, Config, ConnectOptions, DeviceList, Error, Lkey,
-    MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, Sge, WcOpcode, WcStatus,
+    AccessFlags, Advice, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
+    Lkey, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, Sge, WcOpcode,
+    WcStatus,
 };
 
 use common::errno;
@@ -61,7 +62,7 @@ impl Wire {
 fn status(cq: &CompletionQueue) -> WcStatus {
     match cq.wait(MINUTE) {
         Ok(_) => WcStatus::Success,
-        Err(Error::Completion { status, .. }) => status,
+        Err(Error::Completion(Completion { status, .. })) => status,
         Err(other) => panic!("{other}"),
     }
 }
@@ -82,7 +83,7 @@ fn a_region_is_called_what_it_was_registered_as() {
         assert_eq!(region.remote().addr, *address);
         assert_eq!(region.sge(7..9).unwrap().addr, address + 7);
         assert_eq!(wire.put(region.remote().at(100)), WcStatus::Success);
-        assert_eq!(region.to_vec(100, 1).unwrap(), b"!");
+        assert_eq!(region.to_vec(100..101).unwrap(), b"!");
         let room = [region.sge(200..210).unwrap()];
         wire.there.post_recv(1, &room).unwrap();
         let sent = wire.outcome(&SendRequest::send_inline(b"hello"));
@@ -90,14 +91,14 @@ fn a_region_is_called_what_it_was_registered_as() {
             (sent, status(&wire.there_cq)),
             (WcStatus::Success, WcStatus::Success)
         );
-        assert_eq!(region.to_vec(200, 5).unwrap(), b"hello");
+        assert_eq!(region.to_vec(200..205).unwrap(), b"hello");
     }
     // The buffer moves, but the addresses of a zero-based region still start at 0.
     let (zero_based, _) = &mut regions[1];
     zero_based.resize(9000).unwrap();
     assert_eq!(zero_based.remote().addr, 0);
     assert_eq!(wire.put(zero_based.remote().at(8999)), WcStatus::Success);
-    assert_eq!(zero_based.to_vec(8999, 1).unwrap(), b"!");
+    assert_eq!(zero_based.to_vec(8999..9000).unwrap(), b"!");
     // The same holds after the rights have changed.
     zero_based.set_access(LOCAL).unwrap();
     zero_based.resize(64).unwrap();
@@ -120,7 +121,7 @@ fn advice_is_checked() {
         a.advise(advice, &parts).unwrap();
     }
     a.advise(Advice::PrefetchWrite, &parts[..1]).unwrap();
-    assert_eq!(paged.to_vec(5000, 5).unwrap(), b"stays");
+    assert_eq!(paged.to_vec(5000..5005).unwrap(), b"stays");
 
     let refused = |pd: &ProtectionDomain, advice, part| errno(pd.advise(advice, &[part]));
     let write = refused(&a, Advice::PrefetchWrite, parts[1]);
@@ -154,7 +155,7 @@ fn a_region_goes_to_another_domain() {
     region.set_domain(&other).unwrap();
     assert_eq!(region.remote(), remote);
     assert_eq!(of_other.put(remote), WcStatus::Success);
-    assert_eq!(of_b.put(remote), WcStatus::RemAccessErr);
+    assert_eq!(of_b.put(remote), WcStatus::RemoteAccessError);
     assert_eq!(errno(region.set_domain(&a)), libc::EINVAL, "another device");
     // Protection domains may be dropped before their objects.
     drop((other, b));
@@ -207,8 +208,8 @@ fn a_shared_window_is_for_all_peers_and_moves() {
     for wire in &wires[..2] {
         assert_eq!(wire.put(first.at(99)), WcStatus::Success);
     }
-    assert_eq!(region.to_vec(199, 1).unwrap(), b"!");
-    assert_eq!(wires[1].put(first.at(100)), WcStatus::RemAccessErr);
+    assert_eq!(region.to_vec(199..200).unwrap(), b"!");
+    assert_eq!(wires[1].put(first.at(100)), WcStatus::RemoteAccessError);
 
     let second = binder
         .there
@@ -216,24 +217,24 @@ fn a_shared_window_is_for_all_peers_and_moves() {
         .unwrap();
     assert_eq!(bound(), (9, WcOpcode::BindMw));
     assert_eq!(wires[2].put(second), WcStatus::Success);
-    assert_eq!(wires[2].put(first), WcStatus::RemAccessErr);
+    assert_eq!(wires[2].put(first), WcStatus::RemoteAccessError);
     binder.there.unbind(10, &window).unwrap();
     assert_eq!(bound(), (10, WcOpcode::BindMw));
-    assert_eq!(wires[3].put(second), WcStatus::RemAccessErr);
+    assert_eq!(wires[3].put(second), WcStatus::RemoteAccessError);
 
     let third = binder.there.bind(11, &window, (&region, ..), write);
     let third = third.unwrap();
     bound();
     assert_eq!(wires[4].put(third), WcStatus::Success);
     drop(window);
-    assert_eq!(wires[4].put(third), WcStatus::RemAccessErr);
+    assert_eq!(wires[4].put(third), WcStatus::RemoteAccessError);
     // Deregistering a region invalidates the windows that are bound to it.
     let window = b.type1_window().unwrap();
     let last = binder.there.bind(12, &window, (&region, ..), write);
     let last = last.unwrap();
     bound();
     drop(region);
-    assert_eq!(wires[5].put(last), WcStatus::RemAccessErr);
+    assert_eq!(wires[5].put(last), WcStatus::RemoteAccessError);
 }
 
 //= MW-04 MW-05 type=test
@@ -253,5 +254,5 @@ fn what_a_shared_window_cannot_be_bound_to() {
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
     // The region's rights are checked when the request is executed.
     assert_eq!(bind(&b.register(64, LOCAL).unwrap(), write), 0);
-    assert_eq!(status(&wire.there_cq), WcStatus::MwBindErr);
+    assert_eq!(status(&wire.there_cq), WcStatus::WindowBindError);
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rocade_verbs::flow::{FlowAttr, FlowSpec, Masked, PortFields};
-use rocade_verbs::{AccessFlags, Config, DeviceList, Error, RssHash, WcStatus, WqState};
+use rocade_verbs::{
+    AccessFlags, Completion, Config, DeviceList, Error, RssHash, WcStatus, WqState,
+};
 
 /// A time limit that is long enough for any machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -73,7 +75,7 @@ fn frames_of_a_connection_stay_together() {
             let received = receives.wait(LONG).unwrap();
             assert!(first.owns(&received) || second.owns(&received));
             let place = 2048 * usize::try_from(received.wr_id).unwrap();
-            let data = memory.to_vec(place + DATA, 2).unwrap();
+            let data = memory.to_vec(place + DATA..place + DATA + 2).unwrap();
             assert_eq!(data, from.to_be_bytes());
             let queue = *queues.entry(from).or_insert(received.qp_num);
             assert_eq!(queue, received.qp_num, "round {round}, from {from}");
@@ -89,10 +91,10 @@ fn frames_of_a_connection_stay_together() {
     let flushed = receives.wait(LONG).unwrap_err();
     assert!(matches!(
         flushed,
-        Error::Completion {
-            status: WcStatus::WrFlushErr,
+        Error::Completion(Completion {
+            status: WcStatus::Flushed,
             ..
-        }
+        })
     ));
     assert!(first.set_state(WqState::Rdy).is_err());
     first.set_state(WqState::Reset).unwrap();
