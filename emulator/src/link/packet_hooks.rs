@@ -146,8 +146,14 @@ impl<W> Default for HookState<W> {
 
 impl<W> HookState<W> {
     /// Applies the rules to a packet and reports the hits.
-    fn decide(&mut self, direction: PacketDirection, ends: Ends, packet: &[u8]) -> Effect {
-        let effect = self.faults.decide(direction, ends, packet);
+    fn decide(
+        &mut self,
+        now: Time,
+        direction: PacketDirection,
+        ends: Ends,
+        packet: &[u8],
+    ) -> Effect {
+        let effect = self.faults.decide(now, direction, ends, packet);
         if !effect.is_none()
             && let Some(hit_counter) = &self.hit_counter
         {
@@ -272,7 +278,7 @@ impl<W> PacketHooks<W> {
         let only = run.clone().next().unwrap_or_default();
         let effect = if self.has_faults() && run.len() == 1 {
             let mut state = self.state.lock();
-            state.decide(PacketDirection::Tx, packet_info.ends(), only)
+            state.decide(now, PacketDirection::Tx, packet_info.ends(), only)
         } else {
             Effect::NONE
         };
@@ -306,14 +312,19 @@ impl<W> PacketHooks<W> {
             &delayed_tx.bytes,
             &effect.note,
         );
-        if !effect.is_late() {
+        if !effect.is_late() || effect.copies == 0 {
             return TxVerdict::Modified(delayed_tx);
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
         match state.delayed_tx.hold(due, effect.overtaken_by, delayed_tx) {
             Ok(()) => TxVerdict::Delayed(due),
-            Err(delayed_tx) => TxVerdict::Modified(delayed_tx),
+            Err(mut delayed_tx) => {
+                if effect.is_queued {
+                    delayed_tx.copies = 0;
+                }
+                TxVerdict::Modified(delayed_tx)
+            }
         }
     }
 
@@ -329,7 +340,7 @@ impl<W> PacketHooks<W> {
         let mut effect = Effect::NONE;
         if self.has_faults() {
             let mut state = self.state.lock();
-            effect = state.decide(PacketDirection::Rx, packet_info.ends(), &bytes);
+            effect = state.decide(now, PacketDirection::Rx, packet_info.ends(), &bytes);
         }
         self.record(now, PacketDirection::Rx, &packet_info, &bytes, &effect.note);
         if effect.corrupt.is_some() {
@@ -341,14 +352,19 @@ impl<W> PacketHooks<W> {
             ingress,
             copies: effect.copies,
         };
-        if !effect.is_late() {
+        if !effect.is_late() || effect.copies == 0 {
             return RxVerdict::Pass(delayed_rx);
         }
         let due = now.plus_ns(effect.wait_ns());
         let mut state = self.state.lock();
         match state.delayed_rx.hold(due, effect.overtaken_by, delayed_rx) {
             Ok(()) => RxVerdict::Delayed(due),
-            Err(delayed_rx) => RxVerdict::Pass(delayed_rx),
+            Err(mut delayed_rx) => {
+                if effect.is_queued {
+                    delayed_rx.copies = 0;
+                }
+                RxVerdict::Pass(delayed_rx)
+            }
         }
     }
 

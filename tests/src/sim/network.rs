@@ -158,9 +158,9 @@ impl SimNetwork {
         if dark.contains(&event.time.as_ns()) || self.rng.chance(faults.loss) {
             return Delivery::Drop;
         }
-        let ruled = self
-            .rules
-            .decide_packet(PacketDirection::Tx, event.path, &event.packet);
+        let ruled =
+            self.rules
+                .decide_packet(event.time, PacketDirection::Tx, event.path, &event.packet);
         if ruled.corrupt.is_some() {
             // The receiver drops the packet because of its ICRC.
             return Delivery::Drop;

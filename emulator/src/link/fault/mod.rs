@@ -2,22 +2,30 @@
 //!
 //! A [`Rule`] selects packets and an action ([`Rule::parse`] parses
 //! `drop opcode=READ_RESPONSE nth=3`). [`Faults`] applies the rules to one packet after the other,
-//! without clock and I/O. The same rules and packets always give the same [`Effect`]s.
+//! without clock and I/O. The same rules, packets and times always give the same [`Effect`]s.
 //! [`DelayQueue`] stores delayed packets. Links, the simulated network of the engine and the
 //! simulation of the tests share this module.
 
 mod delay_queue;
+mod model;
+#[cfg(test)]
+mod model_tests;
 mod parse;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::fmt::Write as _;
 
 pub use delay_queue::DelayQueue;
+pub use model::LinkModel;
 pub use parse::RuleError;
 pub use rule::{Action, Ends, PacketDirection, Rule};
+pub use units::{BitErrorRate, BitRate};
 
+use model::{LinkState, Passage};
+use rocade_transport::Time;
 use crate::random::Random;
 use rocade_wire::{Bth, Packet};
 
@@ -41,6 +49,8 @@ struct ActiveRule {
     seen: u64,
     hits: u64,
     random: Random,
+    /// The link of a rule that models one.
+    link: LinkState,
 }
 
 /// The effect of the rules on a packet. [`Effect::NONE`] if there is none.
@@ -57,6 +67,9 @@ pub struct Effect {
     pub corrupt: Option<u64>,
     /// Marks the packet as ECN-CE (congestion experienced).
     pub ecn: bool,
+    /// The packet is lost if too many packets are delayed already. Otherwise it is not delayed
+    /// then.
+    pub is_queued: bool,
     /// Description of the effect and its rules. Empty if there is none.
     pub note: String,
 }
@@ -69,6 +82,7 @@ impl Effect {
         overtaken_by: 0,
         corrupt: None,
         ecn: false,
+        is_queued: false,
         note: String::new(),
     };
 
@@ -121,6 +135,7 @@ impl Faults {
             seen: 0,
             hits: 0,
             random: Random(rule.seed().unwrap_or(self.seed)),
+            link: LinkState::default(),
         });
         self.active_rules.extend(active_rules);
     }
@@ -152,11 +167,17 @@ impl Faults {
         self.active_rules.is_empty()
     }
 
-    /// Applies the rules to the next packet, `udp_payload` from BTH to ICRC. An invalid packet is
-    /// unaffected.
-    pub fn decide(&mut self, direction: PacketDirection, ends: Ends, udp_payload: &[u8]) -> Effect {
+    /// Applies the rules to the next packet, `udp_payload` from BTH to ICRC, at time `now`. An
+    /// invalid packet is unaffected.
+    pub fn decide(
+        &mut self,
+        now: Time,
+        direction: PacketDirection,
+        ends: Ends,
+        udp_payload: &[u8],
+    ) -> Effect {
         match Packet::parse(udp_payload) {
-            Ok(packet) => self.decide_packet(direction, ends, &packet),
+            Ok(packet) => self.decide_packet(now, direction, ends, &packet),
             Err(_) => Effect::NONE,
         }
     }
@@ -164,6 +185,7 @@ impl Faults {
     /// Like [`decide`](Self::decide), for a parsed packet.
     pub fn decide_packet(
         &mut self,
+        now: Time,
         direction: PacketDirection,
         ends: Ends,
         packet: &Packet<'_>,
@@ -173,34 +195,11 @@ impl Faults {
             if !active_rule.rule.fits(direction, ends, packet) || !active_rule.applies() {
                 continue;
             }
-            active_rule.hits += 1;
-            let what = match *active_rule.rule.action() {
-                Action::Drop => {
-                    effect.copies = 0;
-                    "lost"
-                }
-                Action::Duplicate => {
-                    // Two rules that duplicate make three packets. A dropped packet stays dropped.
-                    effect.copies += u32::from(effect.copies > 0);
-                    "doubled"
-                }
-                Action::Delay { ns } => {
-                    effect.delay_ns = effect.delay_ns.saturating_add(ns);
-                    "late"
-                }
-                Action::Reorder { packets } => {
-                    effect.overtaken_by = effect.overtaken_by.max(packets);
-                    "overtaken"
-                }
-                Action::Corrupt => {
-                    effect.corrupt = Some(active_rule.random.next());
-                    "damaged"
-                }
-                Action::Ecn => {
-                    effect.ecn = true;
-                    "marked"
-                }
+            let ip_bytes = rule::ip_bytes(ends, packet.as_bytes());
+            let Some(what) = active_rule.affect(&mut effect, now, ip_bytes) else {
+                continue;
             };
+            active_rule.hits += 1;
             let separator = if effect.note.is_empty() { "" } else { "; " };
             // Writing to a string cannot fail.
             let _ = write!(effect.note, "{separator}{what} ({})", active_rule.rule);
@@ -214,6 +213,68 @@ impl ActiveRule {
     fn applies(&mut self) -> bool {
         self.seen += 1;
         self.rule.hits_number(self.seen) && self.random.chance(self.rule.per_million())
+    }
+
+    /// Adds the effect on a packet of `ip_bytes` bytes. Returns what happens to it in a word, or
+    /// `None` if nothing does.
+    fn affect(&mut self, effect: &mut Effect, now: Time, ip_bytes: u64) -> Option<&'static str> {
+        Some(match self.rule.action() {
+            Action::Drop | Action::Partition | Action::Mute => {
+                effect.copies = 0;
+                "lost"
+            }
+            Action::Duplicate => {
+                // Two rules that duplicate make three packets. A dropped packet stays dropped.
+                effect.copies += u32::from(effect.copies > 0);
+                "doubled"
+            }
+            Action::Delay { ns } => {
+                effect.delay_ns = effect.delay_ns.saturating_add(*ns);
+                "late"
+            }
+            Action::Reorder { packets } => {
+                effect.overtaken_by = effect.overtaken_by.max(*packets);
+                "overtaken"
+            }
+            Action::Corrupt { ber } => {
+                let bits = ip_bytes.saturating_mul(8);
+                if ber.is_some_and(|ber| !ber.hits(bits, self.random.next())) {
+                    return None;
+                }
+                effect.corrupt = Some(self.random.next());
+                "damaged"
+            }
+            Action::Ecn => {
+                effect.ecn = true;
+                "marked"
+            }
+            Action::Spray { paths, ns } => {
+                let path = self.random.next() % u64::from(*paths);
+                // Even the first path has a delay, so that its packets stay in order, too.
+                let delay_ns = ns.saturating_mul(path).max(1);
+                effect.delay_ns = effect.delay_ns.saturating_add(delay_ns);
+                effect.is_queued = true;
+                "by a path"
+            }
+            Action::Link(model) => {
+                let start = now.plus_ns(effect.delay_ns);
+                match self.link.pass(model, start, ip_bytes, &mut self.random) {
+                    Passage::Lost => {
+                        effect.copies = 0;
+                        "no room for it"
+                    }
+                    Passage::Arrives {
+                        delay_ns,
+                        is_marked,
+                    } => {
+                        effect.delay_ns = effect.delay_ns.saturating_add(delay_ns);
+                        effect.is_queued = true;
+                        effect.ecn |= is_marked;
+                        if is_marked { "marked" } else { "in a queue" }
+                    }
+                }
+            }
+        })
     }
 }
 

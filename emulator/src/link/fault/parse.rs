@@ -5,19 +5,48 @@ use std::fmt;
 
 use rocade_wire::{Operation, Psn, Qpn};
 
+use super::model::LinkModel;
 use super::rule::{Action, CLASSES, PacketDirection, Rule, begins};
+use super::units::{BitErrorRate, BitRate, bytes, duration_ns, number, probability, range};
 use crate::nearest::nearest;
 
 /// The actions, with which a rule begins.
-const ACTIONS: [&str; 6] = ["drop", "dup", "delay", "reorder", "corrupt", "ecn"];
-/// The keys that may follow.
-const KEYS: [&str; 10] = [
-    "opcode", "qpn", "ip", "psn", "dir", "nth", "every", "p", "seed", "by",
+const ACTIONS: [&str; 10] = [
+    "drop",
+    "dup",
+    "delay",
+    "reorder",
+    "corrupt",
+    "ecn",
+    "link",
+    "spray",
+    "partition",
+    "mute",
+];
+/// The conditions that may follow any action.
+const CONDITIONS: [&str; 10] = [
+    "opcode", "qpn", "ip", "psn", "size", "dir", "nth", "every", "p", "seed",
+];
+/// The parameters that only some actions take.
+const PARAMETERS: [(&str, &str); 9] = [
+    ("by", "delay, reorder and spray"),
+    ("paths", "spray"),
+    ("ber", "corrupt"),
+    ("rate", "link"),
+    ("latency", "link"),
+    ("jitter", "link"),
+    ("queue", "link"),
+    ("mark", "link"),
+    ("pmax", "link"),
 ];
 /// Longest delay.
 const MAX_DELAY_NS: u64 = 60_000_000_000;
 /// Most packets that may overtake one.
 const MAX_BEHIND: u64 = 1_000;
+/// Most paths of a network.
+const MAX_PATHS: u64 = 256;
+/// Largest queue of a link in bytes.
+const MAX_QUEUE: u64 = 64 << 20;
 
 /// An error in a rule. The text names the key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,27 +93,21 @@ impl Rule {
         let Some(action) = words.next() else {
             return error(text, "a rule is missing", ACTIONS.join(", "));
         };
+        let Some(action) = named(action) else {
+            return error(
+                action,
+                unknown("action", action, &ACTIONS),
+                ACTIONS.join(", "),
+            );
+        };
         let mut rule = Self {
-            action: match action {
-                "drop" => Action::Drop,
-                "dup" => Action::Duplicate,
-                "delay" => Action::Delay { ns: 0 },
-                "reorder" => Action::Reorder { packets: 1 },
-                "corrupt" => Action::Corrupt,
-                "ecn" => Action::Ecn,
-                _ => {
-                    return error(
-                        action,
-                        unknown("action", action, &ACTIONS),
-                        ACTIONS.join(", "),
-                    );
-                }
-            },
-            direction: Some(PacketDirection::Tx),
+            action,
+            direction: action.default_direction(),
             opcodes: Vec::new(),
             qpn: None,
             ip: None,
             psn: None,
+            size: None,
             nth: None,
             every: None,
             per_million: None,
@@ -93,7 +116,7 @@ impl Rule {
         let mut before: Vec<&str> = Vec::new();
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return error(word, "it is not KEY=VALUE", KEYS.join(", "));
+                return error(word, "it is not KEY=VALUE", keys().join(", "));
             };
             if before.contains(&key) {
                 return error(word, format!("{key} is given twice"), "each key once");
@@ -101,13 +124,53 @@ impl Rule {
             before.push(key);
             rule.set(word, key, value)?;
         }
-        if rule.action == (Action::Delay { ns: 0 }) {
-            return error(text, "the duration is missing", "delay by=5ms");
+        rule.check(text)?;
+        Ok(rule)
+    }
+
+    /// Checks the words of a rule together.
+    fn check(&self, text: &str) -> Result<(), RuleError> {
+        match self.action {
+            Action::Delay { ns: 0 } => {
+                return error(text, "the duration is missing", "delay by=5ms");
+            }
+            Action::Spray { ns: 0, .. } => {
+                return error(text, "the duration is missing", "spray paths=4 by=20us");
+            }
+            Action::Link(LinkModel::NEW) => {
+                let allowed = "link rate=10gbit latency=5us jitter=2us queue=1M mark=100K..400K";
+                return error(text, "the link has no property", allowed);
+            }
+            Action::Link(LinkModel {
+                rate: None,
+                queue_bytes,
+                mark,
+                ..
+            }) if mark.is_some() || queue_bytes != LinkModel::NEW.queue_bytes => {
+                return error(text, "a queue without a data rate", "link rate=10gbit ..");
+            }
+            Action::Link(LinkModel {
+                mark: Some((_, max)),
+                queue_bytes,
+                ..
+            }) if max > queue_bytes => {
+                return error(
+                    text,
+                    "the marks begin behind the end of the queue",
+                    "queue=",
+                );
+            }
+            Action::Link(LinkModel {
+                mark: None,
+                mark_per_million: ..1_000_000,
+                ..
+            }) => return error(text, "pmax= without mark=", "mark=100K..400K pmax=1%"),
+            _ => {}
         }
-        if rule.seed.is_some() && rule.per_million.is_none() && rule.action != Action::Corrupt {
+        if self.seed.is_some() && self.per_million.is_none() && !self.action.draws() {
             return error(text, "a seed without a probability", "p=0.01 seed=7");
         }
-        Ok(rule)
+        Ok(())
     }
 
     /// Parses rules, one per line or separated by semicolons. `#` begins a comment.
@@ -144,6 +207,19 @@ impl Rule {
                 }
                 _ => return error(word, "it is not a PSN", "N or FIRST..LAST, below 2^24"),
             },
+            "size" => match range(value, bytes) {
+                Some((first, last)) if first <= last => self.size = Some((first, last)),
+                _ => {
+                    return error(
+                        word,
+                        "it is not a size",
+                        "bytes of the IP packet, e.g. 1501..",
+                    );
+                }
+            },
+            "dir" if matches!(self.action, Action::Partition | Action::Mute) => {
+                return error(word, "this action has its own direction", "no dir=");
+            }
             "dir" => {
                 self.direction = match value {
                     "tx" => Some(PacketDirection::Tx),
@@ -176,32 +252,100 @@ impl Rule {
                 Some(seed) => self.seed = Some(seed),
                 None => return error(word, "it is not a number", "a number below 2^64"),
             },
-            "by" => self.set_by(word, value)?,
-            _ => return error(word, unknown("key", key, &KEYS), KEYS.join(", ")),
+            _ => self.set_parameter(word, key, value)?,
         }
         Ok(())
     }
 
-    fn set_by(&mut self, word: &str, value: &str) -> Result<(), RuleError> {
-        match &mut self.action {
-            Action::Delay { ns } => match duration_ns(value) {
+    /// Sets what only some actions have.
+    fn set_parameter(&mut self, word: &str, key: &str, value: &str) -> Result<(), RuleError> {
+        match (&mut self.action, key) {
+            (Action::Delay { ns } | Action::Spray { ns, .. }, "by") => match duration_ns(value) {
                 Some(by) if (1..=MAX_DELAY_NS).contains(&by) => *ns = by,
                 _ => return error(word, "it is not a duration", "1ns to 60s, e.g. 5ms"),
             },
-            Action::Reorder { packets } => match number(value) {
+            (Action::Reorder { packets }, "by") => match number(value) {
                 Some(by @ 1..=MAX_BEHIND) => *packets = u32::try_from(by).unwrap_or(1),
                 _ => return error(word, "it is not a number of packets", "1 to 1000"),
             },
+            (Action::Spray { paths, .. }, "paths") => match number(value) {
+                Some(count @ 2..=MAX_PATHS) => *paths = u32::try_from(count).unwrap_or(2),
+                _ => return error(word, "it is not a number of paths", "2 to 256"),
+            },
+            (Action::Corrupt { ber }, "ber") => match BitErrorRate::parse(value) {
+                Some(rate) => *ber = Some(rate),
+                None => return error(word, "it is not a bit error rate", "1e-15 to 0.01"),
+            },
+            (Action::Link(model), _) if PARAMETERS.contains(&(key, "link")) => {
+                set_link(model, word, key, value)?;
+            }
             _ => {
-                return error(
-                    word,
-                    "this action takes no by=",
-                    "by= with delay and reorder",
-                );
+                return match PARAMETERS.iter().find(|(known, _)| *known == key) {
+                    Some((_, actions)) => error(
+                        word,
+                        format!("this action takes no {key}="),
+                        format!("{key}= with {actions}"),
+                    ),
+                    None => error(word, unknown("key", key, &keys()), keys().join(", ")),
+                };
             }
         }
         Ok(())
     }
+}
+
+/// Returns the action of this name, with its default parameters.
+fn named(action: &str) -> Option<Action> {
+    Some(match action {
+        "drop" => Action::Drop,
+        "dup" => Action::Duplicate,
+        "delay" => Action::Delay { ns: 0 },
+        "reorder" => Action::Reorder { packets: 1 },
+        "corrupt" => Action::Corrupt { ber: None },
+        "ecn" => Action::Ecn,
+        "link" => Action::Link(LinkModel::NEW),
+        "spray" => Action::Spray { paths: 2, ns: 0 },
+        "partition" => Action::Partition,
+        "mute" => Action::Mute,
+        _ => return None,
+    })
+}
+
+/// Returns the known keys.
+fn keys() -> Vec<&'static str> {
+    let parameters = PARAMETERS.iter().map(|(key, _)| *key);
+    CONDITIONS.into_iter().chain(parameters).collect()
+}
+
+fn set_link(model: &mut LinkModel, word: &str, key: &str, value: &str) -> Result<(), RuleError> {
+    let time = || match duration_ns(value) {
+        Some(ns) if (1..=MAX_DELAY_NS).contains(&ns) => Ok(ns),
+        _ => error(word, "it is not a duration", "1ns to 60s, e.g. 5us"),
+    };
+    match key {
+        "latency" => model.latency_ns = time()?,
+        "jitter" => model.jitter_ns = time()?,
+        "rate" => match BitRate::parse(value) {
+            Some(rate) => model.rate = Some(rate),
+            None => {
+                let allowed = "1kbit to 1000gbit, e.g. 10gbit or 100mbit";
+                return error(word, "it is not a data rate", allowed);
+            }
+        },
+        "queue" => match bytes(value) {
+            Some(size @ 1..=MAX_QUEUE) => model.queue_bytes = size,
+            _ => return error(word, "it is not the size of a queue", "1 to 64M, e.g. 256K"),
+        },
+        "mark" => match range(value, bytes) {
+            Some((min, max)) if min <= max && max <= MAX_QUEUE => model.mark = Some((min, max)),
+            _ => return error(word, "it is not a range of bytes", "e.g. 100K..400K"),
+        },
+        _ => match probability(value) {
+            Some(per_million) => model.mark_per_million = per_million,
+            None => return error(word, "it is not a probability", "0.000001 to 1, or 1%"),
+        },
+    }
+    Ok(())
 }
 
 fn unknown(kind: &str, word: &str, known: &[&str]) -> String {
@@ -227,52 +371,4 @@ fn opcode(word: &str, name: &str) -> Result<String, RuleError> {
         "an operation such as SEND_ONLY, the beginning of its name such as SEND or READ_RESPONSE, \
          REQUEST, RESPONSE, ACK, NAK, RNR_NAK, ATOMIC; several separated by commas",
     )
-}
-
-/// Parses a decimal number, or a hexadecimal one with 0x.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
-        None if !text.starts_with('+') => text.parse().ok(),
-        _ => None,
-    }
-}
-
-/// Parses `N`, `FIRST..LAST` or `FIRST..`.
-fn range(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<(u64, u64)> {
-    match text.split_once("..") {
-        None => number(text).map(|n| (n, n)),
-        Some((first, "")) => Some((number(first)?, u64::MAX)),
-        Some((first, last)) => Some((number(first)?, number(last)?)),
-    }
-}
-
-fn duration_ns(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_ns: u64 = match &text[digits.len()..] {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => return None,
-    };
-    number(digits)?.checked_mul(unit_ns)
-}
-
-/// Parses a probability. Returns it in millionths.
-fn probability(text: &str) -> Option<u32> {
-    let (digits, scale) = match text.strip_suffix('%') {
-        Some(percent) => (percent, 1e4),
-        None => (text, 1e6),
-    };
-    let value: f64 = digits.parse().ok()?;
-    let per_million = (value * scale).round();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range is checked"
-    )]
-    (1.0..=1e6)
-        .contains(&per_million)
-        .then_some(per_million as u32)
 }

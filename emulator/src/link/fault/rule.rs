@@ -5,6 +5,9 @@ use std::net::IpAddr;
 
 use rocade_wire::{Operation, Packet, Psn, Qpn, Syndrome};
 
+use super::model::LinkModel;
+use super::units::{BitErrorRate, Duration};
+
 /// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -23,9 +26,25 @@ pub enum Action {
         packets: u32,
     },
     /// Flips a bit of the packet.
-    Corrupt,
+    Corrupt {
+        /// The rate of wrong bits, so that long packets are hit more often. `None` for each packet.
+        ber: Option<BitErrorRate>,
+    },
     /// Marks the packet like a switch with congestion (ECN CE).
     Ecn,
+    /// Sends the packet through a link with a data rate, a latency and a queue.
+    Link(LinkModel),
+    /// Sends the packet on one of several paths, at random.
+    Spray {
+        /// The number of paths, at least 2.
+        paths: u32,
+        /// The additional delay of each path over the one before, in nanoseconds.
+        ns: u64,
+    },
+    /// Drops the packet, whichever way it goes.
+    Partition,
+    /// Drops the packet if the process sends it.
+    Mute,
 }
 
 /// The direction of a packet, from the viewpoint of the process.
@@ -56,6 +75,8 @@ pub struct Rule {
     pub(super) ip: Option<IpAddr>,
     /// First and last PSN.
     pub(super) psn: Option<(Psn, Psn)>,
+    /// Shortest and longest IP packet, in bytes.
+    pub(super) size: Option<(u64, u64)>,
     /// First and last of the matching packets to hit, counted from 1.
     pub(super) nth: Option<(u64, u64)>,
     pub(super) every: Option<u64>,
@@ -83,6 +104,8 @@ impl Rule {
             && self.qpn.is_none_or(|qpn| qpn == bth.dest_qp)
             && self.ip.is_none_or(|ip| ip == ends.0 || ip == ends.1)
             && self.psn.is_none_or(within)
+            && (self.size)
+                .is_none_or(|(min, max)| (min..=max).contains(&ip_bytes(ends, packet.as_bytes())))
             && (self.opcodes.is_empty() || self.opcodes.iter().any(|name| is_called(packet, name)))
     }
 
@@ -101,6 +124,17 @@ impl Rule {
     pub(super) const fn seed(&self) -> Option<u64> {
         self.seed
     }
+}
+
+/// Returns the length of the IP packet over UDP that contains these bytes, which also counts for a
+/// packet that goes through shared memory.
+pub(super) const fn ip_bytes(ends: Ends, udp_payload: &[u8]) -> u64 {
+    const UDP: u64 = 8;
+    let ip_header = match ends.1 {
+        IpAddr::V4(_) => 20,
+        IpAddr::V6(_) => 40,
+    };
+    ip_header + UDP + udp_payload.len() as u64
 }
 
 /// Returns true if `name` is the packet's operation, a prefix of it, or a class of the packet.
@@ -131,23 +165,48 @@ pub(super) fn begins(operation: &str, name: &str) -> bool {
     !name.is_empty() && (of(operation) || operation.strip_prefix("RDMA_").is_some_and(of))
 }
 
+impl Action {
+    /// The direction of the packets that a rule with this action matches, if it names none.
+    pub(super) const fn default_direction(&self) -> Option<PacketDirection> {
+        match self {
+            Self::Partition => None,
+            _ => Some(PacketDirection::Tx),
+        }
+    }
+
+    /// Returns true if the action depends on chance, even if the rule has no probability.
+    pub(super) const fn draws(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt { .. } | Self::Link(_) | Self::Spray { .. }
+        )
+    }
+}
+
+fn write_range(f: &mut fmt::Formatter<'_>, key: &str, (first, last): (u64, u64)) -> fmt::Result {
+    if first == last {
+        write!(f, " {key}={first}")
+    } else if last == u64::MAX {
+        write!(f, " {key}={first}..")
+    } else {
+        write!(f, " {key}={first}..{last}")
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drop => f.write_str("drop"),
             Self::Duplicate => f.write_str("dup"),
-            Self::Delay { ns } => {
-                let (count, unit) = match *ns {
-                    ns if ns % 1_000_000_000 == 0 => (ns / 1_000_000_000, "s"),
-                    ns if ns % 1_000_000 == 0 => (ns / 1_000_000, "ms"),
-                    ns if ns % 1_000 == 0 => (ns / 1_000, "us"),
-                    ns => (ns, "ns"),
-                };
-                write!(f, "delay by={count}{unit}")
-            }
+            Self::Delay { ns } => write!(f, "delay by={}", Duration(*ns)),
             Self::Reorder { packets } => write!(f, "reorder by={packets}"),
-            Self::Corrupt => f.write_str("corrupt"),
+            Self::Corrupt { ber: None } => f.write_str("corrupt"),
+            Self::Corrupt { ber: Some(ber) } => write!(f, "corrupt ber={ber}"),
             Self::Ecn => f.write_str("ecn"),
+            Self::Link(model) => model.fmt(f),
+            Self::Spray { paths, ns } => write!(f, "spray paths={paths} by={}", Duration(*ns)),
+            Self::Partition => f.write_str("partition"),
+            Self::Mute => f.write_str("mute"),
         }
     }
 }
@@ -165,10 +224,12 @@ impl fmt::Display for PacketDirection {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
-        match self.direction {
-            Some(PacketDirection::Tx) => {}
-            Some(PacketDirection::Rx) => f.write_str(" dir=rx")?,
-            None => f.write_str(" dir=both")?,
+        if self.direction != self.action.default_direction() {
+            f.write_str(match self.direction {
+                Some(PacketDirection::Tx) => " dir=tx",
+                Some(PacketDirection::Rx) => " dir=rx",
+                None => " dir=both",
+            })?;
         }
         if !self.opcodes.is_empty() {
             write!(f, " opcode={}", self.opcodes.join(","))?;
@@ -179,20 +240,14 @@ impl fmt::Display for Rule {
         if let Some(ip) = self.ip {
             write!(f, " ip={ip}")?;
         }
-        let range = |f: &mut fmt::Formatter<'_>, key, first: u64, last: u64| {
-            if first == last {
-                write!(f, " {key}={first}")
-            } else if last == u64::MAX {
-                write!(f, " {key}={first}..")
-            } else {
-                write!(f, " {key}={first}..{last}")
-            }
-        };
         if let Some((first, last)) = self.psn {
-            range(f, "psn", first.get().into(), last.get().into())?;
+            write_range(f, "psn", (first.get().into(), last.get().into()))?;
         }
-        if let Some((first, last)) = self.nth {
-            range(f, "nth", first, last)?;
+        if let Some(range) = self.size {
+            write_range(f, "size", range)?;
+        }
+        if let Some(range) = self.nth {
+            write_range(f, "nth", range)?;
         }
         if let Some(every) = self.every {
             write!(f, " every={every}")?;

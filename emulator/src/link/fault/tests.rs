@@ -5,13 +5,13 @@ use rocade_wire::{Opcode, Operation, Service};
 use super::*;
 
 /// Source and destination of the packets.
-const ENDS: Ends = (
+pub(super) const ENDS: Ends = (
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)),
 );
 
 /// Returns an RC packet. Its AETH, if it has one, is an ACK.
-fn packet(operation: Operation, qpn: u32, psn: u32) -> Vec<u8> {
+pub(super) fn packet(operation: Operation, qpn: u32, psn: u32) -> Vec<u8> {
     let opcode = Opcode::of(Service::Rc, operation).expect("RC has it");
     let mut bytes = vec![0; 64];
     bytes[0] = opcode.get();
@@ -21,7 +21,7 @@ fn packet(operation: Operation, qpn: u32, psn: u32) -> Vec<u8> {
     bytes
 }
 
-fn faults(text: &str) -> Faults {
+pub(super) fn faults(text: &str) -> Faults {
     Faults::new(&Rule::parse_list(text).expect("rules"))
 }
 
@@ -29,7 +29,12 @@ fn faults(text: &str) -> Faults {
 fn lost(text: &str, operation: Operation) -> Vec<usize> {
     let mut faults = faults(text);
     let bytes = packet(operation, 0x11, 7);
-    let lost = |_: &usize| faults.decide(PacketDirection::Tx, ENDS, &bytes).copies == 0;
+    let lost = |_: &usize| {
+        faults
+            .decide(Time::ZERO, PacketDirection::Tx, ENDS, &bytes)
+            .copies
+            == 0
+    };
     (1..=10).filter(lost).collect()
 }
 
@@ -52,7 +57,9 @@ fn the_third_is_the_third() {
 fn packets_are_told_apart() {
     let read = packet(Operation::ReadRequest, 0x11, 0x00ff_fffe);
     let hit = |rule: &str, direction, bytes: &[u8]| {
-        !faults(rule).decide(direction, ENDS, bytes).is_none()
+        !faults(rule)
+            .decide(Time::ZERO, direction, ENDS, bytes)
+            .is_none()
     };
     for (rule, expected) in [
         ("drop opcode=RDMA_READ_REQUEST", true),
@@ -109,12 +116,30 @@ fn what_is_wrong_is_named() {
         ),
         ("drop qpn=0x1000000", ["`qpn=0x1000000`", "below 2^24"]),
         ("drop psn=x", ["`psn=x`", "PSN"]),
-        ("drop dir=up", ["`dir=up`", "tx (default), rx, both"]),
         ("drop p=2", ["`p=2`", "probability"]),
         ("drop p=nan", ["`p=nan`", "probability"]),
         ("drop every=0", ["`every=0`", "from 1"]),
         ("drop seed=1", ["`drop seed=1`", "without a probability"]),
         ("drop by=3", ["`by=3`", "takes no by="]),
+        ("drop dir=up", ["`dir=up`", "tx (default), rx, both"]),
+        ("mute dir=rx", ["`dir=rx`", "own direction"]),
+        ("drop size=5..3", ["`size=5..3`", "IP packet"]),
+        ("drop rate=1gbit", ["`rate=1gbit`", "rate= with link"]),
+        ("link", ["`link`", "no property"]),
+        ("link rate=10", ["`rate=10`", "10gbit"]),
+        (
+            "link queue=1K latency=1us",
+            ["queue=1K", "without a data rate"],
+        ),
+        (
+            "link rate=1mbit mark=1K..2M",
+            ["mark=1K..2M", "end of the queue"],
+        ),
+        ("link rate=1mbit pmax=1%", ["pmax=1%", "without mark="]),
+        ("link rate=1mbit queue=65M", ["`queue=65M`", "64M"]),
+        ("spray paths=1", ["`paths=1`", "2 to 256"]),
+        ("spray paths=4", ["`spray paths=4`", "duration is missing"]),
+        ("corrupt ber=2", ["`ber=2`", "1e-15"]),
         ("delay", ["`delay`", "duration is missing"]),
         ("delay by=5", ["`by=5`", "5ms"]),
         ("delay by=61s", ["`by=61s`", "60s"]),
@@ -135,7 +160,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn effects_add_up() {
     let bytes = packet(Operation::SendOnly, 1, 1);
-    let effect = |text: &str| faults(text).decide(PacketDirection::Tx, ENDS, &bytes);
+    let effect = |text: &str| faults(text).decide(Time::ZERO, PacketDirection::Tx, ENDS, &bytes);
     assert!(effect("drop nth=2").is_none());
     assert_eq!(effect("dup").copies, 2);
     assert_eq!(effect("dup; drop; dup").copies, 0);
@@ -171,10 +196,15 @@ fn rules_that_stay_go_on_counting() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let mut faults = faults("drop nth=3; dup nth=1");
     for _ in 0..2 {
-        faults.decide(PacketDirection::Tx, ENDS, &bytes);
+        faults.decide(Time::ZERO, PacketDirection::Tx, ENDS, &bytes);
     }
     faults.replace(&Rule::parse_list("ecn; drop nth=3").expect("rules"));
-    assert_eq!(faults.decide(PacketDirection::Tx, ENDS, &bytes).copies, 0);
+    assert_eq!(
+        faults
+            .decide(Time::ZERO, PacketDirection::Tx, ENDS, &bytes)
+            .copies,
+        0
+    );
     let hits: Vec<_> = faults
         .rules()
         .map(|(rule, hits)| (rule.to_string(), hits))
@@ -214,22 +244,49 @@ fn delayed_packets_are_released_in_order() {
         "for others only time counts"
     );
     assert_eq!(delay_queue.take(at(30)), Some('c'));
-    for item in 0..4_096 {
-        delay_queue
-            .hold(at(1), 0, char::from_u32(item + 0x4e00).expect("a letter"))
-            .expect("room");
+    for _ in 0..16_384 {
+        delay_queue.hold(at(1), 0, 'l').expect("room");
     }
     assert_eq!(delay_queue.hold(at(1), 0, 'x'), Err('x'));
+}
+
+/// Returns the text of actions with parameters.
+fn parameters() -> impl Strategy<Value = String> {
+    let link = (
+        1..4_000_u64,
+        "kbit|mbit",
+        1..9_999_u64,
+        1..99_u64,
+        1..1_000_u32,
+    );
+    let link = link.prop_map(|(rate, unit, ns, queue, p)| {
+        let half = queue * 512;
+        format!(
+            "link rate={rate}{unit} latency={ns}ns jitter={queue}us queue={queue}K \
+             mark={half}..{queue}K pmax={}",
+            f64::from(p) / 1e3
+        )
+    });
+    prop_oneof![
+        link,
+        (1..9_999_u64).prop_map(|ns| format!("link latency={ns}us")),
+        (2..=256_u32, 1..9_999_u64)
+            .prop_map(|(paths, ns)| format!("spray paths={paths} by={ns}ns")),
+        (1..=9_999_u32, 4..15_u32).prop_map(|(a, b)| format!("corrupt ber={a}e-{}", b + 4)),
+    ]
 }
 
 fn any_rule() -> impl Strategy<Value = Rule> {
     let action = prop_oneof![
         Just(Action::Drop),
         Just(Action::Duplicate),
-        Just(Action::Corrupt),
+        Just(Action::Corrupt { ber: None }),
         Just(Action::Ecn),
         (1..60_000_000_000_u64).prop_map(|ns| Action::Delay { ns }),
         (1..=1000_u32).prop_map(|packets| Action::Reorder { packets }),
+        Just(Action::Partition),
+        Just(Action::Mute),
+        parameters().prop_map(|text| *Rule::parse(&text).expect(&text).action()),
     ];
     let names = prop::sample::subsequence(
         vec![
@@ -253,19 +310,25 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         (action, direction, names, prop::option::of(0..1_u32 << 24)),
         (
             prop::option::of(psn),
+            prop::option::of((0..5_000_u64, prop_oneof![Just(u64::MAX), 0..5_000_u64])),
             prop::option::of((1..20_u64, prop_oneof![Just(u64::MAX), 0..20_u64])),
             prop::option::of(1..20_u64),
             prop::option::of(chance),
         ),
     )
         .prop_map(
-            |((action, direction, names, qpn), (psn, nth, every, chance))| Rule {
+            |((action, direction, names, qpn), (psn, size, nth, every, chance))| Rule {
                 action,
-                direction,
+                direction: match action {
+                    Action::Partition => None,
+                    Action::Mute => Some(PacketDirection::Tx),
+                    _ => direction,
+                },
                 opcodes: names.into_iter().map(str::to_owned).collect(),
                 qpn: qpn.map(rocade_wire::Qpn::new),
                 ip: qpn.map(|ip| std::net::Ipv4Addr::from(ip).into()),
                 psn: psn.map(|(a, b)| (rocade_wire::Psn::new(a), rocade_wire::Psn::new(b))),
+                size: size.map(|(first, more)| (first, first.saturating_add(more))),
                 nth: nth.map(|(first, more)| (first, first.saturating_add(more))),
                 every,
                 per_million: chance.map(|(p, _)| p),
@@ -305,8 +368,8 @@ proptest! {
             }
             let bytes = packet(operation, qpn, psn);
             let direction = if tx { PacketDirection::Tx } else { PacketDirection::Rx };
-            let effect = first.decide(direction, ENDS, &bytes);
-            prop_assert_eq!(&effect, &second.decide(direction, ENDS, &bytes));
+            let effect = first.decide(Time::ZERO, direction, ENDS, &bytes);
+            prop_assert_eq!(&effect, &second.decide(Time::ZERO, direction, ENDS, &bytes));
             effects += u64::from(!effect.is_none());
             let read = Packet::parse(&bytes).expect("a packet");
             for rule in &rules {
@@ -326,7 +389,12 @@ fn chance_is_as_likely_as_it_says() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let count = |text: &str| {
         let mut faults = faults(text);
-        let is_lost = |_: &u32| faults.decide(PacketDirection::Tx, ENDS, &bytes).copies == 0;
+        let is_lost = |_: &u32| {
+            faults
+                .decide(Time::ZERO, PacketDirection::Tx, ENDS, &bytes)
+                .copies
+                == 0
+        };
         (0..100_000).filter(is_lost).count()
     };
     assert!((9_700..10_300).contains(&count("drop p=0.1 seed=3")));
