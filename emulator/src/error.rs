@@ -57,6 +57,13 @@ pub enum VerbsError {
     Broker(BrokerError),
     /// A system call failed.
     Io(io::Error),
+    /// A fault rule lets the verb fail.
+    Injected {
+        /// The errno value.
+        errno: i32,
+        /// The text of the rule.
+        rule: String,
+    },
 }
 
 impl VerbsError {
@@ -65,6 +72,7 @@ impl VerbsError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::InvalidArgument(_) | Self::Modify(_) | Self::Srq(_) => libc::EINVAL,
+            Self::Injected { errno, .. } => *errno,
             Self::NoMemory(_) | Self::Post(PostError::QueueFull) => libc::ENOMEM,
             Self::Post(_) => libc::EINVAL,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
@@ -140,6 +148,7 @@ impl fmt::Display for VerbsError {
             Self::Link(error) => error.fmt(f),
             Self::Broker(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
+            Self::Injected { rule, .. } => write!(f, "by the fault rule `{rule}`"),
         }
     }
 }

@@ -26,6 +26,7 @@ mod cpu_idle;
 mod engine;
 mod error;
 mod failure;
+pub mod faults;
 mod fdpass;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -278,6 +278,12 @@ pub(crate) fn check_file_size(len: u64) -> io::Result<()> {
     ))
 }
 
+/// Sends a signal to this process.
+pub(crate) fn signal_this_process(signal: i32) {
+    // SAFETY: kill(2) accesses no memory.
+    unsafe { libc::kill(libc::getpid(), signal) };
+}
+
 /// Ignores SIGXFSZ, so that exceeding the limit of the size of files (ulimit -f) is an error of the
 /// call. By default it ends the process.
 #[derive(Debug)]

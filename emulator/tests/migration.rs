@@ -12,7 +12,7 @@ mod common;
 mod two_paths;
 
 use common::{ALL_ACCESS, Side, TIMEOUT};
-use rocade_emulator::link::fault::Rule;
+use rocade_emulator::faults::FaultRule;
 use rocade_emulator::{
     AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, EventElement, LinkMode, QpAttr,
     QpAttrMask,
@@ -30,7 +30,7 @@ fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {
     let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
     Engine::new(EngineConfig {
         link,
-        faults: Rule::parse_list(faults).unwrap(),
+        faults: FaultRule::parse_list(faults).unwrap(),
         ..config
     })
     .unwrap()

@@ -16,7 +16,7 @@ use common::{Side, connect, pattern};
 use pcap_file::PcapError;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
-use rocade_emulator::link::fault::Rule;
+use rocade_emulator::faults::FaultRule;
 use rocade_emulator::{BrokerMode, Engine, EngineConfig, LinkMode, SendOp, WcStatus};
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Packet, icrc};
@@ -36,7 +36,7 @@ fn unconnected(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) ->
     let engine = Engine::new(EngineConfig {
         link,
         capture: capture.map(Path::to_owned),
-        faults: Rule::parse_list(faults).unwrap(),
+        faults: FaultRule::parse_list(faults).unwrap(),
         ..config
     })
     .unwrap();

@@ -9,7 +9,7 @@ use std::fmt;
 use super::client::ask_running;
 use super::protocol::{ProtocolError, Request, Response};
 use super::{BrokerConfig, BrokerError};
-use crate::link::fault::Rule;
+use crate::faults::FaultRule;
 use crate::steering::ProcessSlot;
 
 /// Longest text of a rule that the broker accepts, in bytes.
@@ -20,7 +20,7 @@ pub const MAX_RULE_LEN: usize = 400;
 pub struct NumberedRule {
     /// Its number, from 1, never reused during the life of the broker.
     pub id: u32,
-    /// The text of the rule, as [`Rule`] prints it.
+    /// The text of the rule, as [`FaultRule`] prints it.
     pub text: String,
 }
 
@@ -69,10 +69,10 @@ pub(crate) struct FaultUpdate {
 
 impl FaultUpdate {
     /// Returns the rules and their numbers, for a client that was started with the rules `own`.
-    pub(crate) fn rules_with(&self, own: &[Rule]) -> (Vec<u32>, Vec<Rule>) {
+    pub(crate) fn rules_with(&self, own: &[FaultRule]) -> (Vec<u32>, Vec<FaultRule>) {
         let rule = |which: &WhichRule| match which {
             WhichRule::Own(index) => own.get(usize::from(*index)).cloned(),
-            WhichRule::Text(text) => Rule::parse(text).ok(),
+            WhichRule::Text(text) => FaultRule::parse(text).ok(),
         };
         let known = self.rules.iter();
         known
@@ -101,7 +101,7 @@ pub(crate) enum WhichRule {
 /// # Errors
 /// [`BrokerError::NotRunning`] without a broker, [`BrokerError::Refused`] if there are too many
 /// rules.
-pub fn add_fault(config: &BrokerConfig, rule: &Rule) -> Result<u32, BrokerError> {
+pub fn add_fault(config: &BrokerConfig, rule: &FaultRule) -> Result<u32, BrokerError> {
     match ask_running(config, &Request::AddFault(rule.to_string()))? {
         Response::FaultAdded(id) => Ok(id),
         _ => Err(ProtocolError::Unexpected.into()),

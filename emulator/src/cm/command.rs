@@ -19,6 +19,7 @@ use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIME
 use super::resolve::{unspecified, with_port};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::gsi::port_range;
 use crate::gsi::services::{Binding, BoundTo, Conflict, port_of};
 use crate::hca::Hca;
@@ -79,11 +80,25 @@ impl CmId {
         qp_type: QpType,
         cookie: u64,
     ) -> Result<Self, VerbsError> {
+        channel.engine.intercept(Verb::CreateId, "", None)?;
         let mut id = IdCore::new(Arc::clone(&channel.inner), port_space, qp_type);
         id.rq_psn = Psn::new(channel.engine.random_word());
         id.cookie = Some(cookie);
         let key = channel.engine.with_cm(|core, _| core.add(id))?;
         Ok(Self::of(&channel.engine, key))
+    }
+
+    /// Applies the fault rules to a call for this ID. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`VerbsError::Injected`].
+    pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
+        if !self.engine.awaits_verbs() {
+            return Ok(());
+        }
+        let device = self.with_id(|id| Ok(id.hca.as_ref().map(|hca| hca.config.name.clone())));
+        let device = device.ok().flatten().unwrap_or_default();
+        self.engine.intercept(verb, &device, None)
     }
 
     fn with<R>(
@@ -169,6 +184,7 @@ impl CmId {
     //= LRC-16
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: impl Into<CmAddr>) -> Result<(), VerbsError> {
+        self.enter(Verb::BindAddr)?;
         let given = addr.into();
         let addr = given.socket();
         let hca = self.prepare_local(addr.ip())?;
@@ -272,6 +288,7 @@ impl CmId {
     //= LRC-15
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
+        self.enter(Verb::Listen)?;
         if self.with_id(|id| Ok(id.state))? == IdState::Idle {
             let any = unspecified(IdKey::ANY_IP);
             self.bind(SocketAddr::new(any, 0))?;
@@ -318,6 +335,7 @@ impl CmId {
     /// long.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), VerbsError> {
+        self.enter(Verb::Connect)?;
         self.with(|core, key, now| {
             let id = core.id(key)?;
             if id.state != IdState::RouteResolved {
@@ -401,6 +419,7 @@ impl CmId {
     /// too long.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, cookie: u64, param: &ConnParam) -> Result<(), VerbsError> {
+        self.enter(Verb::Accept)?;
         self.with(|core, key, now| {
             let id = core.id(key)?;
             let conn = id.conn.ok_or(VerbsError::InvalidArgument("no request"))?;
@@ -461,6 +480,7 @@ impl CmId {
     //= LRC-19
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, reason: RejReason, data: &[u8]) -> Result<(), VerbsError> {
+        self.enter(Verb::Reject)?;
         self.with(|core, key, now| {
             let id = core.id(key)?;
             let conn = id.conn.ok_or(VerbsError::InvalidArgument("no request"))?;
@@ -485,6 +505,7 @@ impl CmId {
     //= EVT-03
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), VerbsError> {
+        self.enter(Verb::Disconnect)?;
         self.with(|core, key, now| {
             let id = core.id(key)?;
             let conn = id
@@ -509,6 +530,7 @@ impl CmId {
     //= CMA-15
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(&self, group: impl Into<CmAddr>, token: u64) -> Result<(), VerbsError> {
+        self.enter(Verb::JoinMulticast)?;
         let group = group.into().socket().ip();
         self.with(|core, key, _| {
             let id = core.id(key)?;

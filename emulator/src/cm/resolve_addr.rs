@@ -19,6 +19,7 @@ use super::resolve::with_port;
 use crate::engine::reach;
 use crate::error::VerbsError;
 use crate::failure;
+use crate::faults::Verb;
 use crate::link::neighbour::SilentPeer;
 
 /// An ID whose peer the system asks for.
@@ -117,6 +118,7 @@ impl CmId {
         dst: impl Into<CmAddr>,
         timeout: Duration,
     ) -> Result<(), VerbsError> {
+        self.enter(Verb::ResolveAddr)?;
         let (kind, status) = match self.find(src, dst.into())? {
             Ok(Some(silent)) => return self.wait_for(silent, timeout),
             Ok(None) => (CmEventKind::AddrResolved, 0),
@@ -152,6 +154,7 @@ impl CmId {
     /// # Errors
     /// As [`CmId::resolve_addr`].
     pub fn resolve(&self, src: Option<CmAddr>, dst: impl Into<CmAddr>) -> Result<bool, VerbsError> {
+        self.enter(Verb::ResolveAddr)?;
         let is_found = match self.find(src, dst.into())? {
             Ok(None) => true,
             Err(_) => false,
@@ -248,6 +251,7 @@ impl CmId {
     /// [`VerbsError::InvalidArgument`] if the address is not resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
+        self.enter(Verb::ResolveRoute)?;
         self.find_route()?;
         self.engine.inspect(|core| {
             core.queue_event(self.key, CmEventKind::RouteResolved, 0, CmParam::None);

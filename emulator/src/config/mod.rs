@@ -75,10 +75,10 @@ pub use self::settings::{
     ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
-pub use crate::nearest::nearest;
-
+use crate::faults::FaultRule;
 use crate::link::Simulation;
-use crate::link::fault::{Rule, RuleError};
+use crate::link::fault::RuleError;
+pub use crate::nearest::nearest;
 
 /// MTU of simulated interfaces in bytes, which gives an active MTU of 1024.
 const SIMULATED_MTU: u32 = 1_500;
@@ -104,7 +104,7 @@ pub struct EngineConfig {
     /// A pcapng file to which all packets are appended ([`capture`](crate::link::capture)).
     pub capture: Option<PathBuf>,
     /// The fault rules for packets.
-    pub faults: Vec<Rule>,
+    pub faults: Vec<FaultRule>,
     /// A simulated network instead of links, without a broker.
     pub simulation: Option<Simulation>,
 }
@@ -253,12 +253,12 @@ impl EngineConfig {
         self
     }
 
-    /// Adds these fault rules ([`Rule::parse_list`]).
+    /// Adds these fault rules ([`FaultRule::parse_list`]).
     ///
     /// # Errors
     /// [`RuleError`] for the first invalid rule.
     pub fn with_faults(mut self, rules: &str) -> Result<Self, RuleError> {
-        self.faults.extend(Rule::parse_list(rules)?);
+        self.faults.extend(FaultRule::parse_list(rules)?);
         Ok(self)
     }
 

@@ -25,7 +25,7 @@ use super::values::{
     parse_switch,
 };
 use super::{BrokerMode, EngineConfig, LinkMode};
-use crate::link::fault::Rule;
+use crate::faults::FaultRule;
 
 /// `NAME=IFACE|ADDR[,..]`, several separated by `;`.
 pub const ENV_DEVICES: &str = "ROCADE_DEVICES";
@@ -54,7 +54,7 @@ pub const ENV_LIKE: &str = "ROCADE_LIKE";
 pub const ENV_PKEYS: &str = "ROCADE_PKEYS";
 /// Path of a pcapng file to which all packets are appended.
 pub const ENV_CAPTURE: &str = "ROCADE_CAPTURE";
-/// Fault rules for packets, see [`Rule::parse_list`].
+/// Fault rules for packets, see [`FaultRule::parse_list`].
 pub const ENV_FAULT: &str = "ROCADE_FAULT";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
@@ -93,7 +93,7 @@ pub struct Settings {
     like: Option<Setting<Likeness>>,
     pkeys: Option<Setting<Vec<Pkey>>>,
     capture: Option<Setting<PathBuf>>,
-    faults: Option<Setting<Vec<Rule>>>,
+    faults: Option<Setting<Vec<FaultRule>>>,
     log: Option<Setting<String>>,
 }
 
@@ -430,7 +430,7 @@ impl Settings {
 
     /// Returns the fault rules.
     #[must_use]
-    pub fn faults(&self) -> &[Rule] {
+    pub fn faults(&self) -> &[FaultRule] {
         self.faults
             .as_ref()
             .map_or(&[], |setting| setting.value.as_slice())

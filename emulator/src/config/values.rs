@@ -13,7 +13,7 @@ use super::likeness::Likeness;
 use super::peers::Peers;
 use super::settings::BrokerSetting;
 use super::spec::{DeviceSpec, NO_DEVICES};
-use crate::link::fault::Rule;
+use crate::faults::FaultRule;
 
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,8 +114,8 @@ pub(super) fn parse_file(value: (String, Origin)) -> Result<Setting<PathBuf>, Co
 
 pub(super) fn parse_faults(
     (value, origin): (String, Origin),
-) -> Result<Setting<Vec<Rule>>, ConfigError> {
-    match Rule::parse_list(&value) {
+) -> Result<Setting<Vec<FaultRule>>, ConfigError> {
+    match FaultRule::parse_list(&value) {
         Ok(value) => Ok(Setting { value, origin }),
         Err(error) => Err(ConfigError::invalid(
             &origin,

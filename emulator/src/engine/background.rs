@@ -243,6 +243,7 @@ impl EngineInner {
         if self.hooks.is_active() {
             self.release_delayed(Caller::Background);
         }
+        self.execute_due_faults();
         self.fire_timers();
         self.serve_cm();
         self.fail_qps_of_overrun_cqs();
@@ -462,6 +463,7 @@ impl EngineInner {
                 self.publisher.due(),
                 self.cm().next_timeout(),
                 self.hooks.next_due(),
+                self.plan.next_due(),
             ]
         };
         let until = others().into_iter().chain([broker]).flatten().min();

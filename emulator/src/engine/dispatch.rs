@@ -8,6 +8,7 @@ use rocade_transport::{PacketMeta, Time, TransmitTrigger};
 use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
+use crate::faults::HookPoint;
 use crate::link::Inbound;
 use crate::link::packet_hooks::Ingress;
 use crate::memory::MemGuard;
@@ -268,6 +269,11 @@ impl<'e> Dispatch<'e> {
             inner,
             core: inner.lock(),
         });
+        if self.engine.triggers.await_any(HookPoint::Received)
+            && let Some(Locked { inner, core }) = &mut self.current
+        {
+            self.engine.withhold_receives(inner, core);
+        }
         if let Some(Locked { inner, .. }) = &self.current
             && let Some(ownership) = inner.ownership()
         {

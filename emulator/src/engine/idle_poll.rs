@@ -161,7 +161,8 @@ impl EngineInner {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }
         }
-        match self.hooks.next_due() {
+        let due = [self.hooks.next_due(), self.plan.next_due()];
+        match due.into_iter().flatten().min() {
             Some(due) => limit_ns.min(due.ns_since(self.now())),
             None => limit_ns,
         }

@@ -6,7 +6,7 @@
 //! A report has a line for each object: its kind, then `name=value` fields. Readers skip unknown
 //! kinds and names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,6 +90,27 @@ impl Inventory {
             inventory: Arc::clone(self),
             number,
         }
+    }
+
+    /// Returns the number of objects of `hca` whose line begins with `kind`.
+    pub(crate) fn count(&self, hca: &Hca, kind: &str) -> u64 {
+        let mut text = String::new();
+        let resources = self.resources.lock();
+        let of_kind = resources.iter().filter(|(number, resource)| {
+            text.clear();
+            (resource.describe)(**number, &mut text);
+            std::ptr::eq::<Hca>(&*resource.hca, hca) && text.starts_with(kind)
+        });
+        of_kind.count() as u64
+    }
+
+    /// Returns the tags of the protection domains of `hca`.
+    pub(crate) fn domains_of(&self, hca: &Hca) -> BTreeSet<u32> {
+        let resources = self.resources.lock();
+        let own = resources
+            .values()
+            .filter(|one| std::ptr::eq::<Hca>(&*one.hca, hca));
+        own.filter_map(|one| one.pd.map(|pd| pd.0)).collect()
     }
 
     /// Writes the lines of all objects. Returns the devices of the protection domains.

@@ -11,12 +11,14 @@ mod dispatch;
 mod event_loop;
 mod event_wait;
 pub(crate) mod failures;
+mod fault_plan;
 mod frames;
 mod gsi;
 mod hooked;
 mod idle_policy;
 mod idle_poll;
 mod inline;
+mod interventions;
 mod inventory;
 mod overrun;
 mod pending;
@@ -35,7 +37,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -51,9 +53,9 @@ use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
+use crate::faults::{FaultPlan, FaultReport, FaultRule, Triggers};
 use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
 use crate::journal::{AckJournal, HitTally};
-use crate::link::fault::Rule;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::shm::{self, ShmLink};
 use crate::link::sim::{SimLink, SimNetwork};
@@ -147,6 +149,14 @@ pub(crate) struct EngineInner {
     resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
     hooks: PacketHooks<OwnedTxRoute>,
+    /// All fault rules, and their times.
+    plan: FaultPlan,
+    /// The fault rules that wait for an occasion.
+    triggers: Triggers,
+    /// Held while the rules of the plan are installed.
+    refreshing: Mutex<()>,
+    /// The opened devices, for events of ports and devices.
+    opened: Mutex<Vec<Weak<AsyncEvents>>>,
     /// The simulated network, in a simulation.
     sim: Option<Arc<SimNetwork>>,
     random: Randomness,
@@ -166,8 +176,13 @@ impl Engine {
             None => Clock::new(),
             Some(network) => Clock::simulated(network.time()),
         };
+        let seed = config.simulation.map_or(0, |simulation| simulation.seed);
+        let plan = FaultPlan::new(config.faults, seed);
+        let triggers = Triggers::new(seed, Arc::clone(plan.tally()));
+        triggers.replace(plan.trigger_rules());
         let hooks = PacketHooks::new(
-            &config.faults,
+            plan.packet_rules(),
+            Arc::clone(plan.tally()),
             config.capture,
             config.simulation,
             clock.unix_ns(0),
@@ -215,6 +230,10 @@ impl Engine {
                 resources: OnceLock::new(),
                 cm: CmHost::default(),
                 hooks,
+                plan,
+                triggers,
+                refreshing: Mutex::default(),
+                opened: Mutex::default(),
                 sim,
                 random,
             }),
@@ -253,6 +272,12 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> EngineCounters {
         self.inner.counters.with(&self.inner.hcas)
+    }
+
+    /// Returns what the fault rules have done: how often, when, and to which object.
+    #[must_use]
+    pub fn fault_report(&self) -> FaultReport {
+        self.inner.plan.tally().report()
     }
 
     /// Returns the counters of the connection manager.
@@ -368,7 +393,7 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let own_rules = self.hooks.own_rules().iter().map(Rule::to_string);
+                let own_rules = self.plan.own_rules().iter().map(FaultRule::to_string);
                 let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
@@ -395,11 +420,13 @@ impl EngineInner {
     /// Installs the broker's current fault rules if they have changed.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(update) = broker.client().take_faults() {
-            let (ids, rules) = update.rules_with(self.hooks.own_rules());
+            let (ids, rules) = update.rules_with(self.plan.own_rules());
             let ack_journal = broker.client().journal();
             let hit_counter = ack_journal
                 .map(|ack_journal| HitTally::new(ack_journal, update.generation, ids) as _);
-            self.hooks.set_rules(&rules, hit_counter);
+            tracing::info!(rules = rules.len(), "installing fault rules");
+            self.plan.replace(rules, hit_counter, self.now());
+            self.refresh_faults();
         }
     }
 
@@ -428,6 +455,7 @@ impl EngineInner {
     /// Removes a QP that was alive.
     pub(crate) fn end_qp(&self, inner: &QpInner) {
         let qpn = inner.qp_num();
+        self.triggers.forget(qpn);
         // Dropped after the lock is released, because it may be the last reference except the
         // caller's.
         let removed = self.qps.write().remove(qpn);

@@ -30,6 +30,9 @@ impl EngineInner {
         if self.hooks.is_active() {
             self.release_delayed(Caller::Application);
         }
+        if self.plan.next_due().is_some() {
+            self.execute_due_faults();
+        }
         let shared = self.progress_shared(cq);
         if !shared.sockets {
             return shared.found;

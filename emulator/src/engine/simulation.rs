@@ -44,6 +44,7 @@ impl EngineInner {
             network.next_due(),
             self.service_queue.next_deadline(self.now()),
             self.hooks.next_due(),
+            self.plan.next_due(),
             self.cm().next_timeout(),
         ];
         all.into_iter().flatten().min()
@@ -64,6 +65,7 @@ impl EngineInner {
         };
         self.move_to(next);
         self.release_delayed(Caller::Application);
+        self.execute_due_faults();
         for endpoint in self.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
             while self.receive(endpoint, &mut rx, Caller::Application).more {}

@@ -13,8 +13,9 @@ use rocade_wire::Gid;
 
 use super::{EngineInner, failures};
 use crate::config::LinkMode;
+use crate::faults::HookPoint;
 use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
-use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
+use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
     Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
@@ -82,7 +83,7 @@ impl EngineInner {
             self.reserve(inner, core)
         } else {
             // Nothing is acknowledged, so completions need no room yet.
-            0
+            core.held_room()
         };
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
@@ -93,7 +94,7 @@ impl EngineInner {
         if let Some(failure) = core.qp.take_failure() {
             failures::report(inner, core, mem, &failure);
         }
-        if let Some(at) = core.qp.next_timeout()
+        if let Some(at) = core.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
         {
             core.tx.timer = Some(at);
@@ -107,7 +108,9 @@ impl EngineInner {
         if total == 0 {
             return 0;
         }
-        let reserved = inner.reserve(core.qp.pending_completions());
+        let before = core.held_room();
+        let pending = core.qp.pending_completions();
+        let reserved = before + inner.reserve(pending.get(before..).unwrap_or(&[]));
         if reserved < total {
             core.qp.set_fatal(self.now(), reserved);
         }
@@ -116,7 +119,11 @@ impl EngineInner {
 
     /// Reports completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
-        while core.qp.completions_waiting() > 0 {
+        let is_watched = core.held.is_some() || self.triggers.await_any(HookPoint::Completion);
+        let is_held = core.qp.completions_waiting() > 0
+            && is_watched
+            && self.hold_completions(inner, core, reserved);
+        while !is_held && core.qp.completions_waiting() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now(), 0);
                 core.overrun = inner.has_cqs();
@@ -272,7 +279,8 @@ impl EngineInner {
         loop {
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
-            let single = self.hooks.is_active() && self.hooks.has_faults();
+            let counts_bytes = self.triggers.await_any(HookPoint::Sent);
+            let single = counts_bytes || self.hooks.is_active() && self.hooks.has_faults();
             buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
             qp.poll_transmit(now, mem, acks, buffer);
             if buffer.is_empty() {
@@ -350,6 +358,12 @@ impl EngineInner {
                 }));
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, now);
                 return;
+            }
+            if counts_bytes {
+                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
+                if self.fails_after(inner, segments, now) {
+                    qp.set_fatal(now, usize::MAX);
+                }
             }
             if !qp.has_work_to_send(acks) {
                 return;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ack::AckJournal;
 use super::{REPORT_AT, shm_words};
-use crate::link::packet_hooks::HitCounter;
+use crate::faults::HitCounter;
 
 /// Most rules that have a counter.
 pub(crate) const MAX_COUNTED: usize = 64;

@@ -3,7 +3,6 @@
 //! Without either, sending and receiving only test one flag. Fault rules apply to single packets,
 //! so runs have one segment then. The hooks decide and store. The caller sends and delivers.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +10,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rocade_transport::{PacketMeta, Time};
+use rocade_wire::Bth;
 
 use super::capture::{Capture, CapturedPacket, Medium};
 use super::fault::{self, DelayQueue, Effect, Ends, Faults, PacketDirection, Rule};
 use super::shm::ShmLink;
 use super::{Segments, Simulation};
+use crate::faults::{RuleKey, Subject, Tally};
 
 /// The ECN bits of TOS or traffic class for congestion experienced (CE).
 pub(crate) const ECN_CE: u8 = 0b11;
@@ -27,8 +28,8 @@ pub(crate) struct PacketHooks<W> {
     is_active: AtomicBool,
     /// True if packets must be sent one by one.
     has_fault_rules: AtomicBool,
-    /// The rules that the process was started with.
-    own: Vec<Rule>,
+    /// The record of what the rules have done.
+    tally: Arc<Tally>,
     path: Option<PathBuf>,
     capture: OnceLock<Capture>,
     /// The transport of packets that do not use shared memory.
@@ -41,18 +42,18 @@ pub(crate) struct PacketHooks<W> {
 #[derive(Debug)]
 struct HookState<W> {
     faults: Faults,
-    hit_counter: Option<Box<dyn HitCounter>>,
+    /// The rules of `faults`, in the same order.
+    keys: Vec<RuleKey>,
     delayed_tx: DelayQueue<DelayedTx<W>>,
     delayed_rx: DelayQueue<DelayedRx>,
 }
 
-/// A receiver of the rules' hit counts.
-pub(crate) trait HitCounter: fmt::Debug + Send {
-    /// Starts counting for a list of rules, with the present counts.
-    fn begin(&self, hits: &mut dyn Iterator<Item = u64>);
-
-    /// Sets the count of the rule at `index`.
-    fn count(&self, index: usize, hits: u64);
+/// A rule for packets, and whether it applies at present.
+#[derive(Clone, Debug)]
+pub(crate) struct ScheduledRule {
+    pub(crate) key: RuleKey,
+    pub(crate) rule: Rule,
+    pub(crate) is_open: bool,
 }
 
 /// A packet to be sent, possibly delayed.
@@ -137,7 +138,7 @@ impl<W> Default for HookState<W> {
     fn default() -> Self {
         Self {
             faults: Faults::default(),
-            hit_counter: None,
+            keys: Vec::new(),
             delayed_tx: DelayQueue::default(),
             delayed_rx: DelayQueue::default(),
         }
@@ -145,9 +146,10 @@ impl<W> Default for HookState<W> {
 }
 
 impl<W> HookState<W> {
-    /// Applies the rules to a packet and reports the hits.
+    /// Applies the rules to a packet and records the hits.
     fn decide(
         &mut self,
+        tally: &Tally,
         now: Time,
         direction: PacketDirection,
         ends: Ends,
@@ -155,11 +157,17 @@ impl<W> HookState<W> {
     ) -> Effect {
         let effect = self.faults.decide(now, direction, ends, packet);
         if !effect.is_none()
-            && let Some(hit_counter) = &self.hit_counter
+            && let Some(bth) = packet.first_chunk()
         {
-            for (index, (_, hits)) in self.faults.rules().enumerate() {
-                hit_counter.count(index, hits);
-            }
+            let subject = Subject::Packet {
+                sent: direction == PacketDirection::Tx,
+                dest: Bth::from_bytes(bth).dest_qp,
+            };
+            let keys = effect
+                .rules
+                .iter()
+                .filter_map(|index| self.keys.get(*index));
+            keys.for_each(|key| tally.hit(*key, now, subject.clone()));
         }
         effect
     }
@@ -169,7 +177,8 @@ impl<W> PacketHooks<W> {
     /// Creates hooks with these rules. Capturing into the file begins with [`PacketHooks::start`].
     /// `unix_origin_ns` is the time of day at time 0 of the engine, in nanoseconds since 1970.
     pub(crate) fn new(
-        rules: &[Rule],
+        rules: Vec<ScheduledRule>,
+        tally: Arc<Tally>,
         capture: Option<PathBuf>,
         simulation: Option<Simulation>,
         unix_origin_ns: u64,
@@ -177,7 +186,7 @@ impl<W> PacketHooks<W> {
         let hooks = Self {
             is_active: AtomicBool::new(false),
             has_fault_rules: AtomicBool::new(false),
-            own: rules.to_vec(),
+            tally,
             path: capture,
             capture: OnceLock::new(),
             origin_ns: if simulation.is_none() {
@@ -211,28 +220,23 @@ impl<W> PacketHooks<W> {
         self.has_fault_rules.load(Ordering::Relaxed)
     }
 
-    /// Returns the rules that the process was started with.
-    pub(crate) fn own_rules(&self) -> &[Rule] {
-        &self.own
-    }
-
-    /// Installs these rules, whose hits are reported to `hit_counter`.
-    pub(crate) fn set_rules(&self, rules: &[Rule], hit_counter: Option<Box<dyn HitCounter>>) {
-        tracing::info!(rules = rules.len(), "installing fault rules");
+    /// Installs these rules.
+    pub(crate) fn set_rules(&self, rules: Vec<ScheduledRule>) {
         let mut state = self.state.lock();
         self.replace(&mut state, rules);
-        if let Some(hit_counter) = &hit_counter {
-            hit_counter.begin(&mut state.faults.rules().map(|(_, hits)| hits));
-        }
-        state.hit_counter = hit_counter;
     }
 
-    fn replace(&self, state: &mut HookState<W>, rules: &[Rule]) {
-        state.faults.replace(rules);
-        self.has_fault_rules
-            .store(!rules.is_empty(), Ordering::Relaxed);
+    fn replace(&self, state: &mut HookState<W>, rules: Vec<ScheduledRule>) {
+        let is_open = rules.iter().any(|rule| rule.is_open);
+        state.keys = rules.iter().map(|rule| rule.key).collect();
+        let rules: Vec<_> = rules
+            .into_iter()
+            .map(|one| (one.rule, one.is_open))
+            .collect();
+        state.faults.replace_scheduled(&rules);
+        self.has_fault_rules.store(is_open, Ordering::Relaxed);
         let late = state.delayed_tx.next_due().is_some() || state.delayed_rx.next_due().is_some();
-        let is_active = !rules.is_empty() || late || self.capture.get().is_some();
+        let is_active = is_open || late || self.capture.get().is_some();
         self.is_active.store(is_active, Ordering::Relaxed);
     }
 
@@ -278,7 +282,13 @@ impl<W> PacketHooks<W> {
         let only = run.clone().next().unwrap_or_default();
         let effect = if self.has_faults() && run.len() == 1 {
             let mut state = self.state.lock();
-            state.decide(now, PacketDirection::Tx, packet_info.ends(), only)
+            state.decide(
+                &self.tally,
+                now,
+                PacketDirection::Tx,
+                packet_info.ends(),
+                only,
+            )
         } else {
             Effect::NONE
         };
@@ -312,6 +322,7 @@ impl<W> PacketHooks<W> {
             &delayed_tx.bytes,
             &effect.note,
         );
+        self.end_process(&effect);
         if !effect.is_late() || effect.copies == 0 {
             return TxVerdict::Modified(delayed_tx);
         }
@@ -340,9 +351,16 @@ impl<W> PacketHooks<W> {
         let mut effect = Effect::NONE;
         if self.has_faults() {
             let mut state = self.state.lock();
-            effect = state.decide(now, PacketDirection::Rx, packet_info.ends(), &bytes);
+            effect = state.decide(
+                &self.tally,
+                now,
+                PacketDirection::Rx,
+                packet_info.ends(),
+                &bytes,
+            );
         }
         self.record(now, PacketDirection::Rx, &packet_info, &bytes, &effect.note);
+        self.end_process(&effect);
         if effect.corrupt.is_some() {
             return RxVerdict::Damaged;
         }
@@ -365,6 +383,14 @@ impl<W> PacketHooks<W> {
                 }
                 RxVerdict::Pass(delayed_rx)
             }
+        }
+    }
+
+    /// Ends or stops the process if a rule demands. The capture has all packets before.
+    fn end_process(&self, effect: &Effect) {
+        if let Some(ending) = effect.ending {
+            self.flush();
+            ending.execute();
         }
     }
 

@@ -10,6 +10,7 @@ use rocade_wire::Qpn;
 
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::state::{LocalEndpoint, Route, User};
 use crate::steering::ProcessSlot;
 
@@ -161,6 +162,7 @@ impl Ah {
     /// [`VerbsError::InvalidArgument`] if it was already destroyed.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.inner.pd.context.enter(Verb::DestroyAh)?;
         if self.inner.end() {
             Ok(())
         } else {

@@ -14,6 +14,7 @@ use super::pd::Pd;
 use super::xrcd::Xrcd;
 use crate::engine::{Engine, EngineInner, Registration};
 use crate::error::VerbsError;
+use crate::faults::{Limit, Verb};
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
 use crate::state::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
 use crate::sys;
@@ -51,8 +52,20 @@ impl Engine {
     /// [`VerbsError::NoDevice`] if there is none of that name.
     #[doc(alias = "ibv_open_device")]
     pub fn open_device(&self, name: &str) -> Result<Context, VerbsError> {
+        self.inner().intercept(Verb::OpenDevice, name, None)?;
         let hca = self.hca(name).ok_or(VerbsError::NoDevice)?;
         Context::new(Arc::clone(self.inner()), Arc::clone(hca))
+    }
+}
+
+impl ContextInner {
+    /// Applies the fault rules to a verb of this device. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`VerbsError::Injected`].
+    #[inline]
+    pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
+        self.engine.intercept(verb, &self.hca.config.name, None)
     }
 }
 
@@ -72,6 +85,7 @@ impl Context {
             registration,
         });
         inner.engine.watch_network(&inner.events);
+        inner.engine.begin_faults(&inner.events);
         Ok(Self { inner })
     }
 
@@ -116,7 +130,10 @@ impl Context {
     #[must_use]
     #[doc(alias = "ibv_query_device")]
     pub fn device_attr(&self) -> DeviceAttr {
-        self.inner.hca.device_attr()
+        let ContextInner { engine, hca, .. } = &*self.inner;
+        let mut attr = hca.device_attr();
+        engine.lower_limits(hca, &mut attr);
+        attr
     }
 
     /// The clock of completion timestamps, in nanoseconds.
@@ -141,6 +158,7 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] if there is no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self, port: u8) -> Result<PortAttr, VerbsError> {
+        self.inner.enter(Verb::QueryPort)?;
         let hca = &self.inner.hca;
         let port = hca.port(port);
         let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
@@ -175,6 +193,7 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] beyond the table.
     #[doc(alias = "ibv_query_pkey")]
     pub fn pkey(&self, index: u16) -> Result<u16, VerbsError> {
+        self.inner.enter(Verb::QueryPkey)?;
         self.inner
             .hca
             .pkey(index)
@@ -185,9 +204,13 @@ impl Context {
     /// Allocates a protection domain.
     ///
     /// # Errors
-    /// None so far: the limit of the device is not reachable.
+    /// [`VerbsError::NoMemory`] if a fault rule has lowered the limit of the device, which is not
+    /// reachable otherwise.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd, VerbsError> {
+        self.inner.enter(Verb::AllocPd)?;
+        let ContextInner { engine, hca, .. } = &*self.inner;
+        engine.check_count(hca, Limit::MaxPd)?;
         Ok(Pd::new(Arc::clone(&self.inner)))
     }
 
@@ -197,6 +220,7 @@ impl Context {
     /// [`VerbsError::Io`] if file descriptors are exhausted.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
+        self.inner.enter(Verb::CreateCompChannel)?;
         CompChannel::new(Arc::clone(&self.inner))
     }
 
@@ -228,6 +252,10 @@ impl Context {
     /// As [`Context::create_cq`].
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create_cq_with(&self, attr: CqInitAttr<'_>) -> Result<Cq, VerbsError> {
+        self.inner.enter(Verb::CreateCq)?;
+        let ContextInner { engine, hca, .. } = &*self.inner;
+        engine.check_count(hca, Limit::MaxCq)?;
+        engine.check_size(hca, Limit::MaxCqe, attr.cqe.into(), "cqe")?;
         Cq::new(Arc::clone(&self.inner), attr)
     }
 
@@ -238,6 +266,7 @@ impl Context {
     /// `create` is not set. [`VerbsError::InvalidArgument`] if it exists and `exclusive` is set.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self, init: XrcdInitAttr) -> Result<Xrcd, VerbsError> {
+        self.inner.enter(Verb::OpenXrcd)?;
         Xrcd::open(Arc::clone(&self.inner), init)
     }
 

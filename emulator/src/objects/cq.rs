@@ -9,6 +9,7 @@ use super::comp_channel::CompChannel;
 use super::context::ContextInner;
 use crate::engine::{ChannelKind, Registration, note_completions};
 use crate::error::VerbsError;
+use crate::faults::{Limit, Verb};
 use crate::limits;
 use crate::state::{CqInner, CqRing};
 
@@ -171,6 +172,7 @@ impl Cq {
     /// # Errors
     /// As [`Cq::req_notify`].
     pub fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        self.context.enter(Verb::ReqNotifyCq)?;
         if self.inner.arm(solicited_only) {
             return Ok(());
         }
@@ -185,6 +187,9 @@ impl Cq {
     /// above the device's limit.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
+        self.context.enter(Verb::ResizeCq)?;
+        let ContextInner { engine, hca, .. } = &*self.context;
+        engine.check_size(hca, Limit::MaxCqe, cqe.into(), "cqe")?;
         if cqe == 0 || cqe > self.context.hca.config.like.max_cqe() {
             return Err(VerbsError::InvalidArgument("cqe"));
         }
@@ -205,10 +210,11 @@ impl Cq {
     /// not held.
     ///
     /// # Errors
-    /// None so far.
+    /// None, unless a fault rule demands one.
     //= CQ-10
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<(), VerbsError> {
+        self.context.enter(Verb::ModifyCq)?;
         let now = self.context.engine.now();
         let period_ns = u64::from(period_us) * 1_000;
         self.inner.moderate(count.into(), period_ns, now);
@@ -244,6 +250,7 @@ impl Cq {
     /// [`VerbsError::Busy`] while QPs use it.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.context.enter(Verb::DestroyCq)?;
         //= DST-02
         self.inner.users().check("completion queue")?;
         if self.inner.is_awaited() {

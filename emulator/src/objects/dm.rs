@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::{Context, ContextInner};
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::limits;
 use crate::memory::DeviceMemory;
 use crate::state::Users;
@@ -47,6 +48,7 @@ impl Context {
     //= DM-01
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, len: usize) -> Result<Dm, VerbsError> {
+        self.inner.enter(Verb::AllocDm)?;
         if len == 0 {
             return Err(VerbsError::InvalidArgument("length"));
         }
@@ -124,6 +126,7 @@ impl Dm {
     //= DM-04
     #[doc(alias = "ibv_free_dm")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.inner.context.enter(Verb::FreeDm)?;
         self.inner.mrs.check("device memory")?;
         if self.inner.alive.swap(false, Ordering::AcqRel) {
             Ok(())

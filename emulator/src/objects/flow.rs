@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::qp::QpOwner;
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::raw::{FlowAttr, FlowId};
 
 /// A flow (`ibv_flow`). It ends with `destroy`, or when it is dropped.
@@ -28,6 +29,7 @@ impl Flow {
     /// [`VerbsError::InvalidArgument`] if it was already destroyed.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.qp.enter(Verb::DestroyFlow)?;
         if self.end() {
             Ok(())
         } else {

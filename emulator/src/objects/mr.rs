@@ -12,6 +12,7 @@ use rocade_wire::{Lkey, Rkey};
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::limits;
 use crate::memory::{ADDRESSES, Region, RemoveError, is_mapped, populate};
 use crate::state::{User, Users};
@@ -102,6 +103,9 @@ impl Pd {
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr, VerbsError> {
+        let context = &self.inner.context;
+        context.enter(Verb::RegMr)?;
+        context.engine.check_registration(&context.hca, len)?;
         check_access(access)?;
         //= MR-05
         let iova = if access.contains(AccessFlags::ZERO_BASED) {
@@ -139,6 +143,7 @@ impl Pd {
     //= NUL-01
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
+        self.inner.context.enter(Verb::AllocNullMr)?;
         let regions = self.inner.context.engine.regions();
         let key = regions.insert_null(self.inner.id);
         self.new_mr(key, None, None, None)
@@ -178,6 +183,7 @@ impl Pd {
         len: usize,
         access: AccessFlags,
     ) -> Result<Mr, VerbsError> {
+        self.inner.context.enter(Verb::RegDmMr)?;
         check_access(access)?;
         if !access.contains(AccessFlags::ZERO_BASED) || access.contains(AccessFlags::ON_DEMAND) {
             return Err(VerbsError::InvalidArgument("device memory is zero based"));
@@ -269,6 +275,7 @@ impl Pd {
     //= ODP-05
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&self, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
+        self.inner.context.enter(Verb::AdviseMr)?;
         let regions = self.inner.context.engine.regions();
         let write = advice == Advice::PrefetchWrite;
         let mut ranges = Vec::new();
@@ -430,6 +437,7 @@ impl Mr {
     //= MR-10
     #[doc(alias = "ibv_rereg_mr")]
     pub unsafe fn rereg(&self, change: &Rereg<'_>) -> Result<(), VerbsError> {
+        self.pd().inner.context.enter(Verb::ReregMr)?;
         let mut state = self.inner.state.lock();
         let (Some(mut region), None) = (state.region, &self.inner.dm) else {
             return Err(VerbsError::InvalidArgument("not a plain region"));
@@ -486,6 +494,7 @@ impl Mr {
     /// windows are bound to it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.pd().inner.context.enter(Verb::DeregMr)?;
         self.inner.deregister()
     }
 

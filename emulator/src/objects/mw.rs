@@ -9,6 +9,7 @@ use rocade_wire::Rkey;
 use super::pd::{Pd, PdInner};
 use super::qp::Qp;
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::state::User;
 
 /// A memory window (`ibv_mw`): a key that gives peers access to a part of a region, until it is
@@ -37,6 +38,7 @@ impl Pd {
     /// [`VerbsError::NoMemory`] if it is out of keys.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, kind: WindowKind) -> Result<Mw, VerbsError> {
+        self.inner.context.enter(Verb::AllocMw)?;
         let pd = Arc::clone(&self.inner);
         let regions = pd.context.engine.regions();
         let rkey = regions
@@ -83,6 +85,7 @@ impl Mw {
     /// [`VerbsError::InvalidArgument`] if it was already freed.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.inner.pd.context.enter(Verb::DeallocMw)?;
         if self.inner.end() {
             Ok(())
         } else {
@@ -125,6 +128,7 @@ impl Qp {
         flags: SendFlags,
         bind: Bind,
     ) -> Result<Rkey, VerbsError> {
+        self.owner().enter(Verb::BindMw)?;
         if mw.kind() != WindowKind::Type1 {
             return Err(VerbsError::InvalidArgument("mw type"));
         }

@@ -12,6 +12,7 @@ use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
 use crate::engine::Registration;
 use crate::error::VerbsError;
+use crate::faults::{Limit, Verb};
 use crate::state::Users;
 
 /// A protection domain (`ibv_pd`).
@@ -63,6 +64,20 @@ impl Pd {
         }
     }
 
+    /// Applies the fault rules for the creation of a queue pair.
+    fn enter_create_qp(&self, init: &QpInitAttr) -> Result<(), VerbsError> {
+        self.enter_create(Verb::CreateQp, Limit::MaxQp)?;
+        let ContextInner { engine, hca, .. } = &*self.inner.context;
+        engine.check_queue_sizes(hca, &init.cap)
+    }
+
+    /// Applies the fault rules for the creation of an object that `limit` counts.
+    fn enter_create(&self, verb: Verb, limit: Limit) -> Result<(), VerbsError> {
+        let context = &self.inner.context;
+        context.enter(verb)?;
+        context.engine.check_count(&context.hca, limit)
+    }
+
     /// Makes a QP in RESET.
     ///
     /// # Errors
@@ -72,6 +87,7 @@ impl Pd {
     /// it is out of QP numbers.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
+        self.enter_create_qp(&init)?;
         Qp::new(Arc::clone(&self.inner), init)
     }
 
@@ -80,6 +96,7 @@ impl Pd {
     /// # Errors
     /// As [`Pd::create_qp`]. [`VerbsError::InvalidArgument`] for too many streams.
     pub fn create_dci(&self, init: QpInitAttr, dc: DciInit) -> Result<Qp, VerbsError> {
+        self.enter_create_qp(&init)?;
         Qp::new_initiator(Arc::clone(&self.inner), init, dc)
     }
 
@@ -90,6 +107,7 @@ impl Pd {
     /// [`Pd::create_qp`].
     #[doc(alias = "ibv_exp_create_dct")]
     pub fn create_dct(&self, init: DctInitAttr) -> Result<Qp, VerbsError> {
+        self.enter_create(Verb::CreateQp, Limit::MaxQp)?;
         Qp::new_dct(Arc::clone(&self.inner), init)
     }
 
@@ -102,6 +120,7 @@ impl Pd {
     /// [`VerbsError::Broker`], [`VerbsError::Io`] if the local address cannot be used.
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, address: &AddressVector) -> Result<Ah, VerbsError> {
+        self.inner.context.enter(Verb::CreateAh)?;
         Ah::new(Arc::clone(&self.inner), address)
     }
 
@@ -113,6 +132,9 @@ impl Pd {
     /// it is out of numbers.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        self.enter_create(Verb::CreateSrq, Limit::MaxSrq)?;
+        let ContextInner { engine, hca, .. } = &*self.inner.context;
+        engine.check_size(hca, Limit::MaxSrqWr, init.max_wr.into(), "max_wr")?;
         Srq::new(Arc::clone(&self.inner), init)
     }
 
@@ -122,6 +144,7 @@ impl Pd {
     /// [`VerbsError::Busy`] while objects belong to it.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.inner.context.enter(Verb::DeallocPd)?;
         //= PD-02
         self.inner.users.check("protection domain")
     }

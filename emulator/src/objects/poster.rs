@@ -12,6 +12,7 @@ use rocade_wire::{Qkey, Qpn};
 use super::ah::Ah;
 use super::qp::QpOwner;
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::memory::MemGuard;
 use crate::state::{Caller, QpCore, QpInner};
 
@@ -50,11 +51,14 @@ pub struct SendPoster<'a> {
     now: Time,
     posted: usize,
     bytes: u32,
+    /// The error of a fault rule, for the first request.
+    refused: Option<Box<VerbsError>>,
 }
 
 impl<'a> SendPoster<'a> {
     pub(super) fn new(owner: &'a QpOwner) -> Self {
         let (inner, engine) = (&*owner.inner, owner.engine());
+        let refused = owner.enter(Verb::PostSend).err().map(Box::new);
         let now = engine.now();
         let mem = engine.regions().read(now);
         let core = inner.lock();
@@ -66,6 +70,16 @@ impl<'a> SendPoster<'a> {
             now,
             posted: 0,
             bytes: 0,
+            refused,
+        }
+    }
+
+    /// Returns the error of a fault rule once.
+    #[inline]
+    fn check(&mut self) -> Result<(), VerbsError> {
+        match self.refused.take() {
+            None => Ok(()),
+            Some(refused) => Err(*refused),
         }
     }
 
@@ -74,6 +88,7 @@ impl<'a> SendPoster<'a> {
     /// # Errors
     /// [`VerbsError::Post`]. Requests that were queued before stay queued.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        self.check()?;
         self.post(wr, None)?;
         self.count(wr.sges);
         Ok(())
@@ -85,6 +100,7 @@ impl<'a> SendPoster<'a> {
     /// # Errors
     /// As [`SendPoster::push`].
     pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
+        self.check()?;
         self.post(wr, Some(data))?;
         self.posted += 1;
         Ok(())
@@ -127,6 +143,7 @@ impl<'a> SendPoster<'a> {
         tso: Tso<'_>,
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
+        self.check()?;
         let mut posted = self.core.qp.post_tso(self.now, wr, tso, data);
         if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core, true) {
             posted = self.core.qp.post_tso(self.now, wr, tso, data);
@@ -147,6 +164,7 @@ impl<'a> SendPoster<'a> {
         to: Datagram<'_>,
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
+        self.check()?;
         let Datagram { ah, dest_qp, qkey } = to;
         //= UD-03
         let route = ah.route_to(&self.owner.pd, dest_qp, |route| {
@@ -179,6 +197,7 @@ impl<'a> SendPoster<'a> {
         to: ToDct<'_>,
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
+        self.check()?;
         let (local, remote) = to.ah.ends();
         if remote.is_multicast() {
             return Err(VerbsError::InvalidArgument("ah of a multicast group"));
@@ -282,15 +301,19 @@ pub struct RecvPoster<'a> {
     owner: &'a QpOwner,
     inner: &'a QpInner,
     core: Option<MutexGuard<'a, QpCore>>,
+    /// The error of a fault rule, for the first receive.
+    refused: Option<Box<VerbsError>>,
 }
 
 impl<'a> RecvPoster<'a> {
     pub(super) fn new(owner: &'a QpOwner) -> Self {
         let inner = &*owner.inner;
+        let refused = owner.enter(Verb::PostRecv).err().map(Box::new);
         Self {
             owner,
             inner,
             core: Some(inner.lock()),
+            refused,
         }
     }
 
@@ -300,6 +323,9 @@ impl<'a> RecvPoster<'a> {
     /// [`VerbsError::Post`]. Receives that were queued before stay queued.
     #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
+        if let Some(refused) = self.refused.take() {
+            return Err(*refused);
+        }
         if let Some(core) = &mut self.core {
             // The time matters only if the receive is flushed at once.
             let now = match core.qp.state() {

@@ -20,6 +20,7 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::hca::{Hca, Port};
 use crate::limits;
 use crate::raw::{FlowAttr, RawState};
@@ -282,6 +283,7 @@ impl Qp {
         mask: QpAttrMask,
         experimental: bool,
     ) -> Result<(), VerbsError> {
+        self.owner.enter(Verb::ModifyQp)?;
         if self.inner().ownership().is_none() {
             return self.modify_here(attr, mask, experimental);
         }
@@ -376,6 +378,10 @@ impl Qp {
             }
             ownership.mark_incomplete();
             ownership.attr_changed();
+        }
+        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code() {
+            inner.release_held(&mut core);
+            engine.forget_sent(inner.qp_num());
         }
         let modified = core.qp.modify(now, attr, mask, &context);
         if modified.is_err() {
@@ -479,6 +485,7 @@ impl Qp {
     /// [`VerbsError::Link`] if the process cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        self.owner.enter(Verb::AttachMcast)?;
         self.check_group(group)?;
         let (engine, hca) = (self.owner.engine(), self.owner.hca());
         let port = self.owner.inner.lock().qp.query().port_num.max(1);
@@ -491,6 +498,7 @@ impl Qp {
     /// [`VerbsError::InvalidArgument`] if it is not attached.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        self.owner.enter(Verb::DetachMcast)?;
         self.check_group(group)?;
         let (engine, hca) = (self.owner.engine(), self.owner.hca());
         if engine.detach_from_group(hca, group, self.qp_num()) {
@@ -522,6 +530,7 @@ impl Qp {
     /// [`VerbsError::Io`] if descriptors are exhausted.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
+        self.owner.enter(Verb::CreateFlow)?;
         Flow::new(Arc::clone(&self.owner), attr)
     }
 
@@ -551,6 +560,7 @@ impl Qp {
     /// is attached to a multicast group, or flows steer frames to it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.owner.enter(Verb::DestroyQp)?;
         //= MC-02
         let groups = self.owner.engine().groups_of(self.qp_num());
         if !groups.is_empty() {
@@ -640,6 +650,17 @@ pub(super) fn create(
 }
 
 impl QpOwner {
+    /// Applies the fault rules to a verb of this QP. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`VerbsError::Injected`].
+    #[inline]
+    pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
+        let qpn = Some(self.inner.qp_num());
+        let device = &self.pd.context.hca.config.name;
+        self.pd.context.engine.intercept(verb, device, qpn)
+    }
+
     pub(super) fn engine(&self) -> &Arc<EngineInner> {
         &self.pd.context.engine
     }

@@ -11,6 +11,7 @@ use super::pd::Pd;
 use super::poster::RecvPoster;
 use super::qp::{Qp, QpInitAttr, config, create};
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::raw::{RSS_FIELDS, RSS_KEY_LEN, RawState, RssTable};
 use crate::state::QpResources;
 
@@ -50,6 +51,7 @@ impl Pd {
     /// As [`Pd::create_qp`].
     #[doc(alias = "ibv_create_wq")]
     pub fn create_wq(&self, cq: &Cq, max_wr: u32, max_sge: u32) -> Result<Wq, VerbsError> {
+        self.inner.context.enter(Verb::CreateWq)?;
         let qp = self.create_qp(QpInitAttr {
             send_cq: cq.clone(),
             recv_cq: cq.clone(),

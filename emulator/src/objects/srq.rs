@@ -11,6 +11,7 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
 use crate::engine::Registration;
 use crate::error::VerbsError;
+use crate::faults::{Limit, Verb};
 use crate::limits;
 use crate::state::{SrqInner, User};
 use crate::sync::MutexGuard;
@@ -165,6 +166,12 @@ impl Srq {
     /// has changed then.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<(), VerbsError> {
+        let context = &self.owner.pd.context;
+        context.enter(Verb::ModifySrq)?;
+        if let Some(max_wr) = max_wr {
+            let (engine, hca) = (&context.engine, &context.hca);
+            engine.check_size(hca, Limit::MaxSrqWr, max_wr.into(), "max_wr")?;
+        }
         //= SRQ-01
         if let Some(max_wr) = max_wr {
             check_size(self.owner.pd.context.hca.config.like, max_wr)?;
@@ -188,9 +195,11 @@ impl Srq {
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn recv_queue(&self) -> SrqPoster<'_> {
         let inner = self.inner();
+        let refused = self.owner.pd.context.enter(Verb::PostSrqRecv);
         SrqPoster {
             inner,
             core: inner.lock(),
+            refused: refused.err().map(Box::new),
         }
     }
 
@@ -209,6 +218,7 @@ impl Srq {
     //= DST-03
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.owner.pd.context.enter(Verb::DestroySrq)?;
         self.inner().users().check("shared receive queue")?;
         if !self.owner.end() {
             return Err(VerbsError::InvalidArgument("already destroyed"));
@@ -232,6 +242,8 @@ fn check_size(like: Likeness, max_wr: u32) -> Result<(), VerbsError> {
 pub struct SrqPoster<'a> {
     inner: &'a SrqInner,
     core: MutexGuard<'a, rocade_transport::Srq>,
+    /// The error of a fault rule, for the first receive.
+    refused: Option<Box<VerbsError>>,
 }
 
 impl SrqPoster<'_> {
@@ -241,6 +253,9 @@ impl SrqPoster<'_> {
     /// [`VerbsError::Post`]. Receives that were queued before stay queued.
     #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
+        if let Some(refused) = self.refused.take() {
+            return Err(*refused);
+        }
         let mut posted = self.core.post(wr_id, sges);
         if posted == Err(PostError::QueueFull) && self.inner.reclaim_wqes(&mut self.core) {
             posted = self.core.post(wr_id, sges);

@@ -12,6 +12,7 @@ use super::pd::{Pd, PdInner};
 use super::qp::Qp;
 use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
+use crate::faults::Verb;
 use crate::state::{Domain, Users, XrcdInitAttr};
 
 /// An opened XRC domain (`ibv_xrcd`).
@@ -70,6 +71,7 @@ impl Xrcd {
     /// devices.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_srq(&self, pd: &Pd, cq: &Cq, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        self.inner().context().enter(Verb::CreateSrq)?;
         Srq::of_xrcd(self, pd, cq, init)
     }
 
@@ -82,6 +84,7 @@ impl Xrcd {
     //= XRC-01
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_target(&self, cookie: u64) -> Result<Qp, VerbsError> {
+        self.inner().context().enter(Verb::CreateQp)?;
         let inner = self.inner();
         Qp::new_target(inner, cookie)
     }
@@ -94,6 +97,7 @@ impl Xrcd {
     //= XRC-11
     #[doc(alias = "ibv_open_qp")]
     pub fn open_target(&self, qp_num: Qpn, cookie: u64) -> Result<Qp, VerbsError> {
+        self.inner().context().enter(Verb::OpenQp)?;
         Qp::open_target(self.inner(), qp_num, cookie)
     }
 
@@ -106,6 +110,7 @@ impl Xrcd {
     //= XRCL-05
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close(&self) -> Result<(), VerbsError> {
+        self.inner().context().enter(Verb::CloseXrcd)?;
         let inner = self.inner();
         inner.users.check("XRC domain")?;
         if inner.close() {

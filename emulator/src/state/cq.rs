@@ -416,6 +416,22 @@ impl CqInner {
         self.service_queue.enqueue_overrun(&self.this);
     }
 
+    /// Overruns the CQ, although it may have room: later completions are lost.
+    #[cold]
+    pub(super) fn overrun(&self) {
+        let mut ring = self.ring.lock();
+        let was_overrun = ring.is_overrun();
+        ring.overrun();
+        drop(ring);
+        self.lost_completions(was_overrun);
+    }
+
+    /// Raises an asynchronous event of the CQ.
+    pub(crate) fn raise(&self, kind: AsyncEventKind) {
+        let (element, acks) = (EventElement::Cq(self.cookie), Arc::clone(&self.async_acks));
+        self.events.raise_unless_many(kind, element, Some(acks));
+    }
+
     /// Drops the completions of a QP that is reset or destroyed.
     //= CQ-13
     pub(crate) fn purge(&self, qp_num: Qpn) {

@@ -159,6 +159,11 @@ impl CqRing {
         self.next
     }
 
+    /// Lets later completions be lost, as if there were no room.
+    pub(super) const fn overrun(&mut self) {
+        self.overrun = true;
+    }
+
     /// Returns true if a completion was lost.
     pub(super) const fn is_overrun(&self) -> bool {
         self.overrun

@@ -33,14 +33,24 @@ pub enum AsyncEventKind {
     PortActive = 9,
     /// The network interface of the port is down or has no carrier.
     PortErr = 10,
+    /// The LID of the port has changed, which RoCE does not have.
+    LidChange = 11,
+    /// The P_Key table has changed.
+    PkeyChange = 12,
+    /// Another subnet manager is in charge, which RoCE does not have.
+    SmChange = 13,
     /// The CQ of an XRC SRQ has no room for its completions.
     SrqErr = 14,
     /// Fewer receives than the limit are left in a shared receive queue.
     SrqLimitReached = 15,
     /// A QP in ERR takes no more receives from its shared receive queue.
     QpLastWqeReached = 16,
+    /// The subnet manager asks clients to register again, which RoCE does not have.
+    ClientReregister = 17,
     /// The GID table has changed.
     GidChange = 18,
+    /// The speed of the port has changed.
+    DeviceSpeedChange = 20,
     /// A packet with a wrong key came to a DC target that was armed.
     //= XCON-13
     //= AEV-11
@@ -52,6 +62,35 @@ pub enum AsyncEventKind {
 }
 
 impl AsyncEventKind {
+    /// Returns the kind of this `ibv_event_type` value, if devices of RoCE have it.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        use AsyncEventKind as Kind;
+        const ALL: [AsyncEventKind; 20] = [
+            Kind::CqErr,
+            Kind::QpFatal,
+            Kind::QpReqErr,
+            Kind::QpAccessErr,
+            Kind::CommEst,
+            Kind::SqDrained,
+            Kind::PathMig,
+            Kind::PathMigErr,
+            Kind::DeviceFatal,
+            Kind::PortActive,
+            Kind::PortErr,
+            Kind::LidChange,
+            Kind::PkeyChange,
+            Kind::SmChange,
+            Kind::SrqErr,
+            Kind::SrqLimitReached,
+            Kind::QpLastWqeReached,
+            Kind::ClientReregister,
+            Kind::GidChange,
+            Kind::DeviceSpeedChange,
+        ];
+        ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
     /// The `ibv_event_type` value.
     #[must_use]
     pub const fn code(self) -> u32 {

@@ -41,7 +41,7 @@ pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};
 pub(crate) use network::NetworkWatch;
-pub(crate) use qp::{DctEvents, QpCore, QpInner, QpResources, XrcTargetInit};
+pub(crate) use qp::{DctEvents, HeldCompletions, QpCore, QpInner, QpResources, XrcTargetInit};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use service_queue::{ServiceQueue, ServiceReason};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use rocade_transport::{CompleteTo, Completion, Managed, QpEvent, Srqn};
+use rocade_transport::{CompleteTo, Completion, Managed, QpEvent, Srqn, Time};
 use rocade_wire::Qpn;
 
 use super::cq::CqInner;
@@ -81,6 +81,8 @@ pub(crate) struct XrcTargetInit {
 pub(crate) struct QpCore {
     pub(crate) qp: rocade_transport::Qp,
     pub(crate) tx: TxState,
+    /// Completions that a fault rule holds. They stay pending in the transport.
+    pub(crate) held: Option<Box<HeldCompletions>>,
     /// A completion was lost. The QP's events are held until all QPs of the CQ are in ERR.
     pub(crate) overrun: bool,
     /// Completions of the send queue, or of the receive queue, do not free WQEs.
@@ -89,6 +91,37 @@ pub(crate) struct QpCore {
     /// WQEs of the send and the receive queue that become free when their completions are polled.
     send_wqes: PendingWqes,
     recv_wqes: PendingWqes,
+}
+
+/// Completions that appear later than they could.
+#[derive(Debug)]
+pub(crate) struct HeldCompletions {
+    /// The time at which they appear at the latest.
+    pub(crate) until: Time,
+    /// The number of pending completions that ends the wait, too.
+    pub(crate) burst: Option<u32>,
+    /// Number of pending completions that the rules have considered.
+    pub(crate) considered: usize,
+    /// Number of pending completions that have room in their CQs.
+    pub(crate) reserved: usize,
+}
+
+impl QpCore {
+    /// Returns the time at which the QP has to be served next: its timer, or held completions.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let timer = self.qp.next_timeout();
+        match &self.held {
+            None => timer,
+            Some(held) => Some(timer.map_or(held.until, |timer| timer.min(held.until))),
+        }
+    }
+
+    /// Returns the number of pending completions that have room in their CQs already.
+    #[inline]
+    pub(crate) fn held_room(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.reserved)
+    }
 }
 
 impl QpInner {
@@ -127,6 +160,7 @@ impl QpInner {
             core: Mutex::new(QpCore {
                 qp,
                 tx: TxState::default(),
+                held: None,
                 overrun: false,
                 sends_untaken: false,
                 receives_untaken: false,
@@ -216,6 +250,7 @@ impl QpInner {
         let mut core = self.lock();
         tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP has ended");
         core.tx.reset();
+        self.release_held(&mut core);
         core.qp.abandon();
         self.purge_completions(&mut core);
     }
@@ -331,6 +366,50 @@ impl QpInner {
         reserved
     }
 
+    /// Forgets that completions are held, and releases their room. They stay pending.
+    pub(crate) fn release_held(&self, core: &mut QpCore) {
+        let Some(held) = core.held.take() else {
+            return;
+        };
+        let pending = core.qp.pending_completions();
+        let with_room = pending.get(..held.reserved).unwrap_or(pending);
+        each_run(with_room, |to, _, run| {
+            if let Some(cq) = self.cq_of(to) {
+                cq.release_reserved(run.len());
+            }
+            true
+        });
+    }
+
+    /// Overruns the CQ of completions of this kind, if there is one.
+    #[cold]
+    pub(crate) fn overrun(&self, to: CompleteTo) {
+        if let Some(cq) = self.cq_of(to) {
+            cq.overrun();
+        }
+    }
+
+    /// Raises an event of the CQs of the QP.
+    pub(crate) fn raise_of_cqs(&self, kind: AsyncEventKind) {
+        let (send_cq, recv_cq) = (self.send_cq.iter(), self.recv_cq.iter());
+        let is_other = |cq: &&Arc<CqInner>| {
+            !self
+                .send_cq
+                .as_ref()
+                .is_some_and(|own| Arc::ptr_eq(own, cq))
+        };
+        send_cq
+            .chain(recv_cq.filter(is_other))
+            .for_each(|cq| cq.raise(kind));
+    }
+
+    /// Raises an event of the SRQ of the QP, if there is one.
+    pub(crate) fn raise_of_srq(&self, kind: AsyncEventKind) {
+        if let Some(srq) = &self.srq {
+            srq.raise(kind);
+        }
+    }
+
     /// Hands the pending completions to their CQs, the first `reserved` of them into reserved room.
     /// Returns how many are lost.
     pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
@@ -429,6 +508,12 @@ impl QpInner {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Raises an asynchronous event that has no cause in the QP.
+    pub(crate) fn raise_kind(&self, kind: AsyncEventKind) {
+        let (element, acks) = (EventElement::Qp(self.cookie), self.async_acks.share());
+        self.events.raise_unless_many(kind, element, Some(acks));
+    }
+
     //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let is_dct = self.dct == Some(DctEvents::OfTarget);
@@ -502,6 +587,6 @@ mod tests {
     #[test]
     fn an_idle_queue_pair_is_small() {
         let size = size_of::<QpInner>();
-        assert!(size <= 1_192, "{size}");
+        assert!(size <= 1_200, "{size}");
     }
 }

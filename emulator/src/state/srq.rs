@@ -287,7 +287,7 @@ impl SrqInner {
         lost
     }
 
-    fn raise(&self, kind: AsyncEventKind) {
+    pub(crate) fn raise(&self, kind: AsyncEventKind) {
         if self.alive.load(Ordering::Acquire) {
             let acks = Some(Arc::clone(&self.async_acks));
             let element = EventElement::Srq(self.cookie);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rocade_emulator::broker::{
     self, BrokerClient, BrokerConfig, BrokerError, RefusalCode, ServiceOutcome,
 };
-use rocade_emulator::link::fault::Rule;
+use rocade_emulator::faults::FaultRule;
 use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
 use rocade_emulator::steering::ProcessSlot;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -334,7 +334,7 @@ fn a_second_broker_does_not_start() {
 fn notifications_beside_an_answer_are_handled() {
     let site = Site::new();
     let client = BrokerClient::connect_or_start(&site.config).unwrap();
-    let rule = Rule::parse("drop opcode=CNP").unwrap();
+    let rule = FaultRule::parse("drop opcode=CNP").unwrap();
     for _ in 0..3 {
         broker::add_fault(&site.config, &rule).unwrap();
         client.socket_for(own_address()).unwrap();

@@ -3,15 +3,15 @@
 use rocade_emulator::broker::{
     self, BrokerConfig, BrokerError, FaultList, FaultyProcess, MAX_RULE_LEN, RefusalCode,
 };
-use rocade_emulator::link::fault::{MAX_RULES, Rule};
-use rocade_emulator::{BrokerMode, Engine, EngineConfig, LinkMode, SendOp};
+use rocade_emulator::faults::{FaultRule, MAX_RULES};
+use rocade_emulator::{AsyncEventKind, BrokerMode, Engine, EngineConfig, LinkMode, SendOp};
 
 use crate::common::Side;
 use crate::node::*;
 use crate::processes::{broker_config, wait_until};
 
-fn rule(text: &str) -> Rule {
-    Rule::parse(text).unwrap()
+fn rule(text: &str) -> FaultRule {
+    FaultRule::parse(text).unwrap()
 }
 
 fn list(config: &BrokerConfig) -> FaultList {
@@ -93,6 +93,31 @@ fn rules_come_and_go_while_processes_run() {
     }
 }
 
+/// Rules of all kinds come and go, and their times count from then on.
+#[test]
+fn rules_for_verbs_and_events_come_while_a_process_runs() {
+    let site = Site::new();
+    let config = broker_config(site.dir.path());
+    let side = Side::on(site.engine(LinkMode::Auto), MEMORY);
+    let own = std::process::id();
+    let fails = broker::add_fault(&config, &rule("fail verb=alloc_pd errno=EAGAIN nth=2")).unwrap();
+    let event = rule("event type=SM_CHANGE every=1ms times=3");
+    let event = broker::add_fault(&config, &event).unwrap();
+    settle(&config);
+    let errors = [0; 3].map(|_| side.context.alloc_pd().err().map(|error| error.errno()));
+    assert_eq!(errors, [None, Some(11), None]);
+    for _ in 0..3 {
+        let raised = side.context.next_async_event().unwrap();
+        assert_eq!(raised.kind, AsyncEventKind::SmChange);
+    }
+    let counts = [(fails, false, 1), (event, false, 3)];
+    wait_until(|| of_pid(&list(&config), own) == counts);
+    assert_eq!(broker::clear_faults(&config, None).unwrap(), 2);
+    settle(&config);
+    side.context.alloc_pd().unwrap();
+    side.context.alloc_pd().unwrap();
+}
+
 /// A process that starts later installs the rules before its first packet.
 #[test]
 fn rules_apply_to_later_processes() {
@@ -115,7 +140,7 @@ fn engine_with(site: &Site, faults: &str) -> Engine {
     let specs = [format!("dev={}", site.address)];
     let config = EngineConfig::from_specs(&specs, broker).unwrap();
     Engine::new(EngineConfig {
-        faults: Rule::parse_list(faults).unwrap(),
+        faults: FaultRule::parse_list(faults).unwrap(),
         ..config
     })
     .unwrap()

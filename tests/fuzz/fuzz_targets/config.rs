@@ -14,7 +14,7 @@ use rocade_emulator::config::{
     ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_PEERS, ENV_PKEYS, HostIdentity, HostNetwork,
     Origin, Settings,
 };
-use rocade_emulator::link::fault::Rule;
+use rocade_emulator::faults::FaultRule;
 
 const VARIABLES: [&str; 11] = [
     ENV_BROKER,
@@ -57,11 +57,11 @@ fn resolve(settings: Result<Settings, ConfigError>) {
 }
 
 fn rules(text: &str) {
-    match Rule::parse_list(text) {
+    match FaultRule::parse_list(text) {
         Ok(rules) => {
             for rule in rules {
                 let printed = rule.to_string();
-                let again = Rule::parse(&printed);
+                let again = FaultRule::parse(&printed);
                 assert_eq!(again.as_ref(), Ok(&rule), "{printed}");
             }
         }

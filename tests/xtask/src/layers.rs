@@ -8,7 +8,7 @@ use std::{
 
 /// The modules of `emulator/src`, lowest first. A module may name those before it, and those of its
 /// own line.
-const LAYERS: [&[&str]; 26] = [
+const LAYERS: [&[&str]; 27] = [
     &["tuning"],
     &["failure"],
     &["sys"],
@@ -24,6 +24,7 @@ const LAYERS: [&[&str]; 26] = [
     &["memory"],
     &["steering"],
     &["link"],
+    &["faults"],
     &["gsi"],
     &["journal"],
     &["config"],

@@ -6,6 +6,7 @@ mod dynamic;
 mod ecn;
 mod fast_path;
 mod frames;
+mod inject;
 mod invariants;
 mod migrate;
 mod modify;

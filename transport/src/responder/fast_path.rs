@@ -128,7 +128,7 @@ impl Responder {
 
     fn take_send<H: Memory>(&mut self, cx: &mut Cx<'_, H>, bth: &Bth, payload: &[u8]) -> bool {
         //= RC-RSP-03
-        if !matches!(self.current, InProgress::None) {
+        if !matches!(self.current, InProgress::None) || self.withholds_receives {
             return false;
         }
         //= RC-RSP-06

@@ -110,6 +110,8 @@ pub(crate) struct Responder {
     msn: Msn,
     /// A NAK for `epsn` was sent. No other is sent until a request with that PSN arrives.
     nak_outstanding: bool,
+    /// Requests that need a receive find none, although there may be some.
+    withholds_receives: bool,
     /// The last response announced zero credits.
     announced_zero: bool,
     /// The next ACK announces that there are receives again.
@@ -133,6 +135,7 @@ impl Responder {
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
+            withholds_receives: false,
             announced_zero: false,
             has_unsent_credits: false,
             current: InProgress::None,
@@ -152,6 +155,10 @@ impl Responder {
 
     pub(crate) const fn set_attr(&mut self, attr: ResponderAttr) {
         self.attr = attr;
+    }
+
+    pub(crate) const fn withhold_receives(&mut self, withhold: bool) {
+        self.withholds_receives = withhold;
     }
 
     /// Returns the number of incomplete receives, including the one in progress.

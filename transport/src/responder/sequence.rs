@@ -125,7 +125,11 @@ impl Responder {
             }
         }
         let wqe = if needs_receive(operation) {
-            let Some(wqe) = self.receives.take() else {
+            let wqe = match self.withholds_receives {
+                true => None,
+                false => self.receives.take(),
+            };
+            let Some(wqe) = wqe else {
                 //= XRC-07
                 //= RC-RSP-06
                 //= RC-ERR-B

@@ -121,6 +121,14 @@ rocade_tests::c_programs! {
         files_may_not_grow,
         a_capture_may_not_grow,
         what_is_busy_names_its_users;
+    failures:
+        verbs_fail_with_their_errno,
+        posts_fail_and_name_the_request,
+        limits_are_reported_and_kept,
+        a_completion_fails,
+        events_come_to_a_program_that_sleeps,
+        a_process_is_killed,
+        a_process_is_stopped;
     misuse:
         what_is_in_use_does_not_end,
         an_overrun_ends_all_queues,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rocade_emulator::broker::{self, BrokerConfig, BrokerError, FaultList, FaultyProcess};
 use rocade_emulator::config::Settings;
-use rocade_emulator::link::fault::Rule;
+use rocade_emulator::faults::FaultRule;
 use serde_json::{Value, json};
 
 use crate::cli::FaultCommand;
@@ -38,7 +38,7 @@ pub(crate) fn dispatch(command: &FaultCommand, settings: &Settings) -> Result<Ex
 }
 
 fn add(config: &BrokerConfig, text: &str) -> Result<(), CliError> {
-    let rules = Rule::parse_list(text).map_err(|error| {
+    let rules = FaultRule::parse_list(text).map_err(|error| {
         CliError::new(error.to_string()).hint("`rocade fault --help` has examples")
     })?;
     if rules.is_empty() {

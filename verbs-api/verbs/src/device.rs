@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rocade_emulator::faults::FaultReport;
 use rocade_emulator::{AccessFlags, Context as RawContext, Engine, Gid, Pd as RawPd, Pkey, Psn};
 
 use crate::completion::CompletionQueue;
@@ -103,6 +104,13 @@ impl DeviceList {
     #[must_use]
     pub fn engine_counters(&self) -> EngineCounters {
         EngineCounters::of(&self.engine.counters())
+    }
+
+    /// Returns what the fault rules of this process have done: how often, when, and to which
+    /// object. On the simulated network, a seed gives the same report again.
+    #[must_use]
+    pub fn fault_report(&self) -> FaultReport {
+        self.engine.fault_report()
     }
 
     /// Opens the first device.

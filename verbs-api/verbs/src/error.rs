@@ -114,6 +114,7 @@ impl VerbsError {
             RawError::Link(_) => VerbsErrorKind::Address,
             RawError::Broker(_) => VerbsErrorKind::Broker,
             RawError::Io(_) => VerbsErrorKind::Io,
+            RawError::Injected { .. } => VerbsErrorKind::Injected,
         }
     }
 }
@@ -171,6 +172,8 @@ pub enum VerbsErrorKind {
     Broker,
     /// A system call failed.
     Io,
+    /// A fault rule lets the verb fail, with the errno value that the rule gives.
+    Injected,
 }
 
 /// The result type of this crate's calls.

@@ -60,6 +60,16 @@ pub enum AsyncEventKind {
     QpLastWqeReached,
     /// The GID table has changed.
     GidChange,
+    /// The LID of the port has changed. Only a fault rule raises it, as the next four.
+    LidChange,
+    /// The P_Key table has changed.
+    PkeyChange,
+    /// Another subnet manager is in charge.
+    SmChange,
+    /// The subnet manager asks its clients to register again.
+    ClientReregister,
+    /// The speed of the port has changed.
+    DeviceSpeedChange,
     /// A packet with a wrong key came to a DC target that was armed.
     DctKeyViolation,
     /// An access violation happened at a DC target.
@@ -86,6 +96,11 @@ impl AsyncEventKind {
             rocade_emulator::AsyncEventKind::SrqLimitReached => Self::SrqLimitReached,
             rocade_emulator::AsyncEventKind::QpLastWqeReached => Self::QpLastWqeReached,
             rocade_emulator::AsyncEventKind::GidChange => Self::GidChange,
+            rocade_emulator::AsyncEventKind::LidChange => Self::LidChange,
+            rocade_emulator::AsyncEventKind::PkeyChange => Self::PkeyChange,
+            rocade_emulator::AsyncEventKind::SmChange => Self::SmChange,
+            rocade_emulator::AsyncEventKind::ClientReregister => Self::ClientReregister,
+            rocade_emulator::AsyncEventKind::DeviceSpeedChange => Self::DeviceSpeedChange,
             rocade_emulator::AsyncEventKind::DctKeyViolation => Self::DctKeyViolation,
             rocade_emulator::AsyncEventKind::DctAccessErr => Self::DctAccessErr,
             rocade_emulator::AsyncEventKind::DctReqErr => Self::DctReqErr,

@@ -10,8 +10,8 @@ use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
 use super::error::RequestRefusal;
 use super::{Client, Server};
+use crate::faults::{FaultRule, MAX_RULES};
 use crate::journal::{Report, read_report};
-use crate::link::fault::{MAX_RULES, Rule};
 
 /// Interval of checks whether a client that missed an update reads again.
 pub(super) const TELL_AGAIN: Duration = Duration::from_millis(50);
@@ -125,7 +125,7 @@ impl Client {
 
 impl Server {
     pub(super) fn add_fault(&mut self, text: &str) -> Result<Response, RequestRefusal> {
-        let rule = Rule::parse(text)
+        let rule = FaultRule::parse(text)
             .map_err(|error| RequestRefusal::new(RefusalCode::Malformed, error.to_string()))?;
         let text = rule.to_string();
         if text.len() > MAX_RULE_LEN {

@@ -7,6 +7,7 @@
 //! simulation of the tests share this module.
 
 mod delay_queue;
+mod ending;
 mod model;
 #[cfg(test)]
 mod model_tests;
@@ -19,14 +20,18 @@ mod units;
 use std::fmt::Write as _;
 
 pub use delay_queue::DelayQueue;
+pub use ending::Ending;
 pub use model::LinkModel;
 pub use parse::RuleError;
 pub use rule::{Action, Ends, PacketDirection, Rule};
 pub use units::{BitErrorRate, BitRate};
 
+pub(crate) use parse::{PACKET_ACTIONS, rule_error, unknown};
+pub(crate) use units::{bytes, duration_ns, number, probability, range, write_duration};
+
+use crate::random::Random;
 use model::{LinkState, Passage};
 use rocade_transport::Time;
-use crate::random::Random;
 use rocade_wire::{Bth, Packet};
 
 /// Longest delay of a reordered packet, in nanoseconds, if no other packet follows.
@@ -48,6 +53,8 @@ struct ActiveRule {
     /// Number of packets that match, including those that are not hit.
     seen: u64,
     hits: u64,
+    /// The rule applies at present.
+    is_open: bool,
     random: Random,
     /// The link of a rule that models one.
     link: LinkState,
@@ -70,6 +77,10 @@ pub struct Effect {
     /// The packet is lost if too many packets are delayed already. Otherwise it is not delayed
     /// then.
     pub is_queued: bool,
+    /// The rules that have had an effect, by their index.
+    pub rules: Vec<usize>,
+    /// Ends or stops the process.
+    pub ending: Option<Ending>,
     /// Description of the effect and its rules. Empty if there is none.
     pub note: String,
 }
@@ -83,6 +94,8 @@ impl Effect {
         corrupt: None,
         ecn: false,
         is_queued: false,
+        rules: Vec::new(),
+        ending: None,
         note: String::new(),
     };
 
@@ -134,6 +147,7 @@ impl Faults {
             rule: rule.clone(),
             seen: 0,
             hits: 0,
+            is_open: true,
             random: Random(rule.seed().unwrap_or(self.seed)),
             link: LinkState::default(),
         });
@@ -151,6 +165,16 @@ impl Faults {
                 Some(at) => self.active_rules.push(before.remove(at)),
                 None => self.add(std::slice::from_ref(rule)),
             }
+        }
+    }
+
+    /// Replaces the rules, of which only those with `true` apply at present. Rules that stay keep
+    /// their state.
+    pub fn replace_scheduled(&mut self, rules: &[(Rule, bool)]) {
+        let all: Vec<_> = rules.iter().map(|(rule, _)| rule.clone()).collect();
+        self.replace(&all);
+        for (active_rule, (_, is_open)) in self.active_rules.iter_mut().zip(rules) {
+            active_rule.is_open = *is_open;
         }
     }
 
@@ -191,8 +215,9 @@ impl Faults {
         packet: &Packet<'_>,
     ) -> Effect {
         let mut effect = Effect::NONE;
-        for active_rule in &mut self.active_rules {
-            if !active_rule.rule.fits(direction, ends, packet) || !active_rule.applies() {
+        for (index, active_rule) in self.active_rules.iter_mut().enumerate() {
+            let fits = active_rule.is_open && active_rule.rule.fits(direction, ends, packet);
+            if !fits || !active_rule.applies() {
                 continue;
             }
             let ip_bytes = rule::ip_bytes(ends, packet.as_bytes());
@@ -200,6 +225,7 @@ impl Faults {
                 continue;
             };
             active_rule.hits += 1;
+            effect.rules.push(index);
             let separator = if effect.note.is_empty() { "" } else { "; " };
             // Writing to a string cannot fail.
             let _ = write!(effect.note, "{separator}{what} ({})", active_rule.rule);
@@ -243,6 +269,10 @@ impl ActiveRule {
                 }
                 effect.corrupt = Some(self.random.next());
                 "damaged"
+            }
+            Action::End(ending) => {
+                effect.ending = effect.ending.or(Some(*ending));
+                "the last one"
             }
             Action::Ecn => {
                 effect.ecn = true;

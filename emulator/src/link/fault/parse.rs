@@ -5,13 +5,14 @@ use std::fmt;
 
 use rocade_wire::{Operation, Psn, Qpn};
 
+use super::ending::Ending;
 use super::model::LinkModel;
 use super::rule::{Action, CLASSES, PacketDirection, Rule, begins};
 use super::units::{BitErrorRate, BitRate, bytes, duration_ns, number, probability, range};
 use crate::nearest::nearest;
 
 /// The actions, with which a rule begins.
-const ACTIONS: [&str; 10] = [
+pub(crate) const PACKET_ACTIONS: [&str; 12] = [
     "drop",
     "dup",
     "delay",
@@ -22,6 +23,8 @@ const ACTIONS: [&str; 10] = [
     "spray",
     "partition",
     "mute",
+    "kill",
+    "stop",
 ];
 /// The conditions that may follow any action.
 const CONDITIONS: [&str; 10] = [
@@ -71,7 +74,8 @@ impl fmt::Display for RuleError {
 
 impl Error for RuleError {}
 
-fn error<T>(
+/// Returns an error of a rule.
+pub(crate) fn rule_error<T>(
     at: impl Into<String>,
     reason: impl Into<String>,
     allowed: impl Into<String>,
@@ -91,13 +95,13 @@ impl Rule {
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         let mut words = text.split_whitespace();
         let Some(action) = words.next() else {
-            return error(text, "a rule is missing", ACTIONS.join(", "));
+            return rule_error(text, "a rule is missing", PACKET_ACTIONS.join(", "));
         };
         let Some(action) = named(action) else {
-            return error(
+            return rule_error(
                 action,
-                unknown("action", action, &ACTIONS),
-                ACTIONS.join(", "),
+                unknown("action", action, &PACKET_ACTIONS),
+                PACKET_ACTIONS.join(", "),
             );
         };
         let mut rule = Self {
@@ -116,10 +120,10 @@ impl Rule {
         let mut before: Vec<&str> = Vec::new();
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return error(word, "it is not KEY=VALUE", keys().join(", "));
+                return rule_error(word, "it is not KEY=VALUE", keys().join(", "));
             };
             if before.contains(&key) {
-                return error(word, format!("{key} is given twice"), "each key once");
+                return rule_error(word, format!("{key} is given twice"), "each key once");
             }
             before.push(key);
             rule.set(word, key, value)?;
@@ -132,14 +136,14 @@ impl Rule {
     fn check(&self, text: &str) -> Result<(), RuleError> {
         match self.action {
             Action::Delay { ns: 0 } => {
-                return error(text, "the duration is missing", "delay by=5ms");
+                return rule_error(text, "the duration is missing", "delay by=5ms");
             }
             Action::Spray { ns: 0, .. } => {
-                return error(text, "the duration is missing", "spray paths=4 by=20us");
+                return rule_error(text, "the duration is missing", "spray paths=4 by=20us");
             }
             Action::Link(LinkModel::NEW) => {
                 let allowed = "link rate=10gbit latency=5us jitter=2us queue=1M mark=100K..400K";
-                return error(text, "the link has no property", allowed);
+                return rule_error(text, "the link has no property", allowed);
             }
             Action::Link(LinkModel {
                 rate: None,
@@ -147,14 +151,14 @@ impl Rule {
                 mark,
                 ..
             }) if mark.is_some() || queue_bytes != LinkModel::NEW.queue_bytes => {
-                return error(text, "a queue without a data rate", "link rate=10gbit ..");
+                return rule_error(text, "a queue without a data rate", "link rate=10gbit ..");
             }
             Action::Link(LinkModel {
                 mark: Some((_, max)),
                 queue_bytes,
                 ..
             }) if max > queue_bytes => {
-                return error(
+                return rule_error(
                     text,
                     "the marks begin behind the end of the queue",
                     "queue=",
@@ -164,11 +168,11 @@ impl Rule {
                 mark: None,
                 mark_per_million: ..1_000_000,
                 ..
-            }) => return error(text, "pmax= without mark=", "mark=100K..400K pmax=1%"),
+            }) => return rule_error(text, "pmax= without mark=", "mark=100K..400K pmax=1%"),
             _ => {}
         }
         if self.seed.is_some() && self.per_million.is_none() && !self.action.draws() {
-            return error(text, "a seed without a probability", "p=0.01 seed=7");
+            return rule_error(text, "a seed without a probability", "p=0.01 seed=7");
         }
         Ok(())
     }
@@ -194,23 +198,25 @@ impl Rule {
             }
             "qpn" => match number(value).and_then(|n| u32::try_from(n).ok()) {
                 Some(qpn) if qpn < 1 << 24 => self.qpn = Some(Qpn::new(qpn)),
-                _ => return error(word, "it is not a QP number", "below 2^24, e.g. 0x11"),
+                _ => return rule_error(word, "it is not a QP number", "below 2^24, e.g. 0x11"),
             },
             "ip" => match value.parse() {
                 Ok(ip) => self.ip = Some(ip),
-                Err(_) => return error(word, "it is not an IP address", "192.0.2.1 or fd00::1"),
+                Err(_) => {
+                    return rule_error(word, "it is not an IP address", "192.0.2.1 or fd00::1");
+                }
             },
             "psn" => match range(value, number) {
                 Some((first, last)) if last < 1 << 24 => {
                     let psn = |n: u64| Psn::new(u32::try_from(n).unwrap_or(0));
                     self.psn = Some((psn(first), psn(last)));
                 }
-                _ => return error(word, "it is not a PSN", "N or FIRST..LAST, below 2^24"),
+                _ => return rule_error(word, "it is not a PSN", "N or FIRST..LAST, below 2^24"),
             },
             "size" => match range(value, bytes) {
                 Some((first, last)) if first <= last => self.size = Some((first, last)),
                 _ => {
-                    return error(
+                    return rule_error(
                         word,
                         "it is not a size",
                         "bytes of the IP packet, e.g. 1501..",
@@ -218,7 +224,7 @@ impl Rule {
                 }
             },
             "dir" if matches!(self.action, Action::Partition | Action::Mute) => {
-                return error(word, "this action has its own direction", "no dir=");
+                return rule_error(word, "this action has its own direction", "no dir=");
             }
             "dir" => {
                 self.direction = match value {
@@ -226,14 +232,18 @@ impl Rule {
                     "rx" => Some(PacketDirection::Rx),
                     "both" => None,
                     _ => {
-                        return error(word, "there is no such direction", "tx (default), rx, both");
+                        return rule_error(
+                            word,
+                            "there is no such direction",
+                            "tx (default), rx, both",
+                        );
                     }
                 };
             }
             "nth" => match range(value, number) {
                 Some((first, last)) if first > 0 && first <= last => self.nth = Some((first, last)),
                 _ => {
-                    return error(
+                    return rule_error(
                         word,
                         "it is not a position",
                         "N, FIRST..LAST or FIRST.., from 1",
@@ -242,15 +252,15 @@ impl Rule {
             },
             "every" => match number(value) {
                 Some(every) if every > 0 => self.every = Some(every),
-                _ => return error(word, "it is not a distance", "a number from 1"),
+                _ => return rule_error(word, "it is not a distance", "a number from 1"),
             },
             "p" => match probability(value) {
                 Some(per_million) => self.per_million = Some(per_million),
-                None => return error(word, "it is not a probability", "0.000001 to 1, or 1%"),
+                None => return rule_error(word, "it is not a probability", "0.000001 to 1, or 1%"),
             },
             "seed" => match number(value) {
                 Some(seed) => self.seed = Some(seed),
-                None => return error(word, "it is not a number", "a number below 2^64"),
+                None => return rule_error(word, "it is not a number", "a number below 2^64"),
             },
             _ => self.set_parameter(word, key, value)?,
         }
@@ -262,31 +272,31 @@ impl Rule {
         match (&mut self.action, key) {
             (Action::Delay { ns } | Action::Spray { ns, .. }, "by") => match duration_ns(value) {
                 Some(by) if (1..=MAX_DELAY_NS).contains(&by) => *ns = by,
-                _ => return error(word, "it is not a duration", "1ns to 60s, e.g. 5ms"),
+                _ => return rule_error(word, "it is not a duration", "1ns to 60s, e.g. 5ms"),
             },
             (Action::Reorder { packets }, "by") => match number(value) {
                 Some(by @ 1..=MAX_BEHIND) => *packets = u32::try_from(by).unwrap_or(1),
-                _ => return error(word, "it is not a number of packets", "1 to 1000"),
+                _ => return rule_error(word, "it is not a number of packets", "1 to 1000"),
             },
             (Action::Spray { paths, .. }, "paths") => match number(value) {
                 Some(count @ 2..=MAX_PATHS) => *paths = u32::try_from(count).unwrap_or(2),
-                _ => return error(word, "it is not a number of paths", "2 to 256"),
+                _ => return rule_error(word, "it is not a number of paths", "2 to 256"),
             },
             (Action::Corrupt { ber }, "ber") => match BitErrorRate::parse(value) {
                 Some(rate) => *ber = Some(rate),
-                None => return error(word, "it is not a bit error rate", "1e-15 to 0.01"),
+                None => return rule_error(word, "it is not a bit error rate", "1e-15 to 0.01"),
             },
             (Action::Link(model), _) if PARAMETERS.contains(&(key, "link")) => {
                 set_link(model, word, key, value)?;
             }
             _ => {
                 return match PARAMETERS.iter().find(|(known, _)| *known == key) {
-                    Some((_, actions)) => error(
+                    Some((_, actions)) => rule_error(
                         word,
                         format!("this action takes no {key}="),
                         format!("{key}= with {actions}"),
                     ),
-                    None => error(word, unknown("key", key, &keys()), keys().join(", ")),
+                    None => rule_error(word, unknown("key", key, &keys()), keys().join(", ")),
                 };
             }
         }
@@ -307,7 +317,7 @@ fn named(action: &str) -> Option<Action> {
         "spray" => Action::Spray { paths: 2, ns: 0 },
         "partition" => Action::Partition,
         "mute" => Action::Mute,
-        _ => return None,
+        _ => return Ending::from_name(action).map(Action::End),
     })
 }
 
@@ -320,7 +330,7 @@ fn keys() -> Vec<&'static str> {
 fn set_link(model: &mut LinkModel, word: &str, key: &str, value: &str) -> Result<(), RuleError> {
     let time = || match duration_ns(value) {
         Some(ns) if (1..=MAX_DELAY_NS).contains(&ns) => Ok(ns),
-        _ => error(word, "it is not a duration", "1ns to 60s, e.g. 5us"),
+        _ => rule_error(word, "it is not a duration", "1ns to 60s, e.g. 5us"),
     };
     match key {
         "latency" => model.latency_ns = time()?,
@@ -329,26 +339,27 @@ fn set_link(model: &mut LinkModel, word: &str, key: &str, value: &str) -> Result
             Some(rate) => model.rate = Some(rate),
             None => {
                 let allowed = "1kbit to 1000gbit, e.g. 10gbit or 100mbit";
-                return error(word, "it is not a data rate", allowed);
+                return rule_error(word, "it is not a data rate", allowed);
             }
         },
         "queue" => match bytes(value) {
             Some(size @ 1..=MAX_QUEUE) => model.queue_bytes = size,
-            _ => return error(word, "it is not the size of a queue", "1 to 64M, e.g. 256K"),
+            _ => return rule_error(word, "it is not the size of a queue", "1 to 64M, e.g. 256K"),
         },
         "mark" => match range(value, bytes) {
             Some((min, max)) if min <= max && max <= MAX_QUEUE => model.mark = Some((min, max)),
-            _ => return error(word, "it is not a range of bytes", "e.g. 100K..400K"),
+            _ => return rule_error(word, "it is not a range of bytes", "e.g. 100K..400K"),
         },
         _ => match probability(value) {
             Some(per_million) => model.mark_per_million = per_million,
-            None => return error(word, "it is not a probability", "0.000001 to 1, or 1%"),
+            None => return rule_error(word, "it is not a probability", "0.000001 to 1, or 1%"),
         },
     }
     Ok(())
 }
 
-fn unknown(kind: &str, word: &str, known: &[&str]) -> String {
+/// Returns the reason for an unknown word, with a similar one.
+pub(crate) fn unknown(kind: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("there is no {kind} {word}; did you mean {near}?"),
         None => format!("there is no {kind} {word}"),
@@ -365,7 +376,7 @@ fn opcode(word: &str, name: &str) -> Result<String, RuleError> {
     let short = operations.map(|name| name.strip_prefix("RDMA_").unwrap_or(name));
     let families = ["SEND", "WRITE", "READ_RESPONSE", "READ_REQUEST"];
     let known: Vec<&str> = CLASSES.into_iter().chain(families).chain(short).collect();
-    error(
+    rule_error(
         word,
         unknown("opcode", &upper, &known),
         "an operation such as SEND_ONLY, the beginning of its name such as SEND or READ_RESPONSE, \

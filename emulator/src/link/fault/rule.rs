@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use rocade_wire::{Operation, Packet, Psn, Qpn, Syndrome};
 
+use super::ending::Ending;
 use super::model::LinkModel;
 use super::units::{BitErrorRate, Duration};
 
@@ -41,10 +42,12 @@ pub enum Action {
         /// The additional delay of each path over the one before, in nanoseconds.
         ns: u64,
     },
-    /// Drops the packet, whichever way it goes.
+    /// Drops the packet in either direction.
     Partition,
     /// Drops the packet if the process sends it.
     Mute,
+    /// Ends or stops the process before the packet has any effect.
+    End(Ending),
 }
 
 /// The direction of a packet, from the viewpoint of the process.
@@ -207,6 +210,7 @@ impl fmt::Display for Action {
             Self::Spray { paths, ns } => write!(f, "spray paths={paths} by={}", Duration(*ns)),
             Self::Partition => f.write_str("partition"),
             Self::Mute => f.write_str("mute"),
+            Self::End(ending) => f.write_str(ending.name()),
         }
     }
 }

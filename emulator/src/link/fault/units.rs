@@ -27,7 +27,7 @@ impl BitRate {
     }
 
     /// Returns how long `bytes` take at this rate, in nanoseconds, rounded up.
-    pub(super) fn duration_ns(self, bytes: u64) -> u64 {
+    pub(crate) fn duration_ns(self, bytes: u64) -> u64 {
         let bits = u128::from(bytes) * 8 * 1_000_000_000;
         u64::try_from(bits.div_ceil(u128::from(self.0))).unwrap_or(u64::MAX)
     }
@@ -112,6 +112,11 @@ impl fmt::Display for Duration {
     }
 }
 
+/// Prints a time with the largest unit that needs no fraction.
+pub(crate) fn write_duration(f: &mut fmt::Formatter<'_>, ns: u64) -> fmt::Result {
+    write!(f, "{}", Duration(ns))
+}
+
 /// Prints a number of bytes with the largest unit that needs no fraction.
 pub(super) struct Bytes(pub(super) u64);
 
@@ -126,7 +131,7 @@ impl fmt::Display for Bytes {
 }
 
 /// Parses a decimal number, or a hexadecimal one with 0x.
-pub(super) fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
         None if !text.starts_with('+') => text.parse().ok(),
@@ -135,7 +140,7 @@ pub(super) fn number(text: &str) -> Option<u64> {
 }
 
 /// Parses `N`, `FIRST..LAST` or `FIRST..`, whose bounds `number` parses.
-pub(super) fn range(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<(u64, u64)> {
+pub(crate) fn range(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<(u64, u64)> {
     match text.split_once("..") {
         None => number(text).map(|n| (n, n)),
         Some((first, "")) => Some((number(first)?, u64::MAX)),
@@ -144,7 +149,7 @@ pub(super) fn range(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<
 }
 
 /// Parses a time, such as `5ms`, into nanoseconds.
-pub(super) fn duration_ns(text: &str) -> Option<u64> {
+pub(crate) fn duration_ns(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit_ns: u64 = match &text[digits.len()..] {
         "ns" => 1,
@@ -157,7 +162,7 @@ pub(super) fn duration_ns(text: &str) -> Option<u64> {
 }
 
 /// Parses a number of bytes, such as `1500`, `64K` or `1M`. The units are powers of 1024.
-pub(super) fn bytes(text: &str) -> Option<u64> {
+pub(crate) fn bytes(text: &str) -> Option<u64> {
     let text = text.trim_end_matches('B');
     match text.strip_suffix('M') {
         Some(mega) => number(mega)?.checked_mul(1 << 20),
@@ -169,7 +174,7 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
 }
 
 /// Parses a probability. Returns it in millionths.
-pub(super) fn probability(text: &str) -> Option<u32> {
+pub(crate) fn probability(text: &str) -> Option<u32> {
     let (digits, scale) = match text.strip_suffix('%') {
         Some(percent) => (percent, 1e4),
         None => (text, 1e6),

@@ -1,0 +1,112 @@
+//! The execution of fault rules at their times.
+
+use std::sync::{Arc, Weak};
+
+use super::EngineInner;
+use crate::faults::{Conditions, DueFault, EventClass, EventRule, FaultRule, Phase, Subject};
+use crate::state::{AsyncEventKind, AsyncEvents, EventElement};
+
+impl EngineInner {
+    /// Starts the clock of the fault rules when the first device is opened.
+    pub(crate) fn begin_faults(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
+        let mut opened = self.opened.lock();
+        opened.retain(|other| other.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+        drop(opened);
+        self.plan.begin(self.now());
+        if self.plan.next_due().is_some() {
+            if let Err(error) = self.start_background() {
+                tracing::warn!("failed to start a thread, fault rules may come late: {error}");
+            }
+            self.wake_background();
+        }
+    }
+
+    /// Installs the rules that apply at present.
+    pub(super) fn refresh_faults(&self) {
+        // Otherwise an older state of the plan might be installed after a newer one.
+        let _turn = self.refreshing.lock();
+        self.replace_triggers(self.plan.trigger_rules());
+        self.hooks.set_rules(self.plan.packet_rules());
+    }
+
+    /// Executes the rules that are due.
+    pub(super) fn execute_due_faults(&self) {
+        let mut any = false;
+        while let Some(due) = self.plan.take_due(self.now()) {
+            any = true;
+            self.execute(&due);
+        }
+        if any {
+            self.refresh_faults();
+        }
+    }
+
+    fn execute(&self, due: &DueFault) {
+        match (&due.rule, due.phase) {
+            (FaultRule::Event(rule), Phase::Begin) => self.raise_by_rule(due, rule),
+            (FaultRule::Process(rule), Phase::Begin) => {
+                self.hooks.flush();
+                rule.ending.execute();
+            }
+            _ => {}
+        }
+    }
+
+    fn raise_by_rule(&self, due: &DueFault, rule: &EventRule) {
+        let Some(kind) = AsyncEventKind::from_code(rule.event.code) else {
+            return;
+        };
+        let class = rule.event.class;
+        match class {
+            EventClass::Port | EventClass::Device => self.raise_of_devices(due, rule, kind),
+            EventClass::Qp | EventClass::Cq | EventClass::Srq => {
+                let qps: Vec<_> = self.qps.read().iter().cloned().collect();
+                for qp in qps {
+                    if !selects(&rule.conditions, &qp) {
+                        continue;
+                    }
+                    match class {
+                        EventClass::Cq => qp.raise_of_cqs(kind),
+                        EventClass::Srq => qp.raise_of_srq(kind),
+                        _ => qp.raise_kind(kind),
+                    }
+                    let subject = Subject::Qp(qp.qp_num());
+                    self.plan.tally().hit(due.key, self.now(), subject);
+                }
+            }
+        }
+    }
+
+    fn raise_of_devices(&self, due: &DueFault, rule: &EventRule, kind: AsyncEventKind) {
+        let opened = self.opened.lock();
+        let opened: Vec<_> = opened.iter().filter_map(Weak::upgrade).collect();
+        for events in opened {
+            let (hca, conditions) = (events.hca(), &rule.conditions);
+            let name = &hca.config.name;
+            let tally = |port| {
+                let subject = Subject::Device(name.clone(), port);
+                self.plan.tally().hit(due.key, self.now(), subject);
+            };
+            if rule.event.class == EventClass::Device {
+                if conditions.select(name, None) {
+                    events.raise_of_port(kind, EventElement::Device);
+                    tally(None);
+                }
+                continue;
+            }
+            for port in hca
+                .ports()
+                .filter(|port| conditions.select(name, Some(port.number)))
+            {
+                events.raise_of_port(kind, EventElement::Port(port.number));
+                tally(Some(port.number));
+            }
+        }
+    }
+}
+
+fn selects(conditions: &Conditions, qp: &crate::state::QpInner) -> bool {
+    conditions.select(&qp.hca().config.name, None)
+        && conditions.qpn.is_none_or(|qpn| qpn == qp.qp_num())
+}
