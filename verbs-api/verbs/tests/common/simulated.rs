@@ -55,14 +55,14 @@ pub(crate) fn write(a: &End, b: &End, len: usize) -> Result<u64> {
     let sges = [a.memory.sge(..len)?];
     a.qp.post_send(&SendRequest::write(&sges, b.memory.remote()))?;
     a.cq.wait(MINUTE)?;
-    assert_eq!(b.memory.to_vec(0, len)?, vec![7; len]);
+    assert_eq!(b.memory.to_vec(..len)?, vec![7; len]);
     Ok(a.context.clock_ns() - begin)
 }
 
 /// Returns the status of a failed completion.
 pub(crate) fn status<T: std::fmt::Debug>(result: Result<T>) -> WcStatus {
     match result {
-        Err(Error::Completion { status, .. }) => status,
+        Err(Error::Completion(completion)) => completion.status,
         other => panic!("no failed completion: {other:?}"),
     }
 }
