@@ -1,4 +1,4 @@
-//! Memory regions that own their buffer.
+//! Memory regions.
 //!
 //! The peer and the device may write a registered buffer at any moment, so no Rust reference to it
 //! may exist. This module keeps the buffer behind a raw pointer and copies in and out with relaxed
@@ -9,6 +9,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError};
@@ -23,14 +24,25 @@ const ALIGN: usize = 4096;
 /// The size of a word access in bytes.
 const WORD: usize = 8;
 
-/// Zero-initialized memory with a fixed address, accessed only through its pointer.
+/// The owner of the memory of a region.
+enum Owner {
+    /// This crate, which has allocated it.
+    Allocated(Layout),
+    /// The program too, which accesses it by atomics only.
+    Shared(#[expect(dead_code, reason = "keeps the memory")] Arc<[AtomicU8]>),
+    /// The program, which promised to keep it.
+    Caller,
+}
+
+/// Memory with a fixed address, accessed only through its pointer.
 struct Buffer {
     start: NonNull<u8>,
-    layout: Layout,
+    owner: Owner,
     len: usize,
 }
 
-// SAFETY: this value alone owns the memory, and every access to it is atomic.
+// SAFETY: every access to the memory is atomic. It belongs to this value, or is shared as atomics,
+// or its owner has promised that it may be accessed from all threads.
 unsafe impl Send for Buffer {}
 // SAFETY: as above. The atomic accesses allow shared use.
 unsafe impl Sync for Buffer {}
@@ -50,7 +62,25 @@ impl Buffer {
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
-        Ok(Self { start, layout, len })
+        let owner = Owner::Allocated(layout);
+        Ok(Self { start, owner, len })
+    }
+
+    fn shared(bytes: Arc<[AtomicU8]>) -> Self {
+        let start = NonNull::from(&*bytes).cast();
+        let len = bytes.len();
+        let owner = Owner::Shared(bytes);
+        Self { start, owner, len }
+    }
+
+    fn addr(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// Returns the number of bytes, of `len` at `offset`, before the first aligned word.
+    fn head_len(&self, offset: usize, len: usize) -> usize {
+        let at = self.start.addr().get() + offset;
+        (at.next_multiple_of(WORD) - at).min(len)
     }
 
     /// Checks that `len` bytes at `offset` are inside the buffer.
@@ -76,25 +106,26 @@ impl Buffer {
     /// Returns the 8 bytes at `offset`.
     fn word(&self, offset: usize) -> Result<&AtomicU64> {
         self.check(offset, WORD)?;
-        if !offset.is_multiple_of(WORD) {
+        if !(self.start.addr().get() + offset).is_multiple_of(WORD) {
             return Err(Error::Misaligned { offset });
         }
-        // SAFETY: inside the allocation, and aligned because the start and `offset` are. Otherwise
-        // as in `byte`.
+        // SAFETY: inside the allocation, and aligned. Otherwise as in `byte`.
         Ok(unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and freed only here.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if let Owner::Allocated(layout) = self.owner {
+            // SAFETY: allocated in `new` with this layout, and freed only here.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
     }
 }
 
 /// Registered memory that the device may access, and the peer as far as the access flags allow.
 ///
-/// The region owns its buffer until it is dropped. Work requests that still name a dropped region
+/// A region of [`register`](ProtectionDomain::register) owns its buffer until it is dropped. Work requests that still name a dropped region
 /// complete with a protection error. The methods below copy from and to the buffer. There is no
 /// `&[u8]` to it, because the peer may change it at any time.
 ///
@@ -125,11 +156,15 @@ impl MemoryRegion {
     /// Registers `len` zero bytes. The first byte has the address `iova`, or by default its address
     /// in this process.
     fn register(pd: &Pd, len: usize, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
-        let buffer = Buffer::new(len)?;
+        Self::of_buffer(pd, Buffer::new(len)?, iova, access)
+    }
+
+    fn of_buffer(pd: &Pd, buffer: Buffer, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
+        let len = buffer.len;
         // The device converts this number back to a pointer.
-        let addr = buffer.start.as_ptr().expose_provenance() as u64;
-        // SAFETY: the buffer is mapped, readable and writable. `drop` frees it after the region has
-        // been deregistered. All accesses of this crate are atomic.
+        let addr = buffer.addr() as u64;
+        // SAFETY: the buffer is mapped, readable and writable. `drop` releases it after the region
+        // has been deregistered. All accesses of this crate are atomic.
         let mr = unsafe { pd.reg_mr(addr, len, iova.unwrap_or(addr), access) }?;
         Ok(Self {
             addr: mr.iova(),
@@ -230,7 +265,7 @@ impl MemoryRegion {
     /// - [`Error::Verbs`] if `len` is 0, or if windows are bound to the region.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         let buffer = Buffer::new(len)?;
-        let addr = buffer.start.as_ptr().expose_provenance() as u64;
+        let addr = buffer.addr() as u64;
         let kept = self.to_vec(..self.len.min(len))?;
         for (byte, at) in kept.into_iter().zip(0..) {
             buffer.byte(at)?.store(byte, Ordering::Relaxed);
@@ -279,7 +314,7 @@ impl MemoryRegion {
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
-        let (head, words) = data.split_at(head_len(offset, data.len()));
+        let (head, words) = data.split_at(buffer.head_len(offset, data.len()));
         for (at, &byte) in (offset..).zip(head) {
             buffer.byte(at)?.store(byte, Ordering::Relaxed);
         }
@@ -304,7 +339,7 @@ impl MemoryRegion {
     pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
-        let (head, words) = data.split_at_mut(head_len(offset, data.len()));
+        let (head, words) = data.split_at_mut(buffer.head_len(offset, data.len()));
         let mut at = offset;
         for byte in head {
             *byte = buffer.byte(at)?.load(Ordering::Relaxed);
@@ -341,7 +376,8 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// - [`Error::OutOfRange`] if the 8 bytes are not inside the region.
-    /// - [`Error::Misaligned`] if `offset` is not a multiple of 8.
+    /// - [`Error::Misaligned`] if the address at `offset` is not a multiple of 8, which in memory of
+    ///   [`ProtectionDomain::register`] is the case for other offsets.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         Ok(self.buffer.word(offset)?.load(Ordering::Acquire))
     }
@@ -394,11 +430,6 @@ impl From<&MemoryRegion> for Sge {
     }
 }
 
-/// Returns the number of bytes, of `len` at `offset`, before the first multiple of [`WORD`].
-fn head_len(offset: usize, len: usize) -> usize {
-    (offset.next_multiple_of(WORD) - offset).min(len)
-}
-
 impl ProtectionDomain {
     /// Registers a new buffer of `len` zero bytes.
     ///
@@ -429,6 +460,59 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
         MemoryRegion::register(self.raw(), len, Some(address), access)
+    }
+
+    /// Registers memory that the program shares with the region, as atomic bytes. Their values stay.
+    /// The region keeps the memory until it is dropped.
+    ///
+    /// 8-byte values of the region, as in [`MemoryRegion::load_u64`], need an aligned address then.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU8, Ordering};
+    ///
+    /// use rocade_verbs::{AccessFlags, Config, DeviceList};
+    ///
+    /// let domain = DeviceList::new(Config::simulated(1))?.open("a")?.protection_domain()?;
+    /// let bytes: Arc<[AtomicU8]> = (0..4).map(AtomicU8::new).collect();
+    /// let memory = domain.register_shared(Arc::clone(&bytes), AccessFlags::LOCAL_WRITE)?;
+    /// memory.write(1, &[9])?;
+    /// assert_eq!(bytes[1].load(Ordering::Relaxed), 9);
+    /// assert_eq!(memory.to_vec(..)?, [0, 9, 2, 3]);
+    /// # Ok::<(), rocade_verbs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_shared(
+        &self,
+        bytes: Arc<[AtomicU8]>,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        MemoryRegion::of_buffer(self.raw(), Buffer::shared(bytes), None, access)
+    }
+
+    /// Registers `len` bytes from `start` on that belong to the program: a vector, huge pages, a
+    /// mapped file, or the mapping of a dma-buf. Their values stay.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    /// Until the region is dropped, the memory stays mapped, readable, and writable as far as
+    /// `access` or the methods of the region write. The device and peers access it from other
+    /// threads meanwhile, so no Rust reference to it exists but those to atomics.
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn register_raw(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        let owner = Owner::Caller;
+        let buffer = Buffer { start, owner, len };
+        MemoryRegion::of_buffer(self.raw(), buffer, None, access)
     }
 
     /// Prefetches parts of regions, so that the first access does not wait for page faults. It

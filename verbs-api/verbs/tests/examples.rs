@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Examples of one process, and text that their output contains.
-const ALONE: [(&str, &str); 14] = [
+const ALONE: [(&str, &str); 15] = [
     ("connect_async", "client 3: connected to 127.0.0.92"),
+    ("completion_cost", "nop, future "),
     ("devinfo", "GID 0"),
     ("echo", "client 3 hears: over and out"),
     ("key_value", "client 4: 4 -> Some(16)"),
