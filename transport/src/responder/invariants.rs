@@ -33,7 +33,7 @@ impl Responder {
         }
     }
 
-    /// As many READs and atomics are kept as the peer may have in flight.
+    /// Keeps as many READs and atomics as the peer may have in flight.
     fn check_saved(&self) {
         let limit = usize::from(self.attr.max_dest_rd_atomic);
         assert!(self.saved.len() <= limit, "{} are kept", self.saved.len());
