@@ -14,8 +14,8 @@ use crate::request::SendRequest;
 /// has the address 0, locally and for peers.
 ///
 /// The mapping takes effect before later requests of the same queue pair. The request completes
-/// with [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if a piece does not exist. Once the
-/// region of a piece is deregistered, accesses to that piece fail.
+/// with [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if a piece does not exist.
+/// Once the region of a piece is deregistered, accesses to that piece fail.
 ///
 /// ```
 /// # use std::time::Duration;

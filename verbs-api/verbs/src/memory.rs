@@ -125,9 +125,10 @@ impl Drop for Buffer {
 
 /// Registered memory that the device may access, and the peer as far as the access flags allow.
 ///
-/// A region of [`register`](ProtectionDomain::register) owns its buffer until it is dropped. Work requests that still name a dropped region
-/// complete with a protection error. The methods below copy from and to the buffer. There is no
-/// `&[u8]` to it, because the peer may change it at any time.
+/// A region of [`register`](ProtectionDomain::register) owns its buffer until it is dropped. Work
+/// requests that still name a dropped region complete with a protection error. The methods below
+/// copy from and to the buffer. There is no `&[u8]` to it, because the peer may change it at any
+/// time.
 ///
 /// ```
 /// use rocade_verbs::{AccessFlags, Config, DeviceList};
@@ -376,8 +377,8 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// - [`Error::OutOfRange`] if the 8 bytes are not inside the region.
-    /// - [`Error::Misaligned`] if the address at `offset` is not a multiple of 8, which in memory of
-    ///   [`ProtectionDomain::register`] is the case for other offsets.
+    /// - [`Error::Misaligned`] if the address at `offset` is not a multiple of 8, which in memory
+    ///   of [`ProtectionDomain::register`] is the case for other offsets.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         Ok(self.buffer.word(offset)?.load(Ordering::Acquire))
     }
@@ -462,8 +463,8 @@ impl ProtectionDomain {
         MemoryRegion::register(self.raw(), len, Some(address), access)
     }
 
-    /// Registers memory that the program shares with the region, as atomic bytes. Their values stay.
-    /// The region keeps the memory until it is dropped.
+    /// Registers memory that the program shares with the region, as atomic bytes. Their values
+    /// stay. The region keeps the memory until it is dropped.
     ///
     /// 8-byte values of the region, as in [`MemoryRegion::load_u64`], need an aligned address then.
     ///

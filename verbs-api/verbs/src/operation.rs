@@ -96,9 +96,9 @@ impl fmt::Debug for Ends {
 /// - [`Error::Dropped`] if its queue pair or completion queue was dropped before.
 ///
 /// # Cancellation
-/// Dropping the future does not cancel the operation, which no NIC can do. It completes as if
-/// nobody had dropped it, and its memory stays registered until then, also after
-/// [`std::mem::forget`]. Its completion goes to no other future and no other caller.
+/// Dropping the future does not cancel the operation, which no NIC can do. The operation completes
+/// all the same, and its memory stays registered until then, also after [`std::mem::forget`]. Its
+/// completion goes to no other future and no other caller.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -159,7 +159,9 @@ impl Router {
             if is_operation(completion.wr_id) {
                 let (waker, memory) = state.slots.complete(completion);
                 woken.extend(waker);
-                released.push(memory);
+                if !memory.is_empty() {
+                    released.push(memory);
+                }
             } else {
                 state.kept.push_back(completion);
                 self.has_kept.store(true, Ordering::Release);

@@ -154,6 +154,10 @@ impl Slices {
         }
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        matches!(self.0, Held::None)
+    }
+
     pub(crate) fn extend(&mut self, more: Self) {
         let mut all: Vec<_> = match std::mem::take(&mut self.0) {
             Held::None => {

@@ -60,8 +60,8 @@ impl MemoryWindow {
     /// The binding holds for the queue pair to which the request is posted, and for its peer. The
     /// program may send the remote memory in a later message of the same queue pair. Every call
     /// uses a new key. The request completes with
-    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the window is already bound, or if
-    /// the region does not allow the access.
+    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the window is already
+    /// bound, or if the region does not allow the access.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
@@ -148,7 +148,8 @@ impl QueuePair {
     ///
     /// The window gets a new key. Peers may use the key once the request has completed. The program
     /// may also send it in a later message of this queue pair at once. The request completes with
-    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the region does not allow the access.
+    /// [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if the region does not allow
+    /// the access.
     ///
     /// # Errors
     /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.

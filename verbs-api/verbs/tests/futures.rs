@@ -424,7 +424,7 @@ fn wait_for_keeps_what_it_met() {
     assert_eq!((kept[0].wr_id, kept[1].wr_id), (1, 2));
 }
 
-/// As many operations as the queue has entries, so that no completion can be lost.
+/// Operations are limited to the entries of the queue, so that no completion can be lost.
 #[test]
 fn operations_do_not_overrun_their_queue() {
     let (a, b) = simulated_pair(14).unwrap();
