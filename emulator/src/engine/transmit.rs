@@ -348,6 +348,12 @@ impl EngineInner {
             };
             qp.count_answered_reads();
             self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
+            if counts_bytes {
+                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
+                if self.fails_after(inner, segments, now) {
+                    qp.set_fatal(now, usize::MAX);
+                }
+            }
             if !sent {
                 tx.backlog = Some(Box::new(TxBacklog {
                     bytes: buffer.bytes().into(),
@@ -358,12 +364,6 @@ impl EngineInner {
                 }));
                 self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, now);
                 return;
-            }
-            if counts_bytes {
-                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
-                if self.fails_after(inner, segments, now) {
-                    qp.set_fatal(now, usize::MAX);
-                }
             }
             if !qp.has_work_to_send(acks) {
                 return;

@@ -41,9 +41,6 @@ limits! {
     MaxPd "max_pd",
     MaxSrq "max_srq",
     MaxSrqWr "max_srq_wr",
-    MaxMw "max_mw",
-    MaxAh "max_ah",
-    MaxDmSize "max_dm_size",
     Memlock "memlock",
 }
 

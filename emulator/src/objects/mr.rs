@@ -12,7 +12,7 @@ use rocade_wire::{Lkey, Rkey};
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
-use crate::faults::Verb;
+use crate::faults::{Limit, Verb};
 use crate::limits;
 use crate::memory::{ADDRESSES, Region, RemoveError, is_mapped, populate};
 use crate::state::{User, Users};
@@ -183,7 +183,9 @@ impl Pd {
         len: usize,
         access: AccessFlags,
     ) -> Result<Mr, VerbsError> {
-        self.inner.context.enter(Verb::RegDmMr)?;
+        let context = &self.inner.context;
+        context.enter(Verb::RegDmMr)?;
+        context.engine.check_count(&context.hca, Limit::MaxMr)?;
         check_access(access)?;
         if !access.contains(AccessFlags::ZERO_BASED) || access.contains(AccessFlags::ON_DEMAND) {
             return Err(VerbsError::InvalidArgument("device memory is zero based"));

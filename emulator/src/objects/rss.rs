@@ -124,6 +124,7 @@ impl Wq {
     /// [`VerbsError::InvalidArgument`] for another transition.
     #[doc(alias = "ibv_modify_wq")]
     pub fn modify(&self, to: WqState) -> Result<(), VerbsError> {
+        self.qp.owner().enter(Verb::ModifyWq)?;
         let step = |state: QpState, more| {
             let attr = QpAttr {
                 qp_state: state.code(),
@@ -175,6 +176,7 @@ impl Wq {
     /// already destroyed.
     #[doc(alias = "ibv_destroy_wq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.qp.owner().enter(Verb::DestroyWq)?;
         if self.users.load(Ordering::Acquire) > 0 {
             return Err(VerbsError::Busy(
                 "work queue, by an indirection table".to_owned(),

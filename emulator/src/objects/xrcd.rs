@@ -12,7 +12,7 @@ use super::pd::{Pd, PdInner};
 use super::qp::Qp;
 use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
-use crate::faults::Verb;
+use crate::faults::{Limit, Verb};
 use crate::state::{Domain, Users, XrcdInitAttr};
 
 /// An opened XRC domain (`ibv_xrcd`).
@@ -71,7 +71,9 @@ impl Xrcd {
     /// devices.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_srq(&self, pd: &Pd, cq: &Cq, init: SrqInitAttr) -> Result<Srq, VerbsError> {
-        self.inner().context().enter(Verb::CreateSrq)?;
+        let context = self.inner().context();
+        context.enter(Verb::CreateSrq)?;
+        context.engine.check_count(&context.hca, Limit::MaxSrq)?;
         Srq::of_xrcd(self, pd, cq, init)
     }
 
@@ -84,7 +86,9 @@ impl Xrcd {
     //= XRC-01
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_target(&self, cookie: u64) -> Result<Qp, VerbsError> {
-        self.inner().context().enter(Verb::CreateQp)?;
+        let context = self.inner().context();
+        context.enter(Verb::CreateQp)?;
+        context.engine.check_count(&context.hca, Limit::MaxQp)?;
         let inner = self.inner();
         Qp::new_target(inner, cookie)
     }

@@ -126,6 +126,11 @@ rocade_tests::c_programs! {
         posts_fail_and_name_the_request,
         limits_are_reported_and_kept,
         a_completion_fails,
+        a_datagram_fails_into_sqe,
+        a_batch_fails,
+        late_completions_have_late_events,
+        held_completions_go_with_their_qp,
+        a_receiver_is_not_ready_for_a_time,
         events_come_to_a_program_that_sleeps,
         a_process_is_killed,
         a_process_is_stopped;

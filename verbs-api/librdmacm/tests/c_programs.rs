@@ -67,6 +67,8 @@ rocade_tests::c_programs! {
     later_releases:
         events_of_the_program,
         addresses_by_an_event;
+    failures:
+        each_call_fails_once;
     interposed:
         system_calls_of_rocade_are_its_own;
     flood:

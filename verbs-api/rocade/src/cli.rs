@@ -38,7 +38,7 @@ Settings (flags override variables, and variables override the file):
                       `rocade run --like`
   ROCADE_PKEYS        PKEY[,..]: the P_Key table (0xffff)
   ROCADE_CAPTURE      a pcapng file for Wireshark, to which all packets are appended
-  ROCADE_FAULT        fault rules for packets, as for `rocade run --fault`, separated by ';'
+  ROCADE_FAULT        fault rules, as for `rocade run --fault`, separated by ';'
   ROCADE_ICRC         the ICRC implementation, for measurements: avx512, vpclmul256, pclmul128,
                       pmull, crc32, table (default: the fastest one of the processor)
   ROCADE_LOG          on standard error: off, error (default), warn, info, debug, trace,
@@ -62,9 +62,14 @@ Examples:
   rocade run --capture x.pcapng -- ./my_program            capture for Wireshark
   rocade run --fault 'drop opcode=READ_RESPONSE nth=3' -- ./my_program
 
-A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn) and conditions for
-packets: opcode=NAME|CLASS, qpn=N, psn=N[..N], dir=tx|rx|both (tx), nth=N[..N], every=N, p=0.01
-[seed=N]. Several programs can capture into one file at the same time.
+A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn, link rate=1gbit ..,
+spray paths=2 by=9us, partition, mute) and conditions for packets: opcode=NAME|CLASS, qpn=N,
+psn=N[..N], size=N[..N], dir=tx|rx|both (tx), nth=N[..N], every=N, p=0.01 [seed=N]. Other rules:
+  fail verb=reg_mr errno=ENOMEM, slow verb=any by=5ms, limit max_qp=4 memlock=64K
+  complete status=RETRY_EXC_ERR, late by=5ms, burst count=8 by=1ms, shuffle by=9us, overrun
+  qp-error after=64K, rnr, event type=PORT_ERR, kill, stop
+All of them take a time: at=2s for=500ms every=1s (docs/failures.md).
+Several programs can capture into one file at the same time.
 
 --like imitates the names, limits and reported values of another kind of device, for programs that
 rely on them. The operations and packets stay the same:
@@ -153,6 +158,7 @@ const FAULT_AFTER: &str = "\
 Examples:
   rocade fault add drop opcode=READ_RESPONSE nth=3    in all current and future programs
   rocade fault add 'delay by=2ms p=1%; ecn every=100' two rules
+  rocade fault add fail verb=reg_mr errno=ENOMEM      the next registrations fail
   rocade fault list                                   rules, and their hits per process
   rocade fault clear 2                                one rule
   rocade fault clear                                  all, also those of `rocade run --fault`
@@ -260,7 +266,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Draw a capture as a packet ladder (HTML or SVG)
     Ladder(LadderArgs),
-    /// Add fault rules for the packets of running programs
+    /// Add fault rules to running programs
     #[command(subcommand, after_help = FAULT_AFTER)]
     Fault(FaultCommand),
     /// Control the broker, which lets processes share an address
@@ -369,7 +375,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) capture: Option<PathBuf>,
 
-    /// Apply a fault rule to packets, e.g. 'drop opcode=READ_RESPONSE nth=3' (can be repeated)
+    /// Apply a fault rule, e.g. 'drop opcode=READ_RESPONSE nth=3' (can be repeated)
     #[arg(long, value_name = "RULE")]
     pub(crate) fault: Vec<String>,
 

@@ -2,6 +2,7 @@
 #include "rig.h"
 
 #include <sys/wait.h>
+#include <time.h>
 
 /* Sets the rules. Has to come before the first verb of the process. */
 static void set_rules(const char *rules)
@@ -140,6 +141,132 @@ static void a_completion_fails(void)
 	rig_close(&r);
 }
 
+/* Only the send queue of an unreliable QP stops: SQE, from which it goes on (IBTA 10.3.1.6). */
+static void a_datagram_fails_into_sqe(void)
+{
+	set_rules("complete status=LOC_QP_OP_ERR nth=1");
+	struct rig r = rig_open();
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	init.qp_type = IBV_QPT_UD;
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11 };
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+						   IBV_QP_QKEY), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+	struct ibv_ah_attr to = path_to_self(r.context);
+	struct ibv_ah *ah = ibv_create_ah(r.pd, &to);
+	CHECK(ah);
+	struct ibv_sge sge = sge_at(&r, 0, 16);
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1,
+				  .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = r.a->qp_num;
+	wr.wr.ud.remote_qkey = 0x11;
+	CHECK_INT(ibv_post_send(qp, &wr, &bad), 0);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_LOC_QP_OP_ERR);
+	CHECK_INT(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+	CHECK_INT(attr.qp_state, IBV_QPS_SQE);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	CHECK_INT(ibv_post_send(qp, &wr, &bad), 0);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	CHECK_INT(ibv_destroy_ah(ah), 0);
+	rig_close(&r);
+}
+
+/* A batch is one post, and posts nothing if it fails. */
+static void a_batch_fails(void)
+{
+	set_rules("fail verb=post_send errno=ENOMEM nth=1");
+	struct rig r = rig_open();
+	struct ibv_qp_ex *ex = create_qp_ex(r.context, r.pd, r.cq, IBV_QP_EX_WITH_RDMA_WRITE);
+	connect_qp(&ex->qp_base, r.b->qp_num);
+	for (int i = 0; i < 2; i++) {
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		for (int write = 0; write < 2; write++) {
+			ex->wr_id = 10 * i + write;
+			ibv_wr_rdma_write(ex, r.mr->rkey, (uintptr_t)r.buffer + 4096);
+			ibv_wr_set_sge(ex, r.mr->lkey, (uintptr_t)r.buffer, 16);
+		}
+		CHECK_INT(ibv_wr_complete(ex), i ? 0 : ENOMEM);
+	}
+	to_error(&ex->qp_base);
+	CHECK_INT(next_completion(r.cq).wr_id, 10);
+	CHECK_INT(next_completion(r.cq).wr_id, 11);
+	CHECK_INT(ibv_destroy_qp(&ex->qp_base), 0);
+	rig_close(&r);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+	CHECK_INT(clock_gettime(CLOCK_MONOTONIC, &now), 0);
+	return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* The event of a completion comes with it, to a program that sleeps. */
+static void late_completions_have_late_events(void)
+{
+	set_rules("late by=300ms opcode=SEND");
+	struct rig r = rig_open();
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	post_receive(&r, 1);
+	double begin = seconds();
+	post_send(&r, 2);
+	for (int left = 2; left > 0;) {
+		struct ibv_cq *cq;
+		void *context;
+		struct ibv_wc wc;
+		CHECK_INT(ibv_get_cq_event(r.channel, &cq, &context), 0);
+		ibv_ack_cq_events(cq, 1);
+		CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+		while (ibv_poll_cq(cq, 1, &wc) == 1) {
+			CHECK_INT(wc.status, IBV_WC_SUCCESS);
+			CHECK(wc.wr_id == 1 || seconds() - begin >= 0.3);
+			left--;
+		}
+	}
+	rig_close(&r);
+}
+
+/* Completions of a QP that is destroyed meanwhile do not come. The data is there nevertheless. */
+static void held_completions_go_with_their_qp(void)
+{
+	set_rules("late by=60s");
+	struct rig r = rig_open();
+	struct ibv_wc wc;
+	memset(r.buffer, 7, 16);
+	post_receive(&r, 1);
+	post_send(&r, 2);
+	while (*(volatile char *)(r.buffer + 4096 + 15) != 7)
+		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
+	CHECK_INT(ibv_destroy_qp(r.b), 0);
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	CHECK(r.b = ibv_create_qp(r.pd, &init));
+	CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
+	rig_close(&r);
+}
+
+/* Retries go on until the receiver is ready again. */
+static void a_receiver_is_not_ready_for_a_time(void)
+{
+	set_rules("rnr for=500ms");
+	double begin = seconds();
+	struct rig r = rig_open();
+	post_receive(&r, 1);
+	post_send(&r, 2);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	CHECK(seconds() - begin >= 0.5);
+	rig_close(&r);
+}
+
 /* The program does nothing but wait for the events. */
 static void events_come_to_a_program_that_sleeps(void)
 {
@@ -241,6 +368,11 @@ int main(int argc, char **argv)
 		{ "posts_fail_and_name_the_request", posts_fail_and_name_the_request },
 		{ "limits_are_reported_and_kept", limits_are_reported_and_kept },
 		{ "a_completion_fails", a_completion_fails },
+		{ "a_datagram_fails_into_sqe", a_datagram_fails_into_sqe },
+		{ "a_batch_fails", a_batch_fails },
+		{ "late_completions_have_late_events", late_completions_have_late_events },
+		{ "held_completions_go_with_their_qp", held_completions_go_with_their_qp },
+		{ "a_receiver_is_not_ready_for_a_time", a_receiver_is_not_ready_for_a_time },
 		{ "events_come_to_a_program_that_sleeps", events_come_to_a_program_that_sleeps },
 		{ "a_process_is_killed", a_process_is_killed },
 		{ "a_process_is_stopped", a_process_is_stopped },
