@@ -5,6 +5,7 @@
 //! * `lint`, `fuzz`, `loom`, `aarch64`, `book` and `install` are parts of `test` that can be run by
 //!   themselves.
 //! * `dist` makes packages for users.
+//! * `debian` tries programs of several releases of Debian.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing
@@ -14,6 +15,7 @@
 mod aarch64;
 mod bench;
 mod book;
+mod debian;
 mod dependencies;
 mod dist;
 mod exports;
@@ -102,6 +104,9 @@ enum Task {
     Aarch64,
     /// Make packages for users: archives, deb, rpm, wheel, container image (docs/release.md).
     Dist(dist::DistArgs),
+    /// Run programs and rdma-core's tests in roots of several releases of Debian, as root
+    /// (docs/debian.md).
+    Debian(debian::DebianArgs),
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need, or without root only say what is missing.
@@ -155,6 +160,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
             aarch64::run(workspace)
         }
         Task::Dist(args) => dist::run(workspace, &args),
+        Task::Debian(args) => debian::run(workspace, &args),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
         Task::Prose => match prose::statistics(workspace.root()) {
