@@ -74,6 +74,9 @@ mod window;
 mod xrc;
 
 // Protocol values.
+pub use rocade_emulator::config::ConfigError;
+pub use rocade_emulator::faults::{FaultReport, Occurrence, ReportedRule, Subject};
+pub use rocade_emulator::link::fault::RuleError;
 pub use rocade_transport::{AccessFlags, Counters, QpState, Sge, WcOpcode};
 pub use rocade_wire::mad::RejReason;
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

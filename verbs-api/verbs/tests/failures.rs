@@ -162,7 +162,10 @@ fn a_receive_fails_and_the_sender_succeeds() -> Result<()> {
     let got = [0; 2]
         .map(|_| next(&b.cq))
         .map(|one| (one.wr_id, one.status));
-    assert_eq!(got, [(5, WcStatus::LocalProtectionError), (6, WcStatus::Flushed)]);
+    assert_eq!(
+        got,
+        [(5, WcStatus::LocalProtectionError), (6, WcStatus::Flushed)]
+    );
     assert_eq!(b.qp.state(), QpState::Err);
     Ok(())
 }

@@ -43,5 +43,8 @@ while [ "$count" -gt 0 ]; do
     esac
     set -- "$@" "$arg"
 done
+# Zig compiles parts of the C library, whose debug information names the current directory. The other
+# paths are absolute.
+cd -P "${ROCADE_ZIG%/*}"
 # libgcc_s itself may be of a later C library than that of the target.
 exec "$ROCADE_ZIG" cc -target "$ROCADE_TARGET" -Wl,--allow-shlib-undefined "$@"
