@@ -14,6 +14,8 @@ impl EngineInner {
         opened.push(Arc::downgrade(events));
         drop(opened);
         self.plan.begin(self.now());
+        // Rules for the beginning are in force before the program uses the device.
+        self.execute_due_faults();
         if self.plan.next_due().is_some() {
             if let Err(error) = self.start_background() {
                 tracing::warn!("failed to start a thread, fault rules may come late: {error}");
@@ -26,7 +28,9 @@ impl EngineInner {
     pub(super) fn refresh_faults(&self) {
         // Otherwise an older state of the plan might be installed after a newer one.
         let _turn = self.refreshing.lock();
-        self.replace_triggers(self.plan.trigger_rules());
+        let rules = self.plan.trigger_rules();
+        self.refresh_devices(&rules);
+        self.replace_triggers(rules);
         self.hooks.set_rules(self.plan.packet_rules());
     }
 
@@ -49,6 +53,7 @@ impl EngineInner {
                 self.hooks.flush();
                 rule.ending.execute();
             }
+            (FaultRule::Device(rule), Phase::Begin) => self.note_device_rule(due, rule),
             _ => {}
         }
     }

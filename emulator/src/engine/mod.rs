@@ -7,6 +7,7 @@
 
 mod ack_durability;
 mod background;
+mod device_faults;
 mod dispatch;
 mod event_loop;
 mod event_wait;

@@ -11,7 +11,7 @@ use super::dispatch::{Dispatch, Disposition, Origin, trigger_of};
 use super::pending::ServiceContext;
 use super::thread_polls::ThreadPolls;
 use crate::counters::AtomicCounters;
-use crate::hca::Traffic;
+use crate::hca::{Port, Traffic};
 use crate::link::packet_hooks::Ingress;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch, Segments};
 use crate::state::{Caller, CqInner, Flow, Flows, LocalEndpoint, RxState, TxState};
@@ -289,6 +289,10 @@ impl EngineInner {
                         if dest == Qpn::MULTICAST {
                             let members = group.members();
                             let hca = endpoint.hca.as_ref();
+                            let port = hca.and_then(|hca| hca.port(group.port()));
+                            if port.is_some_and(Port::is_held_down) {
+                                continue;
+                            }
                             let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
                             let to = (&*members, is_own);
                             dispatch.deliver_to_members(

@@ -13,6 +13,7 @@
 
 mod completion;
 mod conditions;
+mod device;
 mod errno;
 mod event;
 mod gate;
@@ -34,6 +35,7 @@ use std::fmt;
 
 pub use completion::{CompletionEffect, CompletionRule};
 pub use conditions::Conditions;
+pub use device::{DeviceFault, DeviceRule, GidEdit, GidPlace};
 pub use errno::Errno;
 pub use event::{EventClass, EventName, EventRule};
 pub use gate::Gate;
@@ -69,6 +71,8 @@ pub enum FaultRule {
     Event(EventRule),
     /// Ends or stops the process.
     Process(ProcessRule),
+    /// Lets a device or a port fail or change.
+    Device(DeviceRule),
 }
 
 impl FaultRule {
@@ -98,6 +102,9 @@ impl FaultRule {
         }
         if QpRule::ACTIONS.contains(&first) {
             return QpRule::parse(text).map(Self::Qp);
+        }
+        if DeviceRule::ACTIONS.contains(&first) {
+            return DeviceRule::parse(text).map(Self::Device);
         }
         match first {
             "limit" => return LimitRule::parse(text).map(Self::Limit),
@@ -135,6 +142,7 @@ impl FaultRule {
             Self::Limit(rule) => &rule.conditions.schedule,
             Self::Event(rule) => &rule.conditions.schedule,
             Self::Process(rule) => &rule.conditions.schedule,
+            Self::Device(rule) => &rule.conditions.schedule,
         }
     }
 }
@@ -143,7 +151,7 @@ impl FaultRule {
 fn first_words() -> Vec<&'static str> {
     let others = VerbRule::ACTIONS.into_iter();
     let others = others.chain(CompletionRule::ACTIONS).chain(QpRule::ACTIONS);
-    let others = others.chain(["limit", "event"]);
+    let others = others.chain(DeviceRule::ACTIONS).chain(["limit", "event"]);
     PACKET_ACTIONS.into_iter().chain(others).collect()
 }
 
@@ -167,6 +175,7 @@ impl fmt::Display for FaultRule {
             Self::Limit(rule) => rule.fmt(f),
             Self::Event(rule) => rule.fmt(f),
             Self::Process(rule) => rule.fmt(f),
+            Self::Device(rule) => rule.fmt(f),
         }
     }
 }

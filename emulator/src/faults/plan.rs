@@ -205,6 +205,7 @@ impl PlannedRule {
         let (gate, is_open) = match &rule {
             FaultRule::Event(event) => (event.conditions.gate(seed), false),
             FaultRule::Process(process) => (process.conditions.gate(seed), false),
+            FaultRule::Device(device) => (device.conditions.gate(seed), false),
             // `Triggers` counts their occasions.
             FaultRule::Verb(_)
             | FaultRule::Completion(_)

@@ -1,8 +1,10 @@
 //! The emulated HCA as applications see it: identity, limits, port and tables.
 
 mod likeness;
+mod overrides;
 mod port;
 mod publish;
+mod speed;
 mod traffic;
 
 use std::net::IpAddr;
@@ -15,6 +17,7 @@ use crate::config::{DeviceConfig, DeviceIdentity, Likeness};
 use crate::limits;
 use crate::link::LocalAddr;
 
+use overrides::PkeyTable;
 pub(crate) use port::Port;
 pub(crate) use publish::Publisher;
 pub(crate) use traffic::{COUNTER_FILES, Traffic};
@@ -88,6 +91,8 @@ pub struct DeviceAttr {
 pub struct PortAttr {
     /// The network interface of the port is up.
     pub active: bool,
+    /// Speed in Gbit/s.
+    pub gbit: u32,
     /// The largest MTU that fits the interface.
     pub active_mtu: Mtu,
     /// Largest MTU of the device.
@@ -180,6 +185,7 @@ pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
     pub(crate) traffic: Traffic,
+    pkeys: PkeyTable,
     port: Port,
     second: Option<Port>,
     /// Device memory in use, in bytes.
@@ -196,6 +202,7 @@ impl Hca {
                 .second_port
                 .clone()
                 .map(|port| Port::new(2, port, config.like)),
+            pkeys: PkeyTable::new(config.pkeys.clone()),
             config,
             index,
             traffic: Traffic::default(),
@@ -282,7 +289,7 @@ impl Hca {
                     ifname: port.config.ifname.clone(),
                 })
                 .collect(),
-            pkeys: self.config.pkeys.clone(),
+            pkeys: self.pkeys(),
         }
     }
 
@@ -294,11 +301,6 @@ impl Hca {
     /// Returns true if the interfaces of all its ports were removed.
     pub(crate) fn is_gone(&self) -> bool {
         self.ports().all(Port::is_gone)
-    }
-
-    //= ENC-14
-    pub(crate) fn pkey(&self, index: u16) -> Option<Pkey> {
-        self.config.pkeys.get(usize::from(index)).copied()
     }
 
     fn pkey_table_len(&self) -> u16 {
@@ -314,6 +316,7 @@ impl Hca {
         let violations = port.violations();
         PortAttr {
             active: port.is_running(),
+            gbit: port.gbit(),
             active_mtu: port.active_mtu(),
             max_mtu: Mtu::Mtu4096,
             gid_tbl_len: u32::try_from(port.gids().len()).unwrap_or(u32::MAX),

@@ -8,8 +8,10 @@ use parking_lot::RwLock;
 use rocade_transport::Violations;
 use rocade_wire::{Gid, Mtu};
 
+use super::overrides::PortOverrides;
 use super::{GidEntry, GidKind};
 use crate::config::{HostNetwork, Likeness, PortConfig};
+use crate::faults::GidEdit;
 
 /// A port of an HCA.
 #[derive(Debug)]
@@ -20,14 +22,17 @@ pub(crate) struct Port {
     active_mtu: Mtu,
     running: AtomicBool,
     gone: AtomicBool,
+    pub(super) overrides: PortOverrides,
     table: RwLock<GidTable>,
     bad_pkeys: AtomicU32,
     bad_qkeys: AtomicU32,
 }
 
 #[derive(Debug)]
-struct GidTable {
-    rows: Vec<GidTableEntry>,
+pub(super) struct GidTable {
+    pub(super) rows: Vec<GidTableEntry>,
+    /// The changes of fault rules.
+    pub(super) edits: Vec<GidEdit>,
     order: GidOrder,
     ifindex: u32,
     /// The GID table for applications.
@@ -48,9 +53,9 @@ enum GidOrder {
 
 /// An entry of the GID table. It remembers its address, which may come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GidTableEntry {
-    addr: IpAddr,
-    there: bool,
+pub(super) struct GidTableEntry {
+    pub(super) addr: IpAddr,
+    pub(super) there: bool,
 }
 
 impl Port {
@@ -73,6 +78,7 @@ impl Port {
         };
         let mut table = GidTable {
             rows: addrs.iter().map(there).collect(),
+            edits: Vec::new(),
             order,
             ifindex: config.ifindex,
             entries: Arc::new([]),
@@ -86,6 +92,7 @@ impl Port {
             active_mtu,
             running: AtomicBool::new(true),
             gone: AtomicBool::new(false),
+            overrides: PortOverrides::default(),
             table: RwLock::new(table),
             bad_pkeys: AtomicU32::new(0),
             bad_qkeys: AtomicU32::new(0),
@@ -119,7 +126,7 @@ impl Port {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
+        self.running.load(Ordering::Acquire) && !self.overrides.is_held_down()
     }
 
     /// Counts packets with wrong keys. The counters saturate.
@@ -139,9 +146,10 @@ impl Port {
         }
     }
 
-    /// Sets whether the interface is up. Returns true if that has changed.
+    /// Sets whether the interface is up. Returns true if the port is up otherwise than before.
     pub(crate) fn set_running(&self, running: bool) -> bool {
-        let is_news = self.running.swap(running, Ordering::AcqRel) != running;
+        let is_news = self.running.swap(running, Ordering::AcqRel) != running
+            && !self.overrides.is_held_down();
         if running {
             self.gone.store(false, Ordering::Release);
         }
@@ -166,7 +174,7 @@ impl Port {
     /// Returns true if the table has changed.
     pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
         let mut table = self.table.write();
-        let before = table.rows.clone();
+        let before = Arc::clone(&table.entries);
         for row in &mut table.rows {
             row.there = network.owner_of(row.addr).is_some();
         }
@@ -180,11 +188,30 @@ impl Port {
                 None => table.rows.push(new),
             }
         }
-        let changed = table.rows != before;
-        if changed {
-            table.publish();
+        table.publish();
+        table.entries != before
+    }
+
+    /// Sets the changes of the GID table that fault rules make. Returns true if the table has
+    /// changed.
+    pub(crate) fn edit_gids(&self, edits: Vec<GidEdit>) -> bool {
+        let mut table = self.table.write();
+        if table.edits == edits {
+            return false;
         }
-        changed
+        let before = Arc::clone(&table.entries);
+        table.edits = edits;
+        table.publish();
+        table.entries != before
+    }
+
+    pub(super) fn has_gid_edits(&self) -> bool {
+        !self.table.read().edits.is_empty()
+    }
+
+    /// Returns the addresses that fault rules have taken from the table.
+    pub(crate) fn taken_addresses(&self) -> Vec<IpAddr> {
+        self.table.read().taken_addresses()
     }
 }
 
@@ -207,13 +234,26 @@ const fn is_link_local_v6(addr: &IpAddr) -> bool {
 }
 
 impl GidTable {
-    fn publish(&mut self) {
-        let (kinds, repeated): (&[GidKind], usize) = match self.order {
+    /// Returns the kinds of the entries of each address, and the number of first addresses that are
+    /// there once more.
+    const fn layout(&self) -> (&'static [GidKind], usize) {
+        match self.order {
             GidOrder::Plain => (&[GidKind::RoceV2], 0),
             GidOrder::Pairs => (&[GidKind::RoceV1, GidKind::RoceV2], 0),
             GidOrder::PairsFirstTwice => (&[GidKind::RoceV1, GidKind::RoceV2], 1),
-        };
-        let rows = self.rows.iter().take(repeated).chain(&self.rows);
+        }
+    }
+
+    /// Returns the number of the row that has the entry at this index.
+    pub(super) fn row_of(&self, index: usize) -> usize {
+        let (kinds, repeated) = self.layout();
+        (index / kinds.len()).saturating_sub(repeated)
+    }
+
+    fn publish(&mut self) {
+        let (kinds, repeated) = self.layout();
+        let edited = self.edited_rows();
+        let rows = edited.iter().take(repeated).chain(&edited);
         let all = rows.flat_map(|row| kinds.iter().map(move |kind| (row, *kind)));
         let entry = |(index, (row, kind)): (u32, (&GidTableEntry, GidKind))| GidEntry {
             gid: if row.there {

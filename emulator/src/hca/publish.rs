@@ -73,6 +73,7 @@ impl PortFacts {
         let mut files = vec![
             ("state".to_owned(), format!("{state}\n")),
             ("phys_state".to_owned(), format!("{phys_state}\n")),
+            ("rate".to_owned(), format!("{}\n", self.attr.rate())),
         ];
         for entry in &self.gids {
             let index = entry.index;
@@ -230,6 +231,10 @@ fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::
         let at = ports.join(format!("{number}"));
         let files = port.changing_files().into_iter();
         now.extend(files.map(|(file, text)| (at.join(file), text)));
+        for (index, pkey) in hca.pkeys().iter().enumerate() {
+            let text = format!("{:#06x}\n", pkey.get());
+            now.push((at.join(format!("pkeys/{index}")), text));
+        }
     }
     // Outside all directories that applications list.
     let new = dir.join(format!(".{}-{}", hca.config.name, std::process::id()));
@@ -313,7 +318,13 @@ mod tests {
         let hcas = [device(&["192.0.2.1"])];
         let port = hcas[0].port(1).expect("the first port");
         let at = port_dir(dir.path(), &hcas[0]);
-        for inside in ["gids", "gid_attrs/types", "gid_attrs/ndevs", "counters"] {
+        for inside in [
+            "gids",
+            "gid_attrs/types",
+            "gid_attrs/ndevs",
+            "counters",
+            "pkeys",
+        ] {
             fs::create_dir_all(at.join(inside)).expect("writable");
         }
         let read = |file: &str| fs::read_to_string(at.join(file)).expect("there");

@@ -28,6 +28,7 @@ pub(crate) struct PacketHooks<W> {
     is_active: AtomicBool,
     /// True if packets must be sent one by one.
     has_fault_rules: AtomicBool,
+    has_blocked: AtomicBool,
     /// The record of what the rules have done.
     tally: Arc<Tally>,
     path: Option<PathBuf>,
@@ -39,9 +40,19 @@ pub(crate) struct PacketHooks<W> {
     state: Mutex<HookState<W>>,
 }
 
+/// An own address that no packet leaves or reaches, and the reason.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocked {
+    pub(crate) address: IpAddr,
+    pub(crate) why: String,
+}
+
 #[derive(Debug)]
 struct HookState<W> {
     faults: Faults,
+    blocked: Vec<Blocked>,
+    /// One of the rules of `faults` applies at present.
+    is_open: bool,
     /// The rules of `faults`, in the same order.
     keys: Vec<RuleKey>,
     delayed_tx: DelayQueue<DelayedTx<W>>,
@@ -138,6 +149,8 @@ impl<W> Default for HookState<W> {
     fn default() -> Self {
         Self {
             faults: Faults::default(),
+            blocked: Vec::new(),
+            is_open: false,
             keys: Vec::new(),
             delayed_tx: DelayQueue::default(),
             delayed_rx: DelayQueue::default(),
@@ -155,6 +168,17 @@ impl<W> HookState<W> {
         ends: Ends,
         packet: &[u8],
     ) -> Effect {
+        let own = match direction {
+            PacketDirection::Tx => ends.0,
+            PacketDirection::Rx => ends.1,
+        };
+        if let Some(blocked) = self.blocked.iter().find(|one| one.address == own) {
+            return Effect {
+                copies: 0,
+                note: format!("lost ({})", blocked.why),
+                ..Effect::NONE
+            };
+        }
         let effect = self.faults.decide(now, direction, ends, packet);
         if !effect.is_none()
             && let Some(bth) = packet.first_chunk()
@@ -186,6 +210,7 @@ impl<W> PacketHooks<W> {
         let hooks = Self {
             is_active: AtomicBool::new(false),
             has_fault_rules: AtomicBool::new(false),
+            has_blocked: AtomicBool::new(false),
             tally,
             path: capture,
             capture: OnceLock::new(),
@@ -227,13 +252,32 @@ impl<W> PacketHooks<W> {
     }
 
     fn replace(&self, state: &mut HookState<W>, rules: Vec<ScheduledRule>) {
-        let is_open = rules.iter().any(|rule| rule.is_open);
+        state.is_open = rules.iter().any(|rule| rule.is_open);
         state.keys = rules.iter().map(|rule| rule.key).collect();
         let rules: Vec<_> = rules
             .into_iter()
             .map(|one| (one.rule, one.is_open))
             .collect();
         state.faults.replace_scheduled(&rules);
+        self.note_work(state);
+    }
+
+    /// Lets no packet leave or reach these addresses of this process.
+    pub(crate) fn block(&self, blocked: Vec<Blocked>) {
+        let mut state = self.state.lock();
+        self.has_blocked
+            .store(!blocked.is_empty(), Ordering::Relaxed);
+        state.blocked = blocked;
+        self.note_work(&state);
+    }
+
+    /// Returns true if there are addresses that packets do not leave or reach.
+    pub(crate) fn has_blocked(&self) -> bool {
+        self.has_blocked.load(Ordering::Relaxed)
+    }
+
+    fn note_work(&self, state: &HookState<W>) {
+        let is_open = state.is_open || !state.blocked.is_empty();
         self.has_fault_rules.store(is_open, Ordering::Relaxed);
         let late = state.delayed_tx.next_due().is_some() || state.delayed_rx.next_due().is_some();
         let is_active = is_open || late || self.capture.get().is_some();

@@ -37,6 +37,11 @@ impl Group {
         self.members.read().clone()
     }
 
+    /// The number of the port that has joined the group.
+    pub(crate) const fn port(&self) -> u8 {
+        self.port
+    }
+
     fn has(&self, qpn: Qpn) -> bool {
         self.members.read().contains(&qpn)
     }

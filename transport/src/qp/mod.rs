@@ -12,6 +12,7 @@ mod migrate;
 mod modify;
 mod op_count;
 mod partial_run;
+mod pkeys;
 mod side;
 mod snapshot;
 mod state;

@@ -31,12 +31,6 @@ pub(crate) const NUM_COMP_VECTORS: c_int = limits::COMP_VECTORS as c_int;
 /// The size of `ibv_port_attr` before `port_cap_flags2`, which the exported `ibv_query_port`
 /// writes.
 const OLD_PORT_ATTR_LEN: usize = 48;
-/// `active_width`: 4 lanes.
-const WIDTH_4X: u8 = 2;
-/// `active_speed`: 25 Gbit/s per lane.
-const SPEED_EDR: u8 = 32;
-/// `ibv_query_port_speed`: 4 lanes of 25 Gbit/s, in units of 100 Mbit/s.
-const PORT_SPEED: u64 = 1000;
 /// `phys_state`: link up.
 const PHYS_LINK_UP: u8 = 5;
 /// `phys_state`: down.
@@ -209,8 +203,8 @@ unsafe fn query_port(
     c.qkey_viol_cntr = source.qkey_viol_cntr;
     c.pkey_tbl_len = source.pkey_tbl_len;
     c.max_vl_num = 1;
-    c.active_width = WIDTH_4X;
-    c.active_speed = SPEED_EDR;
+    c.active_width = source.active_width();
+    c.active_speed = source.active_speed();
     c.link_layer = IBV_LINK_LAYER_ETHERNET;
     c.flags = IBV_QPF_GRH_REQUIRED;
     // SAFETY: same contract.
@@ -247,9 +241,9 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     int_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
-        context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
+        let port = context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
         // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(speed, PORT_SPEED) }
+        unsafe { ffi::write(speed, u64::from(port.gbit) * 10) }
     })
 }
 

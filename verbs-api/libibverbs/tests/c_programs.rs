@@ -134,6 +134,10 @@ rocade_tests::c_programs! {
         events_come_to_a_program_that_sleeps,
         a_process_is_killed,
         a_process_is_stopped;
+    device_failures:
+        a_port_goes_down_and_up,
+        a_port_stays_down,
+        tables_and_speed_change;
     misuse:
         what_is_in_use_does_not_end,
         an_overrun_ends_all_queues,

@@ -290,7 +290,6 @@ impl Tree {
         let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}/ports/{number}");
         let cap_mask = format!("{CAP_MASK:#010x}");
         for (file, text) in [
-            ("rate", "100 Gb/sec (4X EDR)"),
             ("link_layer", "Ethernet"),
             ("lid", "0x0"),
             ("lid_mask_count", "0"),
