@@ -1,4 +1,4 @@
-//! What fault rules change of a device and its ports: link, speed, GIDs and P_Keys.
+//! Changes of a device and its ports by fault rules: link, speed, GIDs and P_Keys.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::faults::{GidEdit, GidPlace};
 /// The speed of a port that no rule has changed, in Gbit/s.
 const USUAL_GBIT: u32 = 100;
 
-/// What fault rules change of a port, besides its GID table.
+/// The changes of a port by fault rules, besides its GID table.
 #[derive(Debug)]
 pub(super) struct PortOverrides {
     held_down: AtomicBool,
