@@ -11,6 +11,7 @@
 //! To add a kind: a file with its type, `parse` and [`fmt::Display`], and a variant of
 //! [`FaultRule`].
 
+pub mod chaos;
 mod completion;
 mod conditions;
 mod device;
@@ -24,6 +25,7 @@ mod packet;
 mod plan;
 mod process;
 mod qp;
+pub mod recipes;
 mod schedule;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
@@ -118,17 +120,32 @@ impl FaultRule {
         rule_error(first, unknown("action", first, &known), known.join(", "))
     }
 
-    /// Parses rules, one per line or separated by semicolons. `#` begins a comment.
+    /// Parses rules, one per line or separated by semicolons. `#` begins a comment. Each may be a
+    /// recipe (`recipe:NAME,KEY=VALUE`, see [`recipes`]) or a draw of some (`chaos:SEED`, see
+    /// [`chaos`]).
     ///
     /// # Errors
     /// As [`FaultRule::parse`].
     pub fn parse_list(text: &str) -> Result<Vec<Self>, RuleError> {
-        text.lines()
+        let rules = text
+            .lines()
             .map(|line| line.split('#').next().unwrap_or_default())
             .flat_map(|line| line.split(';'))
-            .filter(|rule| !rule.trim().is_empty())
-            .map(Self::parse)
-            .collect()
+            .map(str::trim)
+            .filter(|rule| !rule.is_empty());
+        let mut list = Vec::new();
+        for text in rules {
+            if text.starts_with(recipes::PREFIX) {
+                list.extend(recipes::expand(text)?);
+            } else if let Some(seed) = text.strip_prefix(chaos::PREFIX) {
+                for recipe in chaos::Chaos::parse(seed)?.draw() {
+                    list.extend(recipes::expand(&recipe)?);
+                }
+            } else {
+                list.push(Self::parse(text)?);
+            }
+        }
+        Ok(list)
     }
 
     /// Returns the schedule of the rule.

@@ -61,6 +61,8 @@ Examples:
   ROCADE_LOG=debug rocade run -- ./my_program              with tracing on standard error
   rocade run --capture x.pcapng -- ./my_program            capture for Wireshark
   rocade run --fault 'drop opcode=READ_RESPONSE nth=3' -- ./my_program
+  rocade run --fault recipe:lossy-1pct -- ./my_program     a recipe (`rocade fault recipes`)
+  rocade run --chaos 42 -- ./my_program                    recipes that a seed draws
 
 A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn, link rate=1gbit ..,
 spray paths=2 by=9us, partition, mute) and conditions for packets: opcode=NAME|CLASS, qpn=N,
@@ -160,6 +162,7 @@ Examples:
   rocade fault add 'delay by=2ms p=1%; ecn every=100' two rules
   rocade fault add fail verb=reg_mr errno=ENOMEM      the next registrations fail
   rocade fault list                                   rules, and their hits per process
+  rocade fault add recipe:lossy-1pct,p=3%             a recipe (`rocade fault recipes` lists them)
   rocade fault clear 2                                one rule
   rocade fault clear                                  all, also those of `rocade run --fault`
 
@@ -167,6 +170,16 @@ The rules are those of `rocade run --fault` (see its --help). They apply from no
 the same user and network namespace that use the broker. Positions (nth, every) count from now on.
 The rules end with the broker: some time after the last program (ROCADE_BROKER_IDLE_MS), or when it
 is stopped.";
+
+const MINIMIZE_AFTER: &str = "\
+Examples:
+  rocade fault minimize --chaos 42 -- ./my_test
+  rocade fault minimize --fault 'recipe:lossy-1pct; recipe:rnr-storm' -- ./my_test
+  rocade fault minimize --timeout 10 --repeat 3 --chaos 7,count=12 -- ./my_test
+
+The program runs once with all rules, once with none, and then with fewer and fewer of them. It fails
+if its exit code is not 0, if a signal ends it, or if it runs longer than --timeout. Progress goes to
+standard error, and the command that repeats the failure to standard output.";
 
 const INSTALL_AFTER: &str = "\
 Examples:
@@ -379,6 +392,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RULE")]
     pub(crate) fault: Vec<String>,
 
+    /// Apply recipes that this seed draws, and print each: SEED[,within=10s][,count=6]
+    /// [,only=NAME+NAME][,without=NAME+NAME]
+    #[arg(long, value_name = "SEED[,KEY=VALUE..]")]
+    pub(crate) chaos: Option<String>,
+
+    /// End the program with the process that has started this one
+    #[arg(long, hide = true)]
+    pub(crate) end_with_parent: bool,
+
     /// The way to show /dev/infiniband and /sys/class/infiniband* to the program [default: the
     /// first one that the system allows]
     #[arg(long, value_name = "WAY")]
@@ -459,13 +481,76 @@ pub(crate) enum FaultCommand {
         rule: Vec<String>,
     },
     /// Show the rules, and the number of packets that they hit in each process
-    List(OutputArgs),
+    List(FaultListArgs),
+    /// Show the recipes, which are named lists of rules, or explain one
+    Recipes(RecipeArgs),
+    /// Find the smallest set of rules with which a program fails
+    #[command(after_help = MINIMIZE_AFTER)]
+    Minimize(MinimizeArgs),
     /// Remove rules
     Clear {
         /// The numbers of the rules [default: all]
         #[arg(value_name = "ID")]
         ids: Vec<u32>,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FaultListArgs {
+    /// Show the recipes instead, as `rocade fault recipes` does
+    #[arg(long)]
+    pub(crate) recipes: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecipeArgs {
+    /// The recipe to explain [default: a table of all]
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MinimizeArgs {
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+
+    /// A rule or recipe that may be needed (can be repeated)
+    #[arg(long, value_name = "RULE")]
+    pub(crate) fault: Vec<String>,
+
+    /// Recipes that this seed draws, as for `rocade run --chaos`
+    #[arg(long, value_name = "SEED[,KEY=VALUE..]")]
+    pub(crate) chaos: Option<String>,
+
+    /// Seconds after which the program counts as hanging, which is a failure
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) timeout: u64,
+
+    /// Runs with the same rules, of which one has to fail
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub(crate) repeat: u32,
+
+    /// Most runs of the program
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    pub(crate) runs: u32,
+
+    /// Seconds after which no further run begins
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) time: u64,
+
+    /// Show the output of the program
+    #[arg(long)]
+    pub(crate) show: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,5 +1,9 @@
 //! `rocade fault`: fault rules for running programs.
 
+mod minimize;
+mod recipes;
+mod search;
+
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +26,11 @@ pub(crate) fn dispatch(command: &FaultCommand, settings: &Settings) -> Result<Ex
     let config = settings.broker_config();
     match command {
         FaultCommand::Add { rule } => add(&config, &rule.join(" "))?,
+        FaultCommand::List(args) if args.recipes => recipes::print_all(args.output.json)?,
+        FaultCommand::Recipes(args) => return recipes::print(args),
+        FaultCommand::Minimize(args) => return minimize::run(args, settings),
         FaultCommand::List(args) => {
+            let args = &args.output;
             let list = broker::faults(&config);
             if args.json && matches!(list, Err(BrokerError::NotRunning)) {
                 output::json(&view(&FaultList::default()))?;

@@ -1,7 +1,7 @@
 //! `rocade run`: executes the program, with Rocade's libraries in front of the system's.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,8 +13,10 @@ use rocade_emulator::config::{
     ENV_BROKER, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_IP, ENV_LIKE, ENV_WARNED,
     Settings, config_file, unknown_variables,
 };
+use rocade_emulator::faults::chaos::Chaos;
 use rocade_emulator::link::capture;
 use rocade_sysfs_view::namespace;
+use rustix::process::Signal;
 
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
@@ -57,7 +59,8 @@ pub(crate) fn run(
     };
     let flags = Settings::from_flags(&args.devices.dev, args.devices.ip.as_deref())?;
     let flags = flags.with_like(args.devices.like.as_deref())?;
-    let flags = flags.with_links(capture_file(args)?, &args.fault)?;
+    let faults = faults(args)?;
+    let flags = flags.with_links(capture_file(args)?, &faults)?;
     let merged = flags.clone().or(settings);
     // The library would find the same errors, but the program would only report that there are no
     // devices.
@@ -87,7 +90,7 @@ pub(crate) fn run(
         command.env(ENV_CAPTURE, file);
     }
     if !flags.faults().is_empty() {
-        command.env(ENV_FAULT, args.fault.join(";"));
+        command.env(ENV_FAULT, faults.join(";"));
     }
     if let Some(file) = found_config_file() {
         // Absolute, because the program may change its directory.
@@ -118,9 +121,28 @@ pub(crate) fn run(
     }
     findings.warn(&view);
     tracing::debug!(?command, devices = ?config.devices, "exec");
+    if args.end_with_parent {
+        let ended = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        ended.map_err(|error| CliError::new(format!("failed to watch the parent: {error}")))?;
+    }
     // The program gets the signal as it would without this command.
     file_size_errors.end();
     Err(exec_error(program, &command.exec()))
+}
+
+/// Returns the rules of the flags. Prints those that the seed of `--chaos` draws.
+fn faults(args: &RunArgs) -> Result<Vec<String>, CliError> {
+    let mut faults = args.fault.clone();
+    let Some(text) = &args.chaos else {
+        return Ok(faults);
+    };
+    let explain = |error| CliError::new(format!("--chaos {text}: {error}"));
+    for recipe in Chaos::parse(text).map_err(explain)?.draw() {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "rocade: chaos {text}: {recipe}");
+        faults.push(recipe);
+    }
+    Ok(faults)
 }
 
 /// Returns the absolute path of the capture file, because the program may change its directory.
