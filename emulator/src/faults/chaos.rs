@@ -1,7 +1,8 @@
 //! Chaos: recipes that a seed draws, with their times.
 
 use super::recipes::{PREFIX as RECIPE_PREFIX, Recipe};
-use crate::link::fault::{Random, RuleError, duration_ns, number, rule_error, unknown};
+use crate::link::fault::{RuleError, duration_ns, number, rule_error, unknown};
+use crate::random::Random;
 
 /// The first letters of a draw among rules.
 pub const PREFIX: &str = "chaos:";
