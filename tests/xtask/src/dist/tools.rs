@@ -45,9 +45,13 @@ pub(super) fn wheel(plan: &Plan) -> Result<Row, String> {
         true => {
             let tag = format!("manylinux_2_28_{}", plan.arch.name);
             runs.push(Run::of("auditwheel show", &show(&tools, &file, &tag)));
-            let dir = plan.stage("repaired")?;
             let name = "auditwheel repair keeps all names";
-            runs.push(Run::of(name, &repair(&tools, &file, &tag, &dir)));
+            runs.push(if plan.arch.is_native() {
+                let dir = plan.stage("repaired")?;
+                Run::of(name, &repair(&tools, &file, &tag, &dir))
+            } else {
+                Run::skipped(name, "it repairs wheels of its own processor")
+            });
         }
         false => runs.push(Run::skipped("auditwheel", "PyPI does not have it")),
     }
