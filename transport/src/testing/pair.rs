@@ -321,10 +321,10 @@ impl Pair {
 
     /// Takes the completions of one side, which frees their WQEs.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
-        let shared = self.setups[side as usize].shared();
+        let setup = &self.setups[side as usize];
         let node = &mut self.nodes[side as usize];
         for completion in &node.completions {
-            match &shared {
+            match &setup.shared_of(completion.srqn) {
                 Some(srq) if !completion.is_send() => {
                     srq.with(|srq| srq.free_wqes(completion.freed_wqes));
                 }

@@ -8,7 +8,7 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 use super::{TestDomain, TestMemory, TestSrq};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::qp::{AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
-use crate::queue::Receives;
+use crate::queue::{Receives, Srqn};
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
@@ -113,6 +113,14 @@ impl Setup {
     pub fn shared(&self) -> Option<Arc<TestSrq>> {
         match &self.domain {
             Some(domain) => domain.get(TestDomain::FIRST),
+            None => self.srq.clone(),
+        }
+    }
+
+    /// Returns the shared receive queue that a completion names, or the only one.
+    pub(super) fn shared_of(&self, srqn: Srqn) -> Option<Arc<TestSrq>> {
+        match &self.domain {
+            Some(domain) => domain.get(srqn),
             None => self.srq.clone(),
         }
     }

@@ -392,8 +392,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RULE")]
     pub(crate) fault: Vec<String>,
 
-    /// Apply recipes that this seed draws, and print each: SEED[,within=10s][,count=6]
-    /// [,only=NAME+NAME][,without=NAME+NAME]
+    /// Apply recipes that this seed draws, and print each. Keys: within=10s, count=6,
+    /// only=NAME+NAME, without=NAME+NAME
     #[arg(long, value_name = "SEED[,KEY=VALUE..]")]
     pub(crate) chaos: Option<String>,
 
