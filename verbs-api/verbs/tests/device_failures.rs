@@ -96,6 +96,31 @@ fn a_port_flaps_with_a_period() -> Result<()> {
     Ok(())
 }
 
+/// The recipe is the rule of the same times.
+#[test]
+fn a_recipe_lets_a_port_flap() -> Result<()> {
+    let recipe = "recipe:port-flap,dev=b,at=1ms,for=10ms,every=50ms";
+    let (_a, b, _list) = pair(1, recipe)?;
+    pass(&b, 500);
+    for _ in 0..3 {
+        assert_eq!(next_event(&b.context)?, of_port(AsyncEventKind::PortErr));
+        assert_eq!(next_event(&b.context)?, of_port(AsyncEventKind::PortActive));
+    }
+    assert_eq!(next_event(&b.context)?, None);
+    Ok(())
+}
+
+/// A cable that stays out exhausts the retries of the peer.
+#[test]
+fn a_recipe_pulls_the_cable() -> Result<()> {
+    let (a, b, _list) = pair(1, "recipe:cable-pull,dev=b,at=0s")?;
+    assert!(!b.context.port()?.active, "from the first use on");
+    let sges = [a.memory.sge(..8)?];
+    a.qp.post_send(&SendRequest::write(&sges, b.memory.remote()))?;
+    assert_eq!(status(a.cq.wait(MINUTE)), WcStatus::RetryExceeded);
+    Ok(())
+}
+
 /// Two rules hold a port down, which is up when both have ended.
 #[test]
 fn a_port_is_up_when_the_last_rule_ends() -> Result<()> {

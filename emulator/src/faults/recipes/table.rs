@@ -29,6 +29,7 @@ const EVERY: Parameter = parameter("every", None, "time until it begins again (o
 const TIMES: Parameter = parameter("times", None, "number of beginnings, with every=");
 const DEV: Parameter = parameter("dev", None, "name of the device (all)");
 const QPN: Parameter = parameter("qpn", None, "number of the QP (all)");
+const PORT: Parameter = parameter("port", None, "number of the port (all)");
 const SEED: Parameter = parameter("seed", None, "seed of the probability");
 const NTH: &str = "position, or first and last one, e.g. 3..5";
 
@@ -49,6 +50,15 @@ pub(super) const RECIPES: &[Recipe] = &[
             SEED,
         ],
         rules: &["corrupt [ber] [seed] [at] [for] [every] [times]"],
+        ends_process: false,
+    },
+    Recipe {
+        name: "cable-pull",
+        hardware: "A cable is pulled: IBV_EVENT_PORT_ERR, the port is down, and RC retries until \
+                   they are exhausted or the cable is back.",
+        finds: "Programs that do not read asynchronous events, and failover that never runs.",
+        parameters: &[with("at", "2s", "time of the beginning"), FOR, DEV, PORT],
+        rules: &["port-down [dev] [port] [at] [for]"],
         ends_process: false,
     },
     Recipe {
@@ -91,6 +101,22 @@ pub(super) const RECIPES: &[Recipe] = &[
             TIMES,
         ],
         rules: &["overrun [dev] [qpn] [nth] [at] [for] [every] [times]"],
+        ends_process: false,
+    },
+    Recipe {
+        name: "gid-change",
+        hardware: "The address of the interface changes (DHCP, failover): IBV_EVENT_GID_CHANGE, and \
+                   the entry of the GID table is another one.",
+        finds: "GIDs and GID indexes that are read only once.",
+        parameters: &[
+            with("to", "192.0.2.9", "the new address"),
+            with("index", "0", "index of the GID"),
+            with("at", "2s", "time of the beginning"),
+            FOR,
+            DEV,
+            PORT,
+        ],
+        rules: &["gid-change [index] [to] [dev] [port] [at] [for]"],
         ends_process: false,
     },
     Recipe {
@@ -232,6 +258,23 @@ pub(super) const RECIPES: &[Recipe] = &[
         parameters: &[with("at", "2s", "time of the stop")],
         rules: &["stop [at]"],
         ends_process: true,
+    },
+    Recipe {
+        name: "port-flap",
+        hardware: "A bad transceiver: the port goes down and up again and again \
+                   (IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE).",
+        finds: "Failover that reacts to each event, and recovery that is not finished when the \
+                next failure comes.",
+        parameters: &[
+            with("at", "2s", "time of the beginning"),
+            with("for", "500ms", "duration"),
+            with("every", "5s", "time until it begins again"),
+            with("times", "3", "number of beginnings"),
+            DEV,
+            PORT,
+        ],
+        rules: &["port-down [dev] [port] [at] [for] [every] [times]"],
+        ends_process: false,
     },
     Recipe {
         name: "qp-error-mid-transfer",
