@@ -359,18 +359,23 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
 /// Returns true if a descriptor is readable. Like the callers' calls, this one is no cancellation
 /// point.
 fn is_readable_now(fd: BorrowedFd<'_>) -> bool {
-    let mut entry = poll_readable(fd);
-    let now = libc::timespec {
+    is_ready_now(&mut poll_readable(fd))
+}
+
+/// Returns true if the descriptor has one of the events, and fills them in. A raw system call, so
+/// that it is no cancellation point.
+pub(crate) fn is_ready_now(entry: &mut libc::pollfd) -> bool {
+    let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: one entry and a time, and no signal mask.
+    // SAFETY: one live entry, a live time, to which the kernel may write, and no signal mask.
     let ready = unsafe {
         libc::syscall(
             libc::SYS_ppoll,
-            &raw mut entry,
+            std::ptr::from_mut(entry),
             1usize,
-            &raw const now,
+            &raw mut now,
             std::ptr::null::<libc::sigset_t>(),
             0usize,
         )

@@ -53,12 +53,12 @@ impl EngineInner {
             ending.execute();
         }
         if !verdict.slow.is_zero() {
-            match self.is_simulated() {
-                true => {
-                    let ns = u64::try_from(verdict.slow.as_nanos()).unwrap_or(u64::MAX);
-                    self.move_to(self.now().plus_ns(ns));
-                }
-                false => thread::sleep(verdict.slow),
+            if self.is_simulated() {
+                let ns = u64::try_from(verdict.slow.as_nanos()).unwrap_or(u64::MAX);
+                self.move_to(self.now().plus_ns(ns));
+            } else {
+                // The rule asks for a call that lasts, and the caller holds no lock.
+                thread::sleep(verdict.slow);
             }
         }
         match verdict.fail {

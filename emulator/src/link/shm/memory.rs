@@ -315,29 +315,15 @@ pub(super) fn wake(fd: BorrowedFd<'_>) {
     unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
-/// Returns true if the other end of a socket is closed.
+/// Returns true if the other end of a socket is closed. No cancellation point, see `wake`.
 pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut entry = libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLRDHUP,
         revents: 0,
     };
-    let mut no_time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // A raw system call, see `wake`. SAFETY: one live entry, a live timespec and no signal mask.
-    let ready = unsafe {
-        libc::syscall(
-            libc::SYS_ppoll,
-            &raw mut entry,
-            1usize,
-            &raw mut no_time,
-            ptr::null::<libc::sigset_t>(),
-            0usize,
-        )
-    };
-    ready > 0 && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    crate::sys::is_ready_now(&mut entry)
+        && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 fn check(result: c_int) -> io::Result<c_int> {
