@@ -17,7 +17,7 @@ use crate::{
 /// The version that builds the book where none is installed.
 const VERSION: &str = "0.5.4";
 const INSTALL_LIMIT: Duration = Duration::from_secs(1200);
-const BUILD_LIMIT: Duration = Duration::from_secs(60);
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
 /// Builds the book into `target/book`.
 ///
