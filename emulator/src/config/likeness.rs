@@ -155,6 +155,11 @@ impl Likeness {
         matches!(self, Self::Mlx5)
     }
 
+    /// Returns true if the device gives the code QDR to a lane of 10 Gbit/s instead of FDR10.
+    pub(crate) const fn calls_10g_qdr(self) -> bool {
+        matches!(self, Self::Mlx5)
+    }
+
     /// Returns true if the device reports on-demand paging and offloads of raw packets.
     #[must_use]
     pub const fn reports_odp_and_offloads(self) -> bool {

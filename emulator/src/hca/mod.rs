@@ -93,6 +93,8 @@ pub struct PortAttr {
     pub active: bool,
     /// Speed in Gbit/s.
     pub gbit: u32,
+    /// The device gives the code QDR to a lane of 10 Gbit/s instead of FDR10.
+    pub(crate) has_qdr: bool,
     /// The largest MTU that fits the interface.
     pub active_mtu: Mtu,
     /// Largest MTU of the device.
@@ -317,6 +319,7 @@ impl Hca {
         PortAttr {
             active: port.is_running(),
             gbit: port.gbit(),
+            has_qdr: self.config.like.calls_10g_qdr(),
             active_mtu: port.active_mtu(),
             max_mtu: Mtu::Mtu4096,
             gid_tbl_len: u32::try_from(port.gids().len()).unwrap_or(u32::MAX),
