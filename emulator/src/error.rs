@@ -57,6 +57,11 @@ pub enum VerbsError {
     Broker(BrokerError),
     /// A system call failed.
     Io(io::Error),
+    /// EIO: a fault rule has removed the device since the object was made.
+    Removed {
+        /// The name of the device.
+        device: String,
+    },
     /// A fault rule lets the verb fail.
     Injected {
         /// The errno value.
@@ -86,7 +91,7 @@ impl VerbsError {
             Self::WouldBlock => libc::EAGAIN,
             Self::Link(LinkError::InUse { .. }) => libc::EADDRINUSE,
             Self::Link(LinkError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
-            Self::Link(_) | Self::Broker(_) => libc::EIO,
+            Self::Link(_) | Self::Broker(_) | Self::Removed { .. } => libc::EIO,
             Self::Io(error) | Self::Unreachable { error, .. } => {
                 failure::code(error).unwrap_or(libc::EIO)
             }
@@ -111,6 +116,11 @@ impl VerbsError {
                     "`ip route get ADDRESS` shows the system's route; compare the address with \
                      those of the peer's `rocade devices`"
                 }
+            }
+            .to_owned(),
+            Self::Removed { .. } => {
+                "destroy its objects and close it; `ibv_get_device_list` has it again when it is \
+                 back"
             }
             .to_owned(),
             _ => String::new(),
@@ -148,6 +158,9 @@ impl fmt::Display for VerbsError {
             Self::Link(error) => error.fmt(f),
             Self::Broker(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
+            Self::Removed { device } => {
+                write!(f, "the device {device} was removed by a fault rule")
+            }
             Self::Injected { rule, .. } => write!(f, "by the fault rule `{rule}`"),
         }
     }

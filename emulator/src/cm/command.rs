@@ -91,13 +91,16 @@ impl CmId {
     /// Applies the fault rules to a call for this ID. The caller holds no lock.
     ///
     /// # Errors
-    /// [`VerbsError::Injected`].
+    /// [`VerbsError::Injected`]. `ENXIO` if the device of the ID was removed.
     pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
-        if !self.engine.awaits_verbs() {
-            return Ok(());
-        }
-        let device = self.with_id(|id| Ok(id.hca.as_ref().map(|hca| hca.config.name.clone())));
-        let device = device.ok().flatten().unwrap_or_default();
+        let device = self.with_id(|id| match id.state {
+            IdState::Removed => Err(id.removed()),
+            _ => Ok(id.hca.as_ref().map(|hca| hca.config.name.clone())),
+        });
+        let device = match device {
+            Err(error @ VerbsError::Io(_)) => return Err(error),
+            device => device.ok().flatten().unwrap_or_default(),
+        };
         self.engine.intercept(verb, &device, None)
     }
 

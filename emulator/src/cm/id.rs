@@ -65,6 +65,8 @@ pub(super) enum IdState {
     Listen,
     Connect,
     Disconnect,
+    /// The device was removed. All that is left is to destroy the ID.
+    Removed,
 }
 
 impl IdState {
@@ -79,6 +81,7 @@ impl IdState {
             Self::Disconnect => 6,
             Self::AddrBound => 7,
             Self::Listen => 8,
+            Self::Removed => 9,
         }
     }
 }

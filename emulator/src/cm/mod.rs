@@ -18,6 +18,7 @@ mod id;
 mod messages;
 mod options;
 mod react;
+mod removal;
 mod resolve;
 mod resolve_addr;
 

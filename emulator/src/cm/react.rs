@@ -118,7 +118,8 @@ impl CmCore {
     fn listener_for(&self, service: ServiceId, route: CmRoute, qp_type: QpType) -> Option<IdKey> {
         let key = self.services.listener(service, route.local)?;
         let listener = self.ids.get(&key)?;
-        (listener.qp_type == qp_type).then_some(key)
+        let listens = listener.state == IdState::Listen;
+        (listens && listener.qp_type == qp_type).then_some(key)
     }
 
     /// Makes an ID for a request, on the channel of its listener. Returns `None` if the request was

@@ -50,9 +50,9 @@ fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
 }
 
 impl EngineInner {
-    /// The device that has an address.
+    /// The device that has an address, unless a fault rule has removed it.
     pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
-        let mut hcas = self.hcas().iter();
+        let mut hcas = self.present_hcas();
         hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
             .cloned()
     }
@@ -75,7 +75,7 @@ impl EngineInner {
         if !dst.ip().is_loopback() || self.has_loopback() {
             return dst;
         }
-        let mut own = self.hcas().iter().flat_map(|hca| {
+        let mut own = self.present_hcas().flat_map(|hca| {
             let addrs = hca.config.addrs();
             addrs.map(|own| scoped(hca, own))
         });
@@ -123,7 +123,7 @@ impl EngineInner {
         let of_kind = |ip: &IpAddr| {
             ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
         };
-        let mut others = self.hcas().iter().flat_map(|hca| hca.config.addrs());
+        let mut others = self.present_hcas().flat_map(|hca| hca.config.addrs());
         let other = others.find(of_kind);
         for ip in [Some(dst.ip()), Some(chosen.ip()), other]
             .into_iter()

@@ -1,4 +1,5 @@
 //! Fault rules for devices and ports: applies those that are in force, and raises what has changed.
+//! The removal of a device is in `removal.rs`.
 
 use std::sync::{Arc, Weak};
 
@@ -15,6 +16,28 @@ use crate::state::{AsyncEventKind, AsyncEvents, EventElement};
 struct Outcome {
     events: Vec<(Arc<Hca>, u8, AsyncEventKind)>,
     blocked: Vec<Blocked>,
+    /// The devices that are removed now, or are back.
+    removals: Vec<(Arc<Hca>, bool)>,
+}
+
+/// Returns the first rule in force that removes the device.
+fn removal_of<'r>(hca: &Hca, rules: &'r [OpenRule]) -> Option<&'r DeviceRule> {
+    in_force(rules).find(|rule| {
+        rule.fault == DeviceFault::Remove && rule.conditions.select(&hca.config.name, None)
+    })
+}
+
+/// Returns all addresses of a port, blocked for this reason.
+fn block_port(port: &Port, why: &str) -> Vec<Blocked> {
+    let gids = port.gids();
+    let addresses = gids.iter().filter(|entry| !entry.gid.is_zero());
+    let addresses = addresses.map(|entry| entry.gid.to_ip());
+    let addresses = addresses.chain(port.config.addrs.iter().copied());
+    let block = |address| Blocked {
+        address,
+        why: why.to_owned(),
+    };
+    addresses.map(block).collect()
 }
 
 /// Returns the rules for devices among those that are in force.
@@ -28,7 +51,7 @@ fn in_force(rules: &[OpenRule]) -> impl Iterator<Item = &DeviceRule> + Clone {
 impl EngineInner {
     /// Records that a rule for devices has begun, for each device or port that it selects.
     pub(super) fn note_device_rule(&self, due: &DueFault, rule: &DeviceRule) {
-        let of_ports = !matches!(rule.fault, DeviceFault::Pkey(..));
+        let of_ports = !rule.fault.is_of_device();
         for hca in &self.hcas {
             let name = &hca.config.name;
             let ports = hca.ports().map(|port| Some(port.number));
@@ -58,13 +81,31 @@ impl EngineInner {
         }
         let mut outcome = Outcome::default();
         for hca in &self.hcas {
+            let rule = removal_of(hca, rules);
+            outcome.blocked.extend(rule.iter().flat_map(|rule| {
+                let why = rule.to_string();
+                hca.ports().flat_map(move |port| block_port(port, &why))
+            }));
+            if hca.set_removed(rule.is_some()) {
+                outcome.removals.push((Arc::clone(hca), rule.is_some()));
+            }
             self.refresh_pkeys(hca, rules, &mut outcome);
             for port in hca.ports() {
                 refresh_port(hca, port, rules, &mut outcome);
             }
         }
+        if outcome.removals.iter().any(|(_, is_removed)| !is_removed) {
+            // A QP that was being made at the removal, before packets pass again.
+            self.detach_removed();
+        }
         // A port that is down loses packets before it says so, and one that is up has none to lose.
         self.hooks.block(outcome.blocked);
+        for (hca, is_removed) in &outcome.removals {
+            tracing::info!(device = hca.config.name, is_removed, "by a fault rule");
+            if *is_removed {
+                self.remove_device(hca);
+            }
+        }
         for (hca, port, kind) in &outcome.events {
             let name = &hca.config.name;
             tracing::info!(
@@ -77,14 +118,14 @@ impl EngineInner {
                 events.raise_of_port(*kind, EventElement::Port(*port));
             }
         }
-        if !outcome.events.is_empty() {
+        if !outcome.events.is_empty() || !outcome.removals.is_empty() {
             self.publisher.note_network();
             self.wake_background();
         }
     }
 
     /// Returns the events of those who have opened a device.
-    fn opened_contexts(&self, hca: &Arc<Hca>) -> Vec<Arc<AsyncEvents>> {
+    pub(super) fn opened_contexts(&self, hca: &Arc<Hca>) -> Vec<Arc<AsyncEvents>> {
         let opened = self.opened.lock();
         let all = opened.iter().filter_map(Weak::upgrade);
         all.filter(|events| Arc::ptr_eq(events.hca(), hca))
@@ -148,12 +189,7 @@ fn refresh_port(hca: &Arc<Hca>, port: &Port, rules: &[OpenRule], outcome: &mut O
     }
     let block = |address, why: String| Blocked { address, why };
     if let Some(rule) = down {
-        let gids = port.gids();
-        let addresses = gids.iter().filter(|entry| !entry.gid.is_zero());
-        let addresses = addresses.map(|entry| entry.gid.to_ip());
-        let addresses = addresses.chain(port.config.addrs.iter().copied());
-        let blocked = addresses.map(|address| block(address, rule.to_string()));
-        outcome.blocked.extend(blocked);
+        outcome.blocked.extend(block_port(port, &rule.to_string()));
     }
     let gone = port.taken_addresses().into_iter();
     let gone = gone.map(|address| block(address, format!("{address} is no GID by a fault rule")));

@@ -16,6 +16,10 @@ impl EngineInner {
         self.plan.begin(self.now());
         // Rules for the beginning are in force before the program uses the device.
         self.execute_due_faults();
+        if events.hca().is_removed() {
+            // The rule began before the device was in the list.
+            events.remove();
+        }
         if self.plan.next_due().is_some() {
             if let Err(error) = self.start_background() {
                 tracing::warn!("failed to start a thread, fault rules may come late: {error}");

@@ -36,11 +36,6 @@ impl EngineInner {
         }
     }
 
-    /// Returns true if there are rules for verbs.
-    pub(crate) fn awaits_verbs(&self) -> bool {
-        self.triggers.await_any(HookPoint::Verb)
-    }
-
     /// Forgets the bytes that a QP has sent.
     pub(crate) fn forget_sent(&self, qpn: Qpn) {
         self.triggers.forget(qpn);

@@ -27,6 +27,7 @@ mod poll_policy;
 mod poll_wait;
 mod progress;
 pub(crate) mod reach;
+mod removal;
 mod resources;
 mod shm_links;
 mod simulation;
@@ -241,16 +242,16 @@ impl Engine {
         })
     }
 
-    /// The devices, in the order of the configuration.
+    /// The devices, in the order of the configuration, without those that a rule has removed.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.inner.hcas.iter().map(|hca| hca.info()).collect()
+        self.inner.present_hcas().map(|hca| hca.info()).collect()
     }
 
-    /// The static attributes of the devices, in the order of the configuration.
+    /// The attributes of these devices, in the same order.
     #[must_use]
     pub fn facts(&self) -> Vec<DeviceFacts> {
-        self.inner.hcas.iter().map(|hca| hca.facts()).collect()
+        self.inner.present_hcas().map(|hca| hca.facts()).collect()
     }
 
     /// Keeps the counter files of the devices up to date, with state and GIDs of their ports. The

@@ -78,6 +78,9 @@ impl EngineInner {
         now: Time,
         caller: Caller,
     ) {
+        if core.detached {
+            return;
+        }
         let wants = core.qp.has_work_to_send(AckPlacement::First);
         let reserved = if wants {
             self.reserve(inner, core)
@@ -151,6 +154,9 @@ impl EngineInner {
         (now, caller): (Time, Caller),
         wants: bool,
     ) {
+        if core.detached {
+            return;
+        }
         core.qp.coalescer_mut().flush_batch();
         if core.qp.take_migrated() {
             core.tx.migrate();

@@ -1,4 +1,5 @@
-//! Rules for devices and ports: a port that is down, and changes of GIDs, P_Keys and speed.
+//! Rules for devices and ports: a device that is removed, a port that is down, and changes of GIDs,
+//! P_Keys and speed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -43,6 +44,15 @@ pub enum DeviceFault {
     Gid(GidEdit),
     /// The P_Key at this index is another one.
     Pkey(u16, Pkey),
+    /// The device is not there.
+    Remove,
+}
+
+impl DeviceFault {
+    /// Returns true if the failure is about the whole device instead of a port.
+    pub(crate) const fn is_of_device(&self) -> bool {
+        matches!(self, Self::Pkey(..) | Self::Remove)
+    }
 }
 
 /// A rule for devices and ports.
@@ -69,7 +79,8 @@ struct Words {
 
 impl DeviceRule {
     /// The first words of these rules.
-    pub(super) const ACTIONS: [&str; 6] = [
+    pub(super) const ACTIONS: [&str; 7] = [
+        "device-remove",
         "port-down",
         "speed-change",
         "gid-remove",
@@ -92,7 +103,7 @@ impl DeviceRule {
             "pkey-change" => &["index", "pkey"],
             _ => &[],
         };
-        let of_device = action == "pkey-change";
+        let of_device = matches!(action, "pkey-change" | "device-remove");
         let conditions = CONDITIONS.iter().skip(usize::from(of_device));
         let keys: Vec<_> = own.iter().chain(conditions).copied().collect();
         let (mut words, mut conditions) = (Words::default(), Conditions::default());
@@ -145,6 +156,7 @@ impl Words {
 
     fn fault(self, text: &str, action: &str) -> Result<DeviceFault, RuleError> {
         Ok(match action {
+            "device-remove" => DeviceFault::Remove,
             "port-down" => DeviceFault::PortDown,
             "speed-change" => match self.gbit {
                 Some(gbit) => DeviceFault::Speed(gbit),
@@ -192,6 +204,7 @@ impl fmt::Display for GidPlace {
 impl fmt::Display for DeviceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.fault {
+            DeviceFault::Remove => f.write_str("device-remove")?,
             DeviceFault::PortDown => f.write_str("port-down")?,
             DeviceFault::Speed(gbit) => write!(f, "speed-change gbit={gbit}")?,
             DeviceFault::Gid(GidEdit::Remove(place)) => write!(f, "gid-remove{place}")?,
@@ -224,6 +237,8 @@ mod tests {
             "gid-change index=0 to=192.0.2.9",
             "gid-change gid=192.0.2.1 to=192.0.2.9 port=2",
             "pkey-change index=1 pkey=0x8001 dev=a",
+            "device-remove",
+            "device-remove dev=rocade0 at=2s for=1s",
         ] {
             let rule = FaultRule::parse(text).expect(text);
             let printed = rule.to_string();
@@ -239,6 +254,7 @@ mod tests {
             ("port-down port=0", "port=0", "1 to 255"),
             ("port-down nth=3", "nth=3", "port, dev, at"),
             ("pkey-change port=1", "port=1", "dev, at"),
+            ("device-remove port=1", "port=1", "dev, at"),
             (
                 "port-down for=2s every=1s",
                 "port-down",

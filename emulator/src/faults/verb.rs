@@ -92,6 +92,30 @@ verbs! {
 }
 
 impl Verb {
+    /// Returns true if the verb succeeds although the device was removed: it destroys an object,
+    /// for which the kernel makes an exception, or a provider executes it in user space.
+    pub(crate) const fn outlives_device(self) -> bool {
+        matches!(
+            self,
+            Self::DeallocPd
+                | Self::ReqNotifyCq
+                | Self::DestroyCq
+                | Self::CloseXrcd
+                | Self::FreeDm
+                | Self::DeregMr
+                | Self::BindMw
+                | Self::DeallocMw
+                | Self::DestroyAh
+                | Self::DestroySrq
+                | Self::PostSrqRecv
+                | Self::DestroyQp
+                | Self::PostSend
+                | Self::PostRecv
+                | Self::DestroyFlow
+                | Self::DestroyWq
+        )
+    }
+
     fn from_name(name: &str) -> Option<Self> {
         let plain = name
             .strip_prefix("ibv_")

@@ -1,5 +1,7 @@
 //! The emulated HCA as applications see it: identity, limits, port and tables.
 
+mod carrier;
+mod hidden;
 mod likeness;
 mod overrides;
 mod port;
@@ -8,7 +10,7 @@ mod speed;
 mod traffic;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
@@ -190,6 +192,8 @@ pub(crate) struct Hca {
     pkeys: PkeyTable,
     port: Port,
     second: Option<Port>,
+    /// A fault rule has removed the device.
+    removed: AtomicBool,
     /// Device memory in use, in bytes.
     dm_used: AtomicUsize,
     /// Number of completion counters.
@@ -208,6 +212,7 @@ impl Hca {
             config,
             index,
             traffic: Traffic::default(),
+            removed: AtomicBool::new(false),
             dm_used: AtomicUsize::new(0),
             counters: AtomicU32::new(0),
         }

@@ -80,10 +80,21 @@ impl Hca {
         self.pkeys.0.read().get(usize::from(index)).copied()
     }
 
-    /// Returns true if a rule has changed its P_Keys or one of its ports.
+    /// Returns true if a rule has removed it, or changed its P_Keys or one of its ports.
     pub(crate) fn is_overridden(&self) -> bool {
         let pkeys = *self.pkeys.0.read() != self.config.pkeys;
-        pkeys || self.ports().any(Port::is_overridden)
+        pkeys || self.is_removed() || self.ports().any(Port::is_overridden)
+    }
+
+    /// Returns true while a rule has removed the device.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Sets whether a rule has removed the device. Returns true if that is another state than
+    /// before.
+    pub(crate) fn set_removed(&self, removed: bool) -> bool {
+        self.removed.swap(removed, Ordering::AcqRel) != removed
     }
 
     /// Returns the P_Key table.

@@ -8,6 +8,7 @@
 //! thread that sends or receives only reads one word, and wakes the background thread for the first
 //! packets after a pause.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,6 +20,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rocade_transport::Time;
 
+use super::carrier::LostCarrier;
+use super::hidden::HiddenDevice;
 use super::{COUNTER_FILES, Hca, PortFacts};
 use crate::sys::check_file_size;
 
@@ -57,6 +60,10 @@ struct Files {
     added: Vec<[u64; COUNTER_FILES.len()]>,
     /// The contents of the port files, by device.
     shown: Vec<Vec<(PathBuf, String)>>,
+    /// The links of the devices that are removed at present.
+    hidden: Vec<Option<HiddenDevice>>,
+    /// The interfaces of ports that rules hold down.
+    lost_carriers: BTreeMap<String, LostCarrier>,
 }
 
 impl PortFacts {
@@ -118,6 +125,8 @@ impl Publisher {
             process: std::process::id(),
             added,
             shown: vec![Vec::new(); hcas.len()],
+            hidden: hcas.iter().map(|_| None).collect(),
+            lost_carriers: BTreeMap::new(),
         });
         self.ports_changed.store(true, Ordering::Release);
         self.state.store(DIRTY, Ordering::Release);
@@ -165,6 +174,11 @@ impl Publisher {
         if self.state.load(Ordering::Acquire) == OFF {
             return;
         }
+        if let Some(Some(files)) = self.files.try_lock().as_deref_mut() {
+            // The files belong to other processes, too.
+            files.show_devices(hcas, |_| false);
+            files.show_carriers(&[]);
+        }
         for _ in 0..TRIES_AT_EXIT {
             if self.add_to_files(hcas) {
                 return;
@@ -178,27 +192,37 @@ impl Publisher {
         let Some(mut files) = self.files.try_lock() else {
             return false;
         };
-        let Some(Files {
-            dir,
-            process,
-            added,
-            shown,
-        }) = &mut *files
-        else {
+        let Some(files) = &mut *files else {
             return true;
         };
-        if *process != std::process::id() {
+        if files.process != std::process::id() {
             return true;
         }
         let mut done = true;
-        if self.ports_changed.swap(false, Ordering::AcqRel) {
-            for (hca, shown) in hcas.iter().zip(shown) {
+        let changed = self.ports_changed.swap(false, Ordering::AcqRel);
+        if changed {
+            files.show_devices(hcas, Hca::is_removed);
+            files.show_carriers(hcas);
+        }
+        let Files {
+            dir,
+            added,
+            shown,
+            hidden,
+            ..
+        } = files;
+        let is_shown = |(number, _): &(usize, &Arc<Hca>)| hidden[*number].is_none();
+        let present: Vec<_> = hcas.iter().enumerate().filter(is_shown).collect();
+        if changed {
+            for (number, hca) in &present {
+                let shown = &mut shown[*number];
                 if let Err(error) = show_ports(dir, hca, shown) {
                     tracing::debug!(device = hca.config.name, %error, "failed to write the port files: they are outdated");
                 }
             }
         }
-        for (hca, added) in hcas.iter().zip(added) {
+        for (number, hca) in present {
+            let added = &mut added[number];
             let port = port_dir(dir, hca);
             match add(&port, &hca.traffic.values(), added) {
                 Ok(()) => {}
@@ -211,6 +235,59 @@ impl Publisher {
             }
         }
         done
+    }
+}
+
+impl Files {
+    /// Takes the carrier from the interfaces of ports that rules hold down, and gives it back to
+    /// the others.
+    fn show_carriers(&mut self, hcas: &[Arc<Hca>]) {
+        if self.process != std::process::id() {
+            return;
+        }
+        let ports = hcas.iter().flat_map(|hca| hca.ports());
+        let down = ports.filter(|port| port.is_held_down());
+        let down: BTreeSet<_> = down.filter_map(|port| port.config.ifname.clone()).collect();
+        let tell = |ifname: &str, error: io::Error| {
+            tracing::debug!(ifname, %error, "failed to write the carrier of an interface");
+        };
+        for (ifname, lost) in std::mem::take(&mut self.lost_carriers) {
+            if down.contains(&ifname) {
+                self.lost_carriers.insert(ifname, lost);
+            } else if let Err(error) = lost.restore() {
+                tell(&ifname, error);
+            }
+        }
+        for ifname in down {
+            if self.lost_carriers.contains_key(&ifname) {
+                continue;
+            }
+            match LostCarrier::show(&self.dir, &ifname) {
+                Ok(lost) => drop(self.lost_carriers.insert(ifname, lost)),
+                Err(error) => tell(&ifname, error),
+            }
+        }
+    }
+
+    /// Hides the devices that are removed, and shows the others.
+    fn show_devices(&mut self, hcas: &[Arc<Hca>], is_removed: impl Fn(&Hca) -> bool) {
+        if self.process != std::process::id() {
+            return;
+        }
+        for (hca, hidden) in hcas.iter().zip(&mut self.hidden) {
+            let name = &hca.config.name;
+            let done = match (is_removed(hca), hidden.take()) {
+                (true, None) => HiddenDevice::hide(&self.dir, name).map(Some),
+                (false, Some(was)) => was.show().map(|()| None),
+                (_, same) => Ok(same),
+            };
+            match done {
+                Ok(now) => *hidden = now,
+                Err(error) => {
+                    tracing::debug!(device = name, %error, "failed to hide or show the files of a device");
+                }
+            }
+        }
     }
 }
 

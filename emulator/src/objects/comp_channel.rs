@@ -21,10 +21,21 @@ pub struct CompChannel {
 impl CompChannel {
     pub(super) fn new(context: Arc<ContextInner>) -> Result<Self, VerbsError> {
         let events = EventQueue::with_members()?;
-        Ok(Self {
-            context,
-            inner: Arc::new(CompChannelState::new(events)),
-        })
+        let inner = Arc::new(CompChannelState::new(events));
+        context.events.add_channel(&inner);
+        Ok(Self { context, inner })
+    }
+
+    /// Returns an error if no event is left and none can come, because the device was removed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Removed`].
+    pub fn check_present(&self) -> Result<(), VerbsError> {
+        let events = &self.inner.events;
+        if events.has_ended() && events.len() == 0 {
+            return Err(self.context.removed());
+        }
+        Ok(())
     }
 
     /// The descriptor that is readable while an event is pending. The application may set
@@ -41,6 +52,7 @@ impl CompChannel {
     /// # Errors
     /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event is pending, or if
     /// a simulation has no further events. [`VerbsError::Io`] (`EINTR`) after a signal.
+    /// [`VerbsError::Removed`] if no event is left after the device was removed.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
         let waiter = self.begin_wait();
@@ -79,6 +91,7 @@ impl CompChannel {
     /// # Errors
     /// As [`CompChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<u64>, VerbsError> {
+        self.check_present()?;
         let engine = &self.context.engine;
         let taken = self.inner.events.pop_in_loop(
             |cq| cq.event_taken(),

@@ -49,11 +49,12 @@ impl Engine {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if there is none of that name.
+    /// [`VerbsError::NoDevice`] if there is none of that name, or a fault rule has removed it.
     #[doc(alias = "ibv_open_device")]
     pub fn open_device(&self, name: &str) -> Result<Context, VerbsError> {
         self.inner().intercept(Verb::OpenDevice, name, None)?;
-        let hca = self.hca(name).ok_or(VerbsError::NoDevice)?;
+        let hca = self.hca(name).filter(|hca| !hca.is_removed());
+        let hca = hca.ok_or(VerbsError::NoDevice)?;
         Context::new(Arc::clone(self.inner()), Arc::clone(hca))
     }
 }
@@ -62,10 +63,28 @@ impl ContextInner {
     /// Applies the fault rules to a verb of this device. The caller holds no lock.
     ///
     /// # Errors
-    /// [`VerbsError::Injected`].
+    /// [`VerbsError::Injected`]. [`VerbsError::Removed`], but for verbs that destroy or post.
     #[inline]
     pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
+        self.check_verb(verb)?;
         self.engine.intercept(verb, &self.hca.config.name, None)
+    }
+
+    /// Checks that the device is there, or that the verb does not need it.
+    #[inline]
+    pub(super) fn check_verb(&self, verb: Verb) -> Result<(), VerbsError> {
+        if !verb.outlives_device() && self.events.is_removed() {
+            return Err(self.removed());
+        }
+        Ok(())
+    }
+
+    /// Returns the error of calls for a device that was removed.
+    #[cold]
+    pub(super) fn removed(&self) -> VerbsError {
+        VerbsError::Removed {
+            device: self.hca.config.name.clone(),
+        }
     }
 }
 
@@ -87,6 +106,17 @@ impl Context {
         inner.engine.watch_network(&inner.events);
         inner.engine.begin_faults(&inner.events);
         Ok(Self { inner })
+    }
+
+    /// Returns an error if a fault rule has removed the device since it was opened.
+    ///
+    /// # Errors
+    /// [`VerbsError::Removed`].
+    pub fn check_present(&self) -> Result<(), VerbsError> {
+        if self.inner.events.is_removed() {
+            return Err(self.inner.removed());
+        }
+        Ok(())
     }
 
     /// Returns a random initial PSN. In a simulation its seed determines it.
@@ -179,9 +209,11 @@ impl Context {
     /// Returns the current GID table of a port (1-based).
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if there is no such port.
+    /// [`VerbsError::InvalidArgument`] if there is no such port. [`VerbsError::Removed`] if the
+    /// device was removed.
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_entries_of(&self, port: u8) -> Result<Arc<[GidEntry]>, VerbsError> {
+        self.check_present()?;
         let port = self.inner.hca.port(port);
         let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
         Ok(port.gids())

@@ -456,6 +456,18 @@ impl Qp {
         (attr, core.qp.config().cap)
     }
 
+    /// Returns an error if a fault rule has removed the device since it was opened.
+    ///
+    /// # Errors
+    /// [`VerbsError::Removed`].
+    pub fn check_present(&self) -> Result<(), VerbsError> {
+        let context = &self.owner.pd.context;
+        if context.events.is_removed() {
+            return Err(context.removed());
+        }
+        Ok(())
+    }
+
     /// Returns true if every send generates a completion.
     #[must_use]
     pub fn sq_sig_all(&self) -> bool {
@@ -575,7 +587,9 @@ impl Qp {
             let what = format!("QP {}, by flows that steer frames to it", self.qp_num());
             return Err(VerbsError::Busy(what));
         }
-        self.drain_sessions();
+        if !self.owner.pd.context.events.is_removed() {
+            self.drain_sessions();
+        }
         if !self.owner.close() {
             return Err(VerbsError::InvalidArgument("already destroyed"));
         }
@@ -653,9 +667,10 @@ impl QpOwner {
     /// Applies the fault rules to a verb of this QP. The caller holds no lock.
     ///
     /// # Errors
-    /// [`VerbsError::Injected`].
+    /// [`VerbsError::Injected`]. [`VerbsError::Removed`], but for verbs that destroy or post.
     #[inline]
     pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
+        self.pd.context.check_verb(verb)?;
         let qpn = Some(self.inner.qp_num());
         let device = &self.pd.context.hca.config.name;
         self.pd.context.engine.intercept(verb, device, qpn)

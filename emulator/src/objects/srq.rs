@@ -182,6 +182,18 @@ impl Srq {
         Ok(core.modify(max_wr, srq_limit)?)
     }
 
+    /// Returns an error if a fault rule has removed the device since it was opened.
+    ///
+    /// # Errors
+    /// [`VerbsError::Removed`].
+    pub fn check_present(&self) -> Result<(), VerbsError> {
+        let context = &self.owner.pd.context;
+        if context.events.is_removed() {
+            return Err(context.removed());
+        }
+        Ok(())
+    }
+
     /// The current attributes.
     #[must_use]
     #[doc(alias = "ibv_query_srq")]

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) struct EventQueue<T> {
     /// greater after several threads tried to take the same event: each of them then wakes once for
     /// nothing.
     semaphore: EventSemaphore,
+    /// No further event comes, and none has to be waited for.
+    ended: AtomicBool,
     queue: Mutex<VecDeque<T>>,
 }
 
@@ -60,6 +63,7 @@ impl<T> EventQueue<T> {
             fd,
             outer: None,
             semaphore: EventSemaphore::new()?,
+            ended: AtomicBool::new(false),
             queue: Mutex::new(VecDeque::new()),
         })
     }
@@ -89,6 +93,26 @@ impl<T> EventQueue<T> {
         self.fd.as_fd()
     }
 
+    /// Ends the queue. All who wait return, and the descriptor stays readable.
+    pub(crate) fn end(&self) {
+        let _queue = self.queue.lock();
+        self.ended.store(true, Ordering::Release);
+        sys::eventfd_set(self.fd());
+        self.semaphore.open();
+    }
+
+    /// Returns true if the queue has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Makes the descriptor unreadable, if an event can come. The queue is empty, and locked.
+    fn clear(&self) {
+        if !self.has_ended() {
+            sys::eventfd_clear(self.fd());
+        }
+    }
+
     pub(crate) fn push(&self, event: T) {
         let mut queue = self.queue.lock();
         queue.push_back(event);
@@ -105,12 +129,15 @@ impl<T> EventQueue<T> {
             // A thread that passed `semaphore` while another took the event has left a count
             // behind.
             while self.semaphore.close() {}
+            if self.has_ended() {
+                self.semaphore.open();
+            }
             return None;
         };
         on_take(&event);
         self.semaphore.close();
         if queue.is_empty() {
-            sys::eventfd_clear(self.fd());
+            self.clear();
         }
         Some(event)
     }
@@ -163,7 +190,7 @@ impl<T> EventQueue<T> {
             self.semaphore.close();
         }
         if !taken.is_empty() && queue.is_empty() {
-            sys::eventfd_clear(self.fd());
+            self.clear();
         }
         taken
     }
@@ -177,7 +204,7 @@ impl<T> EventQueue<T> {
             self.semaphore.close();
         }
         if before > 0 && queue.is_empty() {
-            sys::eventfd_clear(self.fd());
+            self.clear();
         }
     }
 }

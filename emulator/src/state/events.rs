@@ -1,7 +1,11 @@
 //! Asynchronous events of objects, ports and devices.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
+
+use super::cq::CompChannelState;
 use super::event_queue::{AckCounter, EventQueue};
 use crate::error::VerbsError;
 use crate::hca::Hca;
@@ -27,7 +31,7 @@ pub enum AsyncEventKind {
     PathMig = 6,
     /// The peer of a QP requested a migration that does not match the alternate path.
     PathMigErr = 7,
-    /// The network interfaces of the device are gone.
+    /// The network interfaces of the device are gone, or a fault rule has removed it.
     DeviceFatal = 8,
     /// The network interface of the port is up and has a carrier.
     PortActive = 9,
@@ -133,12 +137,52 @@ pub struct AsyncEvent {
 pub(crate) struct AsyncEvents {
     hca: Arc<Hca>,
     queue: EventQueue<AsyncEvent>,
+    /// A rule has removed the device since it was opened.
+    removed: AtomicBool,
+    /// The completion channels of the opened device.
+    channels: Mutex<Vec<Weak<CompChannelState>>>,
 }
 
 impl AsyncEvents {
     pub(crate) fn new(hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let queue = EventQueue::new()?;
-        Ok(Self { hca, queue })
+        Ok(Self {
+            hca,
+            queue,
+            removed: AtomicBool::new(false),
+            channels: Mutex::default(),
+        })
+    }
+
+    /// Records a completion channel of the opened device.
+    pub(crate) fn add_channel(&self, channel: &Arc<CompChannelState>) {
+        let mut channels = self.channels.lock();
+        channels.retain(|other| other.strong_count() > 0);
+        channels.push(Arc::downgrade(channel));
+        drop(channels);
+        if self.is_removed() {
+            channel.events.end();
+        }
+    }
+
+    /// Returns true if a rule has removed the device since it was opened, so that it stays
+    /// unusable.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Ends the use of the device: there are no events after [`AsyncEventKind::DeviceFatal`], and
+    /// waiting for completion events fails. Later calls have no effect.
+    pub(crate) fn remove(&self) {
+        self.raise(AsyncEventKind::DeviceFatal, EventElement::Device, None);
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let channels = std::mem::take(&mut *self.channels.lock());
+        for channel in channels.iter().filter_map(Weak::upgrade) {
+            channel.events.end();
+        }
     }
 
     /// The opened device.
@@ -176,6 +220,9 @@ impl AsyncEvents {
         element: EventElement,
         acks: Option<Arc<AckCounter>>,
     ) {
+        if self.is_removed() {
+            return;
+        }
         self.queue.push(AsyncEvent {
             kind,
             element,

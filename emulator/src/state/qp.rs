@@ -83,6 +83,8 @@ pub(crate) struct QpCore {
     pub(crate) tx: TxState,
     /// Completions that a fault rule holds. They stay pending in the transport.
     pub(crate) held: Option<Box<HeldCompletions>>,
+    /// A fault rule has removed the device. The QP takes requests, and does nothing with them.
+    pub(crate) detached: bool,
     /// A completion was lost. The QP's events are held until all QPs of the CQ are in ERR.
     pub(crate) overrun: bool,
     /// Completions of the send queue, or of the receive queue, do not free WQEs.
@@ -161,6 +163,7 @@ impl QpInner {
                 qp,
                 tx: TxState::default(),
                 held: None,
+                detached: false,
                 overrun: false,
                 sends_untaken: false,
                 receives_untaken: false,
@@ -253,6 +256,20 @@ impl QpInner {
         self.release_held(&mut core);
         core.qp.abandon();
         self.purge_completions(&mut core);
+    }
+
+    /// Returns true if a fault rule has removed the device since the QP was made.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.events.is_removed()
+    }
+
+    /// Separates the QP from its device, which was removed. The program may go on to post, as it
+    /// may to the memory of a driver, but nothing is sent and nothing completes.
+    pub(crate) fn detach(&self) {
+        let mut core = self.lock();
+        core.detached = true;
+        core.tx.reset();
+        self.release_held(&mut core);
     }
 
     /// Stops using the CQs and the SRQ, so that they can be destroyed, and drops unread events.

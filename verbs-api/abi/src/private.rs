@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 9;
+pub const ROCADE_CM_VERSION: u32 = 10;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -162,6 +162,8 @@ pub struct rocade_cm_ops {
     /// Returns a number that changes with each `fork`. Objects of an earlier generation must not be
     /// used.
     pub generation: unsafe extern "C" fn() -> u32,
+    /// Returns true if the device was removed since this context was opened.
+    pub is_removed: unsafe extern "C" fn(*mut ibv_context) -> bool,
     /// Gives the calling thread, which serves the whole program, the processors and the priority of
     /// the program.
     pub settle_thread: extern "C" fn(),

@@ -10,9 +10,9 @@ use std::{
 
 use libc::{pollfd, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rocade_abi::{
-    AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_cq, ibv_ece, ibv_path_data,
-    ibv_qp_attr, rdma_conn_param, rocade_cm_channel, rocade_cm_event, rocade_cm_id, rocade_cm_ops,
-    rocade_cm_route, sockaddr_ib,
+    AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_context, ibv_cq, ibv_ece,
+    ibv_path_data, ibv_qp_attr, rdma_conn_param, rocade_cm_channel, rocade_cm_event, rocade_cm_id,
+    rocade_cm_ops, rocade_cm_route, sockaddr_ib,
 };
 use rocade_emulator::{
     AddressVector, Gid, Pkey, QpCap, QpState, QpType, Qpn,
@@ -24,6 +24,7 @@ use rocade_emulator::{
 
 use crate::{
     cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
+    context::ContextObject,
     cq::CqObject,
     ffi::{self, Errno, int_data_verb, int_verb, neg_verb},
     handle::CHandle,
@@ -49,6 +50,7 @@ const OPTION_ACK_TIMEOUT: c_int = 3;
 static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
+    is_removed,
     settle_thread,
     poll,
     req_notify_to_poll,
@@ -112,6 +114,12 @@ unsafe extern "C" fn req_notify_to_poll(cq: *mut ibv_cq) -> c_int {
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
         Ok(object.inner().cq().arm(false)?)
     })
+}
+
+unsafe extern "C" fn is_removed(context: *mut ibv_context) -> bool {
+    // SAFETY: by contract an open context.
+    let context = unsafe { ContextObject::borrow(context) };
+    context.is_ok_and(|context| context.context().check_present().is_err())
 }
 
 extern "C" fn generation() -> u32 {

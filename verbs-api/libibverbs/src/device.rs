@@ -88,7 +88,8 @@ impl DeviceObject {
     }
 }
 
-/// `ibv_get_device_list`: returns a NULL-terminated array, which `ibv_free_device_list` frees.
+/// `ibv_get_device_list`: returns a NULL-terminated array, which `ibv_free_device_list` frees. A
+/// device that a fault rule has removed is not in it.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
@@ -97,7 +98,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         *count = 0;
     }
     ptr_verb(|| {
-        let devices = process::host()?.devices();
+        let devices = process::host()?.present_devices();
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
         // SAFETY: calloc takes any size. The result is checked.
         let list: *mut *mut ibv_device = unsafe { libc::calloc(1, bytes) }.cast();

@@ -66,9 +66,20 @@ impl Host {
         &self.engine
     }
 
-    /// Returns the devices in the order of the device list. They live as long as the process.
+    /// Returns all devices by their index, including those that are removed at present. They live
+    /// as long as the process.
     pub(crate) fn devices(&self) -> &[&'static DeviceObject] {
         &self.devices
+    }
+
+    /// Returns the devices of the device list, in its order.
+    pub(crate) fn present_devices(&self) -> Vec<&'static DeviceObject> {
+        let present = self.engine.devices();
+        let is_present = |device: &&&DeviceObject| {
+            let index = device.info().index;
+            present.iter().any(|info| info.index == index)
+        };
+        self.devices.iter().filter(is_present).copied().collect()
     }
 
     /// Returns the current sysfs files of the devices.

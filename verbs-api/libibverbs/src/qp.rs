@@ -506,6 +506,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     int_verb(|| {
         // SAFETY: by contract a live QP.
         let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        object.inner().qp.check_present()?;
         let (current, cap) = object.inner().qp.query();
         // SAFETY: by contract NULL or writable.
         unsafe { ffi::write(attr, attr_to_c(&current, &cap)) }?;
@@ -561,6 +562,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
         if attr.comp_mask != 0 || (hints && attr.rate_limit == 0) {
             return Err(Errno::INVAL);
         }
+        state.qp.check_present()?;
         Ok(state.qp.set_rate_limit(attr.rate_limit)?)
     })
 }

@@ -86,6 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     int_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
+        context.check_present()?;
         // SAFETY: by contract NULL or writable.
         unsafe { ffi::write(attr, device_attr(&context.device_attr())) }
     })
@@ -129,6 +130,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // The capabilities are the same in a forked child. SAFETY: by contract an open context.
         let object = unsafe { ContextObject::share_inherited(context) }?;
         let context = object.context();
+        context.check_present()?;
         // SAFETY: by contract NULL or readable.
         if let Some(input) = unsafe { input.as_ref() }
             && input.comp_mask != 0

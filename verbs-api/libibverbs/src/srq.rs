@@ -181,7 +181,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live queue.
-        let current = unsafe { SrqObject::borrow(srq) }?.inner().srq().query();
+        let queue = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        queue.check_present()?;
+        let current = queue.query();
         let answer = ibv_srq_attr {
             max_wr: current.max_wr,
             max_sge: current.max_sge,

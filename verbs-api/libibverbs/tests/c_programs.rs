@@ -30,6 +30,7 @@ static PROGRAMS: Programs = Programs::new(
         "event_libraries",
         "threads",
         "shared_channel",
+        "device_processes",
     ],
 );
 
@@ -137,7 +138,17 @@ rocade_tests::c_programs! {
     device_failures:
         a_port_goes_down_and_up,
         a_port_stays_down,
-        tables_and_speed_change;
+        tables_and_speed_change,
+        a_multicast_group_stops_with_the_port,
+        the_files_of_a_port_follow,
+        a_removed_device_answers_with_eio,
+        a_removed_device_comes_back;
+    device_processes:
+        a_port_down_stops_udp,
+        a_port_down_stops_shm,
+        a_port_comes_back_by_shm,
+        a_removed_device_is_silent_by_udp,
+        a_removed_device_is_silent_by_shm;
     misuse:
         what_is_in_use_does_not_end,
         an_overrun_ends_all_queues,

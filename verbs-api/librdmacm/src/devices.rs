@@ -1,4 +1,7 @@
 //! The devices of the process, which stay open after their first use.
+//!
+//! A device may be removed, and come back. Its context then stays dead, and IDs that are bound to
+//! the device afterwards get another one.
 
 use std::{
     ffi::{c_int, c_void},
@@ -21,6 +24,8 @@ use crate::{
 /// An open device.
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
+    /// `ibv_get_device_index`.
+    place: c_int,
     pub(crate) verbs: *mut ibv_context,
     /// The default protection domain of IDs.
     pub(crate) pd: *mut ibv_pd,
@@ -39,36 +44,68 @@ unsafe impl Send for Device {}
 struct Devices {
     generation: Option<u32>,
     open: Vec<Device>,
+    /// Those that were removed after they were opened. IDs may still have them.
+    removed: Vec<Device>,
 }
 
 static DEVICES: Mutex<Devices> = Mutex::new(Devices {
     generation: None,
     open: Vec::new(),
+    removed: Vec::new(),
 });
+
+impl Devices {
+    /// Opens all devices on first use in this process, and those that are back later.
+    fn refresh(&mut self) -> Result<(), Errno> {
+        let generation = engine::generation()?;
+        if self.generation != Some(generation) {
+            self.open = open_listed(&[])?;
+            self.removed.clear();
+            self.generation = Some(generation);
+        }
+        let ops = engine::ops()?;
+        // SAFETY: an open device, which is never closed.
+        let is_gone = |device: &Device| unsafe { (ops.is_removed)(device.verbs) };
+        let (gone, open) = self.open.iter().copied().partition(is_gone);
+        self.open = open;
+        self.removed.extend::<Vec<_>>(gone);
+        let is_open = |gone: &Device| self.open.iter().any(|device| device.place == gone.place);
+        if !self.removed.iter().all(is_open) {
+            let back = open_listed(&self.open)?;
+            self.open.extend(back);
+            self.open.sort_by_key(|device| device.place);
+        }
+        Ok(())
+    }
+
+    fn find(&self, is_it: impl Fn(&Device) -> bool) -> Option<Device> {
+        let mut all = self.open.iter().chain(self.removed.iter().rev());
+        all.find(|device| is_it(device)).copied()
+    }
+}
 
 /// Returns all devices, in the order of the list.
 ///
 /// # Errors
 /// The error of opening a device.
 pub(crate) fn all() -> Result<Vec<Device>, Errno> {
-    let generation = engine::generation()?;
     let mut devices = DEVICES.lock();
-    if devices.generation != Some(generation) {
-        devices.open = open_all()?;
-        devices.generation = Some(generation);
-    }
+    devices.refresh()?;
     Ok(devices.open.clone())
 }
 
-/// Returns the device at a position of the list, or `None` for -1.
+/// Returns the device with this index, or `None` for -1. If it is removed at present, returns what
+/// was opened before.
 ///
 /// # Errors
-/// As for [`all`].
+/// As for [`all`]. `ENODEV` if there is no such device.
 pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
-    let Ok(place) = usize::try_from(place) else {
+    if place < 0 {
         return Ok(None);
-    };
-    let found = all()?.get(place).copied();
+    }
+    let mut devices = DEVICES.lock();
+    devices.refresh()?;
+    let found = devices.find(|device| device.place == place);
     found.map(Some).ok_or(Errno::NODEV)
 }
 
@@ -77,9 +114,10 @@ pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
 /// # Errors
 /// `ENODEV` if the context does not belong to an open Rocade device.
 pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
-    let all = all()?;
-    let found = all.iter().find(|device| device.verbs == verbs);
-    found.copied().ok_or(Errno::NODEV)
+    let mut devices = DEVICES.lock();
+    devices.refresh()?;
+    let found = devices.find(|device| device.verbs == verbs);
+    found.ok_or(Errno::NODEV)
 }
 
 /// Returns the default XRC domain of IDs, which belongs to this process and has no file.
@@ -110,25 +148,28 @@ pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     Ok(device.xrcd)
 }
 
-fn open_all() -> Result<Vec<Device>, Errno> {
+/// Opens the devices of the list that are not among `open`.
+fn open_listed(open: &[Device]) -> Result<Vec<Device>, Errno> {
     let verbs = engine::verbs()?;
     let mut count = 0;
     // SAFETY: a writable count.
     let list = Errno::made(unsafe { (verbs.ibv_get_device_list)(&raw mut count) })?;
     let count = usize::try_from(count).unwrap_or(0);
-    let open = (0..count)
-        .map(|index| {
-            // SAFETY: `index` is within the list.
-            let device = unsafe { list.add(index).read() };
-            open_one(device)
-        })
-        .collect();
+    let others = (0..count).filter_map(|index| {
+        // SAFETY: `index` is within the list.
+        let device = unsafe { list.add(index).read() };
+        // SAFETY: a device of the list.
+        let place = unsafe { (verbs.ibv_get_device_index)(device) };
+        let is_open = open.iter().any(|device| device.place == place);
+        (!is_open).then(|| open_one(place, device))
+    });
+    let opened = others.collect();
     // SAFETY: the list, which is not used any more.
     unsafe { (verbs.ibv_free_device_list)(list) };
-    open
+    opened
 }
 
-fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
+fn open_one(place: c_int, device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
     let verbs = engine::verbs()?;
     // SAFETY: a device of the list.
     let context = Errno::made(unsafe { (verbs.ibv_open_device)(device) })?;
@@ -140,6 +181,7 @@ fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
     let pd = Errno::made(unsafe { (verbs.ibv_alloc_pd)(context) })?;
     let byte = |count: c_int| u8::try_from(count).unwrap_or(u8::MAX);
     Ok(Device {
+        place,
         verbs: context,
         pd,
         xrcd: ptr::null_mut(),

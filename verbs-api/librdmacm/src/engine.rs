@@ -47,6 +47,7 @@ macro_rules! verbs {
 verbs! {
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+    ibv_get_device_index: fn(*mut ibv_device) -> c_int;
     ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
     ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
     ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;

@@ -68,7 +68,10 @@ rocade_tests::c_programs! {
         events_of_the_program,
         addresses_by_an_event;
     failures:
-        each_call_fails_once;
+        each_call_fails_once,
+        a_removed_device_ends_its_ids,
+        a_device_that_is_back_has_new_ids,
+        no_connection_over_a_port_that_is_down;
     interposed:
         system_calls_of_rocade_are_its_own;
     flood:

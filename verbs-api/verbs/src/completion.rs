@@ -112,6 +112,7 @@ impl CompletionQueue {
     /// # Errors
     /// - [`Error::Completion`] with the completion if the work request failed.
     /// - [`Error::TimedOut`] if nothing completed in time.
+    /// - [`Error::Verbs`] if nothing can complete, because the device was removed.
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
         if self.router.cq.simulated_time().is_some() {
             return self.wait_in_simulation(timeout);
@@ -154,6 +155,7 @@ impl CompletionQueue {
             while channel.try_event().is_some() {
                 self.router.note_event();
             }
+            channel.check_present()?;
         }
         Ok(None)
     }
@@ -183,12 +185,14 @@ impl CompletionQueue {
         while let Some((now, next)) = cq.simulated_time() {
             let end = *end.get_or_insert_with(|| now.plus_ns(timeout_ns));
             if !self.router.has_completion() && next.is_none_or(|next| next > end) {
+                self.router.channel.check_present()?;
                 cq.move_simulated_time(end);
                 return Err(Error::TimedOut);
             }
             if let Some(completion) = self.poll() {
                 return completion.into_result();
             }
+            self.router.channel.check_present()?;
         }
         Err(Error::TimedOut)
     }

@@ -408,7 +408,7 @@ fn failure(event: CmEvent) -> Result<()> {
             private_data: data_of(event.param),
         }),
         CmEventKind::Unreachable | CmEventKind::ConnectError => Err(Error::Unreachable),
-        CmEventKind::Disconnected => Err(Error::Disconnected),
+        CmEventKind::Disconnected | CmEventKind::DeviceRemoval => Err(Error::Disconnected),
         _ => Ok(()),
     }
 }
@@ -449,7 +449,8 @@ impl Listener {
     /// Waits up to `timeout` for the next connection request.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if no request arrived in time.
+    /// [`Error::TimedOut`] if no request arrived in time. [`Error::Disconnected`] if the device of
+    /// the address was removed.
     #[doc(alias = "rdma_get_request")]
     pub fn wait(&self, timeout: Duration) -> Result<ConnectRequest> {
         self.id.wait(timeout, |event| self.request_of(event))
@@ -471,6 +472,9 @@ impl Listener {
     }
 
     fn request_of(&self, event: CmEvent) -> Result<Option<ConnectRequest>> {
+        if event.kind == CmEventKind::DeviceRemoval {
+            return Err(Error::Disconnected);
+        }
         let (Some(new), CmParam::Conn(param)) = (event.new_id, event.param) else {
             return Ok(None);
         };
@@ -635,7 +639,8 @@ impl Connection {
     /// Waits until the peer disconnects or terminates. All posted requests are then flushed.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the connection still exists after `timeout`.
+    /// [`Error::TimedOut`] if the connection still exists after `timeout`. [`Error::Verbs`] if the
+    /// device was removed, for which a fault rule is the only cause.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     pub fn wait_disconnect(&self, timeout: Duration) -> Result<()> {
         self.id.wait(timeout, is_disconnect)?;
@@ -690,6 +695,7 @@ fn is_disconnect(event: CmEvent) -> Result<Option<()>> {
         CmEventKind::Disconnected,
         CmEventKind::Rejected,
         CmEventKind::TimewaitExit,
+        CmEventKind::DeviceRemoval,
     ];
     Ok(ends.contains(&event.kind).then_some(()))
 }

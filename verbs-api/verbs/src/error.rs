@@ -114,6 +114,7 @@ impl VerbsError {
             RawError::Link(_) => VerbsErrorKind::Address,
             RawError::Broker(_) => VerbsErrorKind::Broker,
             RawError::Io(_) => VerbsErrorKind::Io,
+            RawError::Removed { .. } => VerbsErrorKind::Removed,
             RawError::Injected { .. } => VerbsErrorKind::Injected,
         }
     }
@@ -172,6 +173,8 @@ pub enum VerbsErrorKind {
     Broker,
     /// A system call failed.
     Io,
+    /// EIO: the device was removed since it was opened. What remains is to drop its objects.
+    Removed,
     /// A fault rule lets the verb fail, with the errno value that the rule gives.
     Injected,
 }

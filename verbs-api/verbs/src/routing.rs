@@ -282,6 +282,7 @@ impl Router {
     /// Makes sure that the next completion is delivered, though the caller stops polling. Returns
     /// true if the caller has to poll again itself: in a simulation that no executor drives.
     pub(crate) fn ensure_wake(&self) -> Result<bool> {
+        self.channel.check_present()?;
         if let Some(simulator) = &self.simulator {
             let simulator = simulator.upgrade().ok_or(Error::Dropped)?;
             return Ok(simulator.watch_queue(&self.myself));
@@ -356,6 +357,13 @@ impl Router {
     pub(crate) fn remove_driver(&self) {
         self.state().drivers -= 1;
         if self.go_on().is_err() {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes all that wait, if the device was removed, so that they get the error.
+    pub(crate) fn wake_if_removed(&self) {
+        if self.channel.check_present().is_err() {
             self.wake_all();
         }
     }

@@ -146,6 +146,7 @@ impl Simulator {
         drop(waits);
         for queue in queues {
             queue.take(false);
+            queue.wake_if_removed();
         }
         woken.into_iter().for_each(Waker::wake);
     }

@@ -211,6 +211,22 @@ pub(super) const RECIPES: &[Recipe] = &[
         ends_process: false,
     },
     Recipe {
+        name: "nic-reset",
+        hardware: "Firmware resets or the device is unplugged: IBV_EVENT_DEVICE_FATAL, calls fail \
+                   with EIO, and the device comes back as a new one.",
+        finds: "Programs that keep the old context, wait for completions of a dead device, or \
+                cannot destroy its objects.",
+        parameters: &[
+            with("at", "2s", "time of the beginning"),
+            with("for", "1s", "time until the device is back"),
+            EVERY,
+            TIMES,
+            DEV,
+        ],
+        rules: &["device-remove [dev] [at] [for] [every] [times]"],
+        ends_process: false,
+    },
+    Recipe {
         name: "out-of-mr",
         hardware: "The table of memory keys is full, so ibv_reg_mr returns ENOMEM.",
         finds: "Registration caches that never evict, and errors that surface as a crash later.",

@@ -55,10 +55,137 @@ static void each_call_fails_once(void)
 	finish(&ends);
 }
 
+static void connect_ends(struct ends *ends)
+{
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	CHECK_INT(rdma_create_qp(ends->active, NULL, &attr), 0);
+	CHECK_INT(rdma_connect(ends->active, &param), 0);
+	CHECK_INT(rdma_ack_cm_event(request(ends)), 0);
+	CHECK_INT(rdma_create_qp(ends->passive, NULL, &attr), 0);
+	CHECK_INT(rdma_accept(ends->passive, &param), 0);
+	pass(ends->client, RDMA_CM_EVENT_ESTABLISHED);
+	pass(ends->server, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+static void destroy_ends(struct ends *ends)
+{
+	rdma_destroy_qp(ends->active);
+	rdma_destroy_qp(ends->passive);
+	finish(ends);
+}
+
+/* Long enough for a connection on a busy machine. */
+#define BEGINS "device-remove at=5s"
+
+/* cma_process_remove: each ID that is bound to the device gets the event. ucma_close_id: calls for it
+ * fail with ENXIO afterwards, but for its destruction. */
+static void a_removed_device_ends_its_ids(void)
+{
+	CHECK_INT(setenv("ROCADE_FAULT", BEGINS, 1), 0);
+	struct ends ends = routed(RDMA_PS_TCP);
+	connect_ends(&ends);
+	/* Bound to all addresses, so to no device. */
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *all, *late;
+	CHECK(channel);
+	CHECK_INT(rdma_create_id(channel, &all, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_listen(all, 1), 0);
+	CHECK(all->verbs == NULL);
+
+	pass(ends.client, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	struct rdma_cm_id *told[2];
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_event *event = expect(ends.server, RDMA_CM_EVENT_DEVICE_REMOVAL);
+		told[i] = event->id;
+		CHECK_INT(rdma_ack_cm_event(event), 0);
+	}
+	CHECK(told[0] != told[1]);
+	for (int i = 0; i < 2; i++)
+		CHECK(told[i] == ends.listener || told[i] == ends.passive);
+	no_event(channel);
+
+	struct rdma_conn_param param = { .responder_resources = 1 };
+	CHECK_FAILS(rdma_listen(ends.listener, 1), ENXIO);
+	CHECK_FAILS(rdma_connect(ends.active, &param), ENXIO);
+	/* The QP is modified first, which is a verb (rdma_disconnect of cma.c). */
+	CHECK_FAILS(rdma_disconnect(ends.active), EIO);
+	CHECK_INT(rdma_create_id(channel, &late, NULL, RDMA_PS_TCP), 0);
+	struct sockaddr_in addr = at_port(0);
+	CHECK_FAILS(rdma_bind_addr(late, (struct sockaddr *)&addr), ENODEV);
+	int count = -1;
+	struct ibv_context **list = rdma_get_devices(&count);
+	CHECK(list && !list[0]);
+	CHECK_INT(count, 0);
+	rdma_free_devices(list);
+	CHECK_INT(rdma_destroy_id(late), 0);
+	CHECK_INT(rdma_destroy_id(all), 0);
+	rdma_destroy_event_channel(channel);
+	destroy_ends(&ends);
+}
+
+static void a_device_that_is_back_has_new_ids(void)
+{
+	CHECK_INT(setenv("ROCADE_FAULT", BEGINS " for=300ms", 1), 0);
+	struct ends ends = routed(RDMA_PS_TCP);
+	connect_ends(&ends);
+	struct ibv_context *old = ends.active->verbs;
+	pass(ends.client, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	pass(ends.server, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	pass(ends.server, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	destroy_ends(&ends);
+
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct sockaddr_in addr = at_port(0);
+	CHECK(channel);
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	while (rdma_bind_addr(id, (struct sockaddr *)&addr)) {
+		CHECK_INT(errno, ENODEV);
+		usleep(1000);
+	}
+	CHECK(id->verbs && id->verbs != old);
+	CHECK_INT(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(channel);
+	ends = routed(RDMA_PS_TCP);
+	connect_ends(&ends);
+	CHECK(ends.active->verbs != old);
+	CHECK_INT(rdma_disconnect(ends.active), 0);
+	pass(ends.server, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK_INT(rdma_disconnect(ends.passive), 0);
+	pass(ends.client, RDMA_CM_EVENT_DISCONNECTED);
+	pass(ends.client, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+	destroy_ends(&ends);
+}
+
+/* The address is resolved, because the host has it, and the request is lost (UNREACHABLE comes after
+ * a minute, in virtual time in device_failures.rs). Destroying the ID ends the attempt. */
+static void no_connection_over_a_port_that_is_down(void)
+{
+	CHECK_INT(setenv("ROCADE_FAULT", "port-down", 1), 0);
+	struct ends ends = routed(RDMA_PS_TCP);
+	struct ibv_port_attr port;
+	CHECK_INT(ibv_query_port(ends.active->verbs, ends.active->port_num, &port), 0);
+	CHECK_INT(port.state, IBV_PORT_DOWN);
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	struct rdma_conn_param param = { .responder_resources = 1 };
+	CHECK_INT(rdma_create_qp(ends.active, NULL, &attr), 0);
+	CHECK_INT(rdma_connect(ends.active, &param), 0);
+	/* Twice the time after which a request would have come by the slowest way. */
+	struct pollfd fd = { .fd = ends.server->fd, .events = POLLIN };
+	CHECK_INT(poll(&fd, 1, 500), 0);
+	no_event(ends.client);
+	rdma_destroy_qp(ends.active);
+	finish(&ends);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "each_call_fails_once", each_call_fails_once },
+		{ "a_removed_device_ends_its_ids", a_removed_device_ends_its_ids },
+		{ "a_device_that_is_back_has_new_ids", a_device_that_is_back_has_new_ids },
+		{ "no_connection_over_a_port_that_is_down", no_connection_over_a_port_that_is_down },
 		{ NULL, NULL },
 	};
 	return run_cm_case(cases, argc, argv);
