@@ -31,6 +31,7 @@ static PROGRAMS: Programs = Programs::new(
         "threads",
         "shared_channel",
         "device_processes",
+        "peer_failures",
     ],
 );
 
@@ -143,6 +144,11 @@ rocade_tests::c_programs! {
         the_files_of_a_port_follow,
         a_removed_device_answers_with_eio,
         a_removed_device_comes_back;
+    peer_failures:
+        a_peer_crashes_by_udp,
+        a_peer_crashes_by_shm,
+        a_peer_hangs_by_udp,
+        a_peer_hangs_by_shm;
     device_processes:
         a_port_down_stops_udp,
         a_port_down_stops_shm,

@@ -5,9 +5,12 @@ mod common;
 #[path = "common/simulated.rs"]
 mod simulated;
 
+use std::time::Duration;
+
 use common::errno;
 use rocade_verbs::{
-    AccessFlags, AsyncEventKind, Config, DeviceList, Error, QpState, Result, SendRequest, WcStatus,
+    AccessFlags, AsyncEventKind, Config, ConnectOptions, DeviceList, Error, QpState, Result, Route,
+    SendRequest, WcStatus,
 };
 use simulated::{MINUTE, pair, status, write};
 
@@ -127,5 +130,120 @@ fn a_receiver_is_not_ready_again_and_again() -> Result<()> {
     a.qp.post_send(&SendRequest::send(&sges))?;
     a.cq.wait(MINUTE)?;
     assert!(a.context.clock_ns() - begin >= 19 * MILLISECOND);
+    Ok(())
+}
+
+/// The receiver drops what its ICRC does not fit, and RC repeats it.
+#[test]
+fn flipped_bits_cost_packets_but_no_data() -> Result<()> {
+    let run = |rules: &str| -> Result<(u64, u64)> {
+        let (a, b, list) = pair(1, rules)?;
+        write(&a, &b, 1 << 20)?;
+        let damaged = list.engine_counters().rx_bad_icrc;
+        Ok((damaged, a.qp.counters().retransmitted_packets))
+    };
+    let (damaged, repeated) = run("recipe:bit-errors,ber=1e-6,seed=3")?;
+    assert!(damaged > 0 && repeated > 0, "{damaged} {repeated}");
+    assert_eq!(run("")?, (0, 0));
+    Ok(())
+}
+
+/// The receiver of a packet with the mark CE sends a CNP (RoCEv2, annex A17).
+#[test]
+fn marks_of_a_switch_make_notification_packets() -> Result<()> {
+    let (a, b, list) = pair(1, "recipe:congestion,p=20%,seed=3")?;
+    write(&a, &b, 1 << 20)?;
+    assert!(b.qp.counters().marked_packets > 0, "{:?}", b.qp.counters());
+    assert!(list.fault_report().rules[0].hits > 0);
+    assert_eq!(a.qp.counters().retransmitted_packets, 0, "nothing is lost");
+    Ok(())
+}
+
+/// The call fails with ETIMEDOUT, and the next one succeeds.
+#[test]
+fn the_first_resolution_fails_and_the_second_succeeds() -> Result<()> {
+    let list = list("recipe:connect-timeout")?;
+    let peer = "10.0.0.2:7000".parse().expect("an address");
+    let from = "10.0.0.1:0".parse().expect("an address");
+    let resolve = || Route::from(&list, from, peer);
+    assert_eq!(errno(resolve().map(drop)), 110);
+    assert_eq!(resolve()?.context()?.device().name, "a");
+    Ok(())
+}
+
+/// The entry of the table is another address, which the event announces, and a connection of the
+/// old address ends like one whose peer is gone.
+#[test]
+fn a_gid_changes_under_a_connection() -> Result<()> {
+    let (a, b, _list) = pair(1, "recipe:gid-change,dev=b,at=1ms")?;
+    write(&a, &b, 8)?;
+    let pause = a.cq.wait(Duration::from_millis(5));
+    assert!(matches!(pause, Err(Error::TimedOut)));
+    let event = b.context.poll_event()?.map(|event| event.kind);
+    assert_eq!(event, Some(AsyncEventKind::GidChange));
+    assert_eq!(b.context.gids()[0].gid.to_string(), "::ffff:192.0.2.9");
+    let sges = [a.memory.sge(..8)?];
+    a.qp.post_send(&SendRequest::write(&sges, b.memory.remote()))?;
+    assert_eq!(status(a.cq.wait(MINUTE)), WcStatus::RetryExceeded);
+    Ok(())
+}
+
+/// Completions come late and in another order of their QPs, and in the right order within a QP.
+#[test]
+fn completions_of_two_queue_pairs_change_places() -> Result<()> {
+    let list = list("recipe:jitter,by=5ms,dev=a")?;
+    let (a, b) = simulated::connect(&list)?;
+    let pd = b.context.protection_domain()?;
+    let own = a.context.protection_domain()?;
+    let (second, there) = (
+        own.queue_pair(&a.cq).build()?,
+        pd.queue_pair(&b.cq).build()?,
+    );
+    let (here_end, there_end) = (second.endpoint(), there.endpoint());
+    let second = second.connect(there_end, &ConnectOptions::default())?;
+    let _there = there.connect(here_end, &ConnectOptions::default())?;
+    let memory = pd.register(64, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+    let mut order = Vec::new();
+    for round in 0..20 {
+        let write = |to, id| SendRequest::write_inline(b"x", to).wr_id(id);
+        a.qp.post_send(&write(b.memory.remote(), 2 * round))?;
+        second.post_send(&write(memory.remote(), 2 * round + 1))?;
+    }
+    for _ in 0..40 {
+        order.push(a.cq.wait(MINUTE)?.wr_id);
+    }
+    let of = |parity| order.iter().filter(move |id| *id % 2 == parity);
+    assert!(of(0).is_sorted() && of(1).is_sorted(), "{order:?}");
+    assert!(!order.is_sorted(), "{order:?}");
+    Ok(())
+}
+
+/// Packets overtake each other. RC takes that for losses, and delivers everything.
+#[test]
+fn paths_of_different_length_reorder_packets() -> Result<()> {
+    let (a, b, list) = pair(1, "recipe:reordering-paths,by=200us,seed=4")?;
+    write(&a, &b, 1 << 20)?;
+    assert!(b.qp.counters().seq_naks_sent > 0, "{:?}", b.qp.counters());
+    assert!(list.fault_report().rules[0].hits > 0);
+    Ok(())
+}
+
+/// `ibv_post_send` returns ENOMEM for some requests, and none of them is half posted.
+#[test]
+fn a_full_send_queue_refuses_requests() -> Result<()> {
+    let (a, b, list) = pair(1, "recipe:send-queue-full,p=30%,seed=5,dev=a")?;
+    let (mut posted, mut refused) = (0, 0);
+    for id in 0..50 {
+        let request = SendRequest::write_inline(b"x", b.memory.remote()).wr_id(id);
+        match errno(a.qp.post_send(&request)) {
+            0 => posted += 1,
+            12 => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert!(posted > 0 && refused > 0, "{posted} {refused}");
+    assert_eq!(a.cq.wait_for(posted, MINUTE)?.len(), posted);
+    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert_eq!(list.fault_report().rules[0].hits, refused);
     Ok(())
 }
