@@ -47,7 +47,7 @@ const SPEEDS: [Speed; 9] = [
     speed(200, X4, HDR, "200 Gb/sec (4X HDR)"),
     speed(400, X4, NDR, "400 Gb/sec (4X NDR)"),
 ];
-/// What mlx5 has for the same speeds (`translate_eth_ext_proto_oper` in
+/// The codes of mlx5 for the same speeds (`translate_eth_ext_proto_oper` in
 /// `drivers/infiniband/hw/mlx5/main.c`). All others are as above.
 const MLX5_SPEEDS: [Speed; 2] = [
     speed(10, X1, QDR, "10 Gb/sec (1X QDR)"),

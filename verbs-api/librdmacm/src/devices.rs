@@ -44,7 +44,7 @@ unsafe impl Send for Device {}
 struct Devices {
     generation: Option<u32>,
     open: Vec<Device>,
-    /// Those that were removed after they were opened. IDs may still have them.
+    /// The devices that were removed after they were opened. IDs may still have them.
     removed: Vec<Device>,
 }
 

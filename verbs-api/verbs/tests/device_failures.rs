@@ -272,7 +272,7 @@ fn a_device_is_removed_while_in_use() -> Result<()> {
     Ok(())
 }
 
-/// What had completed before can still be polled, and posts fill the queue.
+/// Completions from before can still be polled, and posts fill the queue.
 #[test]
 fn completions_of_a_removed_device_can_be_polled() -> Result<()> {
     let (a, b, _list) = pair(1, "device-remove dev=b at=10ms")?;

@@ -162,7 +162,7 @@ static void await_path(const char *path, int there)
 /* The files that `rocade run` makes for a device, as far as this test reads them. */
 static void the_files_of_a_port_follow(void)
 {
-	char root[] = "/tmp/rocade-view-XXXXXX", path[512], state[256], carrier[512], link[200];
+	char root[] = "/tmp/rocade-sysfs-XXXXXX", path[512], state[256], carrier[512], link[200];
 	CHECK(mkdtemp(root));
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	CHECK(list && list[0]);

@@ -1,5 +1,6 @@
-/* Fault rules for the device or the port of one of two processes, which exchange packets over UDP or
- * through shared memory. The rules are those of the first process, and the second one sends to it. */
+/* Fault rules for the device or the port of one of two processes, which exchange packets over UDP
+ * or through shared memory. The rules are those of the first process, and the second one sends to
+ * it. */
 #include "groups.h"
 #include "processes.h"
 
