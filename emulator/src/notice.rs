@@ -19,6 +19,9 @@ pub struct Notice {
 /// Stands for the call in a message that belongs to none.
 pub const WARNING: &str = "warning";
 
+/// Stands for the call in the report of the fault rules, which is printed when the process exits.
+pub const FAULT_REPORT: &str = "fault rules";
+
 static PRINTER: OnceLock<fn(&Notice)> = OnceLock::new();
 
 /// Sets the function that prints the messages of this process. The first call counts. The function
@@ -46,4 +49,15 @@ pub(crate) fn notice(text: &str) {
         what: text.to_owned(),
         remedy: String::new(),
     });
+}
+
+/// Prints the report of the fault rules, if there is a printer.
+pub(crate) fn tell_faults(report: String) {
+    if let Some(printer) = PRINTER.get() {
+        printer(&Notice {
+            call: FAULT_REPORT,
+            what: report,
+            remedy: String::new(),
+        });
+    }
 }

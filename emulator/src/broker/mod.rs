@@ -45,6 +45,7 @@ use crate::steering::ProcessSlot;
 
 mod client;
 mod disconnect_notifier;
+mod fault_reports;
 mod faults;
 mod group;
 mod gsi;
@@ -64,6 +65,9 @@ mod sys;
 mod tests;
 
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
+pub use fault_reports::{
+    FaultReports, MAX_ENDED_REPORTS, ProcessReport, ReportedState, fault_reports,
+};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,

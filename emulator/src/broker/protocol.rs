@@ -14,6 +14,7 @@
 //! and learns why a broker of another version refuses it.
 
 mod codec;
+mod reports;
 mod xrc;
 
 use core::fmt;
@@ -21,6 +22,7 @@ use std::error::Error;
 
 use rocade_wire::Qpn;
 
+use super::fault_reports::{ProcessReport, ReportPart, ReportedState};
 use super::faults::{
     FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
@@ -125,6 +127,13 @@ pub(super) enum Request {
     Faults,
     /// Requests the fault rules of the first client whose slot is not below this one.
     FaultsFrom(u8),
+    /// Requests rules of the first report whose number is not below this one.
+    FaultReportFrom {
+        /// The number, from 1.
+        number: u64,
+        /// The first rule, if the report has exactly that number.
+        rule: u16,
+    },
 }
 
 /// The ends of a shared-memory link, from the viewpoint of the message's client.
@@ -211,6 +220,13 @@ pub(super) enum Response {
     FaultRules(Vec<NumberedRule>),
     /// Answer to `FaultsFrom`. `None` if there is no such client.
     FaultsOf(Option<FaultyProcess>),
+    /// Answer to `FaultReportFrom`. No part if there is no such report.
+    FaultReportPart {
+        /// Number of reports that made room for later ones.
+        forgotten: u32,
+        /// Some rules of the report.
+        part: Option<ReportPart>,
+    },
     /// The request failed.
     Error {
         /// The reason, for programs.
@@ -400,6 +416,12 @@ impl Request {
                 w.u8(*slot);
                 w.finish()
             }
+            Self::FaultReportFrom { number, rule } => {
+                let mut w = Writer::new(24);
+                w.u64(*number);
+                w.u16(*rule);
+                w.finish()
+            }
         }
     }
 
@@ -465,6 +487,13 @@ impl Request {
             }
             22 => (Self::Faults, 0..=0),
             23 => (Self::FaultsFrom(r.u8()?), 0..=0),
+            24 => (
+                Self::FaultReportFrom {
+                    number: r.u64()?,
+                    rule: r.u16()?,
+                },
+                0..=0,
+            ),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -572,6 +601,12 @@ impl Response {
                 w.list(process.as_slice(), Writer::faulty_process);
                 w.finish()
             }
+            Self::FaultReportPart { forgotten, part } => {
+                let mut w = Writer::new(125);
+                w.u32(*forgotten);
+                w.list(part.as_slice(), Writer::report_part);
+                w.finish()
+            }
             Self::Error { code, text } => {
                 let mut w = Writer::new(ERROR);
                 w.u16(code.code());
@@ -659,6 +694,15 @@ impl Response {
                     return Err(ProtocolError::Field("process"));
                 }
                 (Self::FaultsOf(process), 0..=0)
+            }
+            125 => {
+                let forgotten = r.u32()?;
+                let mut parts = r.list(Reader::report_part)?;
+                let part = parts.pop();
+                if !parts.is_empty() {
+                    return Err(ProtocolError::Field("report"));
+                }
+                (Self::FaultReportPart { forgotten, part }, 0..=0)
             }
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);

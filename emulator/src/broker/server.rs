@@ -19,6 +19,7 @@ mod ack_journal;
 mod addresses;
 mod connections;
 mod error;
+mod fault_reports;
 mod faults;
 mod files;
 mod requests;
@@ -26,6 +27,7 @@ mod shm_links;
 mod xrc;
 
 use connections::{Client, Reserve};
+use fault_reports::EndedReports;
 use faults::FaultTable;
 use files::Files;
 
@@ -73,6 +75,8 @@ struct Server {
     /// Reserved ports of the connection manager, and their slots.
     services: Services<ProcessSlot>,
     faults: FaultTable,
+    /// The reports of fault rules of ended processes.
+    reports: EndedReports,
     /// Services whose listener ended, and the requests that wait for a new listener.
     released_ports: RecentlyReleasedPorts,
     /// Journals of processes that have lost their connection and may still live.
@@ -124,6 +128,7 @@ impl Server {
             groups: BTreeMap::new(),
             services: Services::default(),
             faults: FaultTable::new(),
+            reports: EndedReports::default(),
             released_ports: RecentlyReleasedPorts::default(),
             journals: BTreeMap::new(),
             domains: xrc::Domains::default(),
@@ -221,6 +226,7 @@ impl Server {
         }
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
+                self.reports.keep(&self.clients[index]);
                 // A child of the process may still hold the connection.
                 if let Some(journal) = self.clients[index].send_pending_acks() {
                     self.on_process_exit(&journal);

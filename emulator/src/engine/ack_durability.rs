@@ -150,7 +150,12 @@ pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
     static ONCE: Once = Once::new();
     let mut engines = ENGINES.lock();
     engines.retain(|(_, engine)| engine.strong_count() > 0);
-    engines.push((process::id(), Arc::downgrade(engine)));
+    let own = (process::id(), Arc::downgrade(engine));
+    let is_own =
+        |(process, engine): &(u32, Weak<EngineInner>)| *process == own.0 && engine.ptr_eq(&own.1);
+    if !engines.iter().any(is_own) {
+        engines.push(own);
+    }
     drop(engines);
     ONCE.call_once(|| sys::at_exit(exiting));
 }
@@ -171,6 +176,7 @@ extern "C" fn exiting() {
             engine.end_connections_at_exit();
             engine.publisher.publish_at_exit(&engine.hcas);
             engine.hooks.flush();
+            engine.tell_faults_at_exit();
         }
     }
 }

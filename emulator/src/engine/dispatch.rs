@@ -49,6 +49,8 @@ pub(super) enum Disposition {
 struct Locked<'a> {
     inner: &'a QpInner,
     core: MutexGuard<'a, QpCore>,
+    /// A rule may withhold receives from the packets.
+    may_withhold: bool,
 }
 
 impl Locked<'_> {
@@ -268,11 +270,14 @@ impl<'e> Dispatch<'e> {
         self.current = self.qps.get(dest).map(|inner| Locked {
             inner,
             core: inner.lock(),
+            may_withhold: false,
         });
         if self.engine.triggers.await_any(HookPoint::Received)
-            && let Some(Locked { inner, core }) = &mut self.current
+            && let Some(locked) = &mut self.current
         {
-            self.engine.withhold_receives(inner, core);
+            locked.may_withhold = true;
+            self.engine
+                .withhold_receives(locked.inner, &mut locked.core);
         }
         if let Some(Locked { inner, .. }) = &self.current
             && let Some(ownership) = inner.ownership()
@@ -284,9 +289,13 @@ impl<'e> Dispatch<'e> {
     /// Unlocks the QP of the last packet, after its outputs were flushed or it was put on the list
     /// `deferred`.
     pub(super) fn flush_locked(&mut self, deferred: Option<&mut Vec<Qpn>>) {
-        let Some(Locked { inner, mut core }) = self.current.take() else {
+        let Some(locked) = self.current.take() else {
             return;
         };
+        let (inner, mut core) = (locked.inner, locked.core);
+        if locked.may_withhold {
+            self.engine.note_withheld(inner, &mut core);
+        }
         match deferred {
             None => {
                 let trigger = trigger_of(&core);

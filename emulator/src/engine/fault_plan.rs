@@ -2,9 +2,15 @@
 
 use std::sync::{Arc, Weak};
 
-use super::EngineInner;
+use super::{EngineInner, ack_durability};
+use crate::config::BrokerMode;
 use crate::faults::{Conditions, DueFault, EventClass, EventRule, FaultRule, Phase, Subject};
+use crate::journal::{AckJournal, FaultJournal};
+use crate::notice;
 use crate::state::{AsyncEventKind, AsyncEvents, EventElement};
+
+/// The line above the report that a process prints when it exits.
+const REPORT_HEADING: &str = "times are in seconds since the first device was opened";
 
 impl EngineInner {
     /// Starts the clock of the fault rules when the first device is opened.
@@ -14,6 +20,9 @@ impl EngineInner {
         opened.push(Arc::downgrade(events));
         drop(opened);
         self.plan.begin(self.now());
+        if !self.plan.own_rules().is_empty() {
+            self.begin_fault_report();
+        }
         // Rules for the beginning are in force before the program uses the device.
         self.execute_due_faults();
         if events.hca().is_removed() {
@@ -25,6 +34,39 @@ impl EngineInner {
                 tracing::warn!("failed to start a thread, fault rules may come late: {error}");
             }
             self.wake_background();
+        }
+    }
+
+    /// Lets the process tell what its rules have done, even if it makes no QP.
+    fn begin_fault_report(self: &Arc<Self>) {
+        ack_durability::release_at_exit(self);
+        if matches!(self.broker_mode, BrokerMode::Auto(_))
+            && let Err(error) = self.with_attachment(|_| ())
+        {
+            // The first QP tries again, and tells.
+            tracing::debug!(%error, "failed to reach the broker, which keeps no report");
+        }
+    }
+
+    /// Keeps the report of the rules in the journal, which the broker has.
+    pub(super) fn keep_fault_report(&self, ack_journal: &Arc<AckJournal>) {
+        if let Some(keeper) = FaultJournal::new(Arc::clone(ack_journal)) {
+            self.plan.tally().keep_in(keeper);
+        }
+    }
+
+    /// Tells what the rules have done, when the process exits.
+    pub(super) fn tell_faults_at_exit(&self) {
+        if let Some(ack_journal) = self.ack_journal.get() {
+            ack_journal.note_exit();
+        }
+        if let Some(report) = self.plan.tally().report_at_exit() {
+            let mut text = REPORT_HEADING.to_owned();
+            for line in report.to_string().lines() {
+                text.push('\n');
+                text.push_str(line);
+            }
+            notice::tell_faults(text);
         }
     }
 
@@ -54,6 +96,8 @@ impl EngineInner {
         match (&due.rule, due.phase) {
             (FaultRule::Event(rule), Phase::Begin) => self.raise_by_rule(due, rule),
             (FaultRule::Process(rule), Phase::Begin) => {
+                let subject = Subject::Other("process".to_owned());
+                self.plan.tally().hit(due.key, self.now(), subject);
                 self.hooks.flush();
                 rule.ending.execute();
             }

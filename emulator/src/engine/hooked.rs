@@ -62,7 +62,7 @@ impl EngineInner {
         let mut sent = true;
         match self
             .hooks
-            .on_tx(self.now(), packet_info, segments, owned_route)
+            .on_tx(self.now(), packet_info, (segments, run.remark), owned_route)
         {
             TxVerdict::Pass => sent = self.put(endpoint, tx_route, first_shm_send, run, caller),
             TxVerdict::Modified(delayed_tx) => {

@@ -241,16 +241,23 @@ impl EngineInner {
         true
     }
 
-    /// Counts the payload of packets that a QP has sent. Returns true if a rule lets the QP fail.
+    /// Counts the payload of packets that a QP sends. Returns a remark for the capture if a rule
+    /// lets the QP fail behind them.
     #[cold]
-    pub(super) fn fails_after(&self, inner: &QpInner, segments: Segments<'_>, now: Time) -> bool {
+    pub(super) fn fails_after(
+        &self,
+        inner: &QpInner,
+        segments: Segments<'_>,
+        now: Time,
+    ) -> Option<String> {
         let payload = |segment: &[u8]| match Packet::parse(segment) {
             Ok(packet) if is_request(&packet) => packet.payload().len() as u64,
             _ => 0,
         };
         let bytes = segments.map(payload).sum();
         let device = &inner.hca().config.name;
-        self.triggers.on_sent(now, device, inner.qp_num(), bytes)
+        let rule = self.triggers.on_sent(now, device, inner.qp_num(), bytes)?;
+        Some(format!("its QP fails ({rule})"))
     }
 
     /// Lets a QP that is about to receive withhold its receives as the rules demand.
@@ -259,6 +266,15 @@ impl EngineInner {
         let device = &inner.hca().config.name;
         let withhold = self.triggers.withholds_receives(device, inner.qp_num());
         core.qp.withhold_receives(withhold);
+    }
+
+    /// Records the requests that have found no receive, because a rule withholds them.
+    #[cold]
+    pub(super) fn note_withheld(&self, inner: &QpInner, core: &mut QpCore) {
+        let count = core.qp.take_withheld();
+        let device = &inner.hca().config.name;
+        self.triggers
+            .note_withheld(self.now(), device, inner.qp_num(), count);
     }
 
     /// Installs the rules that apply at present.

@@ -400,6 +400,7 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(ack_journal) = broker.client().journal() {
+                    self.keep_fault_report(&ack_journal);
                     // There is only one attachment, so this succeeds.
                     let _ = self.ack_journal.set(ack_journal);
                 }

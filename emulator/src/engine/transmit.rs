@@ -39,14 +39,17 @@ pub(crate) struct Run<'a> {
     pub(crate) segment_len: usize,
     /// See [`ShmLink::send`].
     pub(crate) unpublished: bool,
+    /// A comment for the capture, or an empty text.
+    pub(crate) remark: &'a str,
 }
 
 impl<'a> Run<'a> {
-    fn of(buffer: &'a TxBuffer, unpublished: bool) -> Self {
+    fn of(buffer: &'a TxBuffer, unpublished: bool, remark: &'a str) -> Self {
         Self {
             bytes: buffer.bytes(),
             segment_len: buffer.segment_len(),
             unpublished,
+            remark,
         }
     }
 
@@ -56,6 +59,7 @@ impl<'a> Run<'a> {
             bytes,
             segment_len: bytes.len(),
             unpublished,
+            remark: "",
         }
     }
 }
@@ -318,12 +322,19 @@ impl EngineInner {
             if acks == AckPlacement::AfterFirst || answered > LONG_ANSWER {
                 acks = AckPlacement::First;
             }
+            let fails = if counts_bytes {
+                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
+                self.fails_after(inner, segments, now)
+            } else {
+                None
+            };
             let filled = fill_by_kernel(buffer, mem);
             let sent = match shm_link {
                 _ if filled.is_err() => Err(Fault),
                 _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
                 _ if hooked => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
-                    let run = Run::of(buffer, unpublished);
+                    let remark = fails.as_deref().unwrap_or_default();
+                    let run = Run::of(buffer, unpublished, remark);
                     let sent =
                         self.send_hooked(endpoint, tx_route, &mut tx.first_shm_send, run, caller);
                     tx.unpublished_ack.take_if(|_| !unpublished && sent);
@@ -354,11 +365,8 @@ impl EngineInner {
             };
             qp.count_answered_reads();
             self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
-            if counts_bytes {
-                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
-                if self.fails_after(inner, segments, now) {
-                    qp.set_fatal(now, usize::MAX);
-                }
+            if fails.is_some() {
+                qp.set_fatal(now, usize::MAX);
             }
             if !sent {
                 tx.backlog = Some(Box::new(TxBacklog {
@@ -454,6 +462,7 @@ impl EngineInner {
                 bytes: &backlog.bytes,
                 segment_len: backlog.segment_len,
                 unpublished: false,
+                remark: "",
             };
             // A run for a shared memory link that has ended is lost.
             let lost = !backlog.sealed && tx_route.live_shm_link().is_none();

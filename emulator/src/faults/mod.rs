@@ -26,6 +26,7 @@ mod plan;
 mod process;
 mod qp;
 pub mod recipes;
+mod report;
 mod schedule;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
@@ -45,12 +46,13 @@ pub use limit::{Limit, LimitRule};
 pub use packet::PacketRule;
 pub use process::ProcessRule;
 pub use qp::{QpFault, QpRule};
+pub use report::{RuleSummary, table};
 pub use schedule::{Change, Phase, RuleKey, Schedule, Scheduler};
-pub use tally::{FaultReport, Occurrence, ReportedRule, Subject};
+pub use tally::{FaultReport, MAX_OBJECTS, Occurrence, ReportedRule, Subject};
 pub use verb::{Verb, VerbEffect, VerbRule};
 
 pub(crate) use plan::{DueFault, FaultPlan};
-pub(crate) use tally::{HitCounter, Tally};
+pub(crate) use tally::{HitCounter, ReportKeeper, Tally};
 pub(crate) use triggers::{HookPoint, OpenRule, Triggers};
 
 use crate::link::fault::{self, PACKET_ACTIONS, rule_error, unknown};

@@ -1,6 +1,7 @@
 //! The record of what the rules have done: how often, when, and to which object.
 
 use std::fmt;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rocade_transport::Time;
@@ -12,6 +13,11 @@ use super::schedule::RuleKey;
 const MAX_OCCURRENCES: usize = 4096;
 /// Most rules that are reported, including those that were removed.
 const MAX_REPORTED: usize = 256;
+/// Most objects of a rule that are counted one by one.
+pub const MAX_OBJECTS: usize = 4;
+
+/// Longest wait for the lock when the process exits.
+const EXIT_PATIENCE: Duration = Duration::from_millis(5);
 
 /// A receiver of the rules' hit counts.
 pub(crate) trait HitCounter: fmt::Debug + Send {
@@ -20,6 +26,16 @@ pub(crate) trait HitCounter: fmt::Debug + Send {
 
     /// Sets the count of the rule at `index`.
     fn count(&self, index: usize, hits: u64);
+}
+
+/// A place for the report that outlives the process.
+pub(crate) trait ReportKeeper: fmt::Debug + Send {
+    /// Stores all of the rule at `index` of the report.
+    fn add(&self, index: usize, rule: &ReportedRule);
+
+    /// Stores the counts and times of the rule at `index`, which has been applied to the object at
+    /// `object`, or to one that is not counted by itself.
+    fn update(&self, index: usize, rule: &ReportedRule, object: Option<usize>);
 }
 
 /// The object that a rule was applied to.
@@ -67,12 +83,50 @@ pub struct Occurrence {
 }
 
 /// A rule, and how often it was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedRule {
     /// The text of the rule.
     pub text: String,
     /// Number of applications.
     pub hits: u64,
+    /// The first application, in nanoseconds since the process opened its first device.
+    pub first_ns: Option<u64>,
+    /// The last application, in nanoseconds since the process opened its first device.
+    pub last_ns: Option<u64>,
+    /// The first objects, at most [`MAX_OBJECTS`], and the number of applications to each.
+    pub objects: Vec<(Subject, u64)>,
+    /// Number of applications to other objects.
+    pub other_hits: u64,
+}
+
+impl ReportedRule {
+    fn new(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Counts an application. Returns the index of its object, if that is counted by itself.
+    fn count(&mut self, at_ns: u64, subject: &Subject) -> Option<usize> {
+        self.hits += 1;
+        self.first_ns.get_or_insert(at_ns);
+        self.last_ns = Some(at_ns);
+        let known = self.objects.iter().position(|(known, _)| known == subject);
+        let index = match known {
+            Some(index) => index,
+            None if self.objects.len() < MAX_OBJECTS => {
+                self.objects.push((subject.clone(), 0));
+                self.objects.len() - 1
+            }
+            None => {
+                self.other_hits += 1;
+                return None;
+            }
+        };
+        self.objects[index].1 += 1;
+        Some(index)
+    }
 }
 
 /// The applications of the rules of an engine.
@@ -98,6 +152,7 @@ struct TallyState {
     /// The rules in force, in the order in which the counter knows them.
     in_force: Vec<RuleKey>,
     counter: Option<Box<dyn HitCounter>>,
+    keeper: Option<Box<dyn ReportKeeper>>,
     /// The time at which the process opened its first device.
     begun: Option<Time>,
 }
@@ -129,11 +184,12 @@ impl Tally {
         let state = &mut *state;
         for (key, text) in rules {
             if state.index(*key).is_none() && state.keys.len() < MAX_REPORTED {
+                let rule = ReportedRule::new(text);
+                if let Some(keeper) = &state.keeper {
+                    keeper.add(state.keys.len(), &rule);
+                }
                 state.keys.push(*key);
-                state.report.rules.push(ReportedRule {
-                    text: text.clone(),
-                    hits: 0,
-                });
+                state.report.rules.push(rule);
             }
         }
         state.in_force = rules.iter().map(|(key, _)| *key).collect();
@@ -143,6 +199,23 @@ impl Tally {
         state.counter = counter;
     }
 
+    /// Sets the place that keeps the report, and stores what has happened so far.
+    pub(crate) fn keep_in(&self, keeper: Box<dyn ReportKeeper>) {
+        let mut state = self.state.lock();
+        for (index, rule) in state.report.rules.iter().enumerate() {
+            keeper.add(index, rule);
+        }
+        state.keeper = Some(keeper);
+    }
+
+    /// Returns the report of a process that exits, if there were rules and it has opened a device.
+    /// Another thread may hold the lock, and then there is none.
+    pub(crate) fn report_at_exit(&self) -> Option<FaultReport> {
+        let state = self.state.try_lock_for(EXIT_PATIENCE)?;
+        let is_worth_telling = state.begun.is_some() && !state.report.rules.is_empty();
+        is_worth_telling.then(|| state.report.clone())
+    }
+
     /// Records that a rule was applied.
     pub(crate) fn hit(&self, key: RuleKey, now: Time, subject: Subject) {
         let mut state = self.state.lock();
@@ -150,14 +223,17 @@ impl Tally {
         let Some(index) = state.index(key) else {
             return;
         };
+        let at_ns = now.ns_since(state.begun.unwrap_or(now));
         let rule = &mut state.report.rules[index];
-        rule.hits += 1;
+        let object = rule.count(at_ns, &subject);
         let hits = rule.hits;
+        if let Some(keeper) = &state.keeper {
+            keeper.update(index, rule, object);
+        }
         if state.report.occurrences.len() < MAX_OCCURRENCES {
-            let since = state.begun.unwrap_or(now);
             state.report.occurrences.push(Occurrence {
                 rule: index,
-                at_ns: now.ns_since(since),
+                at_ns,
                 subject,
             });
         }

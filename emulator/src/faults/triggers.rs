@@ -187,10 +187,10 @@ impl Triggers {
         verdict
     }
 
-    /// Counts bytes of payload that a QP has sent. Returns true if the QP fails now.
+    /// Counts bytes of payload that a QP sends. Returns the rule if the QP fails behind them.
     #[cold]
-    pub(crate) fn on_sent(&self, now: Time, device: &str, qpn: Qpn, bytes: u64) -> bool {
-        let mut fails = false;
+    pub(crate) fn on_sent(&self, now: Time, device: &str, qpn: Qpn, bytes: u64) -> Option<String> {
+        let mut fails = None;
         self.each(|trigger| {
             let FaultRule::Qp(rule) = &trigger.rule else {
                 return;
@@ -211,7 +211,7 @@ impl Triggers {
                 // Each QP is one occasion, and fails once.
                 *sent = None;
                 if trigger.gate.admit() {
-                    fails = true;
+                    fails = fails.take().or_else(|| Some(rule.to_string()));
                     self.tally.hit(trigger.key, now, Subject::Qp(qpn));
                 }
             }
@@ -240,6 +240,20 @@ impl Triggers {
             }
         });
         withholds
+    }
+
+    /// Records that a QP has answered `count` requests with RNR NAKs.
+    pub(crate) fn note_withheld(&self, now: Time, device: &str, qpn: Qpn, count: u32) {
+        self.each(|trigger| {
+            if let FaultRule::Qp(rule) = &trigger.rule
+                && rule.fault == QpFault::NotReady
+                && selects(&rule.conditions, device, Some(qpn))
+            {
+                for _ in 0..count {
+                    self.tally.hit(trigger.key, now, Subject::Qp(qpn));
+                }
+            }
+        });
     }
 
     /// Returns the lowered limit of a device, if there is one.

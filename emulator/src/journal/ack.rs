@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use super::shm_words::{self, SharedWords};
-use super::{CONNECTIONS_AT, connections};
+use super::{CONNECTIONS_AT, FAULT_REPORT_AT, connections, fault_report};
 use crate::link::LocalAddr;
 use crate::sys::check_file_size;
 
@@ -84,12 +84,12 @@ impl AckJournal {
     /// # Errors
     /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
-        let whole = CONNECTIONS_AT + connections::LEN;
-        let len = if check_file_size(whole as u64).is_ok() {
-            whole
-        } else {
-            CONNECTIONS_AT
-        };
+        let sizes = [
+            FAULT_REPORT_AT + fault_report::LEN,
+            CONNECTIONS_AT + connections::LEN,
+        ];
+        let allowed = |len: &usize| check_file_size(*len as u64).is_ok();
+        let len = sizes.into_iter().find(allowed).unwrap_or(CONNECTIONS_AT);
         Ok(Self {
             shared: SharedWords::new(c"rocade-will", len)?,
             used: Mutex::new(0),

@@ -3,6 +3,7 @@
 //! Without either, sending and receiving only test one flag. Fault rules apply to single packets,
 //! so runs have one segment then. The hooks decide and store. The caller sends and delivers.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -315,12 +316,13 @@ impl<W> PacketHooks<W> {
     }
 
     /// Captures a complete and sealed run that is to be sent now, and returns the decision on it.
-    /// `tx_route` returns the route, with or without ECN mark.
+    /// `tx_route` returns the route, with or without ECN mark. A remark that is not empty is a
+    /// comment of the packets.
     pub(crate) fn on_tx(
         &self,
         now: Time,
         mut packet_info: PacketInfo,
-        run: Segments<'_>,
+        (run, remark): (Segments<'_>, &str),
         tx_route: impl FnOnce(bool) -> W,
     ) -> TxVerdict<W> {
         let only = run.clone().next().unwrap_or_default();
@@ -339,7 +341,7 @@ impl<W> PacketHooks<W> {
         if effect.is_none() {
             for (id, segment) in (0..).zip(run) {
                 packet_info.udp = packet_info.udp.map(|(port, _)| (port, id));
-                self.record(now, PacketDirection::Tx, &packet_info, segment, "");
+                self.record(now, PacketDirection::Tx, &packet_info, segment, remark);
             }
             return TxVerdict::Pass;
         }
@@ -364,7 +366,7 @@ impl<W> PacketHooks<W> {
             PacketDirection::Tx,
             &packet_info,
             &delayed_tx.bytes,
-            &effect.note,
+            &with_remark(&effect.note, remark),
         );
         self.end_process(&effect);
         if !effect.is_late() || effect.copies == 0 {
@@ -501,5 +503,14 @@ impl<W> PacketHooks<W> {
                 note,
             });
         }
+    }
+}
+
+/// Returns the comment of a packet with an effect: the effect, and the remark behind it.
+fn with_remark<'n>(note: &'n str, remark: &str) -> Cow<'n, str> {
+    if remark.is_empty() {
+        Cow::Borrowed(note)
+    } else {
+        Cow::Owned(format!("{note}; {remark}"))
     }
 }

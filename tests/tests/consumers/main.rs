@@ -13,6 +13,7 @@ mod crash;
 mod devices;
 mod endless;
 mod events;
+mod fault_report;
 mod finding;
 mod groups;
 mod idle;

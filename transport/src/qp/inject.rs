@@ -42,4 +42,13 @@ impl Qp {
             responder.withhold_receives(withhold);
         }
     }
+
+    /// Takes the number of requests that were answered with RNR NAKs because receives were
+    /// withheld, since the last call.
+    pub const fn take_withheld(&mut self) -> u32 {
+        match &mut self.recv {
+            RecvSide::Reliable(responder) => responder.take_withheld(),
+            _ => 0,
+        }
+    }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Responder {
     nak_outstanding: bool,
     /// Requests that need a receive find none, although there may be some.
     withholds_receives: bool,
+    /// Number of requests that found no receive for that reason.
+    withheld: u32,
     /// The last response announced zero credits.
     announced_zero: bool,
     /// The next ACK announces that there are receives again.
@@ -136,6 +138,7 @@ impl Responder {
             msn: Msn::new(0),
             nak_outstanding: false,
             withholds_receives: false,
+            withheld: 0,
             announced_zero: false,
             has_unsent_credits: false,
             current: InProgress::None,
@@ -159,6 +162,11 @@ impl Responder {
 
     pub(crate) const fn withhold_receives(&mut self, withhold: bool) {
         self.withholds_receives = withhold;
+    }
+
+    /// Takes the number of requests that have found no receive because those were withheld.
+    pub(crate) const fn take_withheld(&mut self) -> u32 {
+        core::mem::replace(&mut self.withheld, 0)
     }
 
     /// Returns the number of incomplete receives, including the one in progress.

@@ -126,7 +126,10 @@ impl Responder {
         }
         let wqe = if needs_receive(operation) {
             let wqe = match self.withholds_receives {
-                true => None,
+                true => {
+                    self.withheld = self.withheld.saturating_add(1);
+                    None
+                }
                 false => self.receives.take(),
             };
             let Some(wqe) = wqe else {

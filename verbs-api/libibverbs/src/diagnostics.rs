@@ -19,7 +19,7 @@ use rocade_emulator::{
     FailureReport, PostError, Qp, VerbsError,
     cm::CmEvent,
     config::{ENV_LOG, variable},
-    notice::Notice,
+    notice::{FAULT_REPORT, Notice},
 };
 
 use crate::{explain, explain_event, explain_failure, ffi::Errno, process};
@@ -204,6 +204,9 @@ fn is_expected(name: &str, Errno(code): Errno) -> bool {
 pub(crate) fn print_notice(notice: &Notice) {
     if !is_silenced() && takes_text() {
         let Notice { call, what, remedy } = notice;
+        if *call == FAULT_REPORT {
+            return print(&format!("{call}: {what}"));
+        }
         print_reason(call, "", &Reason::new(what, remedy));
     }
 }

@@ -482,6 +482,8 @@ pub(crate) enum FaultCommand {
     },
     /// Show the rules, and the number of packets that they hit in each process
     List(FaultListArgs),
+    /// Show how often each rule was applied, when and to what, also in processes that have ended
+    Report(OutputArgs),
     /// Show the recipes, which are named lists of rules, or explain one
     Recipes(RecipeArgs),
     /// Find the smallest set of rules with which a program fails

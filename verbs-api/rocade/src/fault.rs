@@ -2,6 +2,7 @@
 
 mod minimize;
 mod recipes;
+mod report;
 mod search;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ pub(crate) fn dispatch(command: &FaultCommand, settings: &Settings) -> Result<Ex
     match command {
         FaultCommand::Add { rule } => add(&config, &rule.join(" "))?,
         FaultCommand::List(args) if args.recipes => recipes::print_all(args.output.json)?,
+        FaultCommand::Report(args) => report::print(&config, args.json)?,
         FaultCommand::Recipes(args) => return recipes::print(args),
         FaultCommand::Minimize(args) => return minimize::run(args, settings),
         FaultCommand::List(args) => {

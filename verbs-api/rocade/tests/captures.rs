@@ -246,6 +246,7 @@ fn rules_at_run_time() {
         125,
         &["nht=3", "did you mean nth?", "--help"],
     );
+    refused(&["fault", "report"], 1, &["no broker", "prints its own"]);
     refused(&["fault", "add", " "], 125, &["a rule is missing"]);
     refused(&["fault", "add"], 2, &["<RULE>"]);
     let mut broker = Server(rocade(&["broker", "serve"]).spawn().unwrap());
@@ -255,6 +256,7 @@ fn rules_at_run_time() {
     let list = || -> Value { serde_json::from_str(&run(&["fault", "list", "--json"])).unwrap() };
     assert_eq!(list(), json!({ "rules": [], "processes": [] }));
     assert_eq!(run(&["fault", "list"]), "no rules\n");
+    assert_eq!(run(&["fault", "report"]), "no process had rules\n");
 
     let added = run(&[
         "fault",

@@ -44,6 +44,8 @@ pub(super) struct Client {
     pub(super) wake: Option<OwnedFd>,
     /// The client's ACK journal, to process when the client is gone.
     pub(super) registered_journal: Option<RegisteredJournal>,
+    /// Number of the client's report of fault rules.
+    pub(super) report_number: u64,
     /// An unanswered request for an address.
     pub(super) pending: Option<Pending>,
     /// The client's fault rules.
@@ -67,6 +69,7 @@ impl Client {
             slot: None,
             wake: None,
             registered_journal: None,
+            report_number: 0,
             pending: None,
             faults: ClientFaults::default(),
             version: VERSION,

@@ -79,6 +79,7 @@ impl Server {
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
         for mut client in gone {
+            self.reports.keep(&client);
             let journal = client.send_pending_acks();
             let Some(slot) = client.slot else { continue };
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
@@ -159,10 +160,12 @@ impl Server {
             (Request::AckJournal, Some(_)) => {
                 let client = &mut self.clients[index];
                 let pid = client.peer.pid;
-                client.registered_journal = fds
-                    .into_iter()
-                    .next()
-                    .map(|journal| RegisteredJournal::new(journal, pid));
+                let journal = fds.into_iter().next();
+                if let Some(journal) = &journal {
+                    client.report_number = self.reports.number_for(journal);
+                }
+                client.registered_journal =
+                    journal.map(|journal| RegisteredJournal::new(journal, pid));
                 client.send(&Response::Accepted, &[]);
                 Ok(())
             }
@@ -221,6 +224,11 @@ impl Server {
             }
             (Request::FaultsFrom(slot), _) => {
                 let answer = self.faults_from(slot);
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::FaultReportFrom { number, rule }, _) => {
+                let answer = self.fault_report_from(number, rule);
                 self.clients[index].send(&answer, &[]);
                 Ok(())
             }

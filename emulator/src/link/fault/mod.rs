@@ -291,7 +291,7 @@ impl ActiveRule {
                 match self.link.pass(model, start, ip_bytes, &mut self.random) {
                     Passage::Lost => {
                         effect.copies = 0;
-                        "no room for it"
+                        "lost, the queue is full"
                     }
                     Passage::Arrives {
                         delay_ns,
