@@ -275,6 +275,8 @@ impl Server {
     /// Performs the periodic work.
     fn tick(&mut self) {
         let now = Instant::now();
+        // The time without clients begins when the last one is gone, which may have been silent.
+        let had_clients = self.clients.iter().any(|client| client.slot.is_some());
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
             let due = |pending: &Pending| !client.gone && pending.next_look <= now;
@@ -310,7 +312,7 @@ impl Server {
         };
         self.competitors.retain(|local, _| waiting(local));
         self.keep_files();
-        if self.clients.iter().any(|client| client.slot.is_some()) || self.slots.has_orphans() {
+        if had_clients || self.slots.has_orphans() {
             self.last_active = now;
         }
     }
