@@ -6,6 +6,7 @@
 //!   themselves.
 //! * `dist` makes packages for users.
 //! * `debian` tries programs of several releases of Debian.
+//! * `failures` runs programs under each recipe of failures.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing
@@ -19,6 +20,7 @@ mod debian;
 mod dependencies;
 mod dist;
 mod exports;
+mod failures;
 mod fuzz;
 mod layers;
 mod licences;
@@ -107,6 +109,9 @@ enum Task {
     /// Run programs and rdma-core's tests in roots of several releases of Debian, as root
     /// (docs/debian.md).
     Debian(debian::DebianArgs),
+    /// Run programs under each recipe of failures, and print what they do
+    /// (docs/failures-matrix.md).
+    Failures(failures::FailuresArgs),
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need, or without root only say what is missing.
@@ -161,6 +166,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         }
         Task::Dist(args) => dist::run(workspace, &args),
         Task::Debian(args) => debian::run(workspace, &args),
+        Task::Failures(args) => failures::run(workspace, &args),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
         Task::Prose => match prose::statistics(workspace.root()) {
