@@ -55,6 +55,10 @@ pub struct Mr {
 #[derive(Debug)]
 struct MrInner {
     key: u32,
+    /// Held while the region is changed or deregistered.
+    changing: Mutex<()>,
+    /// Never locked while a thread waits for the table of regions, because a thread that reads the
+    /// table, to post requests, may ask for the address.
     state: Mutex<MrState>,
     /// The device memory that contains it.
     dm: Option<Arc<DmInner>>,
@@ -66,7 +70,7 @@ struct MrInner {
     holds_pd: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MrState {
     pd: Arc<PdInner>,
     /// `None` for a null region and an indirect key.
@@ -231,6 +235,7 @@ impl Pd {
         Ok(Mr {
             inner: Arc::new(MrInner {
                 key,
+                changing: Mutex::default(),
                 state: Mutex::new(MrState { pd, region }),
                 dm,
                 indirect,
@@ -440,7 +445,8 @@ impl Mr {
     #[doc(alias = "ibv_rereg_mr")]
     pub unsafe fn rereg(&self, change: &Rereg<'_>) -> Result<(), VerbsError> {
         self.pd().inner.context.enter(Verb::ReregMr)?;
-        let mut state = self.inner.state.lock();
+        let _changing = self.inner.changing.lock();
+        let state = self.inner.state.lock().clone();
         let (Some(mut region), None) = (state.region, &self.inner.dm) else {
             return Err(VerbsError::InvalidArgument("not a plain region"));
         };
@@ -482,7 +488,7 @@ impl Mr {
             .map_err(|why| self.inner.remove_error(why, &state))?;
         pd.users.add(User::Mr(self.inner.key));
         state.pd.users.remove(User::Mr(self.inner.key));
-        *state = MrState {
+        *self.inner.state.lock() = MrState {
             pd,
             region: Some(region),
         };
@@ -556,7 +562,8 @@ fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
 
 impl MrInner {
     fn deregister(&self) -> Result<(), VerbsError> {
-        let state = self.state.lock();
+        let _changing = self.changing.lock();
+        let state = self.state.lock().clone();
         if !self.registered.load(Ordering::Acquire) {
             return Err(VerbsError::InvalidArgument("already deregistered"));
         }
@@ -569,7 +576,8 @@ impl MrInner {
     }
 
     fn revoke(&self) {
-        let state = self.state.lock();
+        let _changing = self.changing.lock();
+        let state = self.state.lock().clone();
         if self.registered.load(Ordering::Acquire) {
             let regions = state.pd.context.engine.regions();
             regions.remove_with_windows(self.key);
