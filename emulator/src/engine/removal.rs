@@ -1,6 +1,6 @@
 //! Devices that a fault rule removes while they are in use.
 //!
-//! What a program sees is what the kernel and a provider in user space make of a device that is
+//! A program sees what the kernel and a provider in user space make of a device that is
 //! unplugged. Every opened context gets its last event, [`AsyncEventKind::DeviceFatal`]
 //! (`uverbs_async_event_destroy_uobj`), and calls that need the kernel fail with `EIO`, but for
 //! those that destroy. Queues are memory of the program, so that posting goes on to succeed, and
