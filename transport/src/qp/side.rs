@@ -378,7 +378,7 @@ impl RecvSide {
         }
     }
 
-    pub(super) const fn set_attr(&mut self, attr: ResponderAttr) {
+    pub(super) fn set_attr(&mut self, attr: ResponderAttr) {
         match self {
             Self::Reliable(responder) => responder.set_attr(attr),
             Self::Connected(receiver) => receiver.set_access(attr.access),

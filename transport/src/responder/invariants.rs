@@ -15,7 +15,7 @@ impl Responder {
     /// Responses are few, and acknowledge only what was received.
     fn check_queue(&self) {
         // An ACK and a NAK may follow the replays.
-        let limit = MAX_QUEUED_REPLAYS + usize::from(self.attr.max_dest_rd_atomic) + 8;
+        let limit = MAX_QUEUED_REPLAYS + usize::from(self.most_resources) + 8;
         assert!(self.queue.len() <= limit, "{} responses", self.queue.len());
         let mut acks = self.queue.iter().filter(|response| response.is_ack());
         for response in acks.by_ref() {
@@ -35,7 +35,7 @@ impl Responder {
 
     /// Keeps as many READs and atomics as the peer may have in flight.
     fn check_saved(&self) {
-        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let limit = usize::from(self.most_resources);
         assert!(self.saved.len() <= limit, "{} are kept", self.saved.len());
     }
 

@@ -104,6 +104,9 @@ impl ResponderAttr {
 #[derive(Debug)]
 pub(crate) struct Responder {
     attr: ResponderAttr,
+    /// Largest `max_dest_rd_atomic` so far. What was executed under it is still repeated after the
+    /// application has lowered it.
+    most_resources: u8,
     receives: RecvSource,
     /// Expected PSN of the next new request.
     epsn: Psn,
@@ -133,6 +136,7 @@ impl Responder {
     pub(crate) const fn new(receives: RecvSource) -> Self {
         Self {
             attr: ResponderAttr::NONE,
+            most_resources: 0,
             receives,
             epsn: Psn::new(0),
             msn: Msn::new(0),
@@ -156,7 +160,8 @@ impl Responder {
         self.epsn = rq_psn;
     }
 
-    pub(crate) const fn set_attr(&mut self, attr: ResponderAttr) {
+    pub(crate) fn set_attr(&mut self, attr: ResponderAttr) {
+        self.most_resources = self.most_resources.max(attr.max_dest_rd_atomic);
         self.attr = attr;
     }
 
@@ -295,6 +300,7 @@ impl Responder {
         }
         self.receives.reset();
         self.attr = ResponderAttr::NONE;
+        self.most_resources = 0;
         self.epsn = Psn::new(0);
         self.msn = Msn::new(0);
         self.nak_outstanding = false;

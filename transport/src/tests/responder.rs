@@ -7,7 +7,10 @@ use rocade_wire::{Opcode, Operation, Packet, Psn};
 
 use super::{ALL, PMTU, PSN, Request, answer_text, answers, pattern, register_filled, statuses};
 use crate::testing::{Pair, Region, Setup, Side, TestMemory};
-use crate::{AckPlacement, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus};
+use crate::{
+    AckPlacement, DropReason, PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState, Time, TxBuffer,
+    WcStatus,
+};
 
 use Operation::{
     CmpSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendMiddle, SendOnly, WriteFirst,
@@ -252,6 +255,24 @@ fn a_duplicate_atomic_gets_the_saved_value() {
         ["AtomicAcknowledge ACK psn=1 msn=3"]
     );
     assert_eq!(pair.node(Side::B).mem.atomics(), 2);
+}
+
+/// Lowers the number of READs and atomics while the answer to one may still be repeated.
+//= RC-DUP-04, RC-DUP-05 type=test
+#[test]
+fn an_atomic_is_repeated_after_the_limit_was_lowered() {
+    let (mut pair, region) = target_with(|setup| setup.attr.max_dest_rd_atomic = 2);
+    let add = fetch_add(0, &region, 1);
+    let result = ["AtomicAcknowledge ACK psn=0 msn=1"];
+    assert_eq!(answer(&mut pair, &add), result);
+    let none = QpAttr {
+        max_dest_rd_atomic: 0,
+        ..QpAttr::default()
+    };
+    pair.modify(Side::B, QpState::Sqd, QpAttrMask::empty(), &none);
+    pair.modify(Side::B, QpState::Sqd, QpAttrMask::MAX_DEST_RD_ATOMIC, &none);
+    assert_eq!(answer(&mut pair, &add), result);
+    assert_eq!(pair.node(Side::B).mem.atomics(), 1);
 }
 
 /// Returns a packet of this kind that is valid by itself.
