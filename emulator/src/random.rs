@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 /// Returns `N` random bytes.
 #[must_use]

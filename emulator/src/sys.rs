@@ -24,7 +24,8 @@ pub(crate) use epoll::Epoll;
 /// Locked exclusively by tests that start programs, and shared by tests of file locks. Between fork
 /// and exec, a child has copies of all files, and so of their locks.
 #[cfg(test)]
-pub(crate) static STARTS: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
+pub(crate) static STARTS: crate::sync::RwLock<(), crate::sync::rank::Starts> =
+    crate::sync::RwLock::new(());
 
 /// Returns the monotonic clock, in nanoseconds.
 #[inline]

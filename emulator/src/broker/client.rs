@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_wire::Qpn;
 
 use super::faults::{FaultUpdate, RuleForClient, WhichRule};
@@ -77,7 +77,7 @@ pub struct BrokerClient {
     slot: ProcessSlot,
     pid: u32,
     watch: HangupWatch,
-    state: Mutex<ClientState>,
+    state: Mutex<ClientState, rank::BrokerClient>,
 }
 
 struct ClientState {

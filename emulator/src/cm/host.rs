@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::Time;
 use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute};
 use rocade_wire::mad::{CommId, Mad};
@@ -36,7 +36,7 @@ struct ReceivedMad {
 /// The connection manager and its queue.
 #[derive(Debug, Default)]
 pub(crate) struct CmHost {
-    core: Mutex<Option<CmCore>>,
+    core: Mutex<Option<CmCore>, rank::Cm>,
     received: Mutex<Vec<ReceivedMad>>,
     /// There are queued datagrams.
     has_arrived: AtomicBool,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Once, Weak};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_transport::{AckPlacement, TransmitTrigger};
 use rocade_wire::{Msn, Psn};
 

@@ -3,7 +3,7 @@
 //! A link delivers packets in runs. For each packet it tells whether the ICRC is right, and whether
 //! a QP accepts packets from this link. Consecutive packets of one QP are handled under one lock.
 
-use parking_lot::MutexGuard;
+use crate::sync::MutexGuard;
 use rocade_transport::{PacketMeta, Time, TransmitTrigger};
 use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 

@@ -21,7 +21,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::Time;
 
 use super::EngineInner;
@@ -41,7 +41,7 @@ pub(crate) enum ChannelKind {
 /// The channel of an engine that has the sockets.
 #[derive(Debug, Default)]
 pub(super) struct EventLoops {
-    owner: Mutex<Option<Owner>>,
+    owner: Mutex<Option<Owner>, rank::EventLoop>,
     /// Address of the owner's epoll instance, or 0.
     owner_address: AtomicUsize,
     /// Times in a row that the owner was woken without an event.

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::EngineInner;
 use super::pending::ServiceContext;

@@ -132,8 +132,12 @@ impl EngineInner {
     }
 
     fn raise_of_devices(&self, due: &DueFault, rule: &EventRule, kind: AsyncEventKind) {
-        let opened = self.opened.lock();
-        let opened: Vec<_> = opened.iter().filter_map(Weak::upgrade).collect();
+        let opened: Vec<_> = self
+            .opened
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         for events in opened {
             let (hca, conditions) = (events.hca(), &rule.conditions);
             let name = &hca.config.name;

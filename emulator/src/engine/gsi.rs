@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use crate::sync::{RwLock, rank};
 use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
@@ -27,7 +27,7 @@ impl EngineInner {
         &self.hcas
     }
 
-    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>> {
+    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
         &self.endpoints
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_transport::Time;
 
 use super::EngineInner;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_transport::{PdTag, QpType};
 
 use super::EngineInner;
@@ -38,7 +38,8 @@ struct Resource {
 #[derive(Default)]
 pub(crate) struct Inventory {
     last: AtomicU32,
-    resources: Mutex<BTreeMap<u32, Resource>>,
+    /// Descriptions are asked for without the lock, because they lock what they describe.
+    resources: Mutex<BTreeMap<u32, Arc<Resource>>>,
 }
 
 impl fmt::Debug for Inventory {
@@ -85,20 +86,26 @@ impl Inventory {
             pd,
             describe: Box::new(describe),
         };
-        self.resources.lock().insert(number, resource);
+        self.resources.lock().insert(number, Arc::new(resource));
         Registration {
             inventory: Arc::clone(self),
             number,
         }
     }
 
+    fn all(&self) -> Vec<(u32, Arc<Resource>)> {
+        let resources = self.resources.lock();
+        let entry = |(number, resource): (&u32, &Arc<Resource>)| (*number, Arc::clone(resource));
+        resources.iter().map(entry).collect()
+    }
+
     /// Returns the number of objects of `hca` whose line begins with `kind`.
     pub(crate) fn count(&self, hca: &Hca, kind: &str) -> u64 {
         let mut text = String::new();
-        let resources = self.resources.lock();
+        let resources = self.all();
         let of_kind = resources.iter().filter(|(number, resource)| {
             text.clear();
-            (resource.describe)(**number, &mut text);
+            (resource.describe)(*number, &mut text);
             std::ptr::eq::<Hca>(&*resource.hca, hca) && text.starts_with(kind)
         });
         of_kind.count() as u64
@@ -116,8 +123,8 @@ impl Inventory {
     /// Writes the lines of all objects. Returns the devices of the protection domains.
     fn report(&self, text: &mut String) -> BTreeMap<u32, Arc<Hca>> {
         let mut domains = BTreeMap::new();
-        for (number, resource) in &*self.resources.lock() {
-            (resource.describe)(*number, text);
+        for (number, resource) in self.all() {
+            (resource.describe)(number, text);
             end_line(text, &resource.hca);
             if let Some(pd) = resource.pd {
                 domains.insert(pd.0, Arc::clone(&resource.hca));

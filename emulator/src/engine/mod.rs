@@ -43,8 +43,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
+use crate::sync::{Mutex, RwLock, rank};
 use crossbeam::utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
 use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
@@ -115,16 +115,16 @@ pub(crate) struct EngineInner {
     dcqcn: bool,
     clock: Clock,
     regions: MrTable,
-    qps: RwLock<QpTable>,
-    endpoints: RwLock<Vec<Arc<LocalEndpoint>>>,
+    qps: RwLock<QpTable, rank::Qps>,
+    endpoints: RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
     /// Held while an endpoint is opened.
-    opening: Mutex<()>,
+    opening: Mutex<(), rank::EndpointOpening>,
     routes: Routes,
     groups: Groups,
     /// There are datagram QPs, which report the headers of received packets.
     shows_headers: AtomicBool,
     frames: RawPorts,
-    shm_links: RwLock<Vec<Arc<ShmLink>>>,
+    shm_links: RwLock<Vec<Arc<ShmLink>>, rank::ShmLinks>,
     /// Number of `shm_links`, which pollers read without the lock.
     shm_link_count: AtomicUsize,
     service_queue: Arc<ServiceQueue>,
@@ -133,7 +133,7 @@ pub(crate) struct EngineInner {
     shared_targets: SharedTargets,
     network: NetworkWatch,
     /// The background thread was started.
-    has_background: Mutex<bool>,
+    has_background: Mutex<bool, rank::Background>,
     arbiter: DriverArbiter,
     /// Written with polls, and therefore on its own cache line.
     polls: CachePadded<Polls>,
@@ -142,7 +142,7 @@ pub(crate) struct EngineInner {
     event_loops: EventLoops,
     /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
     peer_wake_fd: Arc<OwnedFd>,
-    attachment: Mutex<Option<Attachment>>,
+    attachment: Mutex<Option<Attachment>, rank::Attachment>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
@@ -156,7 +156,7 @@ pub(crate) struct EngineInner {
     /// The fault rules that wait for an occasion.
     triggers: Triggers,
     /// Held while the rules of the plan are installed.
-    refreshing: Mutex<()>,
+    refreshing: Mutex<(), rank::FaultRefresh>,
     /// The opened devices, for events of ports and devices.
     opened: Mutex<Vec<Weak<AsyncEvents>>>,
     /// The simulated network, in a simulation.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::EngineInner;
 use crate::error::VerbsError;

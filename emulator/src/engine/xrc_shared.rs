@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use crate::sync::{RwLock, rank};
 use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};
 
@@ -26,11 +26,11 @@ impl Host for EngineInner {
         Self::regions(self)
     }
 
-    fn qps(&self) -> &RwLock<QpTable> {
+    fn qps(&self) -> &RwLock<QpTable, rank::Qps> {
         &self.qps
     }
 
-    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>> {
+    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
         &self.endpoints
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::Time;
 
 use super::gate::Gate;
@@ -27,7 +27,7 @@ pub(crate) struct FaultPlan {
     tally: Arc<Tally>,
     /// The time of the next change in nanoseconds, or [`NEVER`].
     next_due: AtomicU64,
-    state: Mutex<PlanState>,
+    state: Mutex<PlanState, rank::FaultRules>,
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 

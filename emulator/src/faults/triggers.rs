@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::{Completion, Time};
 use rocade_wire::Qpn;
 
@@ -51,7 +51,7 @@ pub(crate) struct Triggers {
     awaited: AtomicU32,
     seed: u64,
     tally: Arc<Tally>,
-    state: Mutex<Vec<Trigger>>,
+    state: Mutex<Vec<Trigger>, rank::FaultRules>,
 }
 
 #[derive(Debug)]

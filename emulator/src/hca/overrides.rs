@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use rocade_wire::{Gid, Pkey};
 
 use super::port::{GidTable, GidTableEntry};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use rocade_transport::Violations;
 use rocade_wire::{Gid, Mtu};
 

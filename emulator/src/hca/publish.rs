@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::Time;
 
 use super::carrier::LostCarrier;
@@ -47,7 +47,7 @@ pub(crate) struct Publisher {
     at: AtomicU64,
     /// A port may have changed since its files were written.
     ports_changed: AtomicBool,
-    files: Mutex<Option<Files>>,
+    files: Mutex<Option<Files>, rank::CounterFiles>,
 }
 
 #[derive(Debug)]

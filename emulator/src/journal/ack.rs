@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use super::shm_words::{self, SharedWords};

@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use crate::sync::{RwLock, RwLockReadGuard};
 
 use super::sys;
 

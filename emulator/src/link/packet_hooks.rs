@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::{PacketMeta, Time};
 use rocade_wire::Bth;
 
@@ -38,7 +38,7 @@ pub(crate) struct PacketHooks<W> {
     medium: Medium,
     /// The engine's time 0, in nanoseconds since 1970.
     origin_ns: u64,
-    state: Mutex<HookState<W>>,
+    state: Mutex<HookState<W>, rank::FaultRules>,
 }
 
 /// An own address that no packet leaves or reaches, and the reason.

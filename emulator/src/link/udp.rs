@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_wire::Qpn;
 use rocade_wire::icrc::IcrcFlow;
 use socket2::SockRef;
@@ -85,7 +85,7 @@ pub struct UdpLink {
     tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
     /// The hop limit of the second half of `tx`.
     other_hop_limit: OnceLock<u8>,
-    opening: Mutex<()>,
+    opening: Mutex<(), rank::SendSocket>,
     gso: AtomicBool,
     /// The multicast tunnel for sending, opened on first use.
     tunnel: OnceLock<Tunnel>,

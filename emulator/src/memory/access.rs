@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use rocade_transport::{AtomicOp, MaskedOp, WideOperand};
 use rocade_wire::crc;
 

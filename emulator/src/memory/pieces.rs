@@ -7,7 +7,7 @@ use rocade_wire::Lkey;
 
 use super::access::Span;
 use super::table::MemGuard;
-use crate::sync::RwLockReadGuard;
+use crate::sync::modelled::RwLockReadGuard;
 
 /// All pieces of an access, and the locks that keep them unchanged. A thread that changes one of
 /// the keys, directly listed or nested, waits until the access is done.

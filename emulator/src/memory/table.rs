@@ -19,8 +19,9 @@ use super::guard::{self, CopyMethod};
 use super::placed::Placed;
 use crate::limits::{MAX_MR, MAX_MW};
 use crate::random;
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard};
+use crate::sync::modelled::atomic::{AtomicU32, Ordering};
+use crate::sync::modelled::{RwLock, RwLockReadGuard};
+use crate::sync::rank;
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +42,9 @@ enum Object {
     /// A region, with the number of windows bound to it.
     Region { region: Region, windows: AtomicU32 },
     /// A memory window, which changes under traffic.
-    Window(Box<RwLock<Window>>),
+    Window(Box<RwLock<Window, rank::Window>>),
     /// A key for pieces of other keys, which also changes under traffic.
-    Indirect(Box<RwLock<Indirect>>),
+    Indirect(Box<RwLock<Indirect, rank::Window>>),
     /// A null region: it accepts all writes and reads as zeros.
     Null(PdTag),
 }
@@ -97,7 +98,7 @@ const fn index(key: u32) -> u32 {
 /// All regions of an engine.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    regions: RwLock<Regions>,
+    regions: RwLock<Regions, rank::Regions>,
 }
 
 /// The table, locked against changes, for one thread. It implements the registered memory of the
@@ -403,7 +404,7 @@ impl Regions {
     }
 
     /// Returns the window with this index. The caller lets the window compare the tag.
-    pub(super) fn window(&self, key: u32) -> Option<&RwLock<Window>> {
+    pub(super) fn window(&self, key: u32) -> Option<&RwLock<Window, rank::Window>> {
         match self.at_place(key)? {
             KeyEntry {
                 key: found,
@@ -414,7 +415,7 @@ impl Regions {
     }
 
     /// Returns the indirect key of this number.
-    pub(super) fn indirect(&self, key: u32) -> Option<&RwLock<Indirect>> {
+    pub(super) fn indirect(&self, key: u32) -> Option<&RwLock<Indirect, rank::Window>> {
         match &self.lookup(key)?.object {
             Object::Indirect(indirect) => Some(indirect),
             _ => None,

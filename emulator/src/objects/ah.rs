@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
@@ -31,7 +31,7 @@ struct AhInner {
     address: AddressVector,
     endpoint: Arc<LocalEndpoint>,
     /// The routes to the processes at the address that were used so far.
-    routes: Mutex<Vec<(ProcessSlot, Arc<Route>)>>,
+    routes: Mutex<Vec<(ProcessSlot, Arc<Route>)>, rank::HandleRoutes>,
     alive: AtomicBool,
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rocade_wire::{Psn, Qpn};
 
 use super::comp_channel::CompChannel;

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::sync::{Mutex, rank};
 use bitflags::bitflags;
-use parking_lot::Mutex;
 use rocade_transport::{AccessError, AccessFlags, Fill, Indirect, Operands, Remap, Sge};
 use rocade_wire::{Lkey, Rkey};
 
@@ -56,7 +56,7 @@ pub struct Mr {
 struct MrInner {
     key: u32,
     /// Held while the region is changed or deregistered.
-    changing: Mutex<()>,
+    changing: Mutex<(), rank::Region>,
     /// Never locked while a thread waits for the table of regions, because a thread that reads the
     /// table, to post requests, may ask for the address.
     state: Mutex<MrState>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use parking_lot::MutexGuard;
+use crate::sync::MutexGuard;
 use rocade_transport::{
     DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time,
     TransmitTrigger, Tso,

@@ -10,7 +10,7 @@ mod socket;
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::FrameOrder;
 use rocade_wire::Qpn;
 
@@ -41,10 +41,10 @@ pub(crate) struct RawPort {
     interface: Interface,
     sends: PacketSocket,
     /// Exists while there are flows.
-    receives: RwLock<Option<Arc<PacketSocket>>>,
-    table: RwLock<FlowTable>,
+    receives: RwLock<Option<Arc<PacketSocket>>, rank::RawSocket>,
+    table: RwLock<FlowTable, rank::RawFlows>,
     /// Locked by the thread that receives.
-    pub(crate) rx: Mutex<FrameBuffers>,
+    pub(crate) rx: Mutex<FrameBuffers, rank::SocketReceive>,
 }
 
 /// Buffers for receiving.
@@ -283,7 +283,7 @@ impl Outgoing {
 pub(crate) struct RawState {
     pub(crate) port: Arc<RawPort>,
     /// Only locked while the queue pair is locked.
-    pub(crate) outgoing: Mutex<Outgoing>,
+    pub(crate) outgoing: Mutex<Outgoing, rank::RawOutgoing>,
     /// Set if other queues receive the frames (RSS).
     rss_table: Option<Box<RssTable>>,
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use crate::sync::{RwLock, rank};
 use rocade_transport::{Frame, Time};
 use rocade_wire::Qpn;
 
@@ -20,7 +20,7 @@ const FRAMES: usize = 16;
 /// The raw ports of a process.
 #[derive(Debug, Default)]
 pub(crate) struct RawPorts {
-    ports: RwLock<Vec<Arc<RawPort>>>,
+    ports: RwLock<Vec<Arc<RawPort>>, rank::RawPorts>,
     pacer: Pacer,
     /// True while there are flows, which pollers check first.
     receiving: AtomicBool,

@@ -6,7 +6,7 @@ use rocade_transport::OpCounter;
 
 use super::users::{User, Users};
 use crate::memory::Word;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::modelled::atomic::{AtomicU64, Ordering};
 
 /// The unit of a completion counter (`ibv_comp_cntr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

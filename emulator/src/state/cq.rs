@@ -12,8 +12,9 @@ use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
 use crate::config::Likeness;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::modelled::Mutex;
+use crate::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::rank;
 
 /// The state of a completion channel.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl CompChannelState {
 pub(crate) struct CqInner {
     events: Arc<AsyncEvents>,
     service_queue: Arc<ServiceQueue>,
-    ring: Mutex<CqRing>,
+    ring: Mutex<CqRing, rank::Cq>,
     /// Number of completions in the ring. Changes under the lock of the ring, and empty polls read
     /// it without.
     len: AtomicUsize,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::{Condition, Gate, Release, has_reached};
 use rocade_wire::Qpn;
 
@@ -57,7 +57,7 @@ impl CrossChannelState {
 #[derive(Debug)]
 pub(crate) struct ManagedQueue {
     gate: Arc<Gate>,
-    base: Mutex<Base>,
+    base: Mutex<Base, rank::TaskCount>,
     /// The QP to be served when requests of its send queue are released.
     wakes: Option<(Arc<ServiceQueue>, Qpn)>,
 }
@@ -131,7 +131,7 @@ impl Release for SendRelease {
 pub(super) struct Waits {
     /// Requests may wait for this CQ.
     pub(super) allowed: std::sync::atomic::AtomicBool,
-    base: Mutex<Base>,
+    base: Mutex<Base, rank::TaskCount>,
     /// WAIT requests that are not executed yet.
     pub(super) pending: AtomicU32,
 }

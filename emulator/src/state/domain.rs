@@ -12,7 +12,8 @@ use super::srq::SrqInner;
 use crate::error::VerbsError;
 use crate::journal::{DomainKey, DomainMemory, TargetRecord};
 use crate::steering::ProcessSlot;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::modelled::{Mutex, RwLock};
+use crate::sync::rank;
 
 /// The file that identifies a domain: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub(crate) struct SharedDomain {
 /// The file-backed domains of a process, each with its open count.
 #[derive(Debug, Default)]
 pub(crate) struct Domains {
-    named: Mutex<Vec<(Arc<Domain>, u32)>>,
+    named: Mutex<Vec<(Arc<Domain>, u32)>, rank::Domains>,
 }
 
 impl Domains {

@@ -9,7 +9,7 @@
 
 use crossbeam::utils::CachePadded;
 
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::modelled::atomic::{AtomicU64, Ordering, fence};
 use crate::tuning::FRESH_NS;
 
 /// The thread that drives the links at the moment.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, rank};
 
 use crate::error::VerbsError;
 use crate::sys::{self, Epoll, EventSemaphore, PollSet};
@@ -31,7 +31,7 @@ pub(crate) struct EventQueue<T> {
     semaphore: EventSemaphore,
     /// No further event comes, and none has to be waited for.
     ended: AtomicBool,
-    queue: Mutex<VecDeque<T>>,
+    queue: Mutex<VecDeque<T>, rank::Events>,
 }
 
 impl<T> EventQueue<T> {

@@ -13,7 +13,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 use rocade_wire::{Gid, Qpn};
 
 use super::local_endpoint::LocalEndpoint;
@@ -50,7 +50,7 @@ impl Group {
 /// The groups of a process that have members.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    joined: Mutex<Vec<Arc<LocalEndpoint>>>,
+    joined: Mutex<Vec<Arc<LocalEndpoint>>, rank::JoinedGroups>,
 }
 
 impl Groups {
@@ -60,7 +60,7 @@ impl Groups {
     //= MC-06
     pub(crate) fn attach(
         &self,
-        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
+        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
         (hca, port): (&Arc<Hca>, u8),
         group: Gid,
         qpn: Qpn,
@@ -110,7 +110,7 @@ impl Groups {
     //= MC-02
     pub(crate) fn detach(
         &self,
-        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
+        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
         hca: &Arc<Hca>,
         group: Gid,
         qpn: Qpn,
@@ -131,7 +131,11 @@ impl Groups {
 
     /// Detaches a QP that ends from all groups. Returns true if an endpoint was removed from
     /// `endpoints`.
-    pub(crate) fn forget(&self, endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>, qpn: Qpn) -> bool {
+    pub(crate) fn forget(
+        &self,
+        endpoints: &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
+        qpn: Qpn,
+    ) -> bool {
         let mut joined = self.joined.lock();
         for group in joined.iter().filter_map(|endpoint| endpoint.group.as_ref()) {
             group.members.write().retain(|member| *member != qpn);
@@ -141,7 +145,7 @@ impl Groups {
 }
 
 fn close_empty(
-    endpoints: &RwLock<Vec<Arc<LocalEndpoint>>>,
+    endpoints: &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
     joined: &mut Vec<Arc<LocalEndpoint>>,
 ) -> bool {
     let is_empty = |endpoint: &Arc<LocalEndpoint>| {

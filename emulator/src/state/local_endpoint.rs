@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
@@ -25,9 +25,9 @@ const FLOWS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct LocalEndpoint {
     pub(crate) link: Box<dyn Link>,
-    pub(crate) rx: Mutex<RxState>,
+    pub(crate) rx: Mutex<RxState, rank::SocketReceive>,
     /// The receive state that is used while a thread holds `rx` and does not run.
-    spare_rx: OnceLock<Box<Mutex<RxState>>>,
+    spare_rx: OnceLock<Box<Mutex<RxState, rank::SocketReceive>>>,
     /// `spare_rx` is in use.
     is_stalled: AtomicBool,
     /// Paces packets that are not acknowledged.
@@ -145,7 +145,7 @@ impl LocalEndpoint {
         }
     }
 
-    fn spare_rx(&self) -> &Mutex<RxState> {
+    fn spare_rx(&self) -> &Mutex<RxState, rank::SocketReceive> {
         self.spare_rx
             .get_or_init(|| Box::new(Mutex::new(RxState::new())))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::{CompleteTo, Completion, Managed, QpEvent, Srqn, Time};
 use rocade_wire::Qpn;
 
@@ -31,7 +31,7 @@ pub(crate) struct QpInner {
     extension: Option<Box<Extension>>,
     dct: Option<DctEvents>,
     cookie: u64,
-    core: Mutex<QpCore>,
+    core: Mutex<QpCore, rank::Qp>,
     alive: AtomicBool,
     async_acks: LazyAcks,
 }

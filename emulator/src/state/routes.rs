@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
@@ -73,7 +73,7 @@ impl Route {
 /// The routes of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    known: Mutex<HashMap<Key, Weak<Route>>>,
+    known: Mutex<HashMap<Key, Weak<Route>>, rank::Routes>,
     /// Number of tags given out.
     names: AtomicU64,
     /// The routes that the broker was not asked about yet.

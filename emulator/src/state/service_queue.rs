@@ -24,8 +24,8 @@ use rocade_wire::Qpn;
 
 use super::cq::CqInner;
 use super::sleepers::Sleepers;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::modelled::Mutex;
+use crate::sync::modelled::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys;
 use crate::tuning::RETRY_NS;
 

@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use crossbeam::utils::CachePadded;
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::modelled::Mutex;
+use crate::sync::modelled::atomic::{AtomicUsize, Ordering};
 use crate::sys;
 
 /// The thread that waits for packets.

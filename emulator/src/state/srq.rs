@@ -12,8 +12,9 @@ use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::pending_wqes::PendingWqes;
 use super::users::{User, Users};
 use crate::steering::{ProcessSlot, QpnAllocator};
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::modelled::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::modelled::{Mutex, MutexGuard};
+use crate::sync::rank;
 
 /// The allocator of a process's SRQ numbers.
 #[derive(Clone, Debug)]
@@ -53,10 +54,10 @@ pub(crate) struct SrqInner {
     xrc: Option<Xrc>,
     number: SrqNumber,
     cookie: u64,
-    core: Mutex<rocade_transport::Srq>,
+    core: Mutex<rocade_transport::Srq, rank::Srq>,
     /// WQEs that become free when completions are polled. Its lock is taken after that of the core,
     /// and before those of CQs.
-    pending: Mutex<Pending>,
+    pending: Mutex<Pending, rank::SrqPending>,
     /// QPs that take from it.
     users: Users,
     alive: AtomicBool,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_transport::{Qp, QpAttr, QpState};
 
 use super::domain::Domain;
@@ -18,7 +18,7 @@ pub(super) struct XrcTargetState {
     pub(super) domain: Arc<Domain>,
     /// The open handles. When the last one is closed the target ends, and it cannot be opened any
     /// more.
-    pub(super) open_handles: Mutex<Vec<Arc<OpenHandle>>>,
+    pub(super) open_handles: Mutex<Vec<Arc<OpenHandle>>, rank::OpenHandles>,
     /// The ownership record, if processes share the domain.
     pub(super) ownership: Option<TargetOwnership>,
 }

@@ -7,7 +7,7 @@ use rocade_transport::Srqn;
 use rocade_wire::Qpn;
 
 use crate::error::VerbsError;
-use crate::sync::Mutex;
+use crate::sync::modelled::Mutex;
 
 /// Maximum number of users that an error names.
 const MAX_NAMED: usize = 4;

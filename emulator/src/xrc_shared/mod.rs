@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, QpEvent, Time};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Gid, ICRC_LEN, Qpn};
@@ -49,9 +49,9 @@ pub(crate) struct SharedTargets {
     /// Packets or events are queued, or the background thread is handling them.
     is_busy: AtomicBool,
     /// Serializes opening and closing of targets.
-    opening: Mutex<()>,
+    opening: Mutex<(), rank::TargetOpening>,
     /// Serializes the acquisition of targets.
-    acquiring: Mutex<()>,
+    acquiring: Mutex<(), rank::TargetAcquiring>,
 }
 
 /// The services of the process that this module needs.
@@ -60,9 +60,9 @@ pub(crate) trait Host {
 
     fn regions(&self) -> &MrTable;
 
-    fn qps(&self) -> &RwLock<QpTable>;
+    fn qps(&self) -> &RwLock<QpTable, rank::Qps>;
 
-    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>>;
+    fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>;
 
     /// The broker, if the process has joined one.
     fn broker(&self) -> Option<Arc<BrokerLink>>;

@@ -11,8 +11,8 @@ use std::{
 const LAYERS: [&[&str]; 26] = [
     &["tuning"],
     &["failure"],
-    &["sys"],
     &["sync"],
+    &["sys"],
     &["random"],
     &["limits"],
     &["nearest"],

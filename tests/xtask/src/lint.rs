@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    book, dependencies, exports, layers, licences, prose, publish, rules,
+    book, dependencies, exports, layers, licences, locks, prose, publish, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -41,6 +41,7 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
         + dependencies_are_used(workspace.root())
         + licences_are_allowed(workspace)
         + layers_are_kept(workspace.root())
+        + locks_have_ranks(workspace.root())
         + exports_are_complete(workspace.root())
         + publish::package(workspace)
         + packages_are_complete(workspace)
@@ -81,6 +82,11 @@ fn licences_are_allowed(workspace: &Workspace) -> Tally {
 fn layers_are_kept(root: &Path) -> Tally {
     let circles = layers::circles(root);
     all_clear(circles, "(docs/ARCHITECTURE.md)")
+}
+
+/// Every lock of the emulator has its place in the order.
+fn locks_have_ranks(root: &Path) -> Tally {
+    all_clear(locks::violations(root), "(docs/locks.md)")
 }
 
 /// Users of the Rust API can name every type that it shows.

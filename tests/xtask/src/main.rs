@@ -25,6 +25,7 @@ mod fuzz;
 mod layers;
 mod licences;
 mod lint;
+mod locks;
 mod loom;
 mod mutants;
 mod packages;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, rank};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Bth, ICRC_LEN};
@@ -153,7 +153,7 @@ pub(crate) struct Capture {
 struct CaptureShared {
     queue: Mutex<Queue>,
     /// Locked while the queue is emptied and written, so that chunks stay in order.
-    file: Mutex<Sections>,
+    file: Mutex<Sections, rank::CaptureFile>,
 }
 
 impl Capture {

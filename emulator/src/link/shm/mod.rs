@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_wire::{FastPathPacket, Packet, PacketError};
 
 use memory::{RING_LEN, RingDirection, SharedMemory};
@@ -121,7 +121,7 @@ pub(crate) struct ShmLink {
     memory: SharedMemory,
     tx: RingDirection,
     producer: Mutex<Producer>,
-    consumer: Mutex<Consumer>,
+    consumer: Mutex<Consumer, rank::RingReceive>,
     /// The consumer's position, to check for packets without its lock.
     head: AtomicU64,
     /// The producer's position, to prefetch without its lock.

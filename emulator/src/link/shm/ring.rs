@@ -10,7 +10,7 @@
 //! and then checks for announcements. A fence between the two steps on both sides guarantees that
 //! at least one of them sees the other.
 
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::modelled::atomic::{AtomicU64, Ordering, fence};
 
 /// Keeps words of different writers in different cache lines (two of them, because lines are
 /// prefetched in pairs).

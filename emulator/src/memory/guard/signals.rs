@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::section;
 use crate::notice::notice;
