@@ -39,6 +39,7 @@
 //!
 //! Outside of this crate are sockets, the ICRC, key tables, completion queues and locking.
 
+#![deny(clippy::disallowed_methods)]
 #![no_std]
 #![forbid(unsafe_code)]
 

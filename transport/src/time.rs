@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
+use core::time::Duration;
 
 /// A point in time: nanoseconds since an origin that the caller chose, 584 years at most.
 ///
@@ -37,6 +38,18 @@ impl Time {
         Self(self.0.saturating_add(ns))
     }
 
+    /// Returns this time plus `wait`, saturating at the largest time.
+    #[must_use]
+    pub fn plus(self, wait: Duration) -> Self {
+        self.plus_ns(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the time from `earlier` to this time, or none if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.ns_since(earlier))
+    }
+
     /// Returns the nanoseconds from `earlier` to this time, or 0 if `earlier` is later.
     #[inline]
     #[must_use]
@@ -67,7 +80,11 @@ mod tests {
         assert_eq!(Time::from_ns(7).plus_ns(5).as_ns(), 12);
         assert_eq!(Time::from_ns(12).ns_since(Time::from_ns(7)), 5);
         assert_eq!(Time::from_ns(7).ns_since(Time::from_ns(12)), 0);
+        let wait = Duration::from_nanos(5);
+        assert_eq!(Time::from_ns(7).plus(wait).since(Time::from_ns(7)), wait);
+        assert_eq!(Time::from_ns(7).since(Time::from_ns(12)), Duration::ZERO);
         let end = Time::from_ns(u64::MAX);
+        assert_eq!(end.plus(Duration::MAX), end);
         assert_eq!(end.plus_ns(1), end);
         assert!(Time::from_ns(u64::MAX - 2) < end);
         assert_eq!(size_of::<Option<Time>>(), size_of::<u64>());

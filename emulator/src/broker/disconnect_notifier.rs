@@ -5,10 +5,13 @@
 //! have sent. It repeats each a few times until the peer answers. Without a broker there are no
 //! notices, and the peers notice by exceeded retries.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rocade_transport::Time;
 use rocade_transport::cm::{ConnRecord, ConnRecordKind};
 use rocade_wire::mad::{CmMessage, CommId, Drep, Dreq, Rej, RejReason, Rejected, TransactionId};
 
@@ -26,7 +29,7 @@ type PeerEnd = (IpAddr, CommId);
 #[derive(Debug)]
 struct PendingDisconnect {
     conn_record: ConnRecord,
-    due: Instant,
+    due: Time,
     /// Number of times it was sent.
     attempts: usize,
 }
@@ -37,7 +40,7 @@ pub(super) struct DisconnectNotifier(BTreeMap<PeerEnd, PendingDisconnect>);
 
 impl DisconnectNotifier {
     /// Adds a notice for a connection of a process that is gone.
-    pub(super) fn add(&mut self, conn_record: ConnRecord, now: Instant) {
+    pub(super) fn add(&mut self, conn_record: ConnRecord, now: Time) {
         let wait = match conn_record.kind {
             ConnRecordKind::Requested | ConnRecordKind::Established => Duration::ZERO,
             // The process sent a DREQ itself, and the peer may be about to answer.
@@ -45,7 +48,7 @@ impl DisconnectNotifier {
         };
         let pending = PendingDisconnect {
             conn_record,
-            due: now + wait,
+            due: now.plus(wait),
             attempts: 0,
         };
         self.0
@@ -68,7 +71,7 @@ impl DisconnectNotifier {
     /// time.
     pub(super) fn take_due(
         &mut self,
-        now: Instant,
+        now: Time,
         all: bool,
     ) -> Vec<(IpAddr, TransactionId, CmMessage)> {
         let mut messages = Vec::new();
@@ -82,7 +85,7 @@ impl DisconnectNotifier {
             let next = RETRY_AFTER.get(pending.attempts);
             pending.attempts += 1;
             next.is_some_and(|wait| {
-                pending.due = now + *wait;
+                pending.due = now.plus(*wait);
                 !all
             })
         });
@@ -90,7 +93,7 @@ impl DisconnectNotifier {
     }
 
     /// Returns the time of the next notice.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.0.values().map(|pending| pending.due).min()
     }
 }
@@ -157,7 +160,7 @@ mod tests {
     }
 
     /// Returns DREQs as (own ID, peer's ID, queue pair), and REJs as (own ID, peer's ID, reason).
-    fn taken(notifier: &mut DisconnectNotifier, now: Instant, all: bool) -> Vec<(u32, u32, u32)> {
+    fn taken(notifier: &mut DisconnectNotifier, now: Time, all: bool) -> Vec<(u32, u32, u32)> {
         let all = notifier.take_due(now, all).into_iter();
         let all = all.map(|(peer, _, message)| {
             assert_eq!(peer, PEER);
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn connections_and_requests_get_dreq_or_rej() {
-        let (mut notifier, now) = (DisconnectNotifier::default(), Instant::now());
+        let (mut notifier, now) = (DisconnectNotifier::default(), Time::from_ns(1));
         notifier.add(conn_record(0x31, 1, 0x11, ConnRecordKind::Established), now);
         notifier.add(conn_record(0x32, 2, 0x12, ConnRecordKind::Established), now);
         notifier.add(conn_record(0x33, 3, 0x13, ConnRecordKind::Requested), now);
@@ -187,7 +190,7 @@ mod tests {
         let first = [(0x31, 1, 0x11), (0x32, 2, 0x12), (0x33, 3, 28)];
         assert_eq!(taken(&mut notifier, now, false), first);
         assert_eq!(taken(&mut notifier, now, false), []);
-        let soon = now + RETRY_AFTER[0];
+        let soon = now.plus(RETRY_AFTER[0]);
         assert_eq!(notifier.deadline(), Some(soon));
         notifier.on_reply(PEER, &drep(2));
         notifier.on_reply(PEER, &drep(9));

@@ -4,14 +4,16 @@
 //! programs on groups. There only the broker's socket has port 4791, the sockets of the processes
 //! have other ports, and the broker forwards packets to them.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
 
+use rocade_transport::Time;
 use rocade_transport::cm::{CmRoute, ConnRecord};
 use rocade_wire::Psn;
 use rocade_wire::mad::Mad;
@@ -268,7 +270,7 @@ impl Group {
         &mut self,
         services: &Services<ProcessSlot>,
         released_ports: &mut RecentlyReleasedPorts,
-        now: Instant,
+        now: Time,
     ) -> usize {
         let ports = Ports {
             members: &self.members,
@@ -336,7 +338,7 @@ impl Group {
 
     /// Sends disconnect notices to the peers of a process that is gone, for its connections at this
     /// address.
-    pub(super) fn on_process_exit(&mut self, conn_records: &[ConnRecord], now: Instant) {
+    pub(super) fn on_process_exit(&mut self, conn_records: &[ConnRecord], now: Time) {
         for conn_record in conn_records
             .iter()
             .filter(|conn_record| conn_record.route.local == self.local.ip())
@@ -347,12 +349,12 @@ impl Group {
     }
 
     /// Returns the time of the next disconnect notice.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.notifier.deadline()
     }
 
     /// Sends the disconnect notices that are due, or all if no process is left at this address.
-    pub(super) fn send_disconnects(&mut self, now: Instant) {
+    pub(super) fn send_disconnects(&mut self, now: Time) {
         let messages = self.notifier.take_due(now, self.users.is_empty());
         for (peer, tid, message) in messages {
             tracing::info!(local = %self.local, %peer, %message, "sending a disconnect notice");
@@ -408,7 +410,7 @@ impl Group {
 
     /// Notes that the process of a slot is gone while some of its QPs live on, for which the broker
     /// receives.
-    pub(super) fn orphan(&mut self, slot: ProcessSlot, now: Instant) {
+    pub(super) fn orphan(&mut self, slot: ProcessSlot, now: Time) {
         if self.users.remove(&slot) {
             self.send_disconnects(now);
             self.orphaned.insert(slot);
@@ -449,7 +451,7 @@ impl Group {
     }
 
     /// Notes that the slot is free. Its socket gets a minimal receive buffer.
-    pub(super) fn release(&mut self, slot: ProcessSlot, now: Instant) {
+    pub(super) fn release(&mut self, slot: ProcessSlot, now: Time) {
         if !self.users.remove(&slot) {
             return;
         }
@@ -606,10 +608,10 @@ mod tests {
         group.lease(slot);
         assert_eq!(socket::discard_received(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
-        group.release(slot, Instant::now());
+        group.release(slot, Time::from_ns(1));
         assert_eq!(group.vacant().count(), 1);
         let mut released_ports = RecentlyReleasedPorts::default();
-        group.receive(&Services::default(), &mut released_ports, Instant::now());
+        group.receive(&Services::default(), &mut released_ports, Time::from_ns(1));
         assert_eq!(socket::discard_received(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
     }
@@ -634,7 +636,7 @@ mod tests {
             peer_qpn: Qpn::new(8),
             kind: ConnRecordKind::Established,
         };
-        let now = Instant::now();
+        let now = Time::from_ns(1);
         for group in [&mut other, &mut of_it] {
             group.on_process_exit(&[conn_record], now);
         }

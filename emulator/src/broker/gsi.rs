@@ -5,10 +5,13 @@
 //! peers the port before they listen. If a listener ended just now, or a process has bound the
 //! port, the request is delayed a little.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rocade_transport::Time;
 use rocade_wire::mad::{CmMessage, CommId, Mad, Req, ServiceId, SidrReq};
 use rocade_wire::{Packet, Qpn};
 
@@ -99,21 +102,21 @@ pub(super) struct DeferredRequest {
     pub(super) service: ServiceId,
     pub(super) source: SocketAddr,
     pub(super) packet: Vec<u8>,
-    until: Instant,
+    until: Time,
 }
 
 /// Services whose listener ended just now, and delayed requests.
 #[derive(Debug, Default)]
 pub(super) struct RecentlyReleasedPorts {
-    services: BTreeMap<ServiceId, Instant>,
+    services: BTreeMap<ServiceId, Time>,
     deferred: Vec<DeferredRequest>,
 }
 
 impl RecentlyReleasedPorts {
     /// Notes that a listener ended.
-    pub(super) fn remember(&mut self, service: ServiceId, now: Instant) {
+    pub(super) fn remember(&mut self, service: ServiceId, now: Time) {
         self.services.retain(|_, until| *until > now);
-        self.services.insert(service, now + REMEMBERED);
+        self.services.insert(service, now.plus(REMEMBERED));
     }
 
     /// Delays a request. Returns false if it is to be answered at once.
@@ -123,7 +126,7 @@ impl RecentlyReleasedPorts {
         (local, service): (LocalAddr, ServiceId),
         source: SocketAddr,
         packet: &[u8],
-        now: Instant,
+        now: Time,
     ) -> bool {
         let released_ports =
             |service: &ServiceId| self.services.get(service).is_some_and(|until| *until > now);
@@ -137,7 +140,7 @@ impl RecentlyReleasedPorts {
             service,
             source,
             packet: packet.to_vec(),
-            until: now + PATIENCE,
+            until: now.plus(PATIENCE),
         });
         true
     }
@@ -146,7 +149,7 @@ impl RecentlyReleasedPorts {
     pub(super) fn ready(
         &mut self,
         services: &Services<ProcessSlot>,
-        now: Instant,
+        now: Time,
     ) -> Vec<DeferredRequest> {
         let is_ready = |deferred: &mut DeferredRequest| {
             deferred.until <= now
@@ -158,7 +161,7 @@ impl RecentlyReleasedPorts {
     }
 
     /// Returns the time at which the next delayed request expires.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.deferred.iter().map(|deferred| deferred.until).min()
     }
 }
@@ -263,7 +266,7 @@ mod tests {
         let [tcp, udp] = IP_SPACES.map(|space| ServiceId::of_port(space, 7471));
         let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
         let source = "10.0.0.2:49152".parse().unwrap();
-        let now = Instant::now();
+        let now = Time::from_ns(1);
         for (has, asked, waits) in [
             (tcp, udp, true),
             (udp, tcp, true),
@@ -306,17 +309,23 @@ mod tests {
         let other = ServiceId::of_port(0x106, 7472);
         let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
         let source = "10.0.0.2:49152".parse().unwrap();
-        let now = Instant::now();
+        let now = Time::from_ns(1);
         let (mut released_ports, mut services) =
             (RecentlyReleasedPorts::default(), Services::default());
         assert!(!released_ports.wait(&services, (local, service), source, &[1], now));
         released_ports.remember(service, now);
         assert!(!released_ports.wait(&services, (local, other), source, &[1], now));
-        assert!(!released_ports.wait(&services, (local, service), source, &[1], now + REMEMBERED));
+        assert!(!released_ports.wait(
+            &services,
+            (local, service),
+            source,
+            &[1],
+            now.plus(REMEMBERED)
+        ));
         assert!(released_ports.wait(&services, (local, service), source, &[1], now));
-        assert_eq!(released_ports.deadline(), Some(now + PATIENCE));
+        assert_eq!(released_ports.deadline(), Some(now.plus(PATIENCE)));
         assert!(released_ports.ready(&services, now).is_empty());
-        let late = released_ports.ready(&services, now + PATIENCE);
+        let late = released_ports.ready(&services, now.plus(PATIENCE));
         assert_eq!((late.len(), &late[0].packet[..]), (1, &[1][..]));
         assert!(released_ports.wait(&services, (local, service), source, &[2], now));
         let binding = Binding {

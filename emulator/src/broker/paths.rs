@@ -1,5 +1,7 @@
 //! Paths of the broker's files.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;

@@ -13,6 +13,8 @@
 //! broker answers them in the version of the request. So a client can stop a broker of any version,
 //! and learns why a broker of another version refuses it.
 
+#![deny(clippy::disallowed_methods)]
+
 mod codec;
 mod reports;
 mod xrc;

@@ -1,5 +1,7 @@
 //! Forwards packets to processes where the kernel does not steer.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -1,14 +1,19 @@
 //! The broker's main loop: one thread with one poll, in which every request is short.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rocade_transport::Time;
 
 use super::group::Group;
 use super::gsi::RecentlyReleasedPorts;
 use super::paths::Paths;
 use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
+use crate::clock::Clock;
 use crate::gsi::services::Services;
 use crate::journal::read_conn_records;
 use crate::link::LocalAddr;
@@ -24,6 +29,9 @@ mod faults;
 mod files;
 mod requests;
 mod shm_links;
+mod start;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod xrc;
 
 use connections::{Client, Reserve};
@@ -47,10 +55,45 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`BrokerError::AlreadyRunning`] if another broker runs, or the reason why it cannot start.
 pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
-    let mut server = Server::start(config)?;
-    let result = server.run();
+    let clock = Clock::new();
+    let limits_too_low = prepare_process();
+    let files = start::take_over(config, &clock)?;
+    let mut server = Server::new(config, files, limits_too_low, clock.now());
+    let result = server.run(&clock);
     server.end();
     result
+}
+
+/// Adapts the process to its task. Returns true if its limits are too small for many clients.
+fn prepare_process() -> bool {
+    sys::survive_file_size_limit();
+    if !sys::run_at_usual_priority() {
+        tracing::warn!(
+            "failed to raise the low priority inherited from the starting program: clients may have to wait"
+        );
+    }
+    // All clients wait for the broker, and it never runs for long.
+    crate::sys::ask_for_short_slice();
+    if let Err(error) = sys::raise_limits() {
+        tracing::warn!(%error, "failed to raise resource limits");
+    }
+    let limits_too_low = sys::are_limits_too_low();
+    if limits_too_low {
+        tracing::warn!("started under small limits (ulimit -H -n, -f)");
+    }
+    limits_too_low
+}
+
+/// Result of [`Server::wait`], for [`Server::turn`].
+struct Input {
+    /// One entry for each listener, each descriptor of the groups, each client, and each process
+    /// whose end is watched.
+    fds: Vec<libc::pollfd>,
+    first_group: usize,
+    first_client: usize,
+    first_process: usize,
+    /// The index of the client of each watched process.
+    processes: Vec<usize>,
 }
 
 /// A pending request of a client for the sockets of an address.
@@ -59,9 +102,11 @@ struct Pending {
     local: LocalAddr,
     /// Index of the first socket requested.
     first: u8,
-    deadline: Instant,
+    deadline: Time,
     /// Time of the next attempt.
-    next_look: Instant,
+    next_look: Time,
+    /// Time at which an owner of the address lock was first found not to listen.
+    silent_since: Option<Time>,
 }
 
 struct Server {
@@ -85,10 +130,14 @@ struct Server {
     domains: xrc::Domains,
     /// Other brokers that own addresses requested by clients.
     competitors: BTreeMap<LocalAddr, CompetingBroker>,
-    started: Instant,
+    /// Time of the current turn.
+    now: Time,
+    started: Time,
     /// End of the wait for clients of an earlier broker.
-    recovery_deadline: Instant,
-    last_active: Instant,
+    recovery_deadline: Time,
+    last_active: Time,
+    /// Earliest time to accept connections.
+    accept_again: Time,
     gsi_datagrams: u64,
     stop: bool,
     /// True if the broker's resource limits are too small for many clients.
@@ -96,29 +145,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
+    fn new(config: &BrokerConfig, files: Files, limits_too_low: bool, now: Time) -> Self {
         let paths = Paths::new(config);
-        sys::survive_file_size_limit();
-        if !sys::run_at_usual_priority() {
-            tracing::warn!(
-                "failed to raise the low priority inherited from the starting program: clients may have to wait"
-            );
-        }
-        // All clients wait for the broker, and it never runs for long.
-        crate::sys::ask_for_short_slice();
-        if let Err(error) = sys::raise_limits() {
-            tracing::warn!(%error, "failed to raise resource limits");
-        }
-        let limits_too_low = sys::are_limits_too_low();
-        if limits_too_low {
-            tracing::warn!("started under small limits (ulimit -H -n, -f)");
-        }
-        let files = Files::create(&paths)?;
         // Before any answer: the locks held now belong to clients of another broker.
         let slots = SlotTable::new(paths.clone());
-        let now = Instant::now();
         tracing::info!(dir = %paths.dir().display(), "broker started");
-        Ok(Self {
+        Self {
             config: config.clone(),
             paths,
             files,
@@ -133,63 +165,71 @@ impl Server {
             journals: BTreeMap::new(),
             domains: xrc::Domains::default(),
             competitors: BTreeMap::new(),
+            now,
             started: now,
-            recovery_deadline: now + config.recovery_timeout,
+            recovery_deadline: now.plus(config.recovery_timeout),
             // The process that started the broker may take a moment to connect.
-            last_active: now + FIRST_CLIENT,
+            last_active: now.plus(FIRST_CLIENT),
+            accept_again: now,
             gsi_datagrams: 0,
             stop: false,
             limits_too_low,
-        })
+        }
     }
 
-    fn run(&mut self) -> Result<(), BrokerError> {
-        while !self.stop {
-            let Some(timeout) = self.timeout() else { break };
-            self.wait(timeout)?;
-            self.tick();
+    fn run(&mut self, clock: &Clock) -> Result<(), BrokerError> {
+        let mut next = self.next_turn();
+        while let Some(time) = next {
+            let input = self.wait(time.since(clock.now()))?;
+            next = self.turn(clock.now(), &input);
         }
         Ok(())
     }
 
-    /// Returns the longest time to wait, or `None` if the broker has to end.
-    fn timeout(&self) -> Option<Duration> {
+    /// Returns the time of the next turn if no input comes before, or `None` if the broker has to
+    /// end.
+    fn next_turn(&self) -> Option<Time> {
+        if self.stop {
+            return None;
+        }
+        let after = |pause: Duration| Some(self.now.plus(pause));
         if self.clients.iter().any(Client::is_stuck) {
-            return Some(LOOK_AGAIN_SOON);
+            return after(LOOK_AGAIN_SOON);
         }
         if self.clients.iter().any(|client| client.pending.is_some()) {
-            return Some(LOOK_AGAIN);
+            return after(LOOK_AGAIN);
         }
         if self.clients.iter().any(|c| c.is_outdated(&self.faults)) {
-            return Some(faults::TELL_AGAIN);
+            return after(faults::TELL_AGAIN);
         }
-        let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
         let deadlines = deadlines.chain(self.released_ports.deadline());
         let deadlines = deadlines.chain(self.groups.values().filter_map(Group::deadline));
-        let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
-        let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+        let deadlines =
+            deadlines.chain((self.accept_again > self.now).then_some(self.accept_again));
+        let longest = self.now.plus(LONGEST_WAIT);
+        let next = deadlines.fold(longest, Time::min);
         if let Some(interval) = self.slots.check_interval() {
-            return Some(interval.min(next));
+            return Some(self.now.plus(interval).min(next));
         }
         if self.clients.iter().any(|client| client.slot.is_some()) {
             return Some(next);
         }
-        let left = self
-            .config
-            .idle_timeout
-            .saturating_sub(self.last_active.elapsed());
-        (!left.is_zero()).then_some(left.min(next))
+        let end = self.last_active.plus(self.config.idle_timeout);
+        (end > self.now).then_some(end.min(next))
     }
 
-    /// Waits for input and handles it.
-    fn wait(&mut self, timeout: Duration) -> Result<(), BrokerError> {
+    /// Waits for input.
+    fn wait(&self, timeout: Duration) -> Result<Input, BrokerError> {
         let readable = |fd: BorrowedFd<'_>| sys::poll_readable(fd);
         let mut fds: Vec<_> = self
             .files
             .listeners()
             .map(|l| readable(l.as_fd()))
             .collect();
+        if self.accept_again > self.now {
+            fds.iter_mut().for_each(|listener| listener.events = 0);
+        }
         let first_group = fds.len();
         for group in self.groups.values() {
             fds.extend(group.socket(0).map(readable));
@@ -207,25 +247,41 @@ impl Server {
                 fds.push(readable(fd));
             }
         }
-        let ready = sys::poll(&mut fds, Some(timeout))
+        sys::poll(&mut fds, Some(timeout))
             .map_err(BrokerError::failure("failed to wait for clients (poll)"))?;
-        if ready == 0 {
-            return Ok(());
-        }
-        if fds[first_group..first_client]
-            .iter()
-            .any(|fd| fd.revents != 0)
-        {
+        Ok(Input {
+            fds,
+            first_group,
+            first_client,
+            first_process,
+            processes,
+        })
+    }
+
+    /// Handles the input and what is due, without waiting. Returns the time of the next turn if no
+    /// input comes before, or `None` if the broker has to end.
+    fn turn(&mut self, now: Time, input: &Input) -> Option<Time> {
+        self.now = now;
+        self.handle(input);
+        self.tick();
+        self.next_turn()
+    }
+
+    fn handle(&mut self, input: &Input) {
+        let is_ready = |entry: &libc::pollfd| entry.revents != 0;
+        let (listeners, fds) = input.fds.split_at(input.first_group);
+        let (groups, fds) = fds.split_at(input.first_client - input.first_group);
+        let (clients, processes) = fds.split_at(input.first_process - input.first_client);
+        if groups.iter().any(is_ready) {
             self.service_groups();
         }
-        let readable: Vec<_> = (0..self.clients.len())
-            .filter(|index| fds[first_client + index].revents != 0)
-            .collect();
-        for index in readable {
-            self.serve_client(index);
+        for (index, entry) in clients.iter().enumerate() {
+            if is_ready(entry) {
+                self.serve_client(index);
+            }
         }
-        for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
-            if entry.revents != 0 {
+        for (&index, entry) in input.processes.iter().zip(processes) {
+            if is_ready(entry) {
                 self.reports.keep(&self.clients[index]);
                 // A child of the process may still hold the connection.
                 if let Some(journal) = self.clients[index].send_pending_acks() {
@@ -234,13 +290,12 @@ impl Server {
             }
         }
         // Only clients that do not find the first listener connect to the second one.
-        if fds[first_group - 1].revents != 0 && first_group > 1 {
+        if listeners.len() > 1 && listeners.last().is_some_and(is_ready) {
             self.restore_files();
         }
-        if fds[..first_group].iter().any(|fd| fd.revents != 0) {
+        if listeners.iter().any(is_ready) {
             self.accept_all();
         }
-        Ok(())
     }
 
     /// Receives from the broker's sockets, and answers queries for the owner of an address.
@@ -249,7 +304,7 @@ impl Server {
             pid: std::process::id(),
             dir: self.paths.dir().to_owned(),
         };
-        let now = Instant::now();
+        let now = self.now;
         for group in self.groups.values_mut() {
             let received = group.receive(&self.services, &mut self.released_ports, now);
             self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
@@ -260,7 +315,7 @@ impl Server {
 
     /// Sends disconnect notices to the peers of a process that has ended.
     fn on_process_exit(&mut self, journal: &OwnedFd) {
-        let (conn_records, now) = (read_conn_records(journal), Instant::now());
+        let (conn_records, now) = (read_conn_records(journal), self.now);
         for group in self.groups.values_mut() {
             group.on_process_exit(&conn_records, now);
         }
@@ -274,7 +329,7 @@ impl Server {
 
     /// Performs the periodic work.
     fn tick(&mut self) {
-        let now = Instant::now();
+        let now = self.now;
         // The time without clients begins when the last one is gone, which may have been silent.
         let had_clients = self.clients.iter().any(|client| client.slot.is_some());
         for index in 0..self.clients.len() {

@@ -1,6 +1,8 @@
 //! The leased slots. The lock files are authoritative: a slot is free if and only if no process
 //! holds the lock of its file, whatever connections exist.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};

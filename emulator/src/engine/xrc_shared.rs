@@ -1,6 +1,8 @@
 //! Implements the services that shared XRC targets need from the engine.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use crate::sync::{RwLock, rank};
 use rocade_transport::{AddressVector, Time, TransmitTrigger};
@@ -20,6 +22,10 @@ use crate::xrc_shared::{Host, SharedTargets};
 impl Host for EngineInner {
     fn now(&self) -> Time {
         Self::now(self)
+    }
+
+    fn pause(&self, wait: Duration) {
+        thread::sleep(wait);
     }
 
     fn regions(&self) -> &MrTable {

@@ -1,5 +1,7 @@
 //! QP 1, the general service interface: its packets, services and ports.
 
+#![deny(clippy::disallowed_methods)]
+
 pub(crate) mod services;
 
 use rocade_transport::cm::CmRoute;

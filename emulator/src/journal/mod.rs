@@ -8,6 +8,8 @@
 //!
 //! Other processes write all of this memory, so that readers check what they find.
 
+#![deny(clippy::disallowed_methods)]
+
 mod ack;
 mod connections;
 mod fault_report;

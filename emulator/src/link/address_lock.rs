@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
@@ -29,9 +29,9 @@ use crate::sys::{effective_uid, poll, poll_readable};
 const NAMES: u8 = 8;
 /// Longest queue of owner queries. The kernel may limit it further.
 const BACKLOG: i32 = 4096;
-/// Most checks of a name that is bound without a listener. Its owner has not called listen yet, or
-/// never will, and only time tells.
-const MOST_LOOKS: u32 = 20;
+/// Longest wait for the owner of a name that is bound without a listener. It has not called listen
+/// yet, or never will, and only time tells.
+pub(crate) const SILENT_OWNER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Time between the checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Time that a broker has to identify itself to a process that can wait. A later answer only makes
@@ -56,8 +56,25 @@ pub(crate) enum AddressLockError {
 }
 
 impl AddressLock {
-    /// Locks an address.
+    /// Locks an address. Waits up to [`SILENT_OWNER_TIMEOUT`] for an owner that does not listen.
     pub(crate) fn acquire(local: LocalAddr) -> Result<Self, AddressLockError> {
+        let begin = Instant::now();
+        loop {
+            let is_patient = begin.elapsed() < SILENT_OWNER_TIMEOUT;
+            match Self::try_acquire(local, is_patient) {
+                Ok(None) => thread::sleep(LOOK_AGAIN),
+                Ok(Some(lock)) => return Ok(lock),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Locks an address without waiting. A patient caller gets `None` if the owner of a name has
+    /// not called listen. For others, such an owner counts as none.
+    pub(crate) fn try_acquire(
+        local: LocalAddr,
+        is_patient: bool,
+    ) -> Result<Option<Self>, AddressLockError> {
         let mut ours = None;
         for index in 0..NAMES {
             match bind(&name(local, index)).map_err(AddressLockError::System)? {
@@ -65,20 +82,25 @@ impl AddressLock {
                     ours = Some((index, socket));
                     break;
                 }
-                None => check_owner(local, index, true)?,
+                None => {
+                    let listens = check_owner(local, index)?;
+                    if is_patient && !listens {
+                        return Ok(None);
+                    }
+                }
             }
         }
         for index in 0..NAMES {
             if ours.as_ref().is_some_and(|(own, _)| *own != index) {
-                check_owner(local, index, false)?;
+                check_owner(local, index)?;
             }
         }
         match ours {
-            Some((_, socket)) => Ok(Self {
+            Some((_, socket)) => Ok(Some(Self {
                 socket: socket.into(),
-            }),
+            })),
             // Other users have all names. An unused name stands in for the lock.
-            None => placeholder().map_err(AddressLockError::System),
+            None => placeholder().map(Some).map_err(AddressLockError::System),
         }
     }
 
@@ -200,32 +222,26 @@ fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
     }
 }
 
-/// Checks the owner of a name, and fails if it is a process of this user. `bound` tells that the
-/// name is taken.
-fn check_owner(local: LocalAddr, index: u8, bound: bool) -> Result<(), AddressLockError> {
+/// Checks the owner of a name, and fails if it is a process of this user. Returns false if no
+/// process listens there.
+fn check_owner(local: LocalAddr, index: u8) -> Result<bool, AddressLockError> {
     let address = address(&name(local, index)).map_err(AddressLockError::System)?;
-    for _ in 0..MOST_LOOKS {
-        let connection = new_socket().map_err(AddressLockError::System)?;
-        match connection.connect(&address) {
-            Ok(()) => {
-                let peer = fdpass::peer(connection.as_fd()).map_err(AddressLockError::System)?;
-                if peer.uid != effective_uid() {
-                    return Ok(());
-                }
-                return Err(AddressLockError::Held(CompetingBroker {
-                    pid: peer.pid,
-                    connection: connection.into(),
-                    owner_info: None,
-                }));
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && bound => {
-                thread::sleep(LOOK_AGAIN);
-            }
-            // No listener, or one that does not respond. The list of the address's sockets decides.
-            Err(_) => return Ok(()),
-        }
+    let connection = new_socket().map_err(AddressLockError::System)?;
+    match connection.connect(&address) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(false),
+        // One that does not respond. The list of the address's sockets decides.
+        Err(_) => return Ok(true),
     }
-    Ok(())
+    let peer = fdpass::peer(connection.as_fd()).map_err(AddressLockError::System)?;
+    if peer.uid != effective_uid() {
+        return Ok(true);
+    }
+    Err(AddressLockError::Held(CompetingBroker {
+        pid: peer.pid,
+        connection: connection.into(),
+        owner_info: None,
+    }))
 }
 
 fn new_socket() -> io::Result<Socket> {

@@ -14,7 +14,7 @@ use crate::error::VerbsError;
 use crate::faults::{Limit, Verb};
 use crate::limits;
 use crate::state::{SrqInner, User};
-use crate::sync::MutexGuard;
+use crate::sync::modelled::MutexGuard;
 
 /// The attributes of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug)]

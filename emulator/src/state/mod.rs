@@ -3,6 +3,8 @@
 //! Contains QPs, CQs, SRQs, routes, the work queue of the background thread, and the arbitration of
 //! which thread drives the links. This module does not depend on the engine.
 
+#![deny(clippy::disallowed_methods)]
+
 mod comp_counter;
 mod cq;
 mod cq_ring;

@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState};
+use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState, Time};
 use rocade_wire::{Packet, Qpn};
 
 use super::restore::{context_of, restore, sgid_of};
@@ -221,27 +220,28 @@ impl SharedTargets {
         let Some(ownership) = inner.ownership() else {
             return Ok(());
         };
-        let begin = Instant::now();
-        let mut asked: Option<Instant> = None;
+        let begin = host.now();
+        let mut asked: Option<Time> = None;
         while !ownership.is_owner() {
             if self.try_acquire(host, inner)? {
                 inner.lock().tx.set_rx_paused(false);
                 return Ok(());
             }
-            if begin.elapsed() > ACQUIRE_TIMEOUT {
+            let now = host.now();
+            if now.since(begin) > ACQUIRE_TIMEOUT {
                 return Err(VerbsError::Busy(
                     "XRC target, by a message that another process is receiving".to_owned(),
                 ));
             }
-            if asked.is_none_or(|at| at.elapsed() > REQUEST_INTERVAL) {
+            if asked.is_none_or(|at| now.since(at) > REQUEST_INTERVAL) {
                 ownership.record().request(ownership.slot(), at_once);
                 let shared = inner.domain().and_then(|domain| domain.shared());
                 if let (Some(shared), Some(broker)) = (shared, host.broker()) {
                     broker.client().want_target(shared.key, inner.qp_num())?;
                 }
-                asked = Some(Instant::now());
+                asked = Some(now);
             }
-            thread::sleep(POLL_INTERVAL);
+            host.pause(POLL_INTERVAL);
         }
         Ok(())
     }

@@ -12,6 +12,8 @@
 //!
 //! This module does not depend on the engine: a [`Host`] provides what it needs.
 
+#![deny(clippy::disallowed_methods)]
+
 mod handoff;
 mod restore;
 mod targets;
@@ -21,6 +23,7 @@ pub(crate) use targets::share_target;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, QpEvent, Time};
@@ -57,6 +60,9 @@ pub(crate) struct SharedTargets {
 /// The services of the process that this module needs.
 pub(crate) trait Host {
     fn now(&self) -> Time;
+
+    /// Lets other processes run for a while, because this one waits for them.
+    fn pause(&self, wait: Duration);
 
     fn regions(&self) -> &MrTable;
 

@@ -58,6 +58,10 @@ fn priority(path: &str) -> [i32; 2] {
     [19, 41].map(|field| fields[field - 3].parse().unwrap())
 }
 
+fn own_niceness() -> i32 {
+    priority("thread-self")[0]
+}
+
 /// Returns the policies and niceness values of all threads of a broker. In tests it is one thread
 /// of a larger process.
 fn priorities(broker: u32) -> BTreeSet<[i32; 2]> {
@@ -452,7 +456,8 @@ pub(crate) fn run_opener() {
         }
         "behind" => {
             // SAFETY: takes no pointers.
-            checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) }).unwrap();
+            checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, own_niceness() + 5) })
+                .unwrap();
             set_policy(libc::SCHED_BATCH, 0).unwrap();
         }
         _ => {}
@@ -500,9 +505,11 @@ fn waiting_threads() -> BTreeSet<String> {
         .collect()
 }
 
-/// The state of an engine's threads in a process that may run on these processors.
+/// The state of an engine's threads in a process that may run on these processors and has this
+/// one's priority.
 fn usual_threads(cpus: &str) -> String {
-    format!("cpus {cpus} nice 0 policy 0 blocked true")
+    let niceness = own_niceness();
+    format!("cpus {cpus} nice {niceness} policy 0 blocked true")
 }
 
 #[test]
@@ -526,10 +533,11 @@ fn threads_of_an_engine_have_the_priority_of_the_program() {
     let cpus = status("thread-self", "Cpus_allowed_list");
     assert_eq!(threads_of_opener("behind", || Ok(())), usual_threads(&cpus));
     // The whole program has a low priority.
-    let lower = || {
+    let low = own_niceness() + 3;
+    let lower = move || {
         // SAFETY: takes no pointers.
-        checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 3) })
+        checked(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, low) })
     };
     let said = threads_of_opener("behind", lower);
-    assert!(said.contains("nice 3 policy 0"), "{said}");
+    assert!(said.contains(&format!("nice {low} policy 0")), "{said}");
 }

@@ -2,7 +2,9 @@
 
 use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rocade_transport::Time;
 
 use super::super::SlotStatus;
 use super::super::group::{Group, RestoreError};
@@ -10,7 +12,7 @@ use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
 use super::super::sys::effective_uid;
 use super::error::RequestRefusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
-use crate::link::address_lock::{AddressLock, AddressLockError};
+use crate::link::address_lock::{AddressLock, AddressLockError, SILENT_OWNER_TIMEOUT};
 use crate::link::socket_owner::{self, BoundSocket};
 use crate::link::{ForwardKey, LinkError, LocalAddr, SocketOwner};
 use crate::steering::ProcessSlot;
@@ -52,6 +54,8 @@ enum OpenBlocker {
     /// Another process of this user has locked the address: its process ID (0 if unknown), and the
     /// owner it reported.
     CompetingBroker(u32, Option<SocketOwner>),
+    /// The owner of the address lock does not listen yet.
+    SilentOwner,
     /// The system refuses a socket.
     Failed(LinkError),
 }
@@ -61,7 +65,7 @@ impl OpenBlocker {
     /// that is starting or ending.
     fn is_transient(&self) -> bool {
         match self {
-            Self::Awaited(_) | Self::CompetingBroker(..) => true,
+            Self::Awaited(_) | Self::CompetingBroker(..) | Self::SilentOwner => true,
             Self::ForeignSocket(socket) => socket.uid == effective_uid(),
             Self::Failed(_) => false,
         }
@@ -75,6 +79,10 @@ impl OpenBlocker {
             Self::CompetingBroker(pid, None) => LinkError::InUse {
                 local,
                 owner: socket_owner::find_or_process(local, pid),
+            },
+            Self::SilentOwner => LinkError::InUse {
+                local,
+                owner: SocketOwner::Unknown,
             },
             Self::ForeignSocket(socket) => LinkError::InUse {
                 local,
@@ -117,7 +125,7 @@ impl Server {
 
     /// Starts a client's request for the sockets of an address, starting at `first`.
     pub(super) fn begin_to_open(&mut self, index: usize, local: LocalAddr, first: u8) {
-        let now = Instant::now();
+        let now = self.now;
         let begin = if self.slots.has_awaited() {
             self.recovery_deadline.max(now)
         } else {
@@ -126,8 +134,9 @@ impl Server {
         let pending = Pending {
             local,
             first,
-            deadline: begin + STRANGER_TIMEOUT,
+            deadline: begin.plus(STRANGER_TIMEOUT),
             next_look: now,
+            silent_since: None,
         };
         self.open(index, pending);
     }
@@ -138,17 +147,20 @@ impl Server {
             return;
         };
         let local = pending.local;
-        let result = self.prepare(local, slot);
+        let silent_for = pending
+            .silent_since
+            .map_or(Duration::ZERO, |since| self.now.since(since));
+        let result = self.prepare(local, slot, silent_for < SILENT_OWNER_TIMEOUT);
         self.groups.retain(|_, group| !group.users().is_empty());
         let client = &mut self.clients[index];
         client.pending = None;
-        let may_wait = Instant::now() < pending.deadline;
+        let may_wait = self.now < pending.deadline;
         let refusal = match result {
             Ok(()) => match self.groups.get(&local) {
                 Some(group) => match client.send_sockets(group, local, slot, pending.first) {
                     Ok(()) => return,
                     Err(SendError::InFlightLimit) if may_wait => {
-                        client.pending = Some(pending.after(LOOK_AGAIN));
+                        client.pending = Some(pending.at(self.now.plus(LOOK_AGAIN)));
                         return;
                     }
                     Err(SendError::InFlightLimit) => {
@@ -163,7 +175,14 @@ impl Server {
                     OpenBlocker::CompetingBroker(..) => RECHECK_LOCK,
                     _ => LOOK_AGAIN,
                 };
-                client.pending = Some(pending.after(pause));
+                let is_silent = matches!(blocker, OpenBlocker::SilentOwner);
+                let silent_since = pending
+                    .silent_since
+                    .or_else(|| is_silent.then_some(self.now));
+                client.pending = Some(Pending {
+                    silent_since,
+                    ..pending.at(self.now.plus(pause))
+                });
                 return;
             }
             Err(blocker) => blocker.into_error(local).into(),
@@ -171,13 +190,19 @@ impl Server {
         self.refuse(index, refusal);
     }
 
-    /// Makes sure that the address has a socket for the slot.
-    fn prepare(&mut self, local: LocalAddr, slot: ProcessSlot) -> Result<(), OpenBlocker> {
+    /// Makes sure that the address has a socket for the slot. `is_patient` is as for
+    /// [`AddressLock::try_acquire`].
+    fn prepare(
+        &mut self,
+        local: LocalAddr,
+        slot: ProcessSlot,
+        is_patient: bool,
+    ) -> Result<(), OpenBlocker> {
         let len = self.groups.get(&local).map_or(0, Group::len);
         if len <= slot.index() {
             self.check_awaited()?;
             if !self.groups.contains_key(&local) {
-                let group = self.lock_address(local)?;
+                let group = self.lock_address(local, is_patient)?;
                 self.groups.insert(local, group);
             }
             self.check_whole(local)?;
@@ -202,9 +227,10 @@ impl Server {
     }
 
     /// Creates a group for an address after locking the address.
-    fn lock_address(&mut self, local: LocalAddr) -> Result<Group, OpenBlocker> {
-        let address_lock = match AddressLock::acquire(local) {
-            Ok(address_lock) => address_lock,
+    fn lock_address(&mut self, local: LocalAddr, is_patient: bool) -> Result<Group, OpenBlocker> {
+        let address_lock = match AddressLock::try_acquire(local, is_patient) {
+            Ok(Some(address_lock)) => address_lock,
+            Ok(None) => return Err(OpenBlocker::SilentOwner),
             Err(AddressLockError::Held(mut new)) => {
                 // The same competing broker may already have answered an earlier query.
                 let competitor = match self.competitors.entry(local) {
@@ -234,7 +260,7 @@ impl Server {
     /// Checks that all clients of an earlier broker have resumed, because they may have sockets of
     /// any group.
     fn check_awaited(&mut self) -> Result<(), OpenBlocker> {
-        if !self.slots.has_awaited() || Instant::now() >= self.recovery_deadline {
+        if !self.slots.has_awaited() || self.now >= self.recovery_deadline {
             return Ok(());
         }
         let awaited = self.slots.orphans().next();
@@ -272,11 +298,8 @@ const TOO_MANY_IN_FLIGHT: &str = "too many file descriptors are in flight to pro
     user that do not receive them";
 
 impl Pending {
-    fn after(self, pause: Duration) -> Self {
-        Self {
-            next_look: Instant::now() + pause,
-            ..self
-        }
+    const fn at(self, next_look: Time) -> Self {
+        Self { next_look, ..self }
     }
 }
 

@@ -8,9 +8,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rocade_transport::Time;
 use socket2::Socket;
 
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
@@ -26,7 +26,7 @@ use crate::steering::ProcessSlot;
 const MAX_CONNECTIONS: usize = 300;
 /// Time that a connection may have no slot. A peer that connects and stays silent would otherwise
 /// keep the broker from ending. A client that got no CPU time for so long connects again.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a client may leave messages unread while it sends more requests. A stopped client and
 /// a slow one look the same. A dropped one connects again.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,14 +54,14 @@ pub(super) struct Client {
     pub(super) version: u16,
     /// True if the connection is to be dropped.
     pub(super) gone: bool,
-    since: Instant,
+    since: Time,
     /// Time since which the client has sent a request while an earlier message is unread.
-    stuck_since: Option<Instant>,
+    stuck_since: Option<Time>,
     unread_offers: u32,
 }
 
 impl Client {
-    fn new(connection: OwnedFd, peer: Peer) -> Self {
+    fn new(connection: OwnedFd, peer: Peer, since: Time) -> Self {
         Self {
             connection,
             peer,
@@ -74,7 +74,7 @@ impl Client {
             faults: ClientFaults::default(),
             version: VERSION,
             gone: false,
-            since: Instant::now(),
+            since,
             stuck_since: None,
             unread_offers: 0,
         }
@@ -95,16 +95,16 @@ impl Client {
 
     /// Returns true if the client has received all messages. Otherwise the broker stops serving it
     /// for now.
-    pub(super) fn has_read_all(&mut self) -> bool {
+    pub(super) fn has_read_all(&mut self, now: Time) -> bool {
         let unread = sys::has_unread(self.connection.as_fd());
-        self.stuck_since = unread.then(|| self.stuck_since.unwrap_or_else(Instant::now));
+        self.stuck_since = unread.then(|| self.stuck_since.unwrap_or(now));
         !unread
     }
 
     /// Returns the time at which the client is dropped unless something happens.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let without_slot = self.slot.is_none().then(|| self.since + HELLO_TIMEOUT);
-        let stuck = self.stuck_since.map(|since| since + UNREAD_TIMEOUT);
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let without_slot = self.slot.is_none().then(|| self.since.plus(HELLO_TIMEOUT));
+        let stuck = self.stuck_since.map(|since| since.plus(UNREAD_TIMEOUT));
         [without_slot, stuck].into_iter().flatten().min()
     }
 
@@ -180,7 +180,7 @@ impl Server {
             Ok(peer) => peer,
             Err(error) => return tracing::warn!(%error, "connection refused"),
         };
-        let mut client = Client::new(connection.into(), peer);
+        let mut client = Client::new(connection.into(), peer, self.now);
         if self.clients.len() >= MAX_CONNECTIONS && !self.drop_oldest_without_slot() {
             return refuse(&mut client, "the broker has as many connections as it can");
         }
@@ -219,7 +219,7 @@ impl Server {
     fn reject_excess(&mut self, which: usize) {
         if self.reserve.0.take().is_none() {
             // Avoids a busy loop on the listener.
-            thread::sleep(LOOK_AGAIN);
+            self.accept_again = self.now.plus(LOOK_AGAIN);
         }
         if let Some(Ok(connection)) = self.files.accept(which)
             && let Ok(peer) = check_peer(connection.as_fd())
@@ -227,7 +227,7 @@ impl Server {
             if self.end_for_larger_limits(peer) {
                 return;
             }
-            let mut client = Client::new(connection.into(), peer);
+            let mut client = Client::new(connection.into(), peer, self.now);
             refuse(&mut client, NO_DESCRIPTORS);
         }
         self.reserve.refill();
@@ -235,10 +235,10 @@ impl Server {
 
     /// Drops the clients whose timeout has expired.
     pub(super) fn check_deadlines(&mut self) {
-        let now = Instant::now();
+        let now = self.now;
         for client in &mut self.clients {
             if client.is_stuck() {
-                client.has_read_all();
+                client.has_read_all(now);
             }
             if client.deadline().is_some_and(|deadline| deadline <= now) {
                 tracing::warn!(

@@ -1,30 +1,22 @@
 //! The broker's files: its lock, and the sockets on which it listens.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rocade_transport::Time;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::paths::{Paths, open_lock};
 use super::super::protocol::Response;
-use super::super::{BrokerError, start, sys};
-use super::{LOOK_AGAIN, Server};
+use super::super::{BrokerError, sys};
+use super::Server;
 use crate::sys::{bind, socket};
 
-/// Time that a starting broker waits for one that listens but may be about to end. Its listener
-/// does not show that it will. If it lives on, or ends later, the clients connect or start another
-/// broker.
-const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest wait for a broker that does not listen and needs CPU time to end. A stopped one would
-/// otherwise hold up every start. It is below the time that a client waits for its broker.
-const LONGEST_END: Duration = Duration::from_secs(30);
 /// Most connections that wait to be accepted.
-const BACKLOG: i32 = 128;
+pub(super) const BACKLOG: i32 = 128;
 /// Interval of checks whether the files still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,25 +29,25 @@ pub(super) struct Files {
     pub(super) abstract_listener: Option<Socket>,
     /// Device and inode of the socket file.
     inode: (u64, u64),
-    checked: Instant,
+    checked: Time,
     /// Locked while this broker runs.
     lock: File,
 }
 
 impl Files {
-    /// Starts listening, unless another broker does.
-    pub(super) fn create(paths: &Paths) -> Result<Self, BrokerError> {
-        paths.prepare()?;
-        SockAddr::unix(paths.socket()).map_err(|_| paths.too_long())?;
-        let lock = take_lock(paths)?;
-        let failed = BrokerError::failure("failed to listen");
-        let abstract_listener = listen_abstract(paths)?;
-        let (listener, inode) = listen(paths).map_err(&failed)?;
+    /// Listens in place of an earlier broker. The caller holds the broker lock.
+    pub(super) fn create(
+        paths: &Paths,
+        lock: File,
+        abstract_listener: Option<Socket>,
+        now: Time,
+    ) -> io::Result<Self> {
+        let (listener, inode) = listen(paths)?;
         Ok(Self {
             listener,
             abstract_listener,
             inode,
-            checked: Instant::now(),
+            checked: now,
             lock,
         })
     }
@@ -86,14 +78,14 @@ impl Server {
     /// not, because its user may be cleaning up.
     pub(super) fn keep_files(&mut self) {
         let is_used = self.clients.iter().any(|client| client.slot.is_some());
-        if is_used && self.files.checked.elapsed() >= CHECK_INTERVAL {
+        if is_used && self.now.since(self.files.checked) >= CHECK_INTERVAL {
             self.restore_files();
         }
     }
 
     /// Recreates deleted files at once, because a program did not find them.
     pub(super) fn restore_files(&mut self) {
-        self.files.checked = Instant::now();
+        self.files.checked = self.now;
         if self.files.are_there(&self.paths) {
             return;
         }
@@ -148,25 +140,6 @@ fn identity(paths: &Paths) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(paths.socket()).map(|data| (data.dev(), data.ino()))
 }
 
-fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
-    let failed = BrokerError::failure("failed to take the broker's lock");
-    let begin = Instant::now();
-    let mut lock = open_lock(&paths.broker_lock()).map_err(&failed)?;
-    while !sys::try_lock(lock.as_fd()).map_err(&failed)? {
-        let waited = begin.elapsed();
-        let is_late = waited > TAKEOVER_TIMEOUT && start::connect(paths).is_ok();
-        if is_late || waited > LONGEST_END {
-            return Err(BrokerError::AlreadyRunning);
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
-    // Informational, so errors are ignored.
-    let _ = lock
-        .set_len(0)
-        .and_then(|()| writeln!(lock, "{}", std::process::id()));
-    Ok(lock)
-}
-
 /// Listens in place of an earlier broker. The caller must hold the broker lock.
 fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     let path = paths.socket();
@@ -183,35 +156,4 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
     }
     listener.listen(BACKLOG)?;
     Ok((listener, identity(paths)?))
-}
-
-/// Listens in the abstract namespace. Returns `None` if another user has the name.
-fn listen_abstract(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
-    let failed = BrokerError::failure("failed to listen");
-    let name = paths.abstract_name();
-    let address = SockAddr::unix(std::ffi::OsStr::from_bytes(&name)).map_err(&failed)?;
-    let deadline = Instant::now() + TAKEOVER_TIMEOUT;
-    loop {
-        let kind = Type::SEQPACKET.nonblocking().cloexec();
-        let listener = socket(Domain::UNIX, kind, None).map_err(&failed)?;
-        match bind(listener.as_fd(), &address) {
-            Ok(()) => {
-                listener.listen(BACKLOG).map_err(&failed)?;
-                return Ok(Some(listener));
-            }
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(failed(error)),
-            Err(_) => {}
-        }
-        match start::connect_abstract(paths) {
-            Err(BrokerError::ForeignBroker { uid }) => {
-                tracing::warn!(uid, "another user has the broker's abstract name");
-                return Ok(None);
-            }
-            // The other broker may be ending.
-            Ok(_) if Instant::now() > deadline => return Err(BrokerError::AlreadyRunning),
-            // The name is bound without a listener, so its owner is not a broker.
-            Err(_) if Instant::now() > deadline => return Ok(None),
-            _ => thread::sleep(LOOK_AGAIN),
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use super::super::protocol::{
     MAX_LEN, ProtocolError, RefusalCode, Request, Response, VERSION, version_of,
@@ -23,7 +22,7 @@ impl Server {
     pub(super) fn serve_client(&mut self, index: usize) {
         let mut buf = vec![0; MAX_LEN];
         let client = &mut self.clients[index];
-        if !client.has_read_all() {
+        if !client.has_read_all(self.now) {
             return;
         }
         let (len, fds) = match fdpass::receive(client.connection.as_fd(), &mut buf) {
@@ -94,7 +93,7 @@ impl Server {
     /// Frees a slot.
     pub(super) fn release(&mut self, slot: ProcessSlot) {
         self.services.release_all(slot);
-        let now = Instant::now();
+        let now = self.now;
         if let Some(journal) = self.journals.remove(&slot) {
             self.on_process_exit(&journal);
         }
@@ -190,8 +189,7 @@ impl Server {
             (Request::Release(binding), Some(slot)) => {
                 self.services.release(slot, binding);
                 if binding.listens {
-                    self.released_ports
-                        .remember(binding.service, Instant::now());
+                    self.released_ports.remember(binding.service, self.now);
                 }
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
@@ -373,7 +371,7 @@ impl Server {
         BrokerStatus {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime: self.started.elapsed(),
+            uptime: self.now.since(self.started),
             gsi_datagrams: self.gsi_datagrams,
             addresses: addresses.collect(),
             slots,

@@ -1,0 +1,190 @@
+//! Turns of a broker in virtual time, with clients in the same thread.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rocade_transport::Time;
+use tempfile::TempDir;
+
+use super::super::paths::Paths;
+use super::super::protocol::{MAX_LEN, Request, Response};
+use super::super::{BrokerConfig, start as client_start};
+use super::start::{Step, Takeover};
+use super::{FIRST_CLIENT, Server};
+use crate::fdpass;
+
+const START: Time = Time::from_ns(1);
+
+/// A broker whose turns the test calls.
+struct Stepped {
+    server: Server,
+    now: Time,
+    /// The time of its next turn, unless it has ended.
+    next: Option<Time>,
+    _dir: TempDir,
+}
+
+impl Stepped {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = BrokerConfig {
+            runtime_dir: Some(dir.path().to_owned()),
+            ..BrokerConfig::default()
+        };
+        let takeover = Takeover::new(&config, START).expect("a lock file");
+        let Ok(Step::Listening(files)) = takeover.step(START) else {
+            panic!("there is no other broker");
+        };
+        let server = Server::new(&config, files, false, START);
+        let next = server.next_turn();
+        Self {
+            server,
+            now: START,
+            next,
+            _dir: dir,
+        }
+    }
+
+    /// Handles the input at hand.
+    fn turn(&mut self) {
+        let input = self.server.wait(Duration::ZERO).expect("poll works");
+        self.next = self.server.turn(self.now, &input);
+    }
+
+    /// Moves the time to the next turn, again and again, until the broker has ended or `end` has
+    /// come. Returns false if it has ended.
+    fn run_until(&mut self, end: Time) -> bool {
+        while let Some(next) = self.next {
+            assert!(next > self.now, "a broker without input sleeps");
+            if next > end {
+                self.now = end;
+                return true;
+            }
+            self.now = next;
+            self.turn();
+        }
+        false
+    }
+
+    fn run_for(&mut self, time: Duration) -> bool {
+        self.run_until(self.now.plus(time))
+    }
+
+    fn connect(&mut self) -> OwnedFd {
+        let connection = client_start::connect(&Paths::new(&self.server.config));
+        self.turn();
+        connection.expect("it listens")
+    }
+
+    fn ask(&mut self, connection: &OwnedFd, request: &Request) -> Option<Response> {
+        fdpass::send(connection.as_fd(), &request.encode(), &[]).expect("it is connected");
+        self.turn();
+        response(connection)
+    }
+
+    /// Connects a client and leases it a slot.
+    fn client(&mut self) -> OwnedFd {
+        let connection = self.connect();
+        let hello = Request::Hello {
+            resume: None,
+            name: "test".to_owned(),
+            faults: Vec::new(),
+        };
+        let answer = self.ask(&connection, &hello);
+        assert!(
+            matches!(answer, Some(Response::Welcome { .. })),
+            "{answer:?}"
+        );
+        connection
+    }
+}
+
+/// The next message of the broker, if there is one.
+fn response(connection: &OwnedFd) -> Option<Response> {
+    let mut bytes = vec![0; MAX_LEN];
+    let (len, fds) = fdpass::receive(connection.as_fd(), &mut bytes).ok()?;
+    Response::decode(&bytes[..len], fds.len()).ok()
+}
+
+#[test]
+fn an_idle_broker_ends_when_no_client_has_come() {
+    let mut broker = Stepped::new();
+    let idle = broker.server.config.idle_timeout;
+    assert_eq!(idle, Duration::from_secs(60));
+    assert!(!broker.run_for(Duration::from_secs(1_000)), "it lives on");
+    assert_eq!(broker.now, START.plus(FIRST_CLIENT + idle));
+}
+
+/// The time without clients begins with the end of the last one, however long that was silent.
+#[test]
+fn a_silent_client_leaves_the_whole_idle_time() {
+    let mut broker = Stepped::new();
+    let client = broker.client();
+    assert!(
+        broker.run_for(Duration::from_secs(1_000)),
+        "it has a client"
+    );
+    drop(client);
+    broker.turn();
+    let (end, idle) = (broker.now, broker.server.config.idle_timeout);
+    assert!(broker.run_until(end.plus(idle - Duration::from_nanos(1))));
+    assert!(!broker.run_for(Duration::from_secs(1)), "it lives on");
+    assert_eq!(broker.now, end.plus(idle));
+}
+
+#[test]
+fn a_connection_that_says_nothing_is_dropped() {
+    let mut broker = Stepped::new();
+    let silent = broker.connect();
+    let client = broker.client();
+    assert!(broker.run_for(super::connections::HELLO_TIMEOUT - Duration::from_nanos(1)));
+    assert_eq!(broker.server.clients.len(), 2);
+    assert!(broker.run_for(Duration::from_secs(1)));
+    assert_eq!(broker.server.clients.len(), 1);
+    let mut bytes = [0; 8];
+    let received = fdpass::receive(silent.as_fd(), &mut bytes).expect("the end of the connection");
+    assert_eq!(received.0, 0);
+    drop(client);
+}
+
+/// A broker that took the lock from one that still listens gives it a while to end.
+#[test]
+fn a_second_broker_does_not_start() {
+    let mut broker = Stepped::new();
+    let config = broker.server.config.clone();
+    let mut takeover = Takeover::new(&config, START).expect("a lock file");
+    let mut now = START;
+    let error = loop {
+        match takeover.step(now) {
+            Ok(Step::Wait(again)) => takeover = again,
+            Ok(Step::Listening(_)) => panic!("two brokers"),
+            Err(error) => break error,
+        }
+        now = now.plus(Duration::from_millis(100));
+        assert!(
+            now < START.plus(Duration::from_secs(2)),
+            "it waits for ever"
+        );
+    };
+    assert!(
+        matches!(error, super::BrokerError::AlreadyRunning),
+        "{error}"
+    );
+    broker.turn();
+    assert!(broker.next.is_some());
+}
+
+/// An earlier broker that ends makes room at the next step.
+#[test]
+fn a_successor_starts_when_its_predecessor_has_ended() {
+    let broker = Stepped::new();
+    let config = broker.server.config.clone();
+    let takeover = Takeover::new(&config, START).expect("a lock file");
+    let Ok(Step::Wait(takeover)) = takeover.step(START) else {
+        panic!("the lock is held");
+    };
+    broker.server.end();
+    drop(broker.server);
+    let step = takeover.step(START.plus(Duration::from_secs(1)));
+    assert!(matches!(step, Ok(Step::Listening(_))));
+}
