@@ -88,6 +88,21 @@ impl From<rocade_verbs::Error> for CliError {
     }
 }
 
+/// Converts the errors of single functions of the Rust API.
+macro_rules! from_parts {
+    ($($part:ident)*) => {$(
+        impl From<rocade_verbs::$part> for CliError {
+            fn from(error: rocade_verbs::$part) -> Self {
+                rocade_verbs::Error::from(error).into()
+            }
+        }
+    )*};
+}
+
+from_parts! {
+    BuildError ExchangeError OpenError RangeError VerbsError WaitError WordError
+}
+
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self::new(error.to_string()).hint(error.remedy())

@@ -52,7 +52,8 @@ impl Side {
         self.qp.post_send(request)?;
         loop {
             if let Some(completion) = self.cq.poll() {
-                return completion.into_result().map(drop);
+                completion.into_result()?;
+                return Ok(());
             }
         }
     }
@@ -61,15 +62,17 @@ impl Side {
         let part = [self.memory.sge(..8)?];
         match way {
             "nop, poll" => self.by_poll(&SendRequest::nop()),
-            "nop, future" => block_on(self.qp.submit(&SendRequest::nop()), waker, false).map(drop),
+            "nop, future" => {
+                Ok(block_on(self.qp.submit(&SendRequest::nop()), waker, false).map(drop)?)
+            }
             "WRITE, poll" => self.by_poll(&SendRequest::write(&part, self.there)),
             "WRITE, future, polled" => {
                 let write = self.qp.write(self.memory.slice(..8)?, self.there);
-                block_on(write, waker, false).map(drop)
+                Ok(block_on(write, waker, false).map(drop)?)
             }
             _ => {
                 let write = self.qp.write(self.memory.slice(..8)?, self.there);
-                block_on(write, waker, true).map(drop)
+                Ok(block_on(write, waker, true).map(drop)?)
             }
         }
     }

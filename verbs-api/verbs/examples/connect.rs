@@ -33,16 +33,16 @@ fn serve(list: &DeviceList) -> Result<()> {
     let listener = Listener::bind(list, SocketAddr::new(any, PORT))?;
     let request = listener.wait(PATIENCE)?;
     println!("{} connects", request.peer_addr()?);
-    let (cq, memory, qp) = prepare(&request.context()?)?;
+    let (cq, memory, qp) = prepare(request.context())?;
     let connection = request.accept(qp, &PeerOptions::default(), PATIENCE)?;
     let len = cq.wait(PATIENCE)?.byte_len as usize;
     connection.post_send(&SendRequest::send(&[memory.sge(..len)?]))?;
-    connection.wait_disconnect(PATIENCE)
+    Ok(connection.wait_disconnect(PATIENCE)?)
 }
 
 fn ask(list: &DeviceList, server: IpAddr, text: &str) -> Result<()> {
     let route = Route::to(list, SocketAddr::new(server, PORT))?;
-    let (cq, memory, qp) = prepare(&route.context()?)?;
+    let (cq, memory, qp) = prepare(route.context())?;
     let connection = route.connect(qp, &PeerOptions::default(), PATIENCE)?;
     connection.post_send(&SendRequest::send_inline(text.as_bytes()))?;
     // The receive completes after the send.
@@ -53,7 +53,7 @@ fn ask(list: &DeviceList, server: IpAddr, text: &str) -> Result<()> {
         }
     };
     println!("{}", String::from_utf8_lossy(&echo));
-    connection.disconnect(PATIENCE)
+    Ok(connection.disconnect(PATIENCE)?)
 }
 
 fn main() -> Result<()> {

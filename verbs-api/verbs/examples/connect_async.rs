@@ -19,7 +19,7 @@ async fn serve(listener: Listener) -> Result<()> {
     for _ in 0..CLIENTS {
         let request = listener.request().await?;
         println!("server: request from client {}", request.private_data()[0]);
-        let pd = request.context()?.protection_domain()?;
+        let pd = request.context().protection_domain()?;
         let cq = pd.context().completion_queue(8)?;
         let qp = pd.queue_pair(&cq).build()?;
         let connection = request.accept_async(qp, &PeerOptions::default()).await?;
@@ -30,14 +30,14 @@ async fn serve(listener: Listener) -> Result<()> {
 
 async fn ask(list: DeviceList, listener: std::net::SocketAddr, number: u8) -> Result<()> {
     let route = Route::to(&list, listener)?;
-    let pd = route.context()?.protection_domain()?;
+    let pd = route.context().protection_domain()?;
     let cq = pd.context().completion_queue(8)?;
     let qp = pd.queue_pair(&cq).build()?;
     let connection = route
         .connect_async(qp, &PeerOptions::with_data([number]))
         .await?;
     println!("client {number}: connected to {}", connection.peer_addr()?);
-    connection.disconnect_async().await
+    Ok(connection.disconnect_async().await?)
 }
 
 /// A waker that unparks a thread, which is all that this executor needs.

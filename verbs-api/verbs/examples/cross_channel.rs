@@ -119,7 +119,7 @@ fn main() -> Result<()> {
                 group: TaskGroup::Last,
             },
         ]);
-        posted.map_err(|(_, error)| error)?;
+        posted?;
     }
     let (first, last) = (&members[0], &members[NUMBERS.len() - 1]);
     assert!(

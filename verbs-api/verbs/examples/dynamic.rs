@@ -59,7 +59,7 @@ fn main() -> Result<()> {
                     let initiator = domain.dynamic_initiator(&cq)?;
                     let memory = domain.register(64, AccessFlags::LOCAL_WRITE)?;
                     let ways = targets.iter().map(|(to, _)| domain.address(to.gid));
-                    let ways = ways.collect::<Result<Vec<_>>>()?;
+                    let ways = ways.collect::<Result<Vec<_>, _>>()?;
                     for round in 0..ROUNDS {
                         for ((to, remote), way) in targets.iter().zip(&ways) {
                             // Consecutive requests name three stores, and the initiator connects to

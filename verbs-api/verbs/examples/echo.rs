@@ -36,7 +36,7 @@ pub(crate) async fn serve(listener: Listener, clients: usize, runtime: impl Runt
 
 /// Sends each message back, until an empty one.
 async fn echo(request: ConnectRequest, runtime: impl Runtime) -> Result<()> {
-    let pd = request.context()?.protection_domain()?;
+    let pd = request.context().protection_domain()?;
     let cq = pd.context().completion_queue(16)?;
     runtime.drive(&cq)?;
     let qp = pd.queue_pair(&cq).build()?;
@@ -54,7 +54,7 @@ async fn echo(request: ConnectRequest, runtime: impl Runtime) -> Result<()> {
         let answer = buffers[round % 2].slice(..len)?;
         connection.send(answer).await?;
     }
-    connection.disconnect_event().await
+    Ok(connection.disconnect_event().await?)
 }
 
 /// Sends texts to the server and returns its answers.
@@ -63,7 +63,7 @@ pub(crate) async fn ask(
     texts: &[&str],
     runtime: impl Runtime,
 ) -> Result<Vec<String>> {
-    let pd = route.context()?.protection_domain()?;
+    let pd = route.context().protection_domain()?;
     let cq = pd.context().completion_queue(16)?;
     runtime.drive(&cq)?;
     let qp = pd.queue_pair(&cq).build()?;

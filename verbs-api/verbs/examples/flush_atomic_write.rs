@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rocade_verbs::{
     AccessFlags, Completion, Config, ConnectOptions, DeviceList, Error, Result, SendRequest,
-    WcOpcode, WcStatus,
+    WaitError, WcOpcode, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
     let count = [0; 8];
     here.post_send(&SendRequest::atomic_write(&count, place.at(4)))?;
     match writer_cq.wait(PATIENCE) {
-        Err(Error::Completion(Completion {
+        Err(WaitError::Completion(Completion {
             status: WcStatus::RemoteInvalidRequest,
             ..
         })) => println!("the count stays {}", journal.load_u64(COUNT)?),

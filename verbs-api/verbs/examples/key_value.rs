@@ -77,7 +77,7 @@ async fn store(
         received = connection.recv(&inbox);
         connection.send_inline(b"stored").await?;
     }
-    connection.disconnect_event().await
+    Ok(connection.disconnect_event().await?)
 }
 
 /// A client of the store.
@@ -91,7 +91,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn connect(route: Route, runtime: impl Runtime) -> Result<Self> {
-        let pd = route.context()?.protection_domain()?;
+        let pd = route.context().protection_domain()?;
         let cq = pd.context().completion_queue(16)?;
         runtime.drive(&cq)?;
         let qp = pd.queue_pair(&cq).build()?;
@@ -113,7 +113,8 @@ impl Client {
         self.memory.store_u64(0, key)?;
         self.memory.store_u64(8, value)?;
         self.connection.send(self.memory.slice(..16)?).await?;
-        answer.await.map(drop)
+        answer.await?;
+        Ok(())
     }
 
     /// Reads a value from the table. The server's program does not run for it.
@@ -132,7 +133,7 @@ impl Client {
 
     pub(crate) async fn close(self) -> Result<()> {
         self.connection.send_inline(b"").await?;
-        self.connection.disconnect_async().await
+        Ok(self.connection.disconnect_async().await?)
     }
 }
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use rocade_verbs::flow::{FlowAttr, FlowSpec, Masked, PortFields};
-use rocade_verbs::{AccessFlags, Config, DeviceList, Error, Result, VerbsErrorKind};
+use rocade_verbs::{AccessFlags, Config, DeviceList, Result, VerbsErrorKind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     let sends = pd.context().completion_queue(16)?;
     let receives = pd.context().completion_queue(16)?;
     let qp = match pd.raw_queue_pair(&sends, &receives) {
-        Err(Error::Verbs(error)) if error.kind() == VerbsErrorKind::NotPermitted => {
+        Err(error) if error.kind() == VerbsErrorKind::NotPermitted => {
             println!("raw packets need CAP_NET_RAW: {error}");
             return Ok(());
         }

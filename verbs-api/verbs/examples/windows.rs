@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Completion, Config, ConnectOptions, DeviceList, Error, RemoteMemory, Result,
-    SendRequest, WcStatus,
+    AccessFlags, Completion, Config, ConnectOptions, DeviceList, RemoteMemory, Result, SendRequest,
+    WaitError, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ fn main() -> Result<()> {
     let (_, closed) = window.bind_request(&memory, .., AccessFlags::REMOTE_WRITE)?;
     there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
     match worker_cq.wait(PATIENCE) {
-        Err(Error::Completion(Completion {
+        Err(WaitError::Completion(Completion {
             status: WcStatus::RemoteAccessError,
             ..
         })) => println!("without a bind there is nothing to be written"),

@@ -4,7 +4,7 @@ use rocade_emulator::{AccessFlags, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpState};
 pub use rocade_transport::QpCap;
 pub use rocade_wire::mad::Ece;
 
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 use crate::queue_pair::{ConnectOptions, QueuePair, UnconnectedQueuePair};
 use crate::units::{AckTimeout, Rate, RnrRetry, RnrTimer};
 
@@ -41,7 +41,7 @@ pub struct QueuePairAttributes {
     pub capacity: QpCap,
 }
 
-fn change(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+fn change(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
     Ok(qp.modify(attr, mask)?)
 }
 
@@ -81,10 +81,10 @@ impl QueuePair {
     /// Sets the access that the peer has from now on to registered memory that allows it too.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
+    /// [`VerbsError`] in state ERR.
     #[doc(alias = "ibv_modify_qp")]
     //= QPT-16 QPT-17
-    pub fn set_access(&self, access: AccessFlags) -> Result<()> {
+    pub fn set_access(&self, access: AccessFlags) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qp_access_flags: access,
             ..QpAttr::default()
@@ -96,10 +96,10 @@ impl QueuePair {
     /// no receive was posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for other services, and in state ERR.
+    /// [`VerbsError`] for other services, and in state ERR.
     #[doc(alias = "ibv_modify_qp")]
     //= QPT-16
-    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
+    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<(), VerbsError> {
         let attr = QpAttr {
             min_rnr_timer: timer.code(),
             ..QpAttr::default()
@@ -116,10 +116,10 @@ impl QueuePair {
     /// [`is_draining`](QueuePairAttributes::is_draining) turns false.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the state is not RTS.
+    /// [`VerbsError`] if the state is not RTS.
     #[doc(alias = "IBV_QPS_SQD")]
     //= QPT-19 RC-STA-06
-    pub fn pause(&self) -> Result<()> {
+    pub fn pause(&self) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qp_state: QpState::Sqd.code(),
             en_sqd_async_notify: true,
@@ -132,9 +132,9 @@ impl QueuePair {
     /// Restarts the send queue after a [pause](Self::pause).
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
+    /// [`VerbsError`] in state ERR.
     //= QPT-20 QPT-21
-    pub fn resume(&self) -> Result<()> {
+    pub fn resume(&self) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qp_state: QpState::Rts.code(),
             ..QpAttr::default()
@@ -147,10 +147,10 @@ impl QueuePair {
     /// the peer.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the state cannot change to ERR. Every state can.
+    /// [`VerbsError`] if the state cannot change to ERR. Every state can.
     #[doc(alias = "IBV_QPS_ERR")]
     //= QPS-02
-    pub fn set_error(&self) -> Result<()> {
+    pub fn set_error(&self) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qp_state: QpState::Err.code(),
             ..QpAttr::default()
@@ -178,10 +178,10 @@ impl UnconnectedQueuePair {
     /// Records the ECE options that the peer offers. Rocade uses none of them.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) with EOPNOTSUPP if the vendor ID is 0, which means
+    /// [`VerbsError`] with EOPNOTSUPP if the vendor ID is 0, which means
     /// that the peer does not support ECE.
     #[doc(alias = "ibv_set_ece")]
-    pub fn set_ece(&self, offered: Ece) -> Result<()> {
+    pub fn set_ece(&self, offered: Ece) -> Result<(), VerbsError> {
         Ok(self.raw().set_ece(offered)?)
     }
 
@@ -189,10 +189,10 @@ impl UnconnectedQueuePair {
     /// default. The peer has to belong to the same partition.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the table has no entry with this index.
+    /// [`VerbsError`] if the table has no entry with this index.
     #[doc(alias = "IBV_QP_PKEY_INDEX")]
     //= QPT-05
-    pub fn set_pkey_index(&self, index: u16) -> Result<()> {
+    pub fn set_pkey_index(&self, index: u16) -> Result<(), VerbsError> {
         let attr = QpAttr {
             pkey_index: index,
             ..QpAttr::default()

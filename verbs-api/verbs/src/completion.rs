@@ -10,12 +10,12 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rocade_emulator::{
-    CompleteTo, Completion as RawCompletion, Cq, CqInitAttr, ImmOrInv, Qpn, Rkey, VerbsError,
-    WcFlags, WcOpcode,
+    CompleteTo, Completion as RawCompletion, Cq, CqInitAttr, ImmOrInv, Qpn, Rkey,
+    VerbsError as RawError, WcFlags, WcOpcode,
 };
 
 use crate::device::Context;
-use crate::error::{Error, Result};
+use crate::error::{CompletionError, OperationError, Result, VerbsError, WaitError};
 use crate::events::ObjectId;
 use crate::routing::Router;
 use crate::status::WcStatus;
@@ -56,10 +56,14 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(context: &Context, entries: u32, ignores_overrun: bool) -> Result<Self> {
+    pub(crate) fn new(
+        context: &Context,
+        entries: u32,
+        ignores_overrun: bool,
+    ) -> Result<Self, VerbsError> {
         let channel = context.raw().create_comp_channel()?;
         // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
-        sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
+        sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) }).map_err(VerbsError::io)?;
         let id = ObjectId::next();
         let cq = context.raw().create_cq_with(CqInitAttr {
             cqe: entries,
@@ -110,10 +114,10 @@ impl CompletionQueue {
     /// Takes the next completion. Waits up to `timeout` for it: polls at first, then sleeps.
     ///
     /// # Errors
-    /// - [`Error::Completion`] with the completion if the work request failed.
-    /// - [`Error::TimedOut`] if nothing completed in time.
-    /// - [`Error::Verbs`] if nothing can complete, because the device was removed.
-    pub fn wait(&self, timeout: Duration) -> Result<Completion> {
+    /// - [`WaitError::Completion`] with the completion if the work request failed.
+    /// - [`WaitError::TimedOut`] if nothing completed in time.
+    /// - [`WaitError::Verbs`] if nothing can complete, because the device was removed.
+    pub fn wait(&self, timeout: Duration) -> Result<Completion, WaitError> {
         if self.router.cq.simulated_time().is_some() {
             return self.wait_in_simulation(timeout);
         }
@@ -121,7 +125,7 @@ impl CompletionQueue {
         let spin = SPIN.min(timeout);
         loop {
             if let Some(completion) = self.poll() {
-                return completion.into_result();
+                return Ok(completion.into_result()?);
             }
             if start.elapsed() >= spin {
                 break;
@@ -133,14 +137,18 @@ impl CompletionQueue {
         self.router.end_sleep();
         // Futures that were made meanwhile wait for the events that this thread has taken.
         self.router.go_on()?;
-        outcome?.map_or_else(
-            || self.wait_as_task(start, timeout),
-            Completion::into_result,
-        )
+        match outcome? {
+            Some(completion) => Ok(completion.into_result()?),
+            None => self.wait_as_task(start, timeout),
+        }
     }
 
     /// Sleeps until the channel has an event. Returns `None` if a future was made meanwhile.
-    fn wait_asleep(&self, start: Instant, timeout: Duration) -> Result<Option<Completion>> {
+    fn wait_asleep(
+        &self,
+        start: Instant,
+        timeout: Duration,
+    ) -> Result<Option<Completion>, WaitError> {
         while !self.router.has_futures() {
             self.router.cq.arm(false)?;
             // A completion from before the queue was armed causes no event.
@@ -148,10 +156,10 @@ impl CompletionQueue {
                 return Ok(Some(completion));
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
+                return Err(WaitError::TimedOut);
             };
             let channel = &self.router.channel;
-            channel.wait_readable(left).map_err(VerbsError::Io)?;
+            channel.wait_readable(left).map_err(RawError::Io)?;
             while channel.try_event().is_some() {
                 self.router.note_event();
             }
@@ -161,16 +169,21 @@ impl CompletionQueue {
     }
 
     /// Waits as a task does, because futures share the events of the channel.
-    fn wait_as_task(&self, start: Instant, timeout: Duration) -> Result<Completion> {
+    fn wait_as_task(&self, start: Instant, timeout: Duration) -> Result<Completion, WaitError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = task::Context::from_waker(&waker);
         let mut next = self.next();
         loop {
             if let Poll::Ready(outcome) = Pin::new(&mut next).poll(&mut cx) {
-                return outcome;
+                return outcome.map_err(|error| match error {
+                    OperationError::Verbs(error) => WaitError::Verbs(error),
+                    OperationError::Completion(completion) => WaitError::Completion(completion),
+                    // Nothing will complete in a network that does not exist any more.
+                    OperationError::Dropped => WaitError::TimedOut,
+                });
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
+                return Err(WaitError::TimedOut);
             };
             thread::park_timeout(left);
         }
@@ -178,7 +191,7 @@ impl CompletionQueue {
 
     /// Implements [`wait`](Self::wait) in virtual time, which advances with each packet or timer
     /// that [`poll`](Self::poll) processes.
-    fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion> {
+    fn wait_in_simulation(&self, timeout: Duration) -> Result<Completion, WaitError> {
         let cq = &self.router.cq;
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut end = None;
@@ -187,14 +200,14 @@ impl CompletionQueue {
             if !self.router.has_completion() && next.is_none_or(|next| next > end) {
                 self.router.channel.check_present()?;
                 cq.move_simulated_time(end);
-                return Err(Error::TimedOut);
+                return Err(WaitError::TimedOut);
             }
             if let Some(completion) = self.poll() {
-                return completion.into_result();
+                return Ok(completion.into_result()?);
             }
             self.router.channel.check_present()?;
         }
-        Err(Error::TimedOut)
+        Err(WaitError::TimedOut)
     }
 
     /// Takes `count` completions. Waits up to `timeout` for each.
@@ -202,7 +215,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`wait`](Self::wait). The completions before the failed one stay in the queue, in their
     /// order, and the next calls return them.
-    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<Completion>> {
+    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<Completion>, WaitError> {
         let mut taken = Vec::with_capacity(count);
         while taken.len() < count {
             match self.wait(timeout) {
@@ -223,9 +236,9 @@ impl CompletionQueue {
     /// `drain_events` processes them.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue has no completion channel, but every one has.
+    /// [`VerbsError`] if the queue has no completion channel, but every one has.
     #[doc(alias = "ibv_req_notify_cq")]
-    pub fn arm(&self) -> Result<()> {
+    pub fn arm(&self) -> Result<(), VerbsError> {
         Ok(self.router.cq.req_notify(false)?)
     }
 
@@ -235,7 +248,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`arm`](Self::arm).
     #[doc(alias = "ibv_req_notify_cq")]
-    pub fn arm_solicited(&self) -> Result<()> {
+    pub fn arm_solicited(&self) -> Result<(), VerbsError> {
         Ok(self.router.cq.req_notify(true)?)
     }
 
@@ -244,10 +257,10 @@ impl CompletionQueue {
     /// delay off.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `period` is longer than 65,535 µs.
+    /// [`VerbsError`] if `period` is longer than 65,535 µs.
     #[doc(alias = "ibv_modify_cq")]
-    pub fn moderate(&self, count: u16, period: Duration) -> Result<()> {
-        let too_long = VerbsError::InvalidArgument("period: more than 65,535 µs");
+    pub fn moderate(&self, count: u16, period: Duration) -> Result<(), VerbsError> {
+        let too_long = RawError::InvalidArgument("period: more than 65,535 µs");
         let period_us = u16::try_from(period.as_micros()).map_err(|_| too_long)?;
         Ok(self.router.cq.moderate(count, period_us)?)
     }
@@ -256,10 +269,10 @@ impl CompletionQueue {
     /// queue.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if more completions are unpolled, or if `entries` is 0 or above the
+    /// [`VerbsError`] if more completions are unpolled, or if `entries` is 0 or above the
     /// device's limit.
     #[doc(alias = "ibv_resize_cq")]
-    pub fn resize(&self, entries: u32) -> Result<()> {
+    pub fn resize(&self, entries: u32) -> Result<(), VerbsError> {
         Ok(self.router.cq.resize(entries)?)
     }
 
@@ -272,10 +285,10 @@ impl CompletionQueue {
     /// Takes and acknowledges the events that made the descriptor readable.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the descriptor cannot be read.
+    /// [`VerbsError`] if the descriptor cannot be read.
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
-    pub fn drain_events(&self) -> Result<()> {
+    pub fn drain_events(&self) -> Result<(), VerbsError> {
         if self.router.has_futures() {
             // Their completions cause no further event.
             return self.router.dispatch();
@@ -379,11 +392,11 @@ impl Completion {
     /// Returns the completion itself, or the error of a failed one.
     ///
     /// # Errors
-    /// [`Error::Completion`] if the status is not [`WcStatus::Success`].
-    pub fn into_result(self) -> Result<Self> {
+    /// [`CompletionError`] if the status is not [`WcStatus::Success`].
+    pub fn into_result(self) -> Result<Self, CompletionError> {
         match self.status {
             WcStatus::Success => Ok(self),
-            _ => Err(Error::Completion(self)),
+            _ => Err(CompletionError(self)),
         }
     }
 }
@@ -405,7 +418,7 @@ impl Router {
     }
 }
 
-/// Futures that wait for completions of the queue end with [`Error::Dropped`].
+/// Futures that wait for completions of the queue end with [`OperationError::Dropped`].
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.router.close();

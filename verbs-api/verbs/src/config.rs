@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use rocade_emulator::config::ConfigError;
+use rocade_emulator::link::fault::RuleError;
 use rocade_emulator::{BrokerMode, EngineConfig, Pkey};
 
-use crate::error::{Error, Result};
+use crate::error::{MalformedError, Result, SharedError};
 
 /// The devices of a process and their network.
 ///
@@ -26,8 +28,8 @@ impl Config {
     /// there is one per network interface.
     ///
     /// # Errors
-    /// [`Error::Config`] if a setting is wrong. The error's text is meant for the user.
-    pub fn from_env() -> Result<Self> {
+    /// [`ConfigError`] if a setting is wrong. The error's text is meant for the user.
+    pub fn from_env() -> Result<Self, SharedError<ConfigError>> {
         Ok(Self(EngineConfig::from_env()?))
     }
 
@@ -45,8 +47,8 @@ impl Config {
     /// other process can use them.
     ///
     /// # Errors
-    /// [`Error::Config`] if a specification is wrong or does not fit this host.
-    pub fn from_specs<S: AsRef<str>>(specs: &[S]) -> Result<Self> {
+    /// [`ConfigError`] if a specification is wrong or does not fit this host.
+    pub fn from_specs<S: AsRef<str>>(specs: &[S]) -> Result<Self, SharedError<ConfigError>> {
         Ok(Self(EngineConfig::from_specs(specs, BrokerMode::Embedded)?))
     }
 
@@ -54,8 +56,8 @@ impl Config {
     /// packets that match a rule.
     ///
     /// # Errors
-    /// [`Error::Fault`] for the first rule that cannot be parsed.
-    pub fn with_faults(self, rules: &str) -> Result<Self> {
+    /// [`RuleError`] for the first rule that cannot be parsed.
+    pub fn with_faults(self, rules: &str) -> Result<Self, RuleError> {
         Ok(Self(self.0.with_faults(rules)?))
     }
 
@@ -73,10 +75,10 @@ impl Config {
     /// Sets the P_Key table of every device. By default it has one entry, 0xffff.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if `table` is empty.
-    pub fn with_pkeys(mut self, table: &[Pkey]) -> Result<Self> {
+    /// [`MalformedError`] if `table` is empty.
+    pub fn with_pkeys(mut self, table: &[Pkey]) -> Result<Self, MalformedError> {
         if table.is_empty() {
-            return Err(Error::Malformed("P_Key table: it has no entries"));
+            return Err(MalformedError("P_Key table: it has no entries"));
         }
         for device in &mut self.0.devices {
             table.clone_into(&mut device.pkeys);

@@ -3,10 +3,12 @@
 //! The types enforce the order of calls. [`Route::connect`] consumes a [`Route`], accepting or
 //! rejecting consumes a [`ConnectRequest`], and only a [`Connection`] has a queue pair that sends.
 
+mod listener;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,17 +18,17 @@ use std::time::{Duration, Instant};
 use rocade_emulator::cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason,
 };
-use rocade_emulator::{QpState, QpType, VerbsError};
+use rocade_emulator::{QpState, QpType, VerbsError as RawError};
 
+pub use self::listener::{ConnectRequest, Listener};
 use crate::device::{Context, DeviceList};
-use crate::error::{Error, Result};
+use crate::error::{
+    ConnectError, EventError, NoAddress, OpenError, Result, RouteError, TimedOut, VerbsError,
+};
 use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
 use crate::simulation::Simulator;
 use crate::units::RnrRetry;
 use crate::{reactor, sys};
-
-/// The number of requests that a listener queues.
-const BACKLOG: i32 = 128;
 
 /// A connection manager ID, and the event channel that only this ID uses.
 struct Id {
@@ -37,7 +39,7 @@ struct Id {
 }
 
 impl Id {
-    fn new(list: &DeviceList) -> Result<Self> {
+    fn new(list: &DeviceList) -> Result<Self, VerbsError> {
         let channel = CmChannel::nonblocking(list.engine())?;
         let id = CmId::new(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
         let simulator = list.simulator().cloned();
@@ -49,7 +51,7 @@ impl Id {
     }
 
     /// Moves an ID that arrived in an event to an event channel of its own.
-    fn adopt(id: CmId, like: &Self) -> Result<Self> {
+    fn adopt(id: CmId, like: &Self) -> Result<Self, VerbsError> {
         let channel = like.channel.another()?;
         id.migrate(&channel)?;
         let simulator = like.simulator.clone();
@@ -66,11 +68,11 @@ impl Id {
     }
 
     /// Waits up to `timeout` for an event that `react` accepts, and returns the result of `react`.
-    fn wait<T>(
+    fn wait<T, E: From<TimedOut> + From<RawError>>(
         &self,
         timeout: Duration,
-        mut react: impl FnMut(CmEvent) -> Result<Option<T>>,
-    ) -> Result<T> {
+        mut react: impl FnMut(CmEvent) -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
         let start = Instant::now();
         let end = self
             .simulator
@@ -86,14 +88,14 @@ impl Id {
                 if simulator.step_until(end) || self.channel.has_event() {
                     continue;
                 }
-                return Err(Error::TimedOut);
+                return Err(TimedOut.into());
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
+                return Err(TimedOut.into());
             };
             match self.channel.wait_readable(left) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    return Err(VerbsError::Io(error).into());
+                    return Err(RawError::Io(error).into());
                 }
                 _ => {}
             }
@@ -101,11 +103,11 @@ impl Id {
     }
 
     /// Polls for an event that `react` accepts. The task is woken when there may be an event.
-    fn poll<T>(
+    fn poll<T, E: From<RawError>>(
         &self,
         cx: &task::Context<'_>,
-        mut react: impl FnMut(CmEvent) -> Result<Option<T>>,
-    ) -> Poll<Result<T>> {
+        mut react: impl FnMut(CmEvent) -> Result<Option<T>, E>,
+    ) -> Poll<Result<T, E>> {
         self.channel.stop_polling();
         loop {
             match self.channel.try_event().map(&mut react).transpose() {
@@ -123,18 +125,17 @@ impl Id {
         }
         match reactor::wake_when_readable(self.fd(), cx.waker()) {
             Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error.into())),
+            Err(error) => Poll::Ready(Err(RawError::Io(error).into())),
         }
     }
 
-    /// Opens the device that the ID is bound to.
-    fn context(&self, list: &DeviceList) -> Result<Context> {
-        let device = self.id.addresses().device;
-        list.open(&device.ok_or(Error::Unreachable)?)
+    /// Returns the name of the device that the ID is bound to.
+    fn device(&self) -> Option<String> {
+        self.id.addresses().device
     }
 
     /// Moves the queue pair to RTS with the attributes of this connection.
-    fn prepare(&self, qp: UnconnectedQueuePair, depths: (u8, u8)) -> Result<QueuePair> {
+    fn prepare(&self, qp: UnconnectedQueuePair, depths: (u8, u8)) -> Result<QueuePair, VerbsError> {
         qp.follow(|state| {
             let (mut attr, mask) = self.id.qp_attr(state)?;
             if state == QpState::Rtr {
@@ -158,12 +159,12 @@ impl fmt::Debug for Id {
 }
 
 /// Returns the local address of an ID that is bound.
-fn local_addr(id: &Id) -> Result<SocketAddr> {
-    id.id.addresses().local.ok_or(Error::Unreachable)
+fn local_addr(id: &Id) -> Result<SocketAddr, NoAddress> {
+    id.id.addresses().local.ok_or(NoAddress)
 }
 
-fn peer_addr(id: &Id) -> Result<SocketAddr> {
-    id.id.addresses().peer.ok_or(Error::Unreachable)
+fn peer_addr(id: &Id) -> Result<SocketAddr, NoAddress> {
+    id.id.addresses().peer.ok_or(NoAddress)
 }
 
 /// The parameters that one side sends to the other when they connect.
@@ -240,17 +241,19 @@ impl PeerOptions {
 /// let server = thread::spawn(move || {
 ///     let request = listener.wait(LONG)?;
 ///     assert_eq!(&request.private_data()[..5], b"hello");
-///     let pd = request.context()?.protection_domain()?;
-///     let (cq, memory) = (pd.context().completion_queue(8)?, pd.register(64, AccessFlags::LOCAL_WRITE)?);
+///     let pd = request.context().protection_domain()?;
+///     let cq = pd.context().completion_queue(8)?;
+///     let memory = pd.register(64, AccessFlags::LOCAL_WRITE)?;
 ///     let qp = pd.queue_pair(&cq).build()?;
 ///     qp.post_recv(1, &[memory.sge(..)?])?;
 ///     let connection = request.accept(qp, &PeerOptions::default(), LONG)?;
 ///     assert_eq!(cq.wait(LONG)?.byte_len, 5);
-///     connection.wait_disconnect(LONG)
+///     connection.wait_disconnect(LONG)?;
+///     Ok::<_, rocade_verbs::Error>(())
 /// });
 ///
 /// let route = Route::to(&list, address)?;
-/// let pd = route.context()?.protection_domain()?;
+/// let pd = route.context().protection_domain()?;
 /// let cq = pd.context().completion_queue(8)?;
 /// let qp = pd.queue_pair(&cq).build()?;
 /// let connection = route.connect(qp, &PeerOptions::with_data(*b"hello"), LONG)?;
@@ -265,87 +268,111 @@ impl PeerOptions {
 #[doc(alias = "rdma_resolve_route")]
 pub struct Route {
     id: Id,
-    list: DeviceList,
+    context: Context,
 }
 
 impl Route {
     /// Resolves the address and the route to the peer.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if no device has a route to `peer`.
-    pub fn to(list: &DeviceList, peer: SocketAddr) -> Result<Self> {
-        Self::resolve(list, None, peer)
+    /// [`RouteError::Unreachable`] if no device has a route to `peer`.
+    pub fn to(list: &DeviceList, peer: SocketAddr) -> Result<Self, RouteError> {
+        let id = Self::resolve(list, None, peer)?;
+        let context = open(list, &id)?;
+        Ok(Self { id, context })
     }
 
     /// Resolves the address and the route to the peer, from the local address `local`.
     ///
     /// # Errors
     /// - As [`to`](Self::to).
-    /// - [`Error::Verbs`] if no device has the address `local`.
-    pub fn from(list: &DeviceList, local: SocketAddr, peer: SocketAddr) -> Result<Self> {
-        Self::resolve(list, Some(local), peer)
+    /// - [`RouteError::Verbs`] if no device has the address `local`.
+    pub fn from(
+        list: &DeviceList,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<Self, RouteError> {
+        let id = Self::resolve(list, Some(local), peer)?;
+        let context = open(list, &id)?;
+        Ok(Self { id, context })
     }
 
-    fn resolve(list: &DeviceList, local: Option<SocketAddr>, peer: SocketAddr) -> Result<Self> {
-        let id = Id::new(list)?;
-        if !id.id.resolve(local.map(Into::into), peer)? {
-            return Err(Error::Unreachable);
-        }
-        Ok(Self {
-            id,
-            list: list.clone(),
-        })
-    }
-
-    /// Returns the device where the route starts. The queue pair has to be created on it.
+    /// Resolves the address and the route to the peer, from the first address of an opened device
+    /// with the IP version of `peer`. [`context`](Self::context) is then `context`, whose
+    /// protection domains and queues serve all such routes.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if the route is not bound to a device, and [`Error::NoDevice`] if the
-    /// device does not exist.
-    pub fn context(&self) -> Result<Context> {
-        self.id.context(&self.list)
+    /// [`RouteError::Unreachable`] if the device has no such address, or no route to `peer`.
+    pub fn on(context: &Context, peer: SocketAddr) -> Result<Self, RouteError> {
+        let local = addresses(context).find(|ip| ip.is_ipv4() == peer.is_ipv4());
+        let local = local.ok_or(RouteError::Unreachable)?;
+        let local = SocketAddr::new(local, 0);
+        let id = Self::resolve(context.list(), Some(local), peer)?;
+        if id.device() != Some(context.device().name) {
+            return Err(RouteError::Unreachable);
+        }
+        let context = context.clone();
+        Ok(Self { id, context })
+    }
+
+    fn resolve(
+        list: &DeviceList,
+        local: Option<SocketAddr>,
+        peer: SocketAddr,
+    ) -> Result<Id, RouteError> {
+        let id = Id::new(list)?;
+        if !id.id.resolve(local.map(Into::into), peer)? {
+            return Err(RouteError::Unreachable);
+        }
+        Ok(id)
+    }
+
+    /// Returns the opened device where the route starts. The queue pair has to be created on it.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
     }
 
     /// Sends a connection request to the peer and waits for the reply.
     ///
     /// # Errors
-    /// - [`Error::Rejected`] if the peer rejects the request.
-    /// - [`Error::Unreachable`] if the peer does not answer.
-    /// - [`Error::TimedOut`] if `timeout` expires.
-    /// - [`Error::Verbs`] if the private data is too long, or if the queue pair belongs to another
-    ///   device.
+    /// - [`ConnectError::Rejected`] if the peer rejects the request.
+    /// - [`ConnectError::Unreachable`] if the peer does not answer.
+    /// - [`ConnectError::TimedOut`] if `timeout` expires.
+    /// - [`ConnectError::Verbs`] if the private data is too long, or if the queue pair belongs to
+    ///   another device.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
         timeout: Duration,
-    ) -> Result<Connection> {
+    ) -> Result<Connection, ConnectError> {
         let pending = self.send_request(qp, options)?;
         let answer = pending.id.wait(timeout, answer_of)?;
-        pending.finish(answer)
+        Ok(pending.finish(answer)?)
     }
 
     /// Connects like [`connect`](Self::connect), as a future. Dropping the future cancels the
     /// request.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), except [`Error::TimedOut`].
+    /// As [`connect`](Self::connect), except [`ConnectError::TimedOut`].
     pub async fn connect_async(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
-    ) -> Result<Connection> {
+    ) -> Result<Connection, ConnectError> {
         let pending = self.send_request(qp, options)?;
         let answer = poll_fn(|cx| pending.id.poll(cx, answer_of)).await?;
-        pending.finish(answer)
+        Ok(pending.finish(answer)?)
     }
 
     fn send_request(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
-    ) -> Result<PendingConnect> {
+    ) -> Result<PendingConnect, VerbsError> {
         check_device(&self.id, &qp)?;
         self.id.id.connect(&options.param(&qp))?;
         Ok(PendingConnect {
@@ -356,12 +383,28 @@ impl Route {
     }
 }
 
+/// Opens the device that the ID is bound to.
+fn open(list: &DeviceList, id: &Id) -> Result<Context, RouteError> {
+    let name = id.device().ok_or(RouteError::Unreachable)?;
+    list.open(&name).map_err(|error| match error {
+        OpenError::NoDevice(_) => RouteError::Unreachable,
+        OpenError::Verbs(error) => RouteError::Verbs(error),
+    })
+}
+
+/// Returns the addresses of the device's first port.
+fn addresses(context: &Context) -> impl Iterator<Item = IpAddr> {
+    let gids = context.gids().into_iter();
+    let gids = gids.filter(|entry| !entry.gid.is_zero());
+    gids.map(|entry| entry.gid.to_ip())
+}
+
 /// Checks that the queue pair belongs to the device with the ID's address.
-fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
+fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<(), VerbsError> {
     if id.id.has_gid(qp.endpoint().gid) {
         return Ok(());
     }
-    Err(VerbsError::InvalidArgument("the queue pair belongs to another device").into())
+    Err(RawError::InvalidArgument("the queue pair belongs to another device").into())
 }
 
 /// A connection request that was sent.
@@ -373,7 +416,7 @@ struct PendingConnect {
 
 impl PendingConnect {
     //= EVT-06
-    fn finish(self, private_data: Vec<u8>) -> Result<Connection> {
+    fn finish(self, private_data: Vec<u8>) -> Result<Connection, VerbsError> {
         let qp = self.id.prepare(self.qp, self.depths)?;
         self.id.id.establish()?;
         Ok(Connection {
@@ -385,7 +428,7 @@ impl PendingConnect {
 }
 
 /// Returns the peer's private data if the event is the reply to a connection request.
-fn answer_of(event: CmEvent) -> Result<Option<Vec<u8>>> {
+fn answer_of(event: CmEvent) -> Result<Option<Vec<u8>>, ConnectError> {
     match event.kind {
         CmEventKind::ConnectResponse => Ok(Some(data_of(event.param))),
         _ => failure(event).map(|()| None),
@@ -401,195 +444,20 @@ fn data_of(param: CmParam) -> Vec<u8> {
 }
 
 /// Returns an error for events that end the connection attempt.
-fn failure(event: CmEvent) -> Result<()> {
+fn failure(event: CmEvent) -> Result<(), ConnectError> {
     match event.kind {
-        CmEventKind::Rejected => Err(Error::Rejected {
+        CmEventKind::Rejected => Err(ConnectError::Rejected {
             reason: RejReason::from_code(u16::try_from(event.status).unwrap_or(0)),
             private_data: data_of(event.param),
         }),
-        CmEventKind::Unreachable | CmEventKind::ConnectError => Err(Error::Unreachable),
-        CmEventKind::Disconnected | CmEventKind::DeviceRemoval => Err(Error::Disconnected),
+        CmEventKind::Unreachable | CmEventKind::ConnectError => Err(ConnectError::Unreachable),
+        CmEventKind::Disconnected | CmEventKind::DeviceRemoval => Err(ConnectError::Disconnected),
         _ => Ok(()),
     }
 }
 
-/// A listener for connection requests at an IP address and port.
-#[derive(Debug)]
-#[doc(alias = "rdma_listen")]
-pub struct Listener {
-    id: Id,
-    list: DeviceList,
-}
-
-impl Listener {
-    /// Binds to `addr` and listens. An unspecified address listens on all addresses of its IP
-    /// version. Port 0 selects a free port.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] if no device has the address, or if the port is in use.
-    #[doc(alias = "rdma_bind_addr")]
-    pub fn bind(list: &DeviceList, addr: SocketAddr) -> Result<Self> {
-        let id = Id::new(list)?;
-        id.id.bind(addr)?;
-        id.id.listen(BACKLOG)?;
-        Ok(Self {
-            id,
-            list: list.clone(),
-        })
-    }
-
-    /// Returns the address and port that the listener is bound to.
-    ///
-    /// # Errors
-    /// [`Error::Unreachable`] if the listener is not bound to an address.
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        local_addr(&self.id)
-    }
-
-    /// Waits up to `timeout` for the next connection request.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`] if no request arrived in time. [`Error::Disconnected`] if the device of
-    /// the address was removed.
-    #[doc(alias = "rdma_get_request")]
-    pub fn wait(&self, timeout: Duration) -> Result<ConnectRequest> {
-        self.id.wait(timeout, |event| self.request_of(event))
-    }
-
-    /// Waits for the next connection request, as a future.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] or [`Error::Io`] if the process has no descriptor left, for the channel of
-    /// the request or to wait.
-    pub async fn request(&self) -> Result<ConnectRequest> {
-        poll_fn(|cx| self.poll_request(cx)).await
-    }
-
-    /// Polls for the next connection request, for streams. The task is woken when there may be a
-    /// request.
-    pub fn poll_request(&self, cx: &task::Context<'_>) -> Poll<Result<ConnectRequest>> {
-        self.id.poll(cx, |event| self.request_of(event))
-    }
-
-    fn request_of(&self, event: CmEvent) -> Result<Option<ConnectRequest>> {
-        if event.kind == CmEventKind::DeviceRemoval {
-            return Err(Error::Disconnected);
-        }
-        let (Some(new), CmParam::Conn(param)) = (event.new_id, event.param) else {
-            return Ok(None);
-        };
-        Ok(Some(ConnectRequest {
-            id: Id::adopt(new, &self.id)?,
-            list: self.list.clone(),
-            param,
-        }))
-    }
-}
-
-/// The descriptor is readable while a request is pending.
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.id.fd()
-    }
-}
-
-/// A connection request from a peer. Dropping it rejects the request.
-#[derive(Debug)]
-#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
-pub struct ConnectRequest {
-    id: Id,
-    list: DeviceList,
-    param: ConnParam,
-}
-
-impl ConnectRequest {
-    /// Returns the peer's private data: 56 bytes, padded with zeros.
-    #[must_use]
-    pub fn private_data(&self) -> &[u8] {
-        &self.param.private_data
-    }
-
-    /// Returns the address and port of the peer.
-    ///
-    /// # Errors
-    /// [`Error::Unreachable`] if the request has no address of a peer.
-    pub fn peer_addr(&self) -> Result<SocketAddr> {
-        peer_addr(&self.id)
-    }
-
-    /// Returns the device that received the request. The queue pair has to be created on it.
-    ///
-    /// # Errors
-    /// [`Error::Unreachable`] if the request is not bound to a device, and [`Error::NoDevice`] if
-    /// the device does not exist.
-    pub fn context(&self) -> Result<Context> {
-        self.id.context(&self.list)
-    }
-
-    /// Accepts the request and waits until the peer confirms. Programs should post receives before.
-    ///
-    /// # Errors
-    /// - [`Error::Disconnected`], [`Error::Rejected`] or [`Error::Unreachable`] if the peer has
-    ///   canceled the request or does not confirm.
-    /// - [`Error::TimedOut`] if `timeout` expires.
-    /// - [`Error::Verbs`] if the private data is too long, or if the queue pair belongs to another
-    ///   device.
-    #[doc(alias = "rdma_accept")]
-    pub fn accept(
-        self,
-        qp: UnconnectedQueuePair,
-        options: &PeerOptions,
-        timeout: Duration,
-    ) -> Result<Connection> {
-        let connection = self.answer(qp, options)?;
-        connection.id.wait(timeout, is_established)?;
-        Ok(connection)
-    }
-
-    /// Accepts like [`accept`](Self::accept), as a future.
-    ///
-    /// # Errors
-    /// As [`accept`](Self::accept), except [`Error::TimedOut`].
-    pub async fn accept_async(
-        self,
-        qp: UnconnectedQueuePair,
-        options: &PeerOptions,
-    ) -> Result<Connection> {
-        let connection = self.answer(qp, options)?;
-        poll_fn(|cx| connection.id.poll(cx, is_established)).await?;
-        Ok(connection)
-    }
-
-    fn answer(self, qp: UnconnectedQueuePair, options: &PeerOptions) -> Result<Connection> {
-        check_device(&self.id, &qp)?;
-        let mut param = options.param(&qp);
-        param.responder_resources = param
-            .responder_resources
-            .min(self.param.responder_resources);
-        param.initiator_depth = param.initiator_depth.min(self.param.initiator_depth);
-        let qp = self
-            .id
-            .prepare(qp, (param.responder_resources, param.initiator_depth))?;
-        self.id.id.accept(0, &param)?;
-        Ok(Connection {
-            id: self.id,
-            qp,
-            private_data: self.param.private_data,
-        })
-    }
-
-    /// Rejects the request, with up to 148 bytes of data for the peer's program.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] if the data is longer, or if the peer has canceled the request.
-    #[doc(alias = "rdma_reject")]
-    pub fn reject(self, private_data: &[u8]) -> Result<()> {
-        Ok(self.id.id.reject(RejReason::Consumer, private_data)?)
-    }
-}
-
 //= EVT-02
-fn is_established(event: CmEvent) -> Result<Option<()>> {
+fn is_established(event: CmEvent) -> Result<Option<()>, ConnectError> {
     match event.kind {
         CmEventKind::Established => Ok(Some(())),
         _ => failure(event).map(|()| None),
@@ -623,46 +491,46 @@ impl Connection {
     /// Returns the address and port of this side.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if the connection is not bound to an address.
-    pub fn local_addr(&self) -> Result<SocketAddr> {
+    /// [`NoAddress`] if the connection is not bound to an address.
+    pub fn local_addr(&self) -> Result<SocketAddr, NoAddress> {
         local_addr(&self.id)
     }
 
     /// Returns the address and port of the peer.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if the connection has no address of a peer.
-    pub fn peer_addr(&self) -> Result<SocketAddr> {
+    /// [`NoAddress`] if the connection has no address of a peer.
+    pub fn peer_addr(&self) -> Result<SocketAddr, NoAddress> {
         peer_addr(&self.id)
     }
 
     /// Waits until the peer disconnects or terminates. All posted requests are then flushed.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the connection still exists after `timeout`. [`Error::Verbs`] if the
-    /// device was removed, for which a fault rule is the only cause.
+    /// [`EventError::TimedOut`] if the connection still exists after `timeout`.
+    /// [`EventError::Verbs`] if the device was removed, for which a fault rule is the only cause.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
-    pub fn wait_disconnect(&self, timeout: Duration) -> Result<()> {
-        self.id.wait(timeout, is_disconnect)?;
-        self.end()
+    pub fn wait_disconnect(&self, timeout: Duration) -> Result<(), EventError> {
+        self.id.wait(timeout, is_disconnect::<EventError>)?;
+        Ok(self.end()?)
     }
 
     /// Waits like [`wait_disconnect`](Self::wait_disconnect), as a future.
     ///
     /// # Errors
-    /// [`Error::Io`] if the process has no descriptor left to wait.
-    pub async fn disconnect_event(&self) -> Result<()> {
-        poll_fn(|cx| self.id.poll(cx, is_disconnect)).await?;
+    /// [`VerbsError`] if the process has no descriptor left to wait.
+    pub async fn disconnect_event(&self) -> Result<(), VerbsError> {
+        poll_fn(|cx| self.id.poll(cx, is_disconnect::<VerbsError>)).await?;
         self.end()
     }
 
     /// Disconnects and waits until the peer confirms.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the peer does not confirm in time. The connection has ended
+    /// [`EventError::TimedOut`] if the peer does not confirm in time. The connection has ended
     /// nevertheless.
     #[doc(alias = "rdma_disconnect")]
-    pub fn disconnect(self, timeout: Duration) -> Result<()> {
+    pub fn disconnect(self, timeout: Duration) -> Result<(), EventError> {
         self.end()?;
         self.id.wait(timeout, is_disconnect)
     }
@@ -671,16 +539,16 @@ impl Connection {
     /// of the protocol, 74 s.
     ///
     /// # Errors
-    /// [`Error::Io`] if the process has no descriptor left to wait. The peer is asked to disconnect
-    /// nevertheless.
-    pub async fn disconnect_async(self) -> Result<()> {
+    /// [`VerbsError`] if the process has no descriptor left to wait. The peer is asked to
+    /// disconnect nevertheless.
+    pub async fn disconnect_async(self) -> Result<(), VerbsError> {
         self.end()?;
         poll_fn(|cx| self.id.poll(cx, is_disconnect)).await
     }
 
     /// Moves the queue pair to ERR, and sends a disconnect request or reply to the peer.
     //= EVT-03
-    fn end(&self) -> Result<()> {
+    fn end(&self) -> Result<(), VerbsError> {
         self.qp.set_error()?;
         Ok(self.id.id.disconnect()?)
     }
@@ -690,7 +558,7 @@ impl Connection {
     clippy::unnecessary_wraps,
     reason = "same signature as the other event handlers"
 )]
-fn is_disconnect(event: CmEvent) -> Result<Option<()>> {
+fn is_disconnect<E>(event: CmEvent) -> Result<Option<()>, E> {
     let ends = [
         CmEventKind::Disconnected,
         CmEventKind::Rejected,

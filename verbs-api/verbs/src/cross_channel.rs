@@ -10,7 +10,7 @@ pub use rocade_transport::{Calc, CalcOp};
 use crate::completion::CompletionQueue;
 use crate::datagram::AddressHandle;
 use crate::dynamic::{DctAddress, DynamicInitiator, dct_destination};
-use crate::error::Result;
+use crate::error::{Result, TaskError, VerbsError};
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::request::SendRequest;
 use crate::slots::check_wr_id;
@@ -100,7 +100,7 @@ impl CrossQueuePair for DynamicInitiator {}
 ///     count: 1,
 ///     group: TaskGroup::Last,
 /// };
-/// post_tasks(&[release]).map_err(|(_, error)| error)?;
+/// post_tasks(&[release])?;
 /// a_cq.wait(Duration::from_secs(1))?;
 /// assert_eq!(memory.to_vec(..8)?, b"released");
 /// # Ok::<(), rocade_verbs::Error>(())
@@ -171,10 +171,10 @@ pub enum Task<'a> {
 /// before or after the whole list, never in between. See the example `relay`.
 ///
 /// # Errors
-/// The index of the task that failed, from 0, and its error. The tasks before it stay posted.
+/// [`TaskError`] with the index of the first task that failed. The tasks before it stay posted.
 #[doc(alias = "ibv_exp_post_task")]
 //= XCT-01 XCT-02 XCT-03
-pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
+pub fn post_tasks(tasks: &[Task<'_>]) -> Result<(), TaskError> {
     let _tasks = lock_tasks();
     for (index, task) in tasks.iter().enumerate() {
         let posted = match *task {
@@ -209,7 +209,7 @@ pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::
                 group,
             } => push_enable(master.qp(), of, which, count, group),
         };
-        posted.map_err(|error| (index, error))?;
+        posted.map_err(|error| TaskError { index, error })?;
     }
     Ok(())
 }
@@ -274,7 +274,7 @@ fn push_wait(
     cq: &CompletionQueue,
     count: u32,
     group: TaskGroup,
-) -> Result<()> {
+) -> Result<(), VerbsError> {
     check_wr_id(wr_id)?;
     let last = group == TaskGroup::Last;
     let mut queue = master.send_queue();
@@ -287,14 +287,14 @@ fn push_enable(
     which: ManagedQueue,
     count: u32,
     group: TaskGroup,
-) -> Result<()> {
+) -> Result<(), VerbsError> {
     let target = (of.qp(), which == ManagedQueue::Recv);
     let last = group == TaskGroup::Last;
     let mut queue = master.send_queue();
     Ok(queue.push_enable((0, SendFlags::empty()), target, count, last)?)
 }
 
-fn push_calc(qp: &Qp, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
+fn push_calc(qp: &Qp, request: &SendRequest<'_>, calc: Calc) -> Result<(), VerbsError> {
     check_wr_id(request.id())?;
     let (wr, data) = request.parts();
     Ok(qp.send_queue().push_calc(&wr, None, calc, data)?)
@@ -305,7 +305,7 @@ fn push_calc_to(
     request: &SendRequest<'_>,
     calc: Calc,
     (address, to): (&AddressHandle, &DctAddress),
-) -> Result<()> {
+) -> Result<(), VerbsError> {
     let to = dct_destination(address, to, 0)?;
     check_wr_id(request.id())?;
     let (wr, data) = request.parts();
@@ -317,7 +317,7 @@ impl QueuePair {
     /// the base of the group, polled or not. It completes with `wr_id`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// [`VerbsError`]:
     /// - This queue pair is not a master, or its send queue is full.
     /// - `cq` does not [allow waits](CompletionQueue::allow_waits).
     #[doc(alias = "IBV_EXP_WR_CQE_WAIT")]
@@ -327,7 +327,7 @@ impl QueuePair {
         cq: &CompletionQueue,
         count: u32,
         group: TaskGroup,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_wait(self.raw(), wr_id, cq, count, group)
     }
@@ -336,7 +336,7 @@ impl QueuePair {
     /// from the base of the group, or all posted ones if `count` is 0. It generates no completion.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// [`VerbsError`]:
     /// - This queue pair is not a master, or its send queue is full.
     /// - The queue `which` of `of` is not managed, or holds fewer requests.
     #[doc(alias = "IBV_EXP_WR_SEND_ENABLE")]
@@ -347,7 +347,7 @@ impl QueuePair {
         which: ManagedQueue,
         count: u32,
         group: TaskGroup,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_enable(self.raw(), of, which, count, group)
     }
@@ -360,12 +360,12 @@ impl QueuePair {
     /// its buffers hold, and writes only the result, to the start of the buffers.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// [`VerbsError`]:
     /// - This queue pair is not a master, or its send queue is full.
     /// - The request is another operation, or has immediate data.
     /// - The length is 0 or not a multiple of the element size.
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
-    pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
+    pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_calc(self.raw(), request, calc)
     }
@@ -386,7 +386,7 @@ impl DynamicInitiator {
         cq: &CompletionQueue,
         count: u32,
         group: TaskGroup,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_wait(self.raw(), wr_id, cq, count, group)
     }
@@ -404,7 +404,7 @@ impl DynamicInitiator {
         which: ManagedQueue,
         count: u32,
         group: TaskGroup,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_enable(self.raw(), of, which, count, group)
     }
@@ -421,7 +421,7 @@ impl DynamicInitiator {
         calc: Calc,
         address: &AddressHandle,
         to: &DctAddress,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         let _tasks = lock_tasks();
         push_calc_to(self.raw(), request, calc, (address, to))
     }

@@ -4,12 +4,12 @@ use std::io;
 
 use rocade_emulator::{
     AddressVector, Ah, Counters, Datagram, Gid, Grh, Psn, Qkey, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, Sge, VerbsError,
+    QpInitAttr, QpState, QpType, Qpn, Sge, VerbsError as RawError,
 };
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::device::ProtectionDomain;
-use crate::error::{Error, Result};
+use crate::error::{BuildError, RegionError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::memory::MemoryRegion;
 use crate::request::SendRequest;
@@ -122,13 +122,17 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    pub(crate) fn new(pd: &ProtectionDomain, to: Gid, options: &AddressOptions) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        to: Gid,
+        options: &AddressOptions,
+    ) -> Result<Self, BuildError> {
         let same_family = |gid: Gid| gid.to_ip().is_ipv4() == to.to_ip().is_ipv4();
         let gids = pd.context().gids();
         let own = gids.iter().find(|entry| same_family(entry.gid));
         let first = || {
-            let index = own.ok_or(Error::NoGid(0))?.index;
-            u8::try_from(index).map_err(|_| Error::NoGid(index))
+            let index = own.ok_or(BuildError::NoGid(0))?.index;
+            u8::try_from(index).map_err(|_| BuildError::NoGid(index))
         };
         let address = AddressVector {
             dgid: to,
@@ -175,10 +179,10 @@ impl ProtectionDomain {
     /// at `offset` of `memory`. `qkey` is the sender's Q_Key, which messages do not carry.
     ///
     /// # Errors
-    /// - [`Error::OutOfRange`] if the network header is not inside `memory`.
-    /// - [`Error::Verbs`] with EINVAL if the completion is not one of a datagram, or if the message
-    ///   was not sent to an address of this device.
-    /// - [`Error::Verbs`] with EPROTONOSUPPORT if there is no network header at `offset`.
+    /// - [`RegionError::OutOfRange`] if the network header is not inside `memory`.
+    /// - [`RegionError::Verbs`] with EINVAL if the completion is not one of a datagram, or if the
+    ///   message was not sent to an address of this device.
+    /// - [`RegionError::Verbs`] with EPROTONOSUPPORT if there is no network header at `offset`.
     #[doc(alias = "ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     //= GRH-05
@@ -187,19 +191,19 @@ impl ProtectionDomain {
         received: &Completion,
         (memory, offset): (&MemoryRegion, usize),
         qkey: u32,
-    ) -> Result<(AddressHandle, UdAddress)> {
+    ) -> Result<(AddressHandle, UdAddress), RegionError> {
         if !received.has_grh {
-            return Err(VerbsError::InvalidArgument(
+            return Err(RawError::InvalidArgument(
                 "the completion is not one of a received datagram",
             )
             .into());
         }
         let mut bytes = [0; GRH_LEN];
         memory.read(offset, &mut bytes)?;
-        let none = || VerbsError::Io(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT));
+        let none = || RawError::Io(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT));
         let header = Grh::of(&bytes).ok_or_else(none)?;
         let back = header.reply_address(PORT, &self.context().raw().gid_entries());
-        let back = back.ok_or(VerbsError::InvalidArgument(
+        let back = back.ok_or(RawError::InvalidArgument(
             "the message was not sent to an address of this device",
         ))?;
         let address = UdAddress {
@@ -275,12 +279,19 @@ impl<'a> DatagramQueuePairBuilder<'a> {
     /// Creates the queue pair in state RTS, ready to send and receive.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address.
-    /// - [`Error::Verbs`] if a size is above the device's limit, the device's addresses cannot be
-    ///   used, or there is no such partition.
-    /// - [`Error::Verbs`] if the Q_Key has its highest bit set and the process is not privileged.
-    pub fn build(self) -> Result<DatagramQueuePair> {
-        let gid = self.pd.context().gids().first().ok_or(Error::NoGid(0))?.gid;
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if a size is above the device's limit, the device's addresses cannot
+    ///   be used, or there is no such partition.
+    /// - [`BuildError::Verbs`] if the Q_Key has its highest bit set and the process is not
+    ///   privileged.
+    pub fn build(self) -> Result<DatagramQueuePair, BuildError> {
+        let gid = self
+            .pd
+            .context()
+            .gids()
+            .first()
+            .ok_or(BuildError::NoGid(0))?
+            .gid;
         let id = ObjectId::next();
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
@@ -344,11 +355,11 @@ impl DatagramQueuePair {
     /// Replaces the Q_Key. From now on the queue pair accepts only messages with the new Q_Key.
     ///
     /// # Errors
-    /// [`Error::Verbs`] in state ERR, or with EPERM if `qkey` has its highest bit set and the
+    /// [`VerbsError`] in state ERR, or with EPERM if `qkey` has its highest bit set and the
     /// process is not privileged.
     #[doc(alias = "IBV_QP_QKEY")]
     //= QPT-18 QPV-05
-    pub fn set_qkey(&mut self, qkey: u32) -> Result<()> {
+    pub fn set_qkey(&mut self, qkey: u32) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qkey,
             ..QpAttr::default()
@@ -361,8 +372,8 @@ impl DatagramQueuePair {
     /// Moves the queue pair from SQE back to RTS after a send request has failed.
     ///
     /// # Errors
-    /// [`Error::Verbs`] in state ERR.
-    pub fn recover(&self) -> Result<()> {
+    /// [`VerbsError`] in state ERR.
+    pub fn recover(&self) -> Result<(), VerbsError> {
         let attr = QpAttr {
             qp_state: QpState::Rts.code(),
             ..QpAttr::default()
@@ -373,7 +384,7 @@ impl DatagramQueuePair {
     /// Posts a SEND to the queue pair or multicast group `to`, over the route `address`.
     ///
     /// # Errors
-    /// [`Error::Verbs`]:
+    /// [`VerbsError`]:
     /// - The queue is full.
     /// - UD does not support the operation.
     /// - The address handle belongs to another protection domain, or its GID differs from that of
@@ -384,9 +395,9 @@ impl DatagramQueuePair {
         request: &SendRequest<'_>,
         address: &AddressHandle,
         to: &UdAddress,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         if address.gid() != to.gid {
-            return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
+            return Err(RawError::InvalidArgument("the address handle has another GID").into());
         }
         check_wr_id(request.id())?;
         let (wr, inline) = request.parts();
@@ -401,10 +412,10 @@ impl DatagramQueuePair {
     /// Posts a receive. Its buffers need [`GRH_LEN`] bytes more than the longest message.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// [`VerbsError`] if the queue is full, if there are too many entries, or if the queue pair
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
@@ -413,20 +424,20 @@ impl DatagramQueuePair {
     /// sent to the group.
     ///
     /// # Errors
-    /// [`Error::Verbs`]:
+    /// [`VerbsError`]:
     /// - `group` is not a multicast GID, or the device has no address of its IP version.
     /// - The limit of attachments is reached, or the network interface cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
-    pub fn attach(&self, group: Gid) -> Result<()> {
+    pub fn attach(&self, group: Gid) -> Result<(), VerbsError> {
         Ok(self.qp.attach_mcast(group)?)
     }
 
     /// Detaches the queue pair from a multicast group.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if it is not attached to the group.
+    /// [`VerbsError`] if it is not attached to the group.
     #[doc(alias = "ibv_detach_mcast")]
-    pub fn detach(&self, group: Gid) -> Result<()> {
+    pub fn detach(&self, group: Gid) -> Result<(), VerbsError> {
         Ok(self.qp.detach_mcast(group)?)
     }
 
@@ -434,9 +445,9 @@ impl DatagramQueuePair {
     /// to.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue pair is not of UD, which this type excludes.
+    /// [`VerbsError`] if the queue pair is not of UD, which this type excludes.
     #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
-    pub fn block_own_multicast(&self) -> Result<()> {
+    pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
         Ok(self.qp.block_own_multicast()?)
     }
 

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::datagram::{AddressHandle, AddressOptions, DatagramQueuePair, DatagramQueuePairBuilder};
 use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
-use crate::error::{Error, Result};
+use crate::error::{BuildError, DeviceListError, OpenError, Result, VerbsError};
 use crate::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};
 use crate::indirect::IndirectKey;
 use crate::queue_pair::QueuePairBuilder;
@@ -31,12 +31,12 @@ pub(crate) const PORT: u8 = 1;
 /// first queue pair. A process may have several lists, for example one per emulated host in a test.
 ///
 /// ```
-/// use rocade_verbs::{Config, DeviceList, Error};
+/// use rocade_verbs::{Config, DeviceList, OpenError};
 ///
 /// let list = DeviceList::new(Config::simulated(1))?;
 /// let names: Vec<_> = list.devices().into_iter().map(|device| device.name).collect();
 /// assert_eq!(names, ["a", "b"]);
-/// assert!(matches!(list.open("c"), Err(Error::NoDevice(_))));
+/// assert!(matches!(list.open("c"), Err(OpenError::NoDevice(_))));
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Clone)]
@@ -52,16 +52,16 @@ impl DeviceList {
     /// there is one per network interface. See [`rocade_emulator::config`].
     ///
     /// # Errors
-    /// [`Error::Config`] if a setting is wrong. The error's text is meant for the user.
-    pub fn from_env() -> Result<Self> {
-        Self::new(Config::from_env()?)
+    /// [`DeviceListError::Config`] if a setting is wrong. The error's text is meant for the user.
+    pub fn from_env() -> Result<Self, DeviceListError> {
+        Ok(Self::new(Config::from_env()?)?)
     }
 
     /// Returns the devices of `config`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the engine rejects the configuration.
-    pub fn new(config: Config) -> Result<Self> {
+    /// [`VerbsError`] if the engine rejects the configuration.
+    pub fn new(config: Config) -> Result<Self, VerbsError> {
         let engine = Engine::new(config.into_engine())?;
         let simulator = Simulator::of(&engine);
         Ok(Self { engine, simulator })
@@ -88,15 +88,15 @@ impl DeviceList {
     /// Opens the device called `name`.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if there is no device with this name.
+    /// [`OpenError::NoDevice`] if there is no device with this name.
     #[doc(alias = "ibv_open_device")]
-    pub fn open(&self, name: &str) -> Result<Context> {
+    pub fn open(&self, name: &str) -> Result<Context, OpenError> {
         if self.devices().iter().all(|device| device.name != name) {
-            return Err(Error::NoDevice(name.to_owned()));
+            return Err(OpenError::NoDevice(name.to_owned()));
         }
         Ok(Context {
             raw: self.engine.open_device(name)?,
-            simulator: self.simulator.clone(),
+            list: self.clone(),
         })
     }
 
@@ -116,12 +116,12 @@ impl DeviceList {
     /// Opens the first device.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if the list is empty.
-    pub fn open_first(&self) -> Result<Context> {
+    /// [`OpenError::NoDevice`] if the list is empty.
+    pub fn open_first(&self) -> Result<Context, OpenError> {
         let devices = self.devices();
         let first = devices
             .first()
-            .ok_or_else(|| Error::NoDevice(String::new()))?;
+            .ok_or_else(|| OpenError::NoDevice(String::new()))?;
         self.open(&first.name)
     }
 }
@@ -152,7 +152,7 @@ impl fmt::Debug for DeviceList {
 #[doc(alias = "ibv_context")]
 pub struct Context {
     raw: RawContext,
-    simulator: Option<Arc<Simulator>>,
+    list: DeviceList,
 }
 
 impl fmt::Debug for Context {
@@ -167,7 +167,12 @@ impl Context {
     }
 
     pub(crate) const fn simulator(&self) -> Option<&Arc<Simulator>> {
-        self.simulator.as_ref()
+        self.list.simulator()
+    }
+
+    /// Returns the devices of which this one was opened.
+    pub(crate) const fn list(&self) -> &DeviceList {
+        &self.list
     }
 
     pub(crate) fn random_psn(&self) -> Psn {
@@ -191,9 +196,9 @@ impl Context {
     /// Returns the state of the device's first port.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the device has no port 1, but every device has one.
+    /// [`VerbsError`] if the device has no port 1, but every device has one.
     #[doc(alias = "ibv_query_port")]
-    pub fn port(&self) -> Result<PortAttr> {
+    pub fn port(&self) -> Result<PortAttr, VerbsError> {
         Ok(PortAttr::of(&self.raw.port_attr(PORT)?))
     }
 
@@ -201,18 +206,18 @@ impl Context {
     /// [attributes](Self::attributes) hold the number of ports.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if there is no such port.
+    /// [`VerbsError`] if there is no such port.
     #[doc(alias = "ibv_query_port")]
-    pub fn port_at(&self, port: u8) -> Result<PortAttr> {
+    pub fn port_at(&self, port: u8) -> Result<PortAttr, VerbsError> {
         Ok(PortAttr::of(&self.raw.port_attr(port)?))
     }
 
     /// Returns the GID table of a port. Ports count from 1.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if there is no such port.
+    /// [`VerbsError`] if there is no such port.
     #[doc(alias = "ibv_query_gid_table")]
-    pub fn gids_of(&self, port: u8) -> Result<Vec<GidEntry>> {
+    pub fn gids_of(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         Ok(GidEntry::all(&self.raw.gid_entries_of(port)?))
     }
 
@@ -240,11 +245,11 @@ impl Context {
     /// Creates a completion queue for at least `entries` completions. `entries` is at least 1.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `entries` is 0 or above the device's limit, or if no file descriptor is
+    /// [`VerbsError`] if `entries` is 0 or above the device's limit, or if no file descriptor is
     /// free.
     #[doc(alias = "ibv_create_cq")]
     #[doc(alias = "ibv_create_cq_ex")]
-    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue, VerbsError> {
         CompletionQueue::new(self, entries, false)
     }
 
@@ -256,7 +261,10 @@ impl Context {
     /// # Errors
     /// As [`completion_queue`](Self::completion_queue).
     #[doc(alias = "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN")]
-    pub fn completion_queue_ignoring_overrun(&self, entries: u32) -> Result<CompletionQueue> {
+    pub fn completion_queue_ignoring_overrun(
+        &self,
+        entries: u32,
+    ) -> Result<CompletionQueue, VerbsError> {
         CompletionQueue::new(self, entries, true)
     }
 
@@ -280,7 +288,7 @@ impl Context {
     /// # Errors
     /// None at present.
     #[doc(alias = "ibv_open_xrcd")]
-    pub fn xrc_domain(&self) -> Result<XrcDomain> {
+    pub fn xrc_domain(&self) -> Result<XrcDomain, VerbsError> {
         XrcDomain::new(self)
     }
 
@@ -290,19 +298,19 @@ impl Context {
     /// Sharing needs a broker. Without a broker the domain is private to this process.
     ///
     /// # Errors
-    /// - [`Error::Io`] if the file's metadata cannot be read.
-    /// - [`Error::Verbs`] if the process cannot join the shared domain.
+    /// [`VerbsError`] if the file's metadata cannot be read, or if the process cannot join the
+    /// shared domain.
     #[doc(alias = "ibv_open_xrcd")]
-    pub fn shared_xrc_domain(&self, file: &File) -> Result<XrcDomain> {
+    pub fn shared_xrc_domain(&self, file: &File) -> Result<XrcDomain, VerbsError> {
         XrcDomain::of_file(self, file)
     }
 
     /// Allocates a protection domain.
     ///
     /// # Errors
-    /// [`Error::Verbs`] at the device's limit.
+    /// [`VerbsError`] at the device's limit.
     #[doc(alias = "ibv_alloc_pd")]
-    pub fn protection_domain(&self) -> Result<ProtectionDomain> {
+    pub fn protection_domain(&self) -> Result<ProtectionDomain, VerbsError> {
         Ok(ProtectionDomain {
             context: self.clone(),
             raw: self.raw.alloc_pd()?,
@@ -347,9 +355,9 @@ impl ProtectionDomain {
     /// Allocates an unbound memory window of type 2, which one queue pair at a time can bind.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no key is free.
+    /// [`VerbsError`] if no key is free.
     #[doc(alias = "ibv_alloc_mw")]
-    pub fn memory_window(&self) -> Result<MemoryWindow> {
+    pub fn memory_window(&self) -> Result<MemoryWindow, VerbsError> {
         MemoryWindow::new(self)
     }
 
@@ -357,10 +365,10 @@ impl ProtectionDomain {
     /// this domain.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no key is free.
+    /// [`VerbsError`] if no key is free.
     #[doc(alias = "ibv_alloc_mw")]
     #[doc(alias = "IBV_MW_TYPE_1")]
-    pub fn type1_window(&self) -> Result<Type1Window> {
+    pub fn type1_window(&self) -> Result<Type1Window, VerbsError> {
         Type1Window::new(self)
     }
 
@@ -368,8 +376,12 @@ impl ProtectionDomain {
     /// grants at most `rights`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `entries` is 0 or above the limit, or if no key is free.
-    pub fn indirect_key(&self, entries: u32, rights: AccessFlags) -> Result<IndirectKey> {
+    /// [`VerbsError`] if `entries` is 0 or above the limit, or if no key is free.
+    pub fn indirect_key(
+        &self,
+        entries: u32,
+        rights: AccessFlags,
+    ) -> Result<IndirectKey, VerbsError> {
         IndirectKey::new(self, entries, rights)
     }
 
@@ -377,9 +389,13 @@ impl ProtectionDomain {
     /// entries each.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if one of the sizes is 0 or above the device's limit.
+    /// [`VerbsError`] if one of the sizes is 0 or above the device's limit.
     #[doc(alias = "ibv_create_srq")]
-    pub fn shared_receive_queue(&self, depth: u32, max_sges: u32) -> Result<SharedReceiveQueue> {
+    pub fn shared_receive_queue(
+        &self,
+        depth: u32,
+        max_sges: u32,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
         SharedReceiveQueue::new(self, depth, max_sges)
     }
 
@@ -387,10 +403,10 @@ impl ProtectionDomain {
     /// The source is the first local address of the same IP version.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address of this IP version.
-    /// - [`Error::Verbs`] if there is no route to `to`.
+    /// - [`BuildError::NoGid`] if the device has no address of this IP version.
+    /// - [`BuildError::Verbs`] if there is no route to `to`.
     #[doc(alias = "ibv_create_ah")]
-    pub fn address(&self, to: Gid) -> Result<AddressHandle> {
+    pub fn address(&self, to: Gid) -> Result<AddressHandle, BuildError> {
         AddressHandle::new(self, to, &AddressOptions::default())
     }
 
@@ -398,9 +414,14 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - As [`address`](Self::address).
-    /// - [`Error::Verbs`] also if the local address does not exist or has the other IP version.
+    /// - [`BuildError::Verbs`] also if the local address does not exist or has the other IP
+    ///   version.
     #[doc(alias = "ibv_create_ah")]
-    pub fn address_with(&self, to: Gid, options: &AddressOptions) -> Result<AddressHandle> {
+    pub fn address_with(
+        &self,
+        to: Gid,
+        options: &AddressOptions,
+    ) -> Result<AddressHandle, BuildError> {
         AddressHandle::new(self, to, options)
     }
 
@@ -408,9 +429,9 @@ impl ProtectionDomain {
     /// `access` allows. Their messages consume receives of `receives` and complete in `cq`.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address.
-    /// - [`Error::Verbs`] if its first address cannot be used, or if the queues belong to another
-    ///   device.
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if its first address cannot be used, or if the queues belong to
+    ///   another device.
     #[doc(alias = "ibv_exp_create_dct")]
     pub fn dynamic_target(
         &self,
@@ -418,7 +439,7 @@ impl ProtectionDomain {
         receives: &SharedReceiveQueue,
         access: AccessFlags,
         key: u64,
-    ) -> Result<DynamicTarget> {
+    ) -> Result<DynamicTarget, BuildError> {
         DynamicTarget::new(self, cq, receives, access, key)
     }
 
@@ -426,9 +447,9 @@ impl ProtectionDomain {
     /// scatter/gather entries.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address.
-    /// - [`Error::Verbs`] if its first address cannot be used.
-    pub fn dynamic_initiator(&self, cq: &CompletionQueue) -> Result<DynamicInitiator> {
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if its first address cannot be used.
+    pub fn dynamic_initiator(&self, cq: &CompletionQueue) -> Result<DynamicInitiator, BuildError> {
         self.dynamic_initiator_builder(cq).build()
     }
 
@@ -444,15 +465,15 @@ impl ProtectionDomain {
     /// to 64 outstanding sends and receives of up to 4 scatter/gather entries.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address.
-    /// - [`Error::Verbs`] if its first address cannot be used, or if `qkey` has its highest bit set
-    ///   and the process is not privileged.
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if its first address cannot be used, or if `qkey` has its highest
+    ///   bit set and the process is not privileged.
     #[doc(alias = "ibv_create_qp")]
     pub fn datagram_queue_pair(
         &self,
         cq: &CompletionQueue,
         qkey: u32,
-    ) -> Result<DatagramQueuePair> {
+    ) -> Result<DatagramQueuePair, BuildError> {
         self.datagram_queue_pair_builder(cq, qkey).build()
     }
 

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use rocade_emulator::{AccessFlags, Dm, Mr, Sge, VerbsError};
+use rocade_emulator::{AccessFlags, Dm, Mr, Sge, VerbsError as RawError};
 
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::RemoteMemory;
-use crate::error::{Error, Result};
+use crate::error::{RangeError, Result, VerbsError};
 
 /// On-device memory. The program copies to and from it. Work requests and peers access the parts
 /// that are [registered](ProtectionDomain::register_device_memory).
@@ -59,10 +59,10 @@ impl DeviceMemory {
     /// Copies `data` to the bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the range exceeds the memory, or is not [aligned](Self::ALIGN). Nothing
+    /// [`VerbsError`] if the range exceeds the memory, or is not [aligned](Self::ALIGN). Nothing
     /// is written then.
     #[doc(alias = "ibv_memcpy_to_dm")]
-    pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), VerbsError> {
         Ok(self.dm.write(offset as u64, data)?)
     }
 
@@ -71,7 +71,7 @@ impl DeviceMemory {
     /// # Errors
     /// As [`write`](Self::write).
     #[doc(alias = "ibv_memcpy_from_dm")]
-    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
+    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<(), VerbsError> {
         Ok(self.dm.read(offset as u64, data)?)
     }
 }
@@ -97,13 +97,13 @@ impl DeviceRegion {
     /// Returns a part of the region as a scatter/gather entry.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not inside the region.
-    pub fn sge(&self, range: Range<usize>) -> Result<Sge> {
+    /// [`RangeError`] if the range is not inside the region.
+    pub fn sge(&self, range: Range<usize>) -> Result<Sge, RangeError> {
         let (offset, len) = (range.start, range.len());
-        let outside = Error::OutOfRange {
-            offset,
-            len,
-            region_len: self.len,
+        let outside = RangeError {
+            offset: offset as u64,
+            len: len as u64,
+            region_len: self.len as u64,
         };
         match u32::try_from(len) {
             Ok(short) if range.end <= self.len && range.start <= range.end => Ok(Sge {
@@ -159,9 +159,9 @@ impl Context {
     /// Allocates `len` zero bytes of on-device memory.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `len` is 0, or more than the device has free.
+    /// [`VerbsError`] if `len` is 0, or more than the device has free.
     #[doc(alias = "ibv_alloc_dm")]
-    pub fn device_memory(&self, len: usize) -> Result<DeviceMemory> {
+    pub fn device_memory(&self, len: usize) -> Result<DeviceMemory, VerbsError> {
         let dm = self.raw().alloc_dm(len)?;
         Ok(DeviceMemory { dm })
     }
@@ -171,7 +171,7 @@ impl ProtectionDomain {
     /// Registers a part of device memory.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the range exceeds the memory, if the memory belongs to another
+    /// [`VerbsError`] if the range exceeds the memory, if the memory belongs to another
     /// [`Context`], or if the rights contradict each other.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
@@ -179,9 +179,9 @@ impl ProtectionDomain {
         memory: &DeviceMemory,
         range: Range<usize>,
         access: AccessFlags,
-    ) -> Result<DeviceRegion> {
+    ) -> Result<DeviceRegion, VerbsError> {
         if range.start > range.end {
-            return Err(VerbsError::InvalidArgument("range: its start is above its end").into());
+            return Err(RawError::InvalidArgument("range: its start is above its end").into());
         }
         let access = access | AccessFlags::ZERO_BASED;
         let len = range.len();
@@ -194,9 +194,9 @@ impl ProtectionDomain {
     /// Allocates a null memory region.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no key is free.
+    /// [`VerbsError`] if no key is free.
     #[doc(alias = "ibv_alloc_null_mr")]
-    pub fn null_region(&self) -> Result<NullRegion> {
+    pub fn null_region(&self) -> Result<NullRegion, VerbsError> {
         let mr = self.raw().alloc_null_mr()?;
         Ok(NullRegion { mr })
     }

@@ -1,9 +1,9 @@
 //! Thread domains and parent domains.
 
-use rocade_emulator::VerbsError;
+use rocade_emulator::VerbsError as RawError;
 
 use crate::device::{Context, ProtectionDomain};
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 
 /// A thread domain: a hint that one thread at a time uses the objects made with it.
 ///
@@ -21,7 +21,7 @@ impl Context {
     /// # Errors
     /// None at present.
     #[doc(alias = "ibv_alloc_td")]
-    pub fn thread_domain(&self) -> Result<ThreadDomain> {
+    pub fn thread_domain(&self) -> Result<ThreadDomain, VerbsError> {
         Ok(ThreadDomain {
             context: self.clone(),
         })
@@ -46,14 +46,13 @@ impl ProtectionDomain {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the thread domain belongs to another [`Context`].
+    /// [`VerbsError`] if the thread domain belongs to another [`Context`].
     #[doc(alias = "ibv_alloc_parent_domain")]
-    pub fn parent_domain(&self, thread: Option<&ThreadDomain>) -> Result<Self> {
+    pub fn parent_domain(&self, thread: Option<&ThreadDomain>) -> Result<Self, VerbsError> {
         if thread.is_some_and(|thread| !self.raw().is_of(thread.context.raw())) {
-            return Err(VerbsError::InvalidArgument(
-                "the thread domain belongs to another context",
-            )
-            .into());
+            return Err(
+                RawError::InvalidArgument("the thread domain belongs to another context").into(),
+            );
         }
         let mut parent = self.clone();
         parent.thread = thread.cloned();

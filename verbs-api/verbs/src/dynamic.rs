@@ -3,7 +3,7 @@
 
 use rocade_emulator::{
     AccessFlags, AddressVector, DciInit, DctInitAttr, Gid, Mtu, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, ToDct, VerbsError,
+    QpInitAttr, QpState, QpType, Qpn, ToDct, VerbsError as RawError,
 };
 pub use rocade_transport::DciStreams;
 
@@ -11,7 +11,7 @@ use crate::completion::CompletionQueue;
 use crate::cross_channel::CrossChannel;
 use crate::datagram::AddressHandle;
 use crate::device::ProtectionDomain;
-use crate::error::{Error, Result};
+use crate::error::{BuildError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
@@ -81,7 +81,7 @@ pub struct DynamicInitiator {
 }
 
 //= DCS-10
-fn attr(gid_index: u32, access: AccessFlags, mtu: Mtu) -> Result<QpAttr> {
+fn attr(gid_index: u32, access: AccessFlags, mtu: Mtu) -> Result<QpAttr, BuildError> {
     Ok(QpAttr {
         qp_access_flags: access,
         port_num: PORT,
@@ -92,7 +92,7 @@ fn attr(gid_index: u32, access: AccessFlags, mtu: Mtu) -> Result<QpAttr> {
         max_rd_atomic: 16,
         min_rnr_timer: 12,
         ah_attr: AddressVector {
-            sgid_index: u8::try_from(gid_index).map_err(|_| Error::NoGid(gid_index))?,
+            sgid_index: u8::try_from(gid_index).map_err(|_| BuildError::NoGid(gid_index))?,
             is_global: true,
             port_num: PORT,
             ..AddressVector::default()
@@ -101,7 +101,7 @@ fn attr(gid_index: u32, access: AccessFlags, mtu: Mtu) -> Result<QpAttr> {
     })
 }
 
-fn advance(qp: &Qp, attr: &QpAttr, steps: &[QpState]) -> Result<()> {
+fn advance(qp: &Qp, attr: &QpAttr, steps: &[QpState]) -> Result<(), VerbsError> {
     for next in steps {
         let rule = rocade_emulator::transition_rule(qp.qp_type(), qp.state(), *next);
         let mask = rule.map_or(QpAttrMask::STATE, |rule| rule.required | QpAttrMask::STATE);
@@ -121,13 +121,13 @@ impl DynamicTarget {
         receives: &SharedReceiveQueue,
         access: AccessFlags,
         key: u64,
-    ) -> Result<Self> {
+    ) -> Result<Self, BuildError> {
         let entry = pd
             .context()
             .gids()
             .first()
             .copied()
-            .ok_or(Error::NoGid(0))?;
+            .ok_or(BuildError::NoGid(0))?;
         let mtu = pd.context().port()?.active_mtu;
         let id = ObjectId::next();
         let qp = pd.raw().create_dct(DctInitAttr {
@@ -162,9 +162,9 @@ impl DynamicTarget {
     /// Returns the number of packets with a wrong key since the target was created.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue pair is no DC target, which this type excludes.
+    /// [`VerbsError`] if the queue pair is no DC target, which this type excludes.
     #[doc(alias = "ibv_exp_query_dct")]
-    pub fn key_violations(&self) -> Result<u32> {
+    pub fn key_violations(&self) -> Result<u32, VerbsError> {
         Ok(self.qp.dct_status()?.key_violations)
     }
 
@@ -173,9 +173,9 @@ impl DynamicTarget {
     /// packet with a wrong key.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue pair is no DC target, which this type excludes.
+    /// [`VerbsError`] if the queue pair is no DC target, which this type excludes.
     #[doc(alias = "ibv_exp_arm_dct")]
-    pub fn arm(&self) -> Result<()> {
+    pub fn arm(&self) -> Result<(), VerbsError> {
         Ok(self.qp.arm_dct()?)
     }
 
@@ -183,9 +183,9 @@ impl DynamicTarget {
     /// disconnect. Dropping the target closes it at once.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if closing fails. The target is gone nevertheless.
+    /// [`VerbsError`] if closing fails. The target is gone nevertheless.
     #[doc(alias = "ibv_exp_destroy_dct")]
-    pub fn close(self) -> Result<()> {
+    pub fn close(self) -> Result<(), VerbsError> {
         Ok(self.qp.destroy()?)
     }
 }
@@ -268,12 +268,16 @@ impl<'a> DynamicInitiatorBuilder<'a> {
     /// Creates the initiator in state RTS, ready to send.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the device has no address.
-    /// - [`Error::Verbs`] if a size is above the device's limit, the options contradict each other,
-    ///   or the device's addresses cannot be used.
-    pub fn build(self) -> Result<DynamicInitiator> {
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if a size is above the device's limit, the options contradict each
+    ///   other, or the device's addresses cannot be used.
+    pub fn build(self) -> Result<DynamicInitiator, BuildError> {
         let context = self.pd.context();
-        let entry = context.gids().first().copied().ok_or(Error::NoGid(0))?;
+        let entry = context
+            .gids()
+            .first()
+            .copied()
+            .ok_or(BuildError::NoGid(0))?;
         let mtu = context.port()?.active_mtu;
         let id = ObjectId::next();
         let init = QpInitAttr {
@@ -302,9 +306,9 @@ pub(crate) fn dct_destination<'a>(
     address: &'a AddressHandle,
     to: &DctAddress,
     stream: u16,
-) -> Result<ToDct<'a>> {
+) -> Result<ToDct<'a>, VerbsError> {
     if address.gid() != to.gid {
-        return Err(VerbsError::InvalidArgument("the address handle has another GID").into());
+        return Err(RawError::InvalidArgument("the address handle has another GID").into());
     }
     Ok(ToDct {
         ah: address.raw(),
@@ -342,7 +346,7 @@ impl DynamicInitiator {
     /// Posts a request to the target `to`, over the route `address`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, if the address handle belongs to another protection
+    /// [`VerbsError`] if the queue is full, if the address handle belongs to another protection
     /// domain, or if its GID differs from that of `to`.
     #[doc(alias = "ibv_exp_post_send")]
     #[doc(alias = "mlx5dv_wr_set_dc_addr")]
@@ -351,7 +355,7 @@ impl DynamicInitiator {
         request: &SendRequest<'_>,
         address: &AddressHandle,
         to: &DctAddress,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         self.post_send_on(0, request, address, to)
     }
 
@@ -367,7 +371,7 @@ impl DynamicInitiator {
         request: &SendRequest<'_>,
         address: &AddressHandle,
         to: &DctAddress,
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         check_wr_id(request.id())?;
         let to = dct_destination(address, to, stream)?;
         let mut queue = self.qp.send_queue();
@@ -381,10 +385,10 @@ impl DynamicInitiator {
     /// Resets a stream that has failed, so that it accepts requests again.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the stream has not failed.
+    /// [`VerbsError`] if the stream has not failed.
     #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     //= DC-40
-    pub fn reset_stream(&self, stream: u16) -> Result<()> {
+    pub fn reset_stream(&self, stream: u16) -> Result<(), VerbsError> {
         Ok(self.qp.reset_stream(stream)?)
     }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use rocade_emulator::{Gid, Mtu, Psn, Qpn, Rkey};
 
-use crate::error::{Error, Result};
+use crate::error::{ExchangeError, MalformedError, Result};
 
 /// One end of a connection. A peer connects to this end with it.
 ///
@@ -53,12 +53,12 @@ impl Endpoint {
     /// Decodes the output of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`Error::Malformed`] if a field is out of range.
-    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
+    /// [`MalformedError`] if a field is out of range.
+    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, MalformedError> {
         let (gid, rest) = bytes
             .split_first_chunk()
-            .ok_or(Error::Malformed("endpoint"))?;
-        let mtu = Mtu::from_code(bytes[24]).ok_or(Error::Malformed("endpoint: MTU"))?;
+            .ok_or(MalformedError("endpoint"))?;
+        let mtu = Mtu::from_code(bytes[24]).ok_or(MalformedError("endpoint: MTU"))?;
         Ok(Self {
             gid: Gid::new(*gid),
             qp_num: Qpn::new(be32(rest, 0, "endpoint: queue pair number", 24)?),
@@ -72,14 +72,18 @@ impl Endpoint {
     /// Any byte stream will do: a TCP connection (`exchange(&stream, &stream)`) or a pair of pipes.
     ///
     /// # Errors
-    /// - [`Error::Io`] if the stream fails.
-    /// - [`Error::Malformed`] if the peer does not send an endpoint.
-    pub fn exchange(&self, mut from_peer: impl Read, mut to_peer: impl Write) -> Result<Self> {
+    /// - [`ExchangeError::Io`] if the stream fails.
+    /// - [`ExchangeError::Malformed`] if the peer does not send an endpoint.
+    pub fn exchange(
+        &self,
+        mut from_peer: impl Read,
+        mut to_peer: impl Write,
+    ) -> Result<Self, ExchangeError> {
         to_peer.write_all(&self.to_bytes())?;
         to_peer.flush()?;
         let mut bytes = [0; Self::ENCODED_LEN];
         from_peer.read_exact(&mut bytes)?;
-        Self::from_bytes(&bytes)
+        Ok(Self::from_bytes(&bytes)?)
     }
 }
 
@@ -143,17 +147,15 @@ impl RemoteMemory {
 }
 
 /// Reads a big-endian number of at most `bits` bits from the 4 bytes at `at`.
-fn be32(bytes: &[u8], at: usize, what: &'static str, bits: u32) -> Result<u32> {
+fn be32(bytes: &[u8], at: usize, what: &'static str, bits: u32) -> Result<u32, MalformedError> {
     let field = bytes
         .get(at..at + 4)
         .and_then(|field| field.try_into().ok());
-    let value = field
-        .map(u32::from_be_bytes)
-        .ok_or(Error::Malformed(what))?;
+    let value = field.map(u32::from_be_bytes).ok_or(MalformedError(what))?;
     if value >> bits == 0 {
         Ok(value)
     } else {
-        Err(Error::Malformed(what))
+        Err(MalformedError(what))
     }
 }
 

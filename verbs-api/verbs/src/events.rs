@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rocade_emulator::{EventElement, VerbsError};
+use rocade_emulator::{EventElement, VerbsError as RawError};
 
 use crate::device::Context;
-use crate::error::{Error, Result};
+use crate::error::{EventError, Result, VerbsError};
 use crate::sys;
 
 /// An identifier, unique in this process, for the object of an [`Event`].
@@ -137,7 +137,8 @@ pub enum EventSource {
 /// receives.post_recv(1, &[])?;
 /// receives.post_recv(2, &[])?;
 /// receives.arm_limit(2)?;
-/// # let (from, to) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).shared_receives(&receives).build()?);
+/// # let (from, to) = (a.queue_pair(&a_cq).build()?,
+/// b.queue_pair(&b_cq).shared_receives(&receives).build()?);
 /// # let (from_end, to_end) = (from.endpoint(), to.endpoint());
 /// # let from = from.connect(to_end, &ConnectOptions::default())?;
 /// # let _to = to.connect(from_end, &ConnectOptions::default())?;
@@ -169,7 +170,7 @@ impl Context {
     /// None at present, because a missing event is `None`.
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
-    pub fn poll_event(&self) -> Result<Option<Event>> {
+    pub fn poll_event(&self) -> Result<Option<Event>, VerbsError> {
         match self.raw().take_async_event() {
             Ok(Some(event)) => {
                 self.raw().ack_async_event(&event);
@@ -184,7 +185,7 @@ impl Context {
                 let kind = AsyncEventKind::of(event.kind);
                 Ok(Some(Event { kind, source }))
             }
-            Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),
+            Ok(None) | Err(RawError::WouldBlock) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -192,17 +193,17 @@ impl Context {
     /// Waits up to `timeout` for an asynchronous event.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if no event occurred in time.
-    pub fn wait_event(&self, timeout: Duration) -> Result<Event> {
+    /// [`EventError::TimedOut`] if no event occurred in time.
+    pub fn wait_event(&self, timeout: Duration) -> Result<Event, EventError> {
         let start = Instant::now();
         loop {
             if let Some(event) = self.poll_event()? {
                 return Ok(event);
             }
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
+                return Err(EventError::TimedOut);
             };
-            sys::wait_readable(self.as_fd(), left)?;
+            sys::wait_readable(self.as_fd(), left).map_err(VerbsError::io)?;
         }
     }
 }

@@ -15,6 +15,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rocade_emulator as emulator;
 
+use crate::error::{Result, VerbsError};
+
 /// The frames that a flow takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -214,7 +216,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(qp: &emulator::Qp, attr: FlowAttr) -> crate::Result<Self> {
+    pub(crate) fn new(qp: &emulator::Qp, attr: FlowAttr) -> Result<Self, VerbsError> {
         let flow = qp.create_flow(attr.into_emulator())?;
         Ok(Self { _flow: flow })
     }

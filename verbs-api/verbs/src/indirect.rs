@@ -1,10 +1,12 @@
 //! Indirect keys (UMR): one key for pieces of other keys.
 
-use rocade_emulator::{AccessFlags, Block, Layout, Mr, Operands, Remap, Sge};
+use rocade_emulator::{
+    AccessFlags, Block, Layout, Mr, Operands, Remap, Sge, VerbsError as RawError,
+};
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::error::{Error, Result};
+use crate::error::{Result, VerbsError};
 use crate::request::SendRequest;
 
 /// A key that maps scattered pieces of memory to one contiguous range (UMR). The pieces are parts
@@ -51,7 +53,11 @@ pub struct IndirectKey {
 pub struct KeyMapping(pub(crate) Operands);
 
 impl IndirectKey {
-    pub(crate) fn new(pd: &ProtectionDomain, entries: u32, rights: AccessFlags) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        entries: u32,
+        rights: AccessFlags,
+    ) -> Result<Self, VerbsError> {
         let mr = pd.raw().create_indirect(entries, rights)?;
         Ok(Self { mr, rights })
     }
@@ -59,8 +65,8 @@ impl IndirectKey {
     /// Maps the key to `pieces`, one after the other.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
-    pub fn list(&self, pieces: &[Sge]) -> Result<KeyMapping> {
+    /// [`VerbsError`] if `pieces` is empty, or longer than the key has room for.
+    pub fn list(&self, pieces: &[Sge]) -> Result<KeyMapping, VerbsError> {
         let strided: Vec<_> = pieces.iter().map(|piece| (*piece, 0)).collect();
         self.repeated(&strided, 1)
     }
@@ -69,20 +75,17 @@ impl IndirectKey {
     /// its stride: the distance in bytes between the starts of two repetitions.
     ///
     /// # Errors
-    /// - [`Error::OutOfRange`] if an address or the total length exceeds 64 bits.
-    /// - [`Error::Verbs`] if `pieces` is empty, or longer than the key has room for.
-    pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyMapping> {
+    /// [`VerbsError`] if `pieces` is empty, or longer than the key has room for, or if an address
+    /// or the total length exceeds 64 bits.
+    pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyMapping, VerbsError> {
         let blocks = pieces.iter().map(|(piece, stride)| Block {
             lkey: piece.lkey,
             addr: piece.addr,
             len: u64::from(piece.len),
             stride: *stride,
         });
-        let layout = Layout::repeated(blocks, count).map_err(|_| Error::OutOfRange {
-            offset: 0,
-            len: pieces.len(),
-            region_len: 0,
-        })?;
+        let too_long = |_| RawError::InvalidArgument("pieces: more than 2^64 bytes");
+        let layout = Layout::repeated(blocks, count).map_err(too_long)?;
         let remap = Remap::To { base: 0, layout };
         Ok(KeyMapping(self.mr.change(
             Some(self.rights),
@@ -95,7 +98,7 @@ impl IndirectKey {
     ///
     /// # Errors
     /// None at present.
-    pub fn free(&self) -> Result<KeyMapping> {
+    pub fn free(&self) -> Result<KeyMapping, VerbsError> {
         Ok(KeyMapping(self.mr.change(None, Remap::Free, false)?))
     }
 

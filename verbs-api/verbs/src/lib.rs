@@ -20,9 +20,8 @@
 //! let (here, there) = (Arc::new(a.register(4096, access)?), b.register(4096, access)?);
 //!
 //! here.write(0, b"over RoCEv2")?;
-//! a.simulation().block_on(async {
-//!     a.qp.write(&here.slice(..11)?, there.remote().at(100)).await
-//! })??;
+//! let write = a.qp.write(&here.slice(..11)?, there.remote().at(100));
+//! a.simulation().block_on(write)??;
 //! assert_eq!(there.to_vec(100..111)?, b"over RoCEv2");
 //! # Ok::<(), rocade_verbs::Error>(())
 //! ```
@@ -98,7 +97,12 @@ pub use self::dynamic::{
     DciStreams, DctAddress, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
-pub use self::error::{Error, Result, SharedError, VerbsError, VerbsErrorKind};
+pub use self::error::{
+    BlockOnError, BuildError, CompletionError, ConnectError, DeviceListError, Error, EventError,
+    ExchangeError, MalformedError, NoAddress, NotSimulated, OpenError, OperationError, PairError,
+    RangeError, RegionError, Result, RouteError, SharedError, TaskError, TimedOut, VerbsError,
+    VerbsErrorKind, WaitError, WordError,
+};
 pub use self::events::{AsyncEventKind, Event, EventSource, ObjectId};
 pub use self::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};
 pub use self::indirect::{IndirectKey, KeyMapping};

@@ -19,8 +19,8 @@ use crate::request::SendRequest;
 /// // Two 32-bit counters in one word: adds 1 and 512, without a carry between them.
 /// let count = MaskedAtomic::fetch_add(1 << 32 | 512, 1 << 31);
 /// // Replaces a pointer and its version, both or neither.
-/// let swing = MaskedAtomic::compare_swap_words([0x1000, 7], [u64::MAX; 2], [0x2000, 8], [u64::MAX; 2]);
-/// assert_eq!([&take, &count, &swing].map(MaskedAtomic::len), [8, 8, 16]);
+/// let swing = MaskedAtomic::compare_swap_words([0x1000, 7], [u64::MAX; 2], [0x2000, 8], [u64::MAX;
+/// 2]); assert_eq!([&take, &count, &swing].map(MaskedAtomic::len), [8, 8, 16]);
 /// ```
 #[derive(Debug, Clone)]
 pub struct MaskedAtomic {

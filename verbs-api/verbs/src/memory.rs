@@ -12,11 +12,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError};
+use rocade_emulator::{
+    AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError as RawError,
+};
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::error::{Error, Result};
+use crate::error::{RangeError, Result, VerbsError, WordError};
 
 /// The alignment of buffers in bytes: one page, as programs expect of registered memory.
 const ALIGN: usize = 4096;
@@ -48,14 +50,9 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    fn new(len: usize) -> Result<Self> {
-        let too_long = Error::OutOfRange {
-            offset: 0,
-            len,
-            region_len: 0,
-        };
+    fn new(len: usize) -> Result<Self, VerbsError> {
         let Ok(layout) = Layout::from_size_align(len.max(1), ALIGN) else {
-            return Err(too_long);
+            return Err(RawError::InvalidArgument("len: longer than memory can be").into());
         };
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -84,19 +81,15 @@ impl Buffer {
     }
 
     /// Checks that `len` bytes at `offset` are inside the buffer.
-    fn check(&self, offset: usize, len: usize) -> Result<()> {
+    fn check(&self, offset: usize, len: usize) -> Result<(), RangeError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::OutOfRange {
-                offset,
-                len,
-                region_len: self.len,
-            }),
+            _ => Err(outside(offset, len, self.len)),
         }
     }
 
     /// Returns the byte at `offset`.
-    fn byte(&self, offset: usize) -> Result<&AtomicU8> {
+    fn byte(&self, offset: usize) -> Result<&AtomicU8, RangeError> {
         self.check(offset, 1)?;
         // SAFETY: `check` found the byte inside the allocation, which `&self` keeps alive. A byte
         // is always aligned, and all references to the memory are atomic.
@@ -104,13 +97,21 @@ impl Buffer {
     }
 
     /// Returns the 8 bytes at `offset`.
-    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+    fn word(&self, offset: usize) -> Result<&AtomicU64, WordError> {
         self.check(offset, WORD)?;
         if !(self.start.addr().get() + offset).is_multiple_of(WORD) {
-            return Err(Error::Misaligned { offset });
+            return Err(WordError::Misaligned { offset });
         }
         // SAFETY: inside the allocation, and aligned. Otherwise as in `byte`.
         Ok(unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) })
+    }
+
+    /// Returns the 8 bytes at an aligned offset.
+    fn word_of_copy(&self, offset: usize) -> Result<&AtomicU64, RangeError> {
+        self.word(offset).map_err(|error| match error {
+            WordError::OutOfRange(error) => error,
+            WordError::Misaligned { offset } => outside(offset, WORD, self.len),
+        })
     }
 }
 
@@ -156,11 +157,21 @@ pub struct MemoryRegion {
 impl MemoryRegion {
     /// Registers `len` zero bytes. The first byte has the address `iova`, or by default its address
     /// in this process.
-    fn register(pd: &Pd, len: usize, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
+    fn register(
+        pd: &Pd,
+        len: usize,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<Self, VerbsError> {
         Self::of_buffer(pd, Buffer::new(len)?, iova, access)
     }
 
-    fn of_buffer(pd: &Pd, buffer: Buffer, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
+    fn of_buffer(
+        pd: &Pd,
+        buffer: Buffer,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<Self, VerbsError> {
         let len = buffer.len;
         // The device converts this number back to a pointer.
         let addr = buffer.addr() as u64;
@@ -216,11 +227,11 @@ impl MemoryRegion {
     /// Sets the access rights. They take effect at once, also for requests in progress.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the rights contradict each other, or if windows are bound to the region.
+    /// [`VerbsError`] if the rights contradict each other, or if windows are bound to the region.
     #[doc(alias = "ibv_rereg_mr")]
-    pub fn set_access(&self, access: AccessFlags) -> Result<()> {
+    pub fn set_access(&self, access: AccessFlags) -> Result<(), VerbsError> {
         if access.contains(AccessFlags::ZERO_BASED) {
-            return Err(VerbsError::InvalidArgument("access: ZERO_BASED cannot change").into());
+            return Err(RawError::InvalidArgument("access: ZERO_BASED cannot change").into());
         }
         let change = Rereg {
             flags: ReregFlags::ACCESS,
@@ -237,12 +248,12 @@ impl MemoryRegion {
     /// domain lose access at once, also for requests in progress.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the domain belongs to another device, or if windows are bound to the
+    /// [`VerbsError`] if the domain belongs to another device, or if windows are bound to the
     /// region.
     #[doc(alias = "ibv_rereg_mr")]
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     //= MR-10
-    pub fn set_domain(&self, pd: &ProtectionDomain) -> Result<()> {
+    pub fn set_domain(&self, pd: &ProtectionDomain) -> Result<(), VerbsError> {
         let change = Rereg {
             flags: ReregFlags::PD,
             pd: Some(pd.raw()),
@@ -261,15 +272,19 @@ impl MemoryRegion {
     /// error. What the peer writes during the call may be lost.
     ///
     /// # Errors
-    /// The region is unchanged after an error.
-    /// - [`Error::OutOfRange`] if `len` is too large.
-    /// - [`Error::Verbs`] if `len` is 0, or if windows are bound to the region.
-    pub fn resize(&mut self, len: usize) -> Result<()> {
+    /// [`VerbsError`] if `len` is 0 or too large, or if windows are bound to the region, which is
+    /// unchanged then.
+    pub fn resize(&mut self, len: usize) -> Result<(), VerbsError> {
         let buffer = Buffer::new(len)?;
         let addr = buffer.addr() as u64;
-        let kept = self.to_vec(..self.len.min(len))?;
+        // Both ranges are inside their buffers.
+        let outside = |_: RangeError| RawError::Fault;
+        let kept = self.to_vec(..self.len.min(len)).map_err(outside)?;
         for (byte, at) in kept.into_iter().zip(0..) {
-            buffer.byte(at)?.store(byte, Ordering::Relaxed);
+            buffer
+                .byte(at)
+                .map_err(outside)?
+                .store(byte, Ordering::Relaxed);
         }
         let change = Rereg {
             flags: ReregFlags::TRANSLATION,
@@ -292,15 +307,11 @@ impl MemoryRegion {
     /// region.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not inside the region, or is longer than an entry can
+    /// [`RangeError`] if the range is not inside the region, or is longer than an entry can
     /// be (4 GiB - 1).
-    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge, RangeError> {
         let (start, len) = resolve(&range, self.len)?;
-        let too_long = |_| Error::OutOfRange {
-            offset: start,
-            len,
-            region_len: self.len,
-        };
+        let too_long = |_| outside(start, len, self.len);
         Ok(Sge {
             addr: self.addr + start as u64,
             len: u32::try_from(len).map_err(too_long)?,
@@ -311,8 +322,8 @@ impl MemoryRegion {
     /// Copies `data` to the bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not inside the region. Nothing is written then.
-    pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+    /// [`RangeError`] if the range is not inside the region. Nothing is written then.
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
         let (head, words) = data.split_at(buffer.head_len(offset, data.len()));
@@ -323,7 +334,7 @@ impl MemoryRegion {
         let mut at = offset + head.len();
         for word in words {
             buffer
-                .word(at)?
+                .word_of_copy(at)?
                 .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
             at += WORD;
         }
@@ -336,8 +347,8 @@ impl MemoryRegion {
     /// Copies the bytes at `offset` to `data`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not inside the region. `data` is unchanged then.
-    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
+    /// [`RangeError`] if the range is not inside the region. `data` is unchanged then.
+    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<(), RangeError> {
         let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
         let (head, words) = data.split_at_mut(buffer.head_len(offset, data.len()));
@@ -348,7 +359,10 @@ impl MemoryRegion {
         }
         let (words, tail) = words.as_chunks_mut::<WORD>();
         for word in words {
-            *word = buffer.word(at)?.load(Ordering::Relaxed).to_ne_bytes();
+            *word = buffer
+                .word_of_copy(at)?
+                .load(Ordering::Relaxed)
+                .to_ne_bytes();
             at += WORD;
         }
         for byte in tail {
@@ -361,8 +375,8 @@ impl MemoryRegion {
     /// Returns a copy of the bytes in `range`. `..` is the whole region.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not inside the region.
-    pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Result<Vec<u8>> {
+    /// [`RangeError`] if the range is not inside the region.
+    pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Result<Vec<u8>, RangeError> {
         let (offset, len) = resolve(&range, self.len)?;
         let mut data = vec![0; len];
         self.read(offset, &mut data)?;
@@ -376,10 +390,10 @@ impl MemoryRegion {
     /// the loaded value.
     ///
     /// # Errors
-    /// - [`Error::OutOfRange`] if the 8 bytes are not inside the region.
-    /// - [`Error::Misaligned`] if the address at `offset` is not a multiple of 8, which in memory
-    ///   of [`ProtectionDomain::register`] is the case for other offsets.
-    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+    /// - [`WordError::OutOfRange`] if the 8 bytes are not inside the region.
+    /// - [`WordError::Misaligned`] if the address at `offset` is not a multiple of 8, which in
+    ///   memory of [`ProtectionDomain::register`] is the case for other offsets.
+    pub fn load_u64(&self, offset: usize) -> Result<u64, WordError> {
         Ok(self.buffer.word(offset)?.load(Ordering::Acquire))
     }
 
@@ -388,9 +402,17 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// As [`load_u64`](Self::load_u64).
-    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), WordError> {
         self.buffer.word(offset)?.store(value, Ordering::Release);
         Ok(())
+    }
+}
+
+const fn outside(offset: usize, len: usize, region_len: usize) -> RangeError {
+    RangeError {
+        offset: offset as u64,
+        len: len as u64,
+        region_len: region_len as u64,
     }
 }
 
@@ -398,7 +420,7 @@ impl MemoryRegion {
 pub(crate) fn resolve(
     range: &impl RangeBounds<usize>,
     region_len: usize,
-) -> Result<(usize, usize)> {
+) -> Result<(usize, usize), RangeError> {
     let offset = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -411,11 +433,7 @@ pub(crate) fn resolve(
     };
     let len = end.saturating_sub(offset);
     if offset > end || end > region_len {
-        return Err(Error::OutOfRange {
-            offset,
-            len,
-            region_len,
-        });
+        return Err(outside(offset, len, region_len));
     }
     Ok((offset, len))
 }
@@ -439,9 +457,9 @@ impl ProtectionDomain {
     /// the first byte is 0.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if `len` is 0, if the rights contradict each other, or if no key is free.
+    /// [`VerbsError`] if `len` is 0, if the rights contradict each other, or if no key is free.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
+    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion, VerbsError> {
         MemoryRegion::register(self.raw(), len, None, access)
     }
 
@@ -450,7 +468,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - As [`register`](Self::register).
-    /// - [`Error::Verbs`] also if the region would exceed the 64-bit address space.
+    /// - [`VerbsError`] also if the region would exceed the 64-bit address space.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     //= MR-05
@@ -459,7 +477,7 @@ impl ProtectionDomain {
         len: usize,
         address: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion> {
+    ) -> Result<MemoryRegion, VerbsError> {
         MemoryRegion::register(self.raw(), len, Some(address), access)
     }
 
@@ -490,7 +508,7 @@ impl ProtectionDomain {
         &self,
         bytes: Arc<[AtomicU8]>,
         access: AccessFlags,
-    ) -> Result<MemoryRegion> {
+    ) -> Result<MemoryRegion, VerbsError> {
         MemoryRegion::of_buffer(self.raw(), Buffer::shared(bytes), None, access)
     }
 
@@ -510,7 +528,7 @@ impl ProtectionDomain {
         start: NonNull<u8>,
         len: usize,
         access: AccessFlags,
-    ) -> Result<MemoryRegion> {
+    ) -> Result<MemoryRegion, VerbsError> {
         let owner = Owner::Caller;
         let buffer = Buffer { start, owner, len };
         MemoryRegion::of_buffer(self.raw(), buffer, None, access)
@@ -520,16 +538,16 @@ impl ProtectionDomain {
     /// helps regions with `ON_DEMAND`. Contents do not change.
     ///
     /// # Errors
-    /// [`Error::Verbs`]:
+    /// [`VerbsError`]:
     /// - EINVAL if `parts` is empty.
     /// - ENOENT for a part in another protection domain.
     /// - EFAULT for a part of no region, or beyond the end of its region.
     /// - EPERM for a part to be written whose region does not allow local writes.
     #[doc(alias = "ibv_advise_mr")]
     //= ODP-05
-    pub fn advise(&self, advice: Advice, parts: &[Sge]) -> Result<()> {
+    pub fn advise(&self, advice: Advice, parts: &[Sge]) -> Result<(), VerbsError> {
         if parts.is_empty() {
-            return Err(VerbsError::InvalidArgument("the list of parts is empty").into());
+            return Err(RawError::InvalidArgument("the list of parts is empty").into());
         }
         Ok(self.raw().advise_mr(advice.raw(), parts)?)
     }

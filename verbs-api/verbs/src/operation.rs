@@ -10,7 +10,7 @@ use rocade_emulator::Qpn;
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::endpoint::RemoteMemory;
-use crate::error::{Error, Result};
+use crate::error::{OperationError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
 use crate::request::SendRequest;
@@ -42,7 +42,7 @@ impl Ends {
         is_receive: bool,
         qp_num: Qpn,
         memory: Slices,
-        post: impl FnOnce(u64) -> Result<()>,
+        post: impl FnOnce(u64) -> Result<(), VerbsError>,
     ) -> Operation {
         match self.try_start(is_receive, qp_num, memory, post) {
             Ok((router, wr_id)) => Operation(State::Posted { router, wr_id }),
@@ -55,9 +55,9 @@ impl Ends {
         is_receive: bool,
         qp_num: Qpn,
         memory: Slices,
-        post: impl FnOnce(u64) -> Result<()>,
-    ) -> Result<(Arc<Router>, u64)> {
-        let queues = self.queues.as_ref().ok_or(Error::Dropped)?;
+        post: impl FnOnce(u64) -> Result<(), VerbsError>,
+    ) -> Result<(Arc<Router>, u64), OperationError> {
+        let queues = self.queues.as_ref().ok_or(OperationError::Dropped)?;
         let router = &queues[usize::from(is_receive)];
         let limit = router.cq.capacity();
         let owner = self.owner.cookie();
@@ -65,7 +65,7 @@ impl Ends {
         if let Err(error) = post(wr_id) {
             let unused = router.slots(|slots| slots.cancel(wr_id));
             drop(unused);
-            return Err(error);
+            return Err(error.into());
         }
         Ok((Arc::clone(router), wr_id))
     }
@@ -91,9 +91,10 @@ impl fmt::Debug for Ends {
 /// its end, on any runtime or none. It borrows nothing, so it can be moved to another task.
 ///
 /// # Errors
-/// - [`Error::Verbs`] if the operation could not be posted, for example because a queue is full.
-/// - [`Error::Completion`] if it failed.
-/// - [`Error::Dropped`] if its queue pair or completion queue was dropped before.
+/// - [`OperationError::Verbs`] if the operation could not be posted, for example because a queue is
+///   full.
+/// - [`OperationError::Completion`] if it failed.
+/// - [`OperationError::Dropped`] if its queue pair or completion queue was dropped before.
 ///
 /// # Cancellation
 /// Dropping the future does not cancel the operation, which no NIC can do. The operation completes
@@ -119,7 +120,7 @@ pub struct Operation(State);
 
 enum State {
     Posted { router: Arc<Router>, wr_id: u64 },
-    Refused(Error),
+    Refused(OperationError),
     Finished,
 }
 
@@ -144,14 +145,14 @@ impl Operation {
 }
 
 impl Future for Operation {
-    type Output = Result<Completion>;
+    type Output = Result<Completion, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let outcome = match &this.0 {
             State::Posted { router, wr_id } => poll_router(router, *wr_id, cx),
             State::Refused(error) => Poll::Ready(Err(error.clone())),
-            State::Finished => Poll::Ready(Err(Error::Dropped)),
+            State::Finished => Poll::Ready(Err(OperationError::Dropped)),
         };
         if outcome.is_ready() {
             abandon(std::mem::replace(&mut this.0, State::Finished));
@@ -160,7 +161,11 @@ impl Future for Operation {
     }
 }
 
-fn poll_router(router: &Router, id: u64, cx: &task::Context<'_>) -> Poll<Result<Completion>> {
+fn poll_router(
+    router: &Router,
+    id: u64,
+    cx: &task::Context<'_>,
+) -> Poll<Result<Completion, OperationError>> {
     if let Some(outcome) = router.slots(|slots| slots.outcome(id, None)) {
         return Poll::Ready(outcome);
     }
@@ -220,7 +225,11 @@ impl QueuePair {
         })
     }
 
-    fn start_send(&self, memory: Slices, post: impl FnOnce(u64) -> Result<()>) -> Operation {
+    fn start_send(
+        &self,
+        memory: Slices,
+        post: impl FnOnce(u64) -> Result<(), VerbsError>,
+    ) -> Operation {
         self.ends().start(false, self.qp_num(), memory, post)
     }
 
@@ -307,7 +316,7 @@ fn recv(
     ends: &Ends,
     qp_num: Qpn,
     memory: Slices,
-    post: impl FnOnce(u64, &[rocade_emulator::Sge]) -> Result<()>,
+    post: impl FnOnce(u64, &[rocade_emulator::Sge]) -> Result<(), VerbsError>,
 ) -> Operation {
     let kept = memory.clone();
     ends.start(true, qp_num, kept, |wr_id| {

@@ -5,7 +5,7 @@ use rocade_emulator::AccessFlags;
 use crate::completion::CompletionQueue;
 use crate::config::Config;
 use crate::device::{DeviceList, ProtectionDomain};
-use crate::error::Result;
+use crate::error::{PairError, Result, VerbsError};
 use crate::memory::MemoryRegion;
 use crate::queue_pair::{ConnectOptions, QueuePair};
 use crate::simulation::Simulation;
@@ -31,7 +31,7 @@ impl Host {
     ///
     /// # Errors
     /// As [`ProtectionDomain::register`].
-    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
+    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion, VerbsError> {
         self.domain.register(len, access)
     }
 
@@ -47,7 +47,7 @@ impl Host {
 ///
 /// # Errors
 /// As [`Config::pair`].
-pub fn simulated_pair(seed: u64) -> Result<(Host, Host)> {
+pub fn simulated_pair(seed: u64) -> Result<(Host, Host), PairError> {
     Config::simulated(seed).pair()
 }
 
@@ -55,7 +55,7 @@ impl Config {
     /// Returns two connected hosts on the first two devices of a simulated network.
     ///
     /// # Errors
-    /// [`Error::NotSimulated`](crate::Error::NotSimulated) if the network is real.
+    /// [`PairError::NotSimulated`] if the network is real.
     ///
     /// ```
     /// use std::time::Duration;
@@ -69,10 +69,10 @@ impl Config {
     /// assert_eq!(b.cq.wait(Duration::from_secs(60))?.byte_len, 5);
     /// # Ok::<(), rocade_verbs::Error>(())
     /// ```
-    pub fn pair(self) -> Result<(Host, Host)> {
+    pub fn pair(self) -> Result<(Host, Host), PairError> {
         let list = DeviceList::new(self)?;
         let simulation = list.simulation()?;
-        let open = |name| -> Result<_> {
+        let open = |name| -> Result<_, PairError> {
             let domain = list.open(name)?.protection_domain()?;
             let cq = domain.context().completion_queue(ENTRIES)?;
             let qp = domain.queue_pair(&cq).build()?;

@@ -2,7 +2,7 @@
 
 use rocade_emulator::{AddressVector, Gid, QpAttr, QpAttrMask};
 
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 use crate::queue_pair::QueuePair;
 use crate::units::Rate;
 
@@ -29,10 +29,10 @@ impl QueuePair {
     /// Responses to the peer are not limited.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) in state ERR.
+    /// [`VerbsError`] in state ERR.
     //= QPS-05
     #[doc(alias = "ibv_modify_qp_rate_limit")]
-    pub fn set_rate_limit(&self, limit: Option<Rate>) -> Result<()> {
+    pub fn set_rate_limit(&self, limit: Option<Rate>) -> Result<(), VerbsError> {
         Ok(self.raw().set_rate_limit(limit.map_or(0, Rate::kbps))?)
     }
 
@@ -43,10 +43,10 @@ impl QueuePair {
     /// [`Armed`](MigrationState::Armed) with the next messages that they exchange.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if there is no such port, or no route from it to
+    /// [`VerbsError`] if there is no such port, or no route from it to
     /// `peer`.
     //= RC-APM-01
-    pub fn set_alternate_path(&self, port: u8, peer: Gid) -> Result<()> {
+    pub fn set_alternate_path(&self, port: u8, peer: Gid) -> Result<(), VerbsError> {
         let now = self.raw().query().0;
         let attr = QpAttr {
             alt_ah_attr: AddressVector {
@@ -68,8 +68,8 @@ impl QueuePair {
     /// Migrates to the alternate path now. The peer follows with the next message.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) unless the state is [`Armed`](MigrationState::Armed).
-    pub fn migrate(&self) -> Result<()> {
+    /// [`VerbsError`] unless the state is [`Armed`](MigrationState::Armed).
+    pub fn migrate(&self) -> Result<(), VerbsError> {
         let attr = QpAttr {
             path_mig_state: MIGRATED,
             ..self.raw().query().0

@@ -9,7 +9,7 @@ use crate::completion::{Completion, CompletionQueue};
 use crate::cross_channel::CrossChannel;
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::{BuildError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::operation::Ends;
 use crate::request::SendRequest;
@@ -169,10 +169,10 @@ impl<'a> QueuePairBuilder<'a> {
     /// Creates the queue pair in state INIT, ready for receives to be posted.
     ///
     /// # Errors
-    /// - [`Error::NoGid`] if the GID table has no such entry.
-    /// - [`Error::Verbs`] if a size is above the device's limit, or if the local address cannot be
-    ///   used. The text names the process that holds the port.
-    pub fn build(self) -> Result<UnconnectedQueuePair> {
+    /// - [`BuildError::NoGid`] if the GID table has no such entry.
+    /// - [`BuildError::Verbs`] if a size is above the device's limit, or if the local address
+    ///   cannot be used. The text names the process that holds the port.
+    pub fn build(self) -> Result<UnconnectedQueuePair, BuildError> {
         let context = self.pd.context();
         gid_at(context, self.gid_index)?;
         let id = ObjectId::next();
@@ -200,13 +200,13 @@ impl<'a> QueuePairBuilder<'a> {
 }
 
 /// Returns an entry of the GID table, and its index as attributes encode it.
-fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
+fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8), BuildError> {
     let gids = context.gids();
     let entry = gids
         .iter()
         .find(|entry| entry.index == index && !entry.gid.is_zero());
-    let gid = entry.ok_or(Error::NoGid(index))?.gid;
-    let sgid_index = u8::try_from(index).map_err(|_| Error::NoGid(index))?;
+    let gid = entry.ok_or(BuildError::NoGid(index))?.gid;
+    let sgid_index = u8::try_from(index).map_err(|_| BuildError::NoGid(index))?;
     Ok((gid, sgid_index))
 }
 
@@ -295,7 +295,7 @@ impl UnconnectedQueuePair {
         id: ObjectId,
         gid_index: u32,
         (access, psn): (AccessFlags, Option<Psn>),
-    ) -> Result<Self> {
+    ) -> Result<Self, BuildError> {
         let (gid, sgid_index) = gid_at(context, gid_index)?;
         qp.to_init(access)?;
         let endpoint = Endpoint {
@@ -333,10 +333,10 @@ impl UnconnectedQueuePair {
     /// peer.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// [`VerbsError`] if the queue is full, if there are too many entries, or if the queue pair
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         self.post_own_recv(wr_id, sges)
     }
@@ -348,9 +348,13 @@ impl UnconnectedQueuePair {
     /// programs should synchronize before the first request.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if an option is out of range, or if there is no route to the peer.
+    /// [`VerbsError`] if an option is out of range, or if there is no route to the peer.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn connect(self, peer: Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
+    pub fn connect(
+        self,
+        peer: Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<QueuePair, VerbsError> {
         let mtu = if peer.mtu.bytes() < self.endpoint.mtu.bytes() {
             peer.mtu
         } else {
@@ -389,7 +393,7 @@ impl UnconnectedQueuePair {
         &self.ends
     }
 
-    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
@@ -397,8 +401,8 @@ impl UnconnectedQueuePair {
     /// provides.
     pub(crate) fn follow(
         self,
-        steps: impl Fn(QpState) -> Result<(QpAttr, QpAttrMask)>,
-    ) -> Result<QueuePair> {
+        steps: impl Fn(QpState) -> Result<(QpAttr, QpAttrMask), VerbsError>,
+    ) -> Result<QueuePair, VerbsError> {
         let (attr, mask) = steps(QpState::Rtr)?;
         self.qp.modify(&attr, mask)?;
         let code = u8::try_from(attr.path_mtu).unwrap_or(0);
@@ -459,7 +463,7 @@ impl QueuePair {
         a: UnconnectedQueuePair,
         b: UnconnectedQueuePair,
         options: &ConnectOptions,
-    ) -> Result<(Self, Self)> {
+    ) -> Result<(Self, Self), VerbsError> {
         let (a_end, b_end) = (a.endpoint(), b.endpoint());
         Ok((a.connect(b_end, options)?, b.connect(a_end, options)?))
     }
@@ -473,11 +477,11 @@ impl QueuePair {
     }
 
     /// Posts a request of an operation.
-    pub(crate) fn post_own(&self, request: &SendRequest<'_>) -> Result<()> {
+    pub(crate) fn post_own(&self, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         push(&mut self.qp.send_queue(), request)
     }
 
-    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 
@@ -515,10 +519,10 @@ impl QueuePair {
     /// Posts a send request.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, or if the request exceeds a limit that the queue pair
+    /// [`VerbsError`] if the queue is full, or if the request exceeds a limit that the queue pair
     /// was built with. Wrong keys and addresses show in the completion instead.
     #[doc(alias = "ibv_post_send")]
-    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         self.post_sends(std::slice::from_ref(request))
     }
 
@@ -527,7 +531,7 @@ impl QueuePair {
     /// # Errors
     /// As [`post_send`](Self::post_send), for the first request that fails. The requests before it
     /// stay posted.
-    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), VerbsError> {
         let mut queue = self.qp.send_queue();
         requests
             .iter()
@@ -543,7 +547,7 @@ impl QueuePair {
     #[doc(alias = "ibv_wr_complete")]
     #[doc(alias = "ibv_wr_abort")]
     //= WRX-06
-    pub fn post_batch(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+    pub fn post_batch(&self, requests: &[SendRequest<'_>]) -> Result<(), VerbsError> {
         let mut queue = self.qp.send_queue();
         let posted = requests
             .iter()
@@ -557,10 +561,10 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full, if there are too many entries, or if the queue pair
+    /// [`VerbsError`] if the queue is full, if there are too many entries, or if the queue pair
     /// uses a shared receive queue.
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         self.post_own_recv(wr_id, sges)
     }
@@ -573,12 +577,12 @@ impl QueuePair {
     }
 }
 
-fn push_checked(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
+fn push_checked(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<(), VerbsError> {
     check_wr_id(request.id())?;
     push(queue, request)
 }
 
-fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
+fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<(), VerbsError> {
     match (request.parts(), request.operands()) {
         ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
         ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,

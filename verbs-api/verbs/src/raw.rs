@@ -6,7 +6,7 @@ use rocade_emulator::{
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 use crate::events::ObjectId;
 use crate::flow::{Flow, FlowAttr};
 use crate::slots::check_wr_id;
@@ -20,7 +20,8 @@ use crate::slots::check_wr_id;
 /// use rocade_verbs::flow::FlowAttr;
 /// use rocade_verbs::{Config, DeviceList};
 ///
-/// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
+/// let list = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?;
+/// let domain = list.open("dev")?.protection_domain()?;
 /// let cq = domain.context().completion_queue(64)?;
 /// let frames = domain.raw_queue_pair(&cq, &cq)?;
 /// // Every frame that the interface receives, until the flow is dropped.
@@ -39,7 +40,7 @@ impl RawQueuePair {
         pd: &ProtectionDomain,
         sends: &CompletionQueue,
         receives: &CompletionQueue,
-    ) -> Result<Self> {
+    ) -> Result<Self, VerbsError> {
         let id = ObjectId::next();
         let qp = pd.raw().create_qp(QpInitAttr {
             send_cq: sends.raw().clone(),
@@ -84,9 +85,9 @@ impl RawQueuePair {
     /// the device fills in the IPv4, TCP and UDP checksums.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// [`VerbsError`] if the queue is full, or if there are too many
     /// entries.
-    pub fn send(&self, wr_id: u64, sges: &[Sge], checksums: bool) -> Result<()> {
+    pub fn send(&self, wr_id: u64, sges: &[Sge], checksums: bool) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         Ok(self
             .qp
@@ -101,7 +102,7 @@ impl RawQueuePair {
     /// and updates lengths, sequence numbers, flags and checksums.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, if `mss` is 0, or if the headers
+    /// [`VerbsError`] if the queue is full, if `mss` is 0, or if the headers
     /// are too long.
     #[doc(alias = "ibv_wr_send_tso")]
     pub fn send_segments(
@@ -109,7 +110,7 @@ impl RawQueuePair {
         wr_id: u64,
         (headers, mss): (&[u8], u16),
         sges: &[Sge],
-    ) -> Result<()> {
+    ) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         let tso = Tso {
             header: headers,
@@ -122,10 +123,10 @@ impl RawQueuePair {
     /// Posts a receive for one frame.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// [`VerbsError`] if the queue is full, or if there are too many
     /// entries.
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
@@ -133,9 +134,9 @@ impl RawQueuePair {
     /// Steers the matching frames to this queue pair until the returned flow is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
+    /// [`VerbsError`] if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
-    pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
+    pub fn flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
         Flow::new(&self.qp, attr)
     }
 
@@ -163,14 +164,14 @@ impl ProtectionDomain {
     /// 64 outstanding sends and receives of up to 4 scatter/gather entries.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) with
+    /// [`VerbsError`] with
     /// [`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted) without
     /// `CAP_NET_RAW`.
     pub fn raw_queue_pair(
         &self,
         sends: &CompletionQueue,
         receives: &CompletionQueue,
-    ) -> Result<RawQueuePair> {
+    ) -> Result<RawQueuePair, VerbsError> {
         RawQueuePair::new(self, sends, receives)
     }
 }

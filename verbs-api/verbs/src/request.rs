@@ -24,10 +24,12 @@ const FLUSH_REGION: Feth = Feth::from_raw(1 | 1 << 4);
 /// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
 /// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
 /// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
-/// # let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+/// # let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+/// # let access = access | AccessFlags::REMOTE_ATOMIC;
 /// let (result, counter) = (a.register(8, access)?, b.register(8, access)?);
 /// counter.store_u64(0, 40)?;
-/// a_qp.post_send(&SendRequest::fetch_add(&[result.sge(..)?], counter.remote(), 2).wr_id(9))?;
+/// let sges = [result.sge(..)?];
+/// a_qp.post_send(&SendRequest::fetch_add(&sges, counter.remote(), 2).wr_id(9))?;
 /// assert_eq!(a_cq.wait(Duration::from_secs(1))?.wr_id, 9);
 /// assert_eq!((result.load_u64(0)?, counter.load_u64(0)?), (40, 42));
 /// # Ok::<(), rocade_verbs::Error>(())

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Wake, Waker};
 
-use rocade_emulator::{CompChannel, Cq, VerbsError};
+use rocade_emulator::{CompChannel, Cq, VerbsError as RawError};
 
 use crate::completion::Completion;
-use crate::error::{Error, Result};
+use crate::error::{OperationError, Result, VerbsError};
 use crate::reactor;
 use crate::simulation::Simulator;
 use crate::slots::{Slots, is_operation};
@@ -107,11 +107,14 @@ impl Router {
     }
 
     /// Runs `f` on the slots of operations, or fails if the queue was dropped.
-    pub(crate) fn with_slots<T>(&self, f: impl FnOnce(&mut Slots) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_slots<T>(
+        &self,
+        f: impl FnOnce(&mut Slots) -> Result<T, OperationError>,
+    ) -> Result<T, OperationError> {
         self.has_futures.store(true, Ordering::Release);
         let mut state = self.state();
         if state.is_closed {
-            return Err(Error::Dropped);
+            return Err(OperationError::Dropped);
         }
         f(&mut state.slots)
     }
@@ -281,10 +284,10 @@ impl Router {
 
     /// Makes sure that the next completion is delivered, though the caller stops polling. Returns
     /// true if the caller has to poll again itself: in a simulation that no executor drives.
-    pub(crate) fn ensure_wake(&self) -> Result<bool> {
+    pub(crate) fn ensure_wake(&self) -> Result<bool, OperationError> {
         self.channel.check_present()?;
         if let Some(simulator) = &self.simulator {
-            let simulator = simulator.upgrade().ok_or(Error::Dropped)?;
+            let simulator = simulator.upgrade().ok_or(OperationError::Dropped)?;
             return Ok(simulator.watch_queue(&self.myself));
         }
         let mut state = self.state();
@@ -297,13 +300,13 @@ impl Router {
             self.take(false);
         }
         if !has_driver {
-            reactor::wake_when_readable(self.fd(), &self.hook)?;
+            reactor::wake_when_readable(self.fd(), &self.hook).map_err(VerbsError::io)?;
         }
         Ok(false)
     }
 
     /// Takes the events of the channel, delivers what has completed, and arms the queue again.
-    pub(crate) fn dispatch(&self) -> Result<()> {
+    pub(crate) fn dispatch(&self) -> Result<(), VerbsError> {
         if self.simulator.is_none() && self.state().sleepers == 0 {
             self.take_events()?;
         }
@@ -312,23 +315,23 @@ impl Router {
     }
 
     /// Arms the queue again if tasks wait for it.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    pub(crate) fn go_on(&self) -> Result<(), VerbsError> {
         let state = self.state();
         let is_awaited =
             state.drivers > 0 || !state.waiting.is_empty() || state.slots.in_flight() > 0;
         drop(state);
-        if is_awaited {
-            self.ensure_wake()?;
+        if is_awaited && let Err(OperationError::Verbs(error)) = self.ensure_wake() {
+            return Err(error);
         }
         Ok(())
     }
 
     /// Takes and acknowledges the events of the channel.
-    pub(crate) fn take_events(&self) -> Result<()> {
+    pub(crate) fn take_events(&self) -> Result<(), VerbsError> {
         loop {
             match self.channel.get_event() {
                 Ok(_) => self.note_event(),
-                Err(VerbsError::WouldBlock) => return Ok(()),
+                Err(RawError::WouldBlock) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -4,7 +4,7 @@ use rocade_emulator::{Qp, QpAttr, QpAttrMask, QpState, Qpn, RSS_KEY_LEN, RxHash,
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::device::{PORT, ProtectionDomain};
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 use crate::flow::{Flow, FlowAttr};
 use crate::slots::check_wr_id;
 
@@ -61,10 +61,10 @@ impl WorkQueue {
     /// Posts a receive for one frame.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// [`VerbsError`] if the queue is full, or if there are too many
     /// entries.
     #[doc(alias = "ibv_post_wq_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         Ok(self.wq.post(wr_id, sges)?)
     }
@@ -73,9 +73,9 @@ impl WorkQueue {
     /// ready again after `Reset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) for any other transition.
+    /// [`VerbsError`] for any other transition.
     #[doc(alias = "ibv_modify_wq")]
-    pub fn set_state(&self, to: WqState) -> Result<()> {
+    pub fn set_state(&self, to: WqState) -> Result<(), VerbsError> {
         Ok(self.wq.modify(to.raw())?)
     }
 
@@ -139,7 +139,8 @@ impl RssHash {
 /// use rocade_verbs::flow::FlowAttr;
 /// use rocade_verbs::{Config, DeviceList, RssHash};
 ///
-/// let domain = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?.open("dev")?.protection_domain()?;
+/// let list = DeviceList::new(Config::from_specs(&["dev=eth0"])?)?;
+/// let domain = list.open("dev")?.protection_domain()?;
 /// let cq = domain.context().completion_queue(64)?;
 /// let (one, two) = (domain.work_queue(&cq, 64, 1)?, domain.work_queue(&cq, 64, 1)?);
 /// let both = domain.rss_queue_pair(&[&one, &two], &RssHash::default())?;
@@ -158,9 +159,9 @@ impl RssQueuePair {
     /// Steers the matching frames to this queue pair until the returned flow is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the device does not support the specification.
+    /// [`VerbsError`] if the device does not support the specification.
     #[doc(alias = "ibv_create_flow")]
-    pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
+    pub fn flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
         Flow::new(&self.qp, attr)
     }
 }
@@ -170,12 +171,17 @@ impl ProtectionDomain {
     /// for receives to be posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// [`VerbsError`]:
     /// - A size is above the device's limit.
     /// - The process lacks `CAP_NET_RAW`
     ///   ([`VerbsErrorKind::NotPermitted`](crate::VerbsErrorKind::NotPermitted)).
     #[doc(alias = "ibv_create_wq")]
-    pub fn work_queue(&self, cq: &CompletionQueue, depth: u32, max_sges: u32) -> Result<WorkQueue> {
+    pub fn work_queue(
+        &self,
+        cq: &CompletionQueue,
+        depth: u32,
+        max_sges: u32,
+    ) -> Result<WorkQueue, VerbsError> {
         let wq = self.raw().create_wq(cq.raw(), depth, max_sges)?;
         wq.modify(WqState::Rdy.raw())?;
         Ok(WorkQueue { wq })
@@ -184,9 +190,13 @@ impl ProtectionDomain {
     /// Creates a queue pair that distributes frames over `queues`. A queue may occur several times.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the number of queues is not a power of two.
+    /// [`VerbsError`] if the number of queues is not a power of two.
     #[doc(alias = "ibv_create_rwq_ind_table")]
-    pub fn rss_queue_pair(&self, queues: &[&WorkQueue], how: &RssHash) -> Result<RssQueuePair> {
+    pub fn rss_queue_pair(
+        &self,
+        queues: &[&WorkQueue],
+        how: &RssHash,
+    ) -> Result<RssQueuePair, VerbsError> {
         let queues: Vec<Wq> = queues.iter().map(|queue| queue.wq.clone()).collect();
         let hash = RxHash {
             key: how.key,

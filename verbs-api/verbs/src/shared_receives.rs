@@ -3,7 +3,7 @@
 use rocade_emulator::{Sge, Srq, SrqInitAttr};
 
 use crate::device::ProtectionDomain;
-use crate::error::Result;
+use crate::error::{Result, VerbsError};
 use crate::events::ObjectId;
 use crate::slots::check_wr_id;
 
@@ -46,7 +46,11 @@ pub struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(pd: &ProtectionDomain, depth: u32, max_sges: u32) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        depth: u32,
+        max_sges: u32,
+    ) -> Result<Self, VerbsError> {
         let id = ObjectId::next();
         let srq = pd.raw().create_srq(SrqInitAttr {
             max_wr: depth,
@@ -81,10 +85,10 @@ impl SharedReceiveQueue {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, or if there are too many
+    /// [`VerbsError`] if the queue is full, or if there are too many
     /// entries. There is room again after completions of its receives have been polled.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
         Ok(self.srq.recv_queue().push(wr_id, sges)?)
     }
@@ -107,11 +111,11 @@ impl SharedReceiveQueue {
     /// Changes the capacity to `depth` receives.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs):
+    /// [`VerbsError`]:
     /// - More than `depth` receives are in use.
     /// - `depth` is 0, above the device's limit, or below the [limit](Self::limit).
     #[doc(alias = "ibv_modify_srq")]
-    pub fn resize(&self, depth: u32) -> Result<()> {
+    pub fn resize(&self, depth: u32) -> Result<(), VerbsError> {
         Ok(self.srq.modify(Some(depth), None)?)
     }
 
@@ -120,10 +124,10 @@ impl SharedReceiveQueue {
     /// [`SrqLimitReached`](crate::AsyncEventKind::SrqLimitReached). 0 disarms the limit.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if `receives` is above the capacity.
+    /// [`VerbsError`] if `receives` is above the capacity.
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
-    pub fn arm_limit(&self, receives: u32) -> Result<()> {
+    pub fn arm_limit(&self, receives: u32) -> Result<(), VerbsError> {
         Ok(self.srq.modify(None, Some(receives))?)
     }
 

@@ -18,7 +18,7 @@ use rocade_emulator::cm::CmChannel;
 use rocade_transport::Time;
 
 use crate::device::DeviceList;
-use crate::error::{Error, Result};
+use crate::error::{BlockOnError, NotSimulated, Result, TimedOut};
 use crate::routing::{Router, lock};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -224,7 +224,7 @@ impl Drop for Run<'_> {
 /// ```
 /// use std::time::Duration;
 ///
-/// use rocade_verbs::{Config, DeviceList, Error};
+/// use rocade_verbs::{BlockOnError, Config, DeviceList};
 ///
 /// let simulation = DeviceList::new(Config::simulated(1))?.simulation()?;
 /// let begin = simulation.now();
@@ -234,7 +234,7 @@ impl Drop for Run<'_> {
 ///
 /// // A program whose tasks all wait for each other ends with an error.
 /// let outcome = simulation.block_on(std::future::pending::<()>());
-/// assert_eq!(outcome, Err(Error::Stalled));
+/// assert_eq!(outcome, Err(BlockOnError::Stalled));
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Clone)]
@@ -244,9 +244,9 @@ impl DeviceList {
     /// Returns a handle on the simulated network of these devices.
     ///
     /// # Errors
-    /// [`Error::NotSimulated`] if the network is real.
-    pub fn simulation(&self) -> Result<Simulation> {
-        let simulator = self.simulator().ok_or(Error::NotSimulated)?;
+    /// [`NotSimulated`] if the network is real.
+    pub fn simulation(&self) -> Result<Simulation, NotSimulated> {
+        let simulator = self.simulator().ok_or(NotSimulated)?;
         Ok(Simulation(Arc::clone(simulator)))
     }
 }
@@ -256,12 +256,13 @@ impl Simulation {
     /// have not finished by then are dropped.
     ///
     /// # Errors
-    /// - [`Error::Stalled`] if all tasks wait, and nothing is going to happen in the network.
-    /// - [`Error::Malformed`] if the simulation runs a future already.
-    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
+    /// - [`BlockOnError::Stalled`] if all tasks wait, and nothing is going to happen in the
+    ///   network.
+    /// - [`BlockOnError::Running`] if the simulation runs a future already.
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockOnError> {
         let simulator = &*self.0;
         if simulator.is_running.swap(true, Ordering::AcqRel) {
-            return Err(Error::Malformed("call: the simulation runs already"));
+            return Err(BlockOnError::Running);
         }
         let _run = Run(simulator);
         let mut main = pin!(future);
@@ -281,7 +282,7 @@ impl Simulation {
                     simulator.deliver();
                     let is_idle = lock(&simulator.ready.0).is_empty();
                     if is_idle && !simulator.advance() && lock(&simulator.ready.0).is_empty() {
-                        return Err(Error::Stalled);
+                        return Err(BlockOnError::Stalled);
                     }
                 }
             }
@@ -331,15 +332,19 @@ impl Simulation {
     /// Waits for a future, for up to `limit` of virtual time. The future is dropped then.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the limit is reached before.
-    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Result<F::Output> {
+    /// [`TimedOut`] if the limit is reached before.
+    pub async fn timeout<F: Future>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> Result<F::Output, TimedOut> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep(limit));
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Ok(output));
             }
-            sleep.as_mut().poll(cx).map(|()| Err(Error::TimedOut))
+            sleep.as_mut().poll(cx).map(|()| Err(TimedOut))
         })
         .await
     }

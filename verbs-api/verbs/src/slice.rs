@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rocade_emulator::Sge;
 
 use crate::endpoint::RemoteMemory;
-use crate::error::Result;
+use crate::error::{RangeError, Result};
 use crate::memory::{MemoryRegion, resolve};
 
 /// A part of a registered region, which stays registered as long as the part exists.
@@ -38,9 +38,12 @@ impl MemoryRegion {
     /// Returns a part of the region that keeps it alive. `..` is the whole region.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region, or is
+    /// [`RangeError`] if the range is not inside the region, or is
     /// longer than a scatter/gather entry can be (4 GiB - 1).
-    pub fn slice(self: &Arc<Self>, range: impl RangeBounds<usize>) -> Result<MemorySlice> {
+    pub fn slice(
+        self: &Arc<Self>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<MemorySlice, RangeError> {
         let (start, len) = resolve(&range, self.len())?;
         self.sge(start..start + len)?;
         let region = Arc::clone(self);
@@ -91,9 +94,9 @@ impl MemorySlice {
     /// Copies `data` to the first bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if `data` is longer than the slice. Nothing
+    /// [`RangeError`] if `data` is longer than the slice. Nothing
     /// is written then.
-    pub fn write(&self, data: &[u8]) -> Result<()> {
+    pub fn write(&self, data: &[u8]) -> Result<(), RangeError> {
         resolve(&(..data.len()), self.len)?;
         self.region.write(self.start, data)
     }
@@ -103,15 +106,15 @@ impl MemorySlice {
     /// # Errors
     /// None, because a slice is inside its region. The type is that of
     /// [`MemoryRegion::to_vec`].
-    pub fn to_vec(&self) -> Result<Vec<u8>> {
+    pub fn to_vec(&self) -> Result<Vec<u8>, RangeError> {
         self.region.to_vec(self.start..self.start + self.len)
     }
 
     /// Returns a part of the slice.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the slice.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+    /// [`RangeError`] if the range is not inside the slice.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, RangeError> {
         let (start, len) = resolve(&range, self.len)?;
         Ok(Self {
             region: Arc::clone(&self.region),

@@ -2,10 +2,10 @@
 
 use std::task::Waker;
 
-use rocade_emulator::{Qpn, VerbsError};
+use rocade_emulator::{Qpn, VerbsError as RawError};
 
 use crate::completion::Completion;
-use crate::error::{Error, Result};
+use crate::error::{OperationError, Result};
 use crate::slice::Slices;
 
 /// The upper 16 bits of the `wr_id` of each operation. User space addresses do not have them.
@@ -19,9 +19,9 @@ pub(crate) const fn is_operation(wr_id: u64) -> bool {
 }
 
 /// Refuses a `wr_id` of a program that is one of those that operations have.
-pub(crate) const fn check_wr_id(wr_id: u64) -> Result<(), VerbsError> {
+pub(crate) const fn check_wr_id(wr_id: u64) -> Result<(), RawError> {
     if is_operation(wr_id) {
-        return Err(VerbsError::InvalidArgument(
+        return Err(RawError::InvalidArgument(
             "wr_id: its upper 16 bits are 0xf07e, which futures use",
         ));
     }
@@ -77,11 +77,11 @@ impl Slots {
         qp_num: Qpn,
         memory: Slices,
         limit: u32,
-    ) -> Result<u64> {
+    ) -> Result<u64, OperationError> {
         let limit = (limit as usize).min(1 << INDEX_BITS);
         if self.in_flight >= limit {
             let what = "completion queue: as many operations are outstanding as it has entries";
-            return Err(VerbsError::NoMemory(what).into());
+            return Err(RawError::NoMemory(what).into());
         }
         let index = self.free.pop().unwrap_or(self.all.len());
         let generation = match self.all.get(index) {
@@ -155,9 +155,13 @@ impl Slots {
     }
 
     /// Takes the result of an operation, or stores the waker of the task that waits for it.
-    pub(crate) fn outcome(&mut self, id: u64, waker: Option<&Waker>) -> Option<Result<Completion>> {
+    pub(crate) fn outcome(
+        &mut self,
+        id: u64,
+        waker: Option<&Waker>,
+    ) -> Option<Result<Completion, OperationError>> {
         let Some((index, slot)) = self.find(id) else {
-            return Some(Err(Error::Dropped));
+            return Some(Err(OperationError::Dropped));
         };
         let Some(outcome) = slot.outcome else {
             match (&mut slot.waker, waker) {
@@ -172,8 +176,8 @@ impl Slots {
             self.free.push(index);
         }
         Some(match outcome {
-            Outcome::Completed(completion) => completion.into_result(),
-            Outcome::Dropped => Err(Error::Dropped),
+            Outcome::Completed(completion) => completion.into_result().map_err(Into::into),
+            Outcome::Dropped => Err(OperationError::Dropped),
         })
     }
 

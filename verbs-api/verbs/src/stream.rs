@@ -10,7 +10,7 @@ use std::task::{self, Poll};
 use futures_core::Stream;
 
 use crate::completion::{Completion, CompletionQueue};
-use crate::error::Result;
+use crate::error::{OperationError, Result, VerbsError};
 use crate::routing::Router;
 
 /// Polls for a completion that belongs to no [`Operation`](crate::Operation).
@@ -18,17 +18,17 @@ fn poll_router(
     router: &Router,
     key: &mut Option<u64>,
     cx: &task::Context<'_>,
-) -> Poll<Result<Completion>> {
+) -> Poll<Result<Completion, OperationError>> {
     if let Some(completion) = router.pop_or_wait(key, None) {
-        return Poll::Ready(completion.into_result());
+        return Poll::Ready(Ok(completion.into_result()?));
     }
     router.try_take();
     if let Some(completion) = router.pop_or_wait(key, Some(cx.waker())) {
-        return Poll::Ready(completion.into_result());
+        return Poll::Ready(Ok(completion.into_result()?));
     }
     let polls_again = router.ensure_wake()?;
     if let Some(completion) = router.pop_or_wait(key, None) {
-        return Poll::Ready(completion.into_result());
+        return Poll::Ready(Ok(completion.into_result()?));
     }
     if polls_again {
         cx.waker().wake_by_ref();
@@ -44,8 +44,8 @@ impl CompletionQueue {
     /// loses no completion.
     ///
     /// # Errors
-    /// - [`Error::Completion`](crate::Error::Completion) if the work request failed.
-    /// - [`Error::Io`](crate::Error::Io) if the process has no descriptor left to wait.
+    /// - [`OperationError::Completion`] if the work request failed.
+    /// - [`OperationError::Verbs`] if the process has no descriptor left to wait.
     ///
     /// ```
     /// use rocade_verbs::{SendRequest, simulated_pair};
@@ -68,7 +68,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub fn poll_next(&self, cx: &task::Context<'_>) -> Poll<Result<Completion>> {
+    pub fn poll_next(&self, cx: &task::Context<'_>) -> Poll<Result<Completion, OperationError>> {
         poll_router(self.router(), &mut None, cx)
     }
 
@@ -81,8 +81,8 @@ impl CompletionQueue {
     /// such as Tokio's `AsyncFd`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the queue cannot be armed.
-    pub fn driver(&self) -> Result<CompletionDriver> {
+    /// [`VerbsError`] if the queue cannot be armed.
+    pub fn driver(&self) -> Result<CompletionDriver, VerbsError> {
         let driver = CompletionDriver(Arc::clone(self.router()));
         driver.0.add_driver();
         driver.0.go_on()?;
@@ -98,7 +98,7 @@ pub struct NextCompletion<'a> {
 }
 
 impl Future for NextCompletion<'_> {
-    type Output = Result<Completion>;
+    type Output = Result<Completion, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -126,7 +126,7 @@ impl fmt::Debug for NextCompletion<'_> {
 pub struct Completions<'a>(NextCompletion<'a>);
 
 impl Stream for Completions<'_> {
-    type Item = Result<Completion>;
+    type Item = Result<Completion, OperationError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         Pin::new(&mut self.0).poll(cx).map(Some)
@@ -146,8 +146,8 @@ impl CompletionDriver {
     /// and requests the next event.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the descriptor cannot be read.
-    pub fn dispatch(&self) -> Result<()> {
+    /// [`VerbsError`] if the descriptor cannot be read.
+    pub fn dispatch(&self) -> Result<(), VerbsError> {
         self.0.dispatch()
     }
 }

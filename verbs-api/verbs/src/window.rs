@@ -3,11 +3,13 @@
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, VerbsError, WindowKind};
+use rocade_emulator::{
+    AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, VerbsError as RawError, WindowKind,
+};
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::error::Result;
+use crate::error::{RangeError, RegionError, Result, VerbsError};
 use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::request::SendRequest;
@@ -48,7 +50,7 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self> {
+    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self, VerbsError> {
         let mw = pd.raw().alloc_mw(WindowKind::Type2)?;
         let last = AtomicU32::new(mw.rkey().get());
         Ok(Self { mw, last })
@@ -64,14 +66,14 @@ impl MemoryWindow {
     /// bound, or if the region does not allow the access.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
+    /// [`RangeError`] if the range is not inside the region.
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind_request(
         &self,
         region: &MemoryRegion,
         range: impl RangeBounds<usize>,
         access: AccessFlags,
-    ) -> Result<(SendRequest<'static>, RemoteMemory)> {
+    ) -> Result<(SendRequest<'static>, RemoteMemory), RangeError> {
         let sge = region.sge(range)?;
         let next = |rkey| Some(Rkey::new(rkey).with_next_tag().get());
         let last = self
@@ -136,7 +138,7 @@ pub struct Type1Window {
 }
 
 impl Type1Window {
-    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self> {
+    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self, VerbsError> {
         let mw = pd.raw().alloc_mw(WindowKind::Type1)?;
         Ok(Self { mw })
     }
@@ -152,10 +154,10 @@ impl QueuePair {
     /// the access.
     ///
     /// # Errors
-    /// - [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
-    /// - [`Error::Verbs`](crate::Error::Verbs) with EPERM if region and window belong to different
+    /// - [`RegionError::OutOfRange`] if the range is not inside the region.
+    /// - [`RegionError::Verbs`] with EPERM if region and window belong to different
     ///   protection domains.
-    /// - [`Error::Verbs`](crate::Error::Verbs) if `access` contains `ZERO_BASED`, or if the send
+    /// - [`RegionError::Verbs`] if `access` contains `ZERO_BASED`, or if the send
     ///   queue is full.
     #[doc(alias = "ibv_bind_mw")]
     //= MW-01 MW-05
@@ -165,18 +167,16 @@ impl QueuePair {
         window: &Type1Window,
         (region, range): (&MemoryRegion, impl RangeBounds<usize>),
         access: AccessFlags,
-    ) -> Result<RemoteMemory> {
+    ) -> Result<RemoteMemory, RegionError> {
         if access.contains(AccessFlags::ZERO_BASED) {
-            return Err(VerbsError::InvalidArgument(
-                "access: a type 1 window cannot be zero-based",
-            )
-            .into());
+            return Err(
+                RawError::InvalidArgument("access: a type 1 window cannot be zero-based").into(),
+            );
         }
         if !region.raw().is_of(&window.mw.pd()) {
-            return Err(VerbsError::NotPermitted(
-                "the window belongs to another protection domain",
-            )
-            .into());
+            return Err(
+                RawError::NotPermitted("the window belongs to another protection domain").into(),
+            );
         }
         let sge = region.sge(range)?;
         let bind = Bind {
@@ -198,10 +198,10 @@ impl QueuePair {
     /// Posts a request that removes the window's binding.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the send queue is full.
+    /// [`VerbsError`] if the send queue is full.
     #[doc(alias = "ibv_bind_mw")]
     //= MW-01
-    pub fn unbind(&self, wr_id: u64, window: &Type1Window) -> Result<()> {
+    pub fn unbind(&self, wr_id: u64, window: &Type1Window) -> Result<(), VerbsError> {
         let nothing = Bind {
             rkey: Rkey::new(0),
             lkey: Lkey::new(0),

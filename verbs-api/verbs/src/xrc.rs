@@ -7,7 +7,7 @@ use rocade_emulator::{AccessFlags, FileId, Qp, Qpn, SrqInitAttr, Xrcd, XrcdInitA
 
 use crate::completion::CompletionQueue;
 use crate::device::{Context, ProtectionDomain};
-use crate::error::Result;
+use crate::error::{BuildError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::operation::Ends;
 use crate::queue_pair::UnconnectedQueuePair;
@@ -54,12 +54,12 @@ pub struct XrcDomain {
 }
 
 impl XrcDomain {
-    pub(crate) fn new(context: &Context) -> Result<Self> {
+    pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
         Self::open(context, None)
     }
 
-    pub(crate) fn of_file(context: &Context, file: &File) -> Result<Self> {
-        let about = file.metadata()?;
+    pub(crate) fn of_file(context: &Context, file: &File) -> Result<Self, VerbsError> {
+        let about = file.metadata().map_err(VerbsError::io)?;
         let id = FileId {
             device: about.dev(),
             inode: about.ino(),
@@ -67,7 +67,7 @@ impl XrcDomain {
         Self::open(context, Some(id))
     }
 
-    fn open(context: &Context, file: Option<FileId>) -> Result<Self> {
+    fn open(context: &Context, file: Option<FileId>) -> Result<Self, VerbsError> {
         let xrcd = context.raw().open_xrcd(XrcdInitAttr {
             file,
             create: true,
@@ -83,7 +83,7 @@ impl XrcDomain {
     /// in `cq`.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if a size is 0 or above the device's limit, or if `pd`
+    /// [`VerbsError`] if a size is 0 or above the device's limit, or if `pd`
     /// or `cq` belongs to another device.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn shared_receive_queue(
@@ -92,7 +92,7 @@ impl XrcDomain {
         cq: &CompletionQueue,
         depth: u32,
         max_sges: u32,
-    ) -> Result<SharedReceiveQueue> {
+    ) -> Result<SharedReceiveQueue, VerbsError> {
         let id = ObjectId::next();
         let init = SrqInitAttr {
             max_wr: depth,
@@ -107,10 +107,10 @@ impl XrcDomain {
     /// its last handle is dropped.
     ///
     /// # Errors
-    /// [`Error::Verbs`](crate::Error::Verbs) if the domain has no target with this number.
+    /// [`VerbsError`] if the domain has no target with this number.
     //= XRC-11
     #[doc(alias = "ibv_open_qp")]
-    pub fn open_target(&self, number: Qpn) -> Result<XrcTarget> {
+    pub fn open_target(&self, number: Qpn) -> Result<XrcTarget, VerbsError> {
         let id = ObjectId::next();
         let qp = self.xrcd.open_target(number, id.cookie())?;
         Ok(XrcTarget { qp, id })
@@ -120,10 +120,10 @@ impl XrcDomain {
     /// receive queues, and sends no requests. `access` sets the rights of its peer.
     ///
     /// # Errors
-    /// - [`Error::NoGid`](crate::Error::NoGid) if the device has no address.
-    /// - [`Error::Verbs`](crate::Error::Verbs) if the local address cannot be used.
+    /// - [`BuildError::NoGid`] if the device has no address.
+    /// - [`BuildError::Verbs`] if the local address cannot be used.
     #[doc(alias = "IBV_QPT_XRC_RECV")]
-    pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair> {
+    pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair, BuildError> {
         let id = ObjectId::next();
         let qp = self.xrcd.create_target(id.cookie())?;
         UnconnectedQueuePair::new(&self.context, (qp, Ends::none(id)), id, 0, (access, None))

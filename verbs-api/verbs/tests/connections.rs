@@ -10,9 +10,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, Connection, Context, DeviceList, Error, Listener,
-    MemoryRegion, PeerOptions, ProtectionDomain, QpState, RejReason, Route, SendRequest,
-    UnconnectedQueuePair, WcStatus,
+    AccessFlags, CompletionQueue, Config, ConnectError, Connection, Context, DeviceList,
+    EventError, Listener, MemoryRegion, PeerOptions, ProtectionDomain, QpState, RejReason, Route,
+    SendRequest, UnconnectedQueuePair, WcStatus,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -67,8 +67,8 @@ fn a_connection_is_made_used_and_ended() {
     let address = listener.local_addr().unwrap();
     assert_ne!(address.port(), 0);
     let route = Route::from(&list, at("127.0.40.1", 0), address).unwrap();
-    assert_eq!(route.context().unwrap().device().name, "a");
-    let (a, a_qp) = side(&route.context().unwrap());
+    assert_eq!(route.context().device().name, "a");
+    let (a, a_qp) = side(route.context());
     let client = thread::spawn(move || {
         let connection = route.connect(a_qp, &PeerOptions::with_data(*b"ask"), LONG);
         (connection.unwrap(), a)
@@ -76,9 +76,9 @@ fn a_connection_is_made_used_and_ended() {
     let request = listener.wait(LONG).unwrap();
     assert_eq!(request.private_data().len(), 56);
     assert_eq!(&request.private_data()[..4], b"ask\0");
-    assert_eq!(request.context().unwrap().device().name, "b");
+    assert_eq!(request.context().device().name, "b");
     let from = request.peer_addr().unwrap();
-    let (b, b_qp) = side(&request.context().unwrap());
+    let (b, b_qp) = side(request.context());
     let options = PeerOptions::with_data(*b"answer");
     let passive = request.accept(b_qp, &options, LONG).unwrap();
     let (active, a) = client.join().unwrap();
@@ -95,7 +95,7 @@ fn a_connection_is_made_used_and_ended() {
     passive.post_recv(10, &[b.memory.sge(..).unwrap()]).unwrap();
     assert!(matches!(
         passive.wait_disconnect(SHORT),
-        Err(Error::TimedOut)
+        Err(EventError::TimedOut)
     ));
     let ends = thread::spawn(move || active.disconnect(LONG));
     passive.wait_disconnect(LONG).unwrap();
@@ -112,12 +112,12 @@ fn who_is_dropped_says_so() {
     let address = listener.local_addr().unwrap();
     let ask = || {
         let route = Route::to(&list, address).unwrap();
-        let (side, qp) = side(&route.context().unwrap());
+        let (side, qp) = side(route.context());
         let ask = thread::spawn(move || route.connect(qp, &PeerOptions::default(), LONG));
         (side, ask)
     };
-    let refused = |outcome: Result<Connection, Error>| match outcome {
-        Err(Error::Rejected {
+    let refused = |outcome: Result<Connection, ConnectError>| match outcome {
+        Err(ConnectError::Rejected {
             reason: RejReason::Consumer,
             private_data,
         }) => private_data,
@@ -138,7 +138,7 @@ fn who_is_dropped_says_so() {
     // Dropping a connection disconnects it.
     let (_a, asks) = ask();
     let request = listener.wait(LONG).unwrap();
-    let (_b, qp) = side(&request.context().unwrap());
+    let (_b, qp) = side(request.context());
     let passive = request.accept(qp, &PeerOptions::default(), LONG).unwrap();
     drop(asks.join().unwrap().unwrap());
     passive.wait_disconnect(LONG).unwrap();
@@ -149,7 +149,7 @@ fn who_is_dropped_says_so() {
     assert!(
         matches!(
             outcome,
-            Err(Error::Rejected {
+            Err(ConnectError::Rejected {
                 reason: RejReason::InvalidServiceId,
                 ..
             })
@@ -165,18 +165,21 @@ fn mistakes_are_said() {
     let listener = Listener::bind(&list, at("127.0.42.2", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     assert!(Listener::bind(&list, address).is_err(), "in use");
-    assert!(matches!(listener.wait(SHORT), Err(Error::TimedOut)));
+    assert!(matches!(listener.wait(SHORT), Err(EventError::TimedOut)));
     let (_side, other) = side(&list.open("a").unwrap());
     let to_b = || Route::from(&list, at("127.0.42.2", 0), address).unwrap();
     let outcome = to_b().connect(other, &PeerOptions::default(), LONG);
-    assert!(matches!(outcome, Err(Error::Verbs(_))), "another device");
+    assert!(
+        matches!(outcome, Err(ConnectError::Verbs(_))),
+        "another device"
+    );
     let (_side, qp) = side(&list.open("b").unwrap());
     let outcome = to_b().connect(qp, &PeerOptions::with_data([0; 57]), LONG);
-    assert!(matches!(outcome, Err(Error::Verbs(_))), "too long");
+    assert!(matches!(outcome, Err(ConnectError::Verbs(_))), "too long");
     // Nothing replies in time.
     let (_side, qp) = side(&list.open("b").unwrap());
     let outcome = to_b().connect(qp, &PeerOptions::default(), SHORT);
-    assert!(matches!(outcome, Err(Error::TimedOut)));
+    assert!(matches!(outcome, Err(ConnectError::TimedOut)));
 }
 
 /// A minimal executor.
@@ -238,7 +241,7 @@ fn futures_need_no_runtime() {
         for round in 0..3 {
             let request = listener.request().await.unwrap();
             assert_eq!(request.private_data()[0], round);
-            let (side, qp) = side(&request.context().unwrap());
+            let (side, qp) = side(request.context());
             let connection = request.accept_async(qp, &PeerOptions::default()).await;
             connections.push((connection.unwrap(), side));
         }
@@ -248,7 +251,7 @@ fn futures_need_no_runtime() {
         let mut connections = Vec::new();
         for round in 0..3 {
             let route = Route::to(&list, address).unwrap();
-            let (side, qp) = side(&route.context().unwrap());
+            let (side, qp) = side(route.context());
             let options = PeerOptions::with_data([round]);
             connections.push((route.connect_async(qp, &options).await.unwrap(), side));
         }
@@ -271,11 +274,11 @@ fn futures_need_no_runtime() {
     let refuses = async { listener.request().await.unwrap().reject(b"").unwrap() };
     let asks = async {
         let route = Route::to(&list, address).unwrap();
-        let (_side, qp) = side(&route.context().unwrap());
+        let (_side, qp) = side(route.context());
         route.connect_async(qp, &PeerOptions::default()).await
     };
     let ((), outcome) = block_on(both(refuses, asks));
-    assert!(matches!(outcome, Err(Error::Rejected { .. })));
+    assert!(matches!(outcome, Err(ConnectError::Rejected { .. })));
 }
 
 /// Dropping a connection future cancels its request. The listener continues.
@@ -285,7 +288,7 @@ fn a_future_may_be_dropped() {
     let listener = Listener::bind(&list, at("127.0.44.2", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let route = Route::to(&list, address).unwrap();
-    let (_side, qp) = side(&route.context().unwrap());
+    let (_side, qp) = side(route.context());
     {
         let options = PeerOptions::default();
         let mut asks = pin!(route.connect_async(qp, &options));
@@ -293,7 +296,7 @@ fn a_future_may_be_dropped() {
         assert!(asks.as_mut().poll(&mut cx).is_pending());
     }
     let route = Route::to(&list, address).unwrap();
-    let (_a, qp) = side(&route.context().unwrap());
+    let (_a, qp) = side(route.context());
     let next = PeerOptions::with_data(*b"next");
     let asks = thread::spawn(move || route.connect(qp, &next, LONG));
     // The first request may have arrived already. Accepting it fails, because it was canceled.
@@ -302,10 +305,10 @@ fn a_future_may_be_dropped() {
         if request.private_data().starts_with(b"next") {
             break request;
         }
-        let (_side, qp) = side(&request.context().unwrap());
+        let (_side, qp) = side(request.context());
         assert!(request.accept(qp, &PeerOptions::default(), LONG).is_err());
     };
-    let (_b, qp) = side(&request.context().unwrap());
+    let (_b, qp) = side(request.context());
     request.accept(qp, &PeerOptions::default(), LONG).unwrap();
     asks.join().unwrap().unwrap();
 }

@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, AddressOptions, CompletionQueue, Config, DatagramQueuePair, DeviceList, Error,
-    GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest, UdAddress,
+    AccessFlags, AddressOptions, CompletionQueue, Config, DatagramQueuePair, DeviceList, GRH_LEN,
+    MemoryRegion, ProtectionDomain, RegionError, SendRequest, UdAddress,
 };
 
 use common::errno;
@@ -86,7 +86,7 @@ fn a_message_is_answered() {
     assert_eq!(errno(find(&b, &received, 0)), libc::EPROTONOSUPPORT);
     assert_eq!(errno(find(&a, &received, 1000)), libc::EINVAL);
     let beyond = find(&b, &received, 4096 - GRH_LEN + 1);
-    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+    assert!(matches!(beyond, Err(RegionError::OutOfRange(_))));
 }
 
 /// The network header of messages carries the options of the address handle.

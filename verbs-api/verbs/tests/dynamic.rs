@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, AddressHandle, Calc, CalcOp, Completion, CompletionQueue, Config, ConnectOptions,
-    CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, Error, ManagedQueue,
+    CrossChannel, DciStreams, DeviceList, DynamicInitiator, DynamicTarget, ManagedQueue,
     MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest, SharedReceiveQueue,
-    Task, TaskGroup, WcStatus, post_tasks,
+    Task, TaskGroup, WaitError, WcStatus, post_tasks,
 };
 
 use common::errno;
@@ -120,7 +120,7 @@ fn an_initiator_waits_and_releases_another() {
     master
         .post_enable(&held, ManagedQueue::Send, 0, TaskGroup::Last)
         .unwrap();
-    assert!(matches!(decisions.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(matches!(decisions.wait(MINUTE), Err(WaitError::TimedOut)));
     assert!(pair.arrivals.poll().is_none() && pair.sends.poll().is_none());
     pair.send(&free, b"first");
     assert_eq!(pair.heard(), b"first");
@@ -201,7 +201,7 @@ fn initiators_in_lists_of_tasks() {
     // One more request can be released, and then none.
     post_tasks(&list[3..4]).unwrap();
     assert_eq!(pair.heard(), b"not yet");
-    assert_eq!(post_tasks(&list[3..4]).unwrap_err().0, 0);
+    assert_eq!(post_tasks(&list[3..4]).unwrap_err().index, 0);
 }
 
 /// A READ of several elements writes the result of their calculation.
@@ -311,7 +311,7 @@ fn a_stream_fails_alone_and_comes_back() {
             .unwrap();
         match pair.sends.wait(MINUTE) {
             Ok(_) => WcStatus::Success,
-            Err(Error::Completion(Completion { status, .. })) => status,
+            Err(WaitError::Completion(Completion { status, .. })) => status,
             Err(other) => panic!("{other}"),
         }
     };
@@ -352,7 +352,7 @@ fn parts_end_in_any_order() {
         .unwrap();
     drop((a, way, held));
     // The master waits for a completion of its own queue, which the program has dropped.
-    assert!(matches!(sends.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(matches!(sends.wait(MINUTE), Err(WaitError::TimedOut)));
     drop(sends);
     drop(master);
     drop((target, there, memory));

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use common::errno;
 use rocade_verbs::{
-    AccessFlags, Completion, Config, Error, Host, MemoryRegion, SendRequest, WcStatus,
-    simulated_pair,
+    AccessFlags, BlockOnError, Completion, Config, Host, MemoryRegion, OperationError, SendRequest,
+    TimedOut, WaitError, WcStatus, simulated_pair,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -118,7 +118,7 @@ fn futures_and_posted_requests_share_a_queue() {
     assert_eq!(a.cq.poll().unwrap().wr_id, 1);
     assert_eq!(a.cq.wait(MINUTE).unwrap().wr_id, 2);
     assert_eq!(simulation.block_on(a.cq.next()).unwrap().unwrap().wr_id, 3);
-    assert_eq!(a.cq.wait(MINUTE), Err(Error::TimedOut));
+    assert_eq!(a.cq.wait(MINUTE), Err(WaitError::TimedOut));
     simulation.block_on(other).unwrap().unwrap();
     // A program cannot take the `wr_id` of a future.
     let own = a.qp.read(&here, there.remote());
@@ -135,13 +135,13 @@ fn a_failed_operation_resolves_to_its_completion() {
     let failed = a.qp.read(&here, there.remote().at(64));
     let flushed = a.qp.read(&here, there.remote());
     let simulation = a.simulation();
-    let Err(Error::Completion(completion)) = simulation.block_on(failed).unwrap() else {
+    let Err(OperationError::Completion(completion)) = simulation.block_on(failed).unwrap() else {
         panic!("the address is wrong");
     };
     let expected = (WcStatus::RemoteAccessError, a.qp.qp_num());
     assert_eq!((completion.status, completion.qp_num), expected);
     let flushed = simulation.block_on(flushed).unwrap();
-    let Err(Error::Completion(Completion { status, .. })) = flushed else {
+    let Err(OperationError::Completion(Completion { status, .. })) = flushed else {
         panic!("{flushed:?}");
     };
     assert_eq!(status, WcStatus::Flushed);
@@ -219,7 +219,10 @@ fn futures_end_with_their_queue_pair_or_queue() {
     let before = count.get();
     drop(qp);
     assert_eq!(count.get(), before + 1);
-    assert_eq!(simulation.block_on(waits).unwrap(), Err(Error::Dropped));
+    assert_eq!(
+        simulation.block_on(waits).unwrap(),
+        Err(OperationError::Dropped)
+    );
     assert!(weak.upgrade().is_none());
     drop(cq);
 
@@ -230,11 +233,20 @@ fn futures_end_with_their_queue_pair_or_queue() {
     let before = count.get();
     drop(cq);
     assert_eq!(count.get(), before + 1);
-    assert_eq!(poll(&mut waits, &waker), Poll::Ready(Err(Error::Dropped)));
+    assert_eq!(
+        poll(&mut waits, &waker),
+        Poll::Ready(Err(OperationError::Dropped))
+    );
     let mut late = qp.send_inline(b"");
-    assert_eq!(poll(&mut late, &waker), Poll::Ready(Err(Error::Dropped)));
+    assert_eq!(
+        poll(&mut late, &waker),
+        Poll::Ready(Err(OperationError::Dropped))
+    );
     // A future that was ready may be polled again.
-    assert_eq!(poll(&mut late, &waker), Poll::Ready(Err(Error::Dropped)));
+    assert_eq!(
+        poll(&mut late, &waker),
+        Poll::Ready(Err(OperationError::Dropped))
+    );
 }
 
 /// The queue pair and the queue may end while a task waits for both.
@@ -243,12 +255,15 @@ fn nothing_hangs_when_all_tasks_wait() {
     let (_a, b) = simulated_pair(7).unwrap();
     let inbox = region(&b, 8);
     let simulation = b.simulation();
-    assert_eq!(simulation.block_on(b.qp.recv(&inbox)), Err(Error::Stalled));
-    assert_eq!(simulation.block_on(b.cq.next()), Err(Error::Stalled));
+    assert_eq!(
+        simulation.block_on(b.qp.recv(&inbox)),
+        Err(BlockOnError::Stalled)
+    );
+    assert_eq!(simulation.block_on(b.cq.next()), Err(BlockOnError::Stalled));
     let limited = simulation.timeout(MINUTE, b.cq.next());
-    assert_eq!(simulation.block_on(limited).unwrap(), Err(Error::TimedOut));
+    assert_eq!(simulation.block_on(limited).unwrap(), Err(TimedOut));
     let nested = simulation.block_on(async { simulation.block_on(async {}) });
-    assert!(matches!(nested, Ok(Err(Error::Malformed(_)))));
+    assert!(matches!(nested, Ok(Err(BlockOnError::Running))));
 }
 
 /// One completion wakes the task that waits for it, and no other.
@@ -412,11 +427,11 @@ fn wait_for_keeps_what_it_met() {
     let there = region(&b, 8);
     a.qp.post_send(&SendRequest::nop().wr_id(1)).unwrap();
     a.qp.post_send(&SendRequest::nop().wr_id(2)).unwrap();
-    assert_eq!(a.cq.wait_for(3, MINUTE), Err(Error::TimedOut));
+    assert_eq!(a.cq.wait_for(3, MINUTE), Err(WaitError::TimedOut));
     let beyond = there.remote().at(8);
     a.qp.post_send(&SendRequest::write_inline(b"beyond", beyond).wr_id(3))
         .unwrap();
-    let Err(Error::Completion(failed)) = a.cq.wait_for(3, MINUTE) else {
+    let Err(WaitError::Completion(failed)) = a.cq.wait_for(3, MINUTE) else {
         panic!("the address is wrong");
     };
     assert_eq!((failed.wr_id, failed.qp_num), (3, a.qp.qp_num()));

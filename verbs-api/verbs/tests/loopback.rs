@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    AccessFlags, AckTimeout, AsyncEventKind, Calc, CalcOp, Completion, CompletionQueue, Config,
-    ConnectOptions, CrossChannel, DeviceList, Error, Event, EventSource, ManagedQueue,
-    MaskedAtomic, MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey,
-    SendRequest, Task, TaskGroup, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    AccessFlags, AckTimeout, AsyncEventKind, BuildError, Calc, CalcOp, Completion, CompletionQueue,
+    Config, ConnectOptions, CrossChannel, DeviceList, Event, EventError, EventSource, ManagedQueue,
+    MaskedAtomic, MemoryRegion, OpenError, ProtectionDomain, QpState, QueuePair, RangeError,
+    RemoteMemory, Rkey, SendRequest, Task, TaskGroup, UnconnectedQueuePair, WaitError, WcOpcode,
+    WcStatus, WordError, post_tasks,
 };
 
 /// A time limit that is long enough for any machine.
@@ -170,7 +171,7 @@ fn a_wrong_remote_key_is_a_failed_completion() {
     a_qp.post_send(&SendRequest::write(&[a.memory.sge(..8).unwrap()], wrong).wr_id(5))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion(Completion {
+        Err(WaitError::Completion(Completion {
             wr_id: 5,
             status: WcStatus::RemoteAccessError,
             ..
@@ -198,7 +199,7 @@ fn memory_that_is_gone_is_a_failed_completion() {
     a_qp.post_send(&SendRequest::write(&[sge], b.memory.remote()))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion(Completion {
+        Err(WaitError::Completion(Completion {
             status: WcStatus::LocalProtectionError,
             ..
         })) => {}
@@ -219,7 +220,7 @@ fn a_peer_that_is_gone_ends_the_retries() {
     a_qp.post_send(&SendRequest::write_inline(b"?", b.memory.remote()))
         .unwrap();
     match a.cq.wait(LONG) {
-        Err(Error::Completion(Completion {
+        Err(WaitError::Completion(Completion {
             status: WcStatus::RetryExceeded,
             ..
         })) => {}
@@ -233,7 +234,7 @@ fn waiting_ends_in_time_and_wakes_up() {
     let (a_qp, b_qp) = connected(&a, &b);
     let begin = Instant::now();
     let nothing = b.cq.wait(Duration::from_millis(30));
-    assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
+    assert!(matches!(nothing, Err(WaitError::TimedOut)), "{nothing:?}");
     assert!(begin.elapsed() >= Duration::from_millis(30));
 
     b_qp.post_recv(1, &[b.memory.sge(..8).unwrap()]).unwrap();
@@ -251,11 +252,11 @@ fn mistakes_are_errors() {
     let (a, _b) = nodes("127.0.18.1", "127.0.18.2");
     assert!(matches!(
         a.pd.queue_pair(&a.cq).gid_index(3).build(),
-        Err(Error::NoGid(3))
+        Err(BuildError::NoGid(3))
     ));
     assert!(matches!(
         a.pd.queue_pair(&a.cq).max_sges(1000).build(),
-        Err(Error::Verbs(_))
+        Err(BuildError::Verbs(_))
     ));
     assert!(
         a.pd.register(8, AccessFlags::REMOTE_WRITE).is_err(),
@@ -264,7 +265,7 @@ fn mistakes_are_errors() {
     assert!(a.pd.context().completion_queue(0).is_err());
     let config = Config::from_specs(&["x=127.0.18.3"]).unwrap();
     let list = DeviceList::new(config).unwrap();
-    assert!(matches!(list.open("y"), Err(Error::NoDevice(name)) if name == "y"));
+    assert!(matches!(list.open("y"), Err(OpenError::NoDevice(name)) if name == "y"));
     assert_eq!(list.open_first().unwrap().device().name, "x");
 }
 
@@ -292,20 +293,20 @@ fn memory_is_checked_and_copied_at_any_alignment() {
     assert_eq!(memory.to_vec(8..16).unwrap(), b"01234567");
     assert!(matches!(
         memory.load_u64(4),
-        Err(Error::Misaligned { offset: 4 })
+        Err(WordError::Misaligned { offset: 4 })
+    ));
+    assert!(matches!(
+        memory.store_u64(64, 0),
+        Err(WordError::OutOfRange(_))
     ));
     for refused in [
         memory.write(60, &[0; 5]),
         memory.write(usize::MAX, &[0; 2]),
         memory.read(65, &mut []),
-        memory.store_u64(64, 0),
         memory.sge(60..65).map(drop),
         memory.sge(usize::MAX..).map(drop),
     ] {
-        assert!(
-            matches!(refused, Err(Error::OutOfRange { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(RangeError { .. })), "{refused:?}");
     }
     assert_eq!(memory.sge(..).unwrap().len, 64);
     assert_eq!(memory.sge(60..).unwrap().len, 4);
@@ -427,7 +428,7 @@ fn events_are_waited_for() {
     let context = b.pd.context();
     assert_eq!(context.poll_event().unwrap(), None);
     let nothing = context.wait_event(Duration::from_millis(20));
-    assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
+    assert!(matches!(nothing, Err(EventError::TimedOut)), "{nothing:?}");
     // A WRITE with an invalid key.
     let (a_qp, b_qp) = connected(&a, &b);
     let target = RemoteMemory {
@@ -448,7 +449,7 @@ fn events_are_waited_for() {
 /// Returns the status of a request that fails.
 fn failed(cq: &CompletionQueue) -> WcStatus {
     match cq.wait(LONG) {
-        Err(Error::Completion(Completion { status, .. })) => status,
+        Err(WaitError::Completion(Completion { status, .. })) => status,
         other => panic!("{other:?}"),
     }
 }
@@ -490,7 +491,7 @@ fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
     }
     assert_ne!(keys[0], keys[1]);
     let beyond = window.bind_request(&region, ..=1 << 16, AccessFlags::REMOTE_WRITE);
-    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+    assert!(matches!(beyond, Err(RangeError { .. })));
     // Dropping a region invalidates a window that is bound to it.
     let (bind, lent) = window
         .bind_request(&region, .., AccessFlags::REMOTE_WRITE)
@@ -684,11 +685,11 @@ fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
         release(1),
         Task::Send(&sends, &request),
     ]);
-    assert_eq!(failed.unwrap_err().0, 3, "only one request is posted");
+    assert_eq!(failed.unwrap_err().index, 3, "only one request is posted");
     assert_eq!(arrivals.wait(LONG).unwrap().wr_id, 5);
     a.cq.wait(LONG).unwrap();
     // The last task was not posted, and the failed one did not change the base of the counts.
-    assert_eq!(post_tasks(&[release(1)]).unwrap_err().0, 0);
+    assert_eq!(post_tasks(&[release(1)]).unwrap_err().index, 0);
     let whole = post_tasks(&[
         Task::Recv(&receives, 6, &room),
         Task::Calc(

@@ -18,6 +18,21 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Returns the contents of all files below a directory.
+fn read_all(directory: &Path) -> String {
+    let entries = fs::read_dir(directory).expect("the crate has sources");
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths
+        .map(|path| {
+            if path.is_dir() {
+                read_all(&path)
+            } else {
+                read(&path)
+            }
+        })
+        .collect()
+}
+
 /// Returns the calls that the newest version of the library exports.
 fn exported(table: &str) -> impl Iterator<Item = &str> {
     table.lines().skip(1).filter_map(|line| {
@@ -36,8 +51,7 @@ fn every_call_has_a_rust_form_or_a_reason() {
     let (_, list) = docs
         .split_once("## What has no Rust form")
         .expect("docs/rust.md names the calls");
-    let files = fs::read_dir(own.join("src")).expect("the crate has sources");
-    let sources: String = files.flatten().map(|file| read(&file.path())).collect();
+    let sources = read_all(&own.join("src"));
     let names: Vec<&str> = exported(&table).chain(IN_LINE.split_whitespace()).collect();
     assert!(names.len() > 120, "{names:?}");
     for name in names {

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
-    MemoryRegion, MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, UdAddress,
-    WcOpcode, WcStatus,
+    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, MemoryRegion,
+    MigrationState, ProtectionDomain, QueuePair, Rate, SendRequest, UdAddress, WaitError, WcOpcode,
+    WcStatus,
 };
 
 /// A time limit that is long enough for any machine.
@@ -50,7 +50,7 @@ impl Requester {
         self.qp.post_send(request).unwrap();
         match self.cq.wait(LONG) {
             Ok(done) => Ok(done.opcode),
-            Err(Error::Completion(Completion { status, .. })) => Err(status),
+            Err(WaitError::Completion(Completion { status, .. })) => Err(status),
             Err(other) => panic!("{other}"),
         }
     }

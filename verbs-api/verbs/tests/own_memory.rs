@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rocade_verbs::{AccessFlags, Error, SendRequest, simulated_pair};
+use rocade_verbs::{AccessFlags, SendRequest, WordError, simulated_pair};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
@@ -42,7 +42,7 @@ fn the_peer_writes_to_shared_bytes() {
     let aligned = (0..8).filter(|&offset| memory.load_u64(offset).is_ok());
     assert_eq!(aligned.count(), 1);
     let unaligned = (0..8).filter(|&offset| {
-        matches!(memory.load_u64(offset), Err(Error::Misaligned { offset: at }) if at == offset)
+        matches!(memory.load_u64(offset), Err(WordError::Misaligned { offset: at }) if at == offset)
     });
     assert_eq!(unaligned.count(), 7);
     assert_eq!(Arc::strong_count(&bytes), 2);

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, AckTimeout, AsyncEventKind, Completion, CompletionQueue, Config, ConnectOptions,
-    Context, DeviceList, Ece, Error, Event, EventSource, MemoryRegion, Pkey, ProtectionDomain, Psn,
-    QpState, QueuePair, Rate, RnrRetry, RnrTimer, SendRequest, UnconnectedQueuePair, WcStatus,
+    Context, DeviceList, Ece, Event, EventSource, MemoryRegion, Pkey, ProtectionDomain, Psn,
+    QpState, QueuePair, Rate, RnrRetry, RnrTimer, SendRequest, UnconnectedQueuePair, WaitError,
+    WcStatus,
 };
 
 use common::errno;
@@ -38,7 +39,7 @@ impl Node {
     fn status(&self) -> WcStatus {
         match self.cq.wait(MINUTE) {
             Ok(_) => WcStatus::Success,
-            Err(Error::Completion(Completion { status, .. })) => status,
+            Err(WaitError::Completion(Completion { status, .. })) => status,
             Err(other) => panic!("{other}"),
         }
     }
@@ -143,7 +144,7 @@ fn a_paused_queue_pair_ends_what_it_has_begun() {
         .unwrap();
     assert_eq!(b.status(), WcStatus::Success);
     assert_eq!(a.memory.to_vec(..3).unwrap(), b"now");
-    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(matches!(a.cq.wait(MINUTE), Err(WaitError::TimedOut)));
     assert_eq!(b.memory.to_vec(500..505).unwrap(), [0; 5]);
     a_qp.resume().unwrap();
     assert_eq!(a.status(), WcStatus::Success);
@@ -293,7 +294,7 @@ fn a_batch_is_whole_or_nothing() {
     assert_eq!(errno(a_qp.post_batch(&bad)), libc::EINVAL);
     let many = [SendRequest::nop(); 4];
     assert_eq!(errno(a_qp.post_batch(&many)), libc::ENOMEM);
-    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(matches!(a.cq.wait(MINUTE), Err(WaitError::TimedOut)));
     assert_eq!(b.memory.to_vec(..2).unwrap(), [0; 2]);
     // The whole queue is free.
     let good = [

@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, Config, ConnectOptions, DeviceList, Error, MemoryRegion,
+    AccessFlags, CompletionQueue, Config, ConnectOptions, DeviceList, MemoryRegion, OperationError,
     QueuePair, SendRequest,
 };
 
@@ -134,7 +134,7 @@ fn a_task_moves_and_ends() {
     assert_eq!(other.join().unwrap().unwrap().byte_len, 5);
     let other = thread::spawn(move || block_on(ends));
     drop(b.qp);
-    assert_eq!(other.join().unwrap(), Err(Error::Dropped));
+    assert_eq!(other.join().unwrap(), Err(OperationError::Dropped));
 }
 
 /// The memory of a future that was dropped is released without another poll of the queue.

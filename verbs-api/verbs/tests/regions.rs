@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, Advice, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
-    Lkey, MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, Sge, WcOpcode,
-    WcStatus,
+    AccessFlags, Advice, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Lkey,
+    MemoryRegion, ProtectionDomain, QueuePair, RegionError, RemoteMemory, SendRequest, Sge,
+    WaitError, WcOpcode, WcStatus,
 };
 
 use common::errno;
@@ -62,7 +62,7 @@ impl Wire {
 fn status(cq: &CompletionQueue) -> WcStatus {
     match cq.wait(MINUTE) {
         Ok(_) => WcStatus::Success,
-        Err(Error::Completion(Completion { status, .. })) => status,
+        Err(WaitError::Completion(Completion { status, .. })) => status,
         Err(other) => panic!("{other}"),
     }
 }
@@ -251,7 +251,7 @@ fn what_a_shared_window_cannot_be_bound_to() {
     let zero_based = write | AccessFlags::ZERO_BASED;
     assert_eq!(bind(&region, zero_based), libc::EINVAL);
     let beyond = wire.there.bind(1, &window, (&region, ..4097), write);
-    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+    assert!(matches!(beyond, Err(RegionError::OutOfRange(_))));
     // The region's rights are checked when the request is executed.
     assert_eq!(bind(&b.register(64, LOCAL).unwrap(), write), 0);
     assert_eq!(status(&wire.there_cq), WcStatus::WindowBindError);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rocade_verbs::flow::{FlowAttr, FlowSpec, Masked, PortFields};
 use rocade_verbs::{
-    AccessFlags, Completion, Config, DeviceList, Error, RssHash, WcStatus, WqState,
+    AccessFlags, Completion, Config, DeviceList, RssHash, WaitError, WcStatus, WqState,
 };
 
 /// A time limit that is long enough for any machine.
@@ -44,7 +44,7 @@ fn frames_of_a_connection_stay_together() {
     let sends = pd.context().completion_queue(64).unwrap();
     let first = match pd.work_queue(&receives, 32, 1) {
         // Without the privilege, creating a work queue fails with EPERM.
-        Err(Error::Verbs(error)) => return assert_eq!(error.errno(), libc::EPERM),
+        Err(error) => return assert_eq!(error.errno(), libc::EPERM),
         first => first.unwrap(),
     };
     let second = pd.work_queue(&receives, 32, 1).unwrap();
@@ -91,7 +91,7 @@ fn frames_of_a_connection_stay_together() {
     let flushed = receives.wait(LONG).unwrap_err();
     assert!(matches!(
         flushed,
-        Error::Completion(Completion {
+        WaitError::Completion(Completion {
             status: WcStatus::Flushed,
             ..
         })

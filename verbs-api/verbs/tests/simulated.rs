@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{
-    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, Error,
-    MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, WcStatus,
+    AccessFlags, Completion, CompletionQueue, Config, ConnectOptions, DeviceList, MemoryRegion,
+    ProtectionDomain, QueuePair, Result, SendRequest, WaitError, WcStatus,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -114,13 +114,13 @@ fn time_is_virtual() -> Result<()> {
     ))?;
     assert!(matches!(
         a.cq.wait(Duration::from_millis(100)),
-        Err(Error::TimedOut)
+        Err(WaitError::TimedOut)
     ));
     let failed = a.cq.wait(MINUTE);
     assert!(
         matches!(
             failed,
-            Err(Error::Completion(Completion {
+            Err(WaitError::Completion(Completion {
                 status: WcStatus::RetryExceeded,
                 ..
             }))
@@ -128,7 +128,7 @@ fn time_is_virtual() -> Result<()> {
         "{failed:?}"
     );
     // After that, nothing happens.
-    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(matches!(a.cq.wait(MINUTE), Err(WaitError::TimedOut)));
     assert!(begin.elapsed() < MINUTE, "{:?}", begin.elapsed());
     Ok(())
 }

@@ -68,9 +68,8 @@ pub(crate) fn accept_rdma() -> Result<(), Failure> {
         let request = listener.wait(LIMIT).map_err(text)?;
         let options = PeerOptions::default();
         let connection = request.accept(end.queue_pair()?, &options, LIMIT);
-        connection
-            .and_then(|it| it.wait_disconnect(LIMIT))
-            .map_err(text)?;
+        let connection = connection.map_err(text)?;
+        connection.wait_disconnect(LIMIT).map_err(text)?;
     }
 }
 
@@ -81,7 +80,7 @@ pub(crate) fn ask_rdma(to: SocketAddr, count: u32) -> Result<(), Failure> {
         let route = Route::to(&list, to).map_err(text)?;
         let options = PeerOptions::default();
         let connection = route.connect(end.queue_pair()?, &options, LIMIT);
-        connection.and_then(|it| it.disconnect(LIMIT)).map_err(text)
+        connection.map_err(text)?.disconnect(LIMIT).map_err(text)
     })?;
     println!("{rate}");
     Ok(())

@@ -72,8 +72,11 @@ pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
     let specs = ["here=127.0.81.1", "there=127.0.81.2"];
     let config = Config::from_specs(&specs).map_err(text)?;
     let list = DeviceList::new(config).map_err(text)?;
-    let open = |name| list.open(name).and_then(|nic| nic.protection_domain());
-    let (here, there) = (open("here").map_err(text)?, open("there").map_err(text)?);
+    let open = |name| {
+        let nic = list.open(name).map_err(text)?;
+        nic.protection_domain().map_err(text)
+    };
+    let (here, there) = (open("here")?, open("there")?);
     let figure = match what {
         What::Bind => bind(&here, &there, count),
         What::Register => register(&here, count),

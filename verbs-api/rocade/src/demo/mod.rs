@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use rocade_emulator::config::{BrokerMode, EngineConfig, Settings};
 use rocade_verbs::{
-    AccessFlags, Completion, CompletionQueue, DeviceList, MemoryRegion, ProtectionDomain,
-    QueuePair, UnconnectedQueuePair,
+    AccessFlags, BuildError, Completion, CompletionQueue, DeviceList, MemoryRegion,
+    ProtectionDomain, QueuePair, UnconnectedQueuePair,
 };
 
 use crate::cli::DemoArgs;
@@ -98,7 +98,7 @@ impl Side {
         })
     }
 
-    fn queue_pair(&self) -> Result<UnconnectedQueuePair, rocade_verbs::Error> {
+    fn queue_pair(&self) -> Result<UnconnectedQueuePair, BuildError> {
         let depth = u32::try_from(BULK_COUNT).unwrap_or(u32::MAX);
         self.pd.queue_pair(&self.cq).depth(depth, depth).build()
     }

@@ -60,8 +60,12 @@ pub(crate) fn write(a: &End, b: &End, len: usize) -> Result<u64> {
 }
 
 /// Returns the status of a failed completion.
-pub(crate) fn status<T: std::fmt::Debug>(result: Result<T>) -> WcStatus {
-    match result {
+pub(crate) fn status<T, E>(result: Result<T, E>) -> WcStatus
+where
+    T: std::fmt::Debug,
+    E: Into<Error>,
+{
+    match result.map_err(Into::into) {
         Err(Error::Completion(completion)) => completion.status,
         other => panic!("no failed completion: {other:?}"),
     }
