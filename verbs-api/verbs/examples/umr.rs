@@ -47,7 +47,7 @@ fn main() -> Result<()> {
     let third = key.repeated(&[(matrix.sge(24..32)?, ROW as u64)], ROWS as u64)?;
     a.post_sends(&[
         SendRequest::map_key(&third).unsignaled(),
-        SendRequest::write(&[key.sge(0, 64)], column.remote()),
+        SendRequest::write(&[key.sge(..64)?], column.remote()),
     ])?;
     here_cq.wait(PATIENCE)?;
     let numbers = |bytes: Vec<u8>| {
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let diagonal = key.repeated(&[(matrix.sge(..8)?, ROW as u64 + 8)], ROWS as u64)?;
     a.post_send(&SendRequest::map_key(&diagonal))?;
     here_cq.wait(PATIENCE)?;
-    let range = key.remote(0, ROW as u64);
+    let range = key.remote(..ROW as u64)?;
     b.post_send(&SendRequest::read(&[column.sge(..ROW)?], range))?;
     there_cq.wait(PATIENCE)?;
     let got = numbers(column.to_vec(..ROW)?);

@@ -1,12 +1,13 @@
 //! Device memory and null memory regions.
 
-use std::ops::Range;
+use std::ops::RangeBounds;
 
-use rocade_emulator::{AccessFlags, Dm, Mr, Sge, VerbsError as RawError};
+use rocade_emulator::{AccessFlags, Dm, Mr, Sge};
 
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::RemoteMemory;
-use crate::error::{RangeError, Result, VerbsError};
+use crate::error::{RangeError, RegionError, Result, VerbsError};
+use crate::range::resolve;
 
 /// On-device memory. The program copies to and from it. Work requests and peers access the parts
 /// that are [registered](ProtectionDomain::register_device_memory).
@@ -98,21 +99,18 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// [`RangeError`] if the range is not inside the region.
-    pub fn sge(&self, range: Range<usize>) -> Result<Sge, RangeError> {
-        let (offset, len) = (range.start, range.len());
-        let outside = RangeError {
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge, RangeError> {
+        let (offset, len) = resolve(&range, self.len)?;
+        let too_long = |_| RangeError {
             offset: offset as u64,
             len: len as u64,
             region_len: self.len as u64,
         };
-        match u32::try_from(len) {
-            Ok(short) if range.end <= self.len && range.start <= range.end => Ok(Sge {
-                addr: offset as u64,
-                len: short,
-                lkey: self.mr.lkey(),
-            }),
-            _ => Err(outside),
-        }
+        Ok(Sge {
+            addr: offset as u64,
+            len: u32::try_from(len).map_err(too_long)?,
+            lkey: self.mr.lkey(),
+        })
     }
 }
 
@@ -171,23 +169,21 @@ impl ProtectionDomain {
     /// Registers a part of device memory.
     ///
     /// # Errors
-    /// [`VerbsError`] if the range exceeds the memory, if the memory belongs to another
-    /// [`Context`], or if the rights contradict each other.
+    /// - [`RegionError::OutOfRange`] if the range exceeds the memory.
+    /// - [`RegionError::Verbs`] if the memory belongs to another [`Context`], or if the rights
+    ///   contradict each other.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         &self,
         memory: &DeviceMemory,
-        range: Range<usize>,
+        range: impl RangeBounds<usize>,
         access: AccessFlags,
-    ) -> Result<DeviceRegion, VerbsError> {
-        if range.start > range.end {
-            return Err(RawError::InvalidArgument("range: its start is above its end").into());
-        }
+    ) -> Result<DeviceRegion, RegionError> {
+        let (start, len) = resolve(&range, memory.len())?;
         let access = access | AccessFlags::ZERO_BASED;
-        let len = range.len();
         let mr = self
             .raw()
-            .reg_dm_mr(&memory.dm, range.start as u64, len, access)?;
+            .reg_dm_mr(&memory.dm, start as u64, len, access)?;
         Ok(DeviceRegion { mr, len })
     }
 

@@ -1,10 +1,12 @@
 //! Addresses that peers exchange before they connect: endpoints and remote memory.
 
 use std::io::{Read, Write};
+use std::ops::RangeBounds;
 
 use rocade_emulator::{Gid, Mtu, Psn, Qpn, Rkey};
 
-use crate::error::{ExchangeError, MalformedError, Result};
+use crate::error::{ExchangeError, MalformedError, RangeError, Result};
+use crate::range::resolve_u64;
 
 /// One end of a connection. A peer connects to this end with it.
 ///
@@ -97,6 +99,7 @@ impl Endpoint {
 /// let bytes = memory.remote().to_bytes();
 /// let second_half = RemoteMemory::from_bytes(&bytes).at(2048);
 /// assert_eq!(second_half.len, 2048);
+/// assert_eq!(second_half.slice(8..16)?.addr, memory.remote().at(2056).addr);
 /// # Ok::<(), rocade_verbs::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +125,18 @@ impl RemoteMemory {
             rkey: self.rkey,
             len: self.len.saturating_sub(offset),
         }
+    }
+
+    /// Returns a part of the memory. `..` is all of it.
+    ///
+    /// # Errors
+    /// [`RangeError`] if the range is not inside the memory.
+    pub fn slice(self, range: impl RangeBounds<u64>) -> Result<Self, RangeError> {
+        let (offset, len) = resolve_u64(&range, self.len)?;
+        Ok(Self {
+            len,
+            ..self.at(offset)
+        })
     }
 
     /// Encodes address (64 bits), key (32 bits) and length (64 bits), big-endian.
@@ -213,5 +228,8 @@ mod tests {
         };
         assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), memory);
         assert_eq!(memory.at(100).len, 0);
+        assert_eq!(memory.slice(..4).unwrap(), RemoteMemory { len: 4, ..memory });
+        assert_eq!(memory.slice(95..).unwrap(), memory.at(95));
+        assert!(memory.slice(95..100).is_err());
     }
 }

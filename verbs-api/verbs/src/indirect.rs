@@ -1,12 +1,15 @@
 //! Indirect keys (UMR): one key for pieces of other keys.
 
+use std::ops::RangeBounds;
+
 use rocade_emulator::{
     AccessFlags, Block, Layout, Mr, Operands, Remap, Sge, VerbsError as RawError,
 };
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::error::{Result, VerbsError};
+use crate::error::{RangeError, Result, VerbsError};
+use crate::range::resolve_u64;
 use crate::request::SendRequest;
 
 /// A key that maps scattered pieces of memory to one contiguous range (UMR). The pieces are parts
@@ -37,7 +40,7 @@ use crate::request::SendRequest;
 /// let key = a.indirect_key(1, all)?;
 /// let third = key.repeated(&[(matrix.sge(2..3)?, 8)], 8)?;
 /// a_qp.post_send(&SendRequest::map_key(&third).unsignaled())?;
-/// a_qp.post_send(&SendRequest::write(&[key.sge(0, 8)], column.remote()))?;
+/// a_qp.post_send(&SendRequest::write(&[key.sge(..8)?], column.remote()))?;
 /// a_cq.wait(Duration::from_secs(1))?;
 /// assert_eq!(column.to_vec(..8)?, [2, 10, 18, 26, 34, 42, 50, 58]);
 /// # Ok::<(), rocade_verbs::Error>(())
@@ -103,25 +106,37 @@ impl IndirectKey {
     }
 
     /// Returns a part of the range as a scatter/gather entry. The key's mapping at the time of
-    /// execution decides which memory it names.
-    #[must_use]
-    pub fn sge(&self, offset: u64, len: u32) -> Sge {
-        Sge {
-            addr: offset,
+    /// execution decides which memory it names, so the range needs an end.
+    ///
+    /// # Errors
+    /// [`RangeError`] if the range has no end, ends before its start, or is longer than an entry
+    /// can be (4 GiB - 1).
+    pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, RangeError> {
+        let (addr, len) = resolve_u64(&range, u64::MAX)?;
+        let too_long = |_| RangeError {
+            offset: addr,
             len,
+            region_len: u32::MAX.into(),
+        };
+        Ok(Sge {
+            addr,
+            len: u32::try_from(len).map_err(too_long)?,
             lkey: self.mr.lkey(),
-        }
+        })
     }
 
     /// Returns a part of the range as remote memory for peers. The key's mapping at the time of
     /// access decides which memory it names.
-    #[must_use]
-    pub fn remote(&self, offset: u64, len: u64) -> RemoteMemory {
-        RemoteMemory {
-            addr: offset,
+    ///
+    /// # Errors
+    /// [`RangeError`] if the range ends before its start.
+    pub fn remote(&self, range: impl RangeBounds<u64>) -> Result<RemoteMemory, RangeError> {
+        let (addr, len) = resolve_u64(&range, u64::MAX)?;
+        Ok(RemoteMemory {
+            addr,
             rkey: self.mr.rkey(),
             len,
-        }
+        })
     }
 }
 

@@ -56,6 +56,7 @@ mod operation;
 mod pair;
 mod path;
 mod queue_pair;
+mod range;
 mod raw;
 mod reactor;
 mod request;

@@ -7,7 +7,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use rocade_emulator::{
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
 use crate::error::{RangeError, Result, VerbsError, WordError};
+use crate::range::resolve;
 
 /// The alignment of buffers in bytes: one page, as programs expect of registered memory.
 const ALIGN: usize = 4096;
@@ -414,28 +415,6 @@ const fn outside(offset: usize, len: usize, region_len: usize) -> RangeError {
         len: len as u64,
         region_len: region_len as u64,
     }
-}
-
-/// Returns start and length of a range of a region of `region_len` bytes.
-pub(crate) fn resolve(
-    range: &impl RangeBounds<usize>,
-    region_len: usize,
-) -> Result<(usize, usize), RangeError> {
-    let offset = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&last) => last.saturating_add(1),
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => region_len,
-    };
-    let len = end.saturating_sub(offset);
-    if offset > end || end > region_len {
-        return Err(outside(offset, len, region_len));
-    }
-    Ok((offset, len))
 }
 
 /// The whole region, of which an entry holds at most 4 GiB - 1.

@@ -7,7 +7,8 @@ use rocade_emulator::Sge;
 
 use crate::endpoint::RemoteMemory;
 use crate::error::{RangeError, Result};
-use crate::memory::{MemoryRegion, resolve};
+use crate::memory::MemoryRegion;
+use crate::range::resolve;
 
 /// A part of a registered region, which stays registered as long as the part exists.
 ///

@@ -557,7 +557,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     let change = key.list(&pieces).unwrap();
     a_qp.post_sends(&[
         SendRequest::map_key(&change).unsignaled(),
-        SendRequest::write(&[key.sge(0, 1093)], b.memory.remote()),
+        SendRequest::write(&[key.sge(..1093).unwrap()], b.memory.remote()),
     ])
     .unwrap();
     a.cq.wait(LONG).unwrap();
@@ -571,7 +571,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     let done = a.cq.wait(LONG).unwrap();
     assert_eq!(done.opcode, WcOpcode::Umr);
     let into = [b.memory.sge(..50).unwrap()];
-    b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))
+    b_qp.post_send(&SendRequest::read(&into, key.remote(..50).unwrap()))
         .unwrap();
     b.cq.wait(LONG).unwrap();
     let wanted: Vec<u8> = data[..100].iter().step_by(2).copied().collect();
@@ -640,7 +640,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     a_qp.post_send(&SendRequest::map_key(&key.free().unwrap()))
         .unwrap();
     a.cq.wait(LONG).unwrap();
-    b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))
+    b_qp.post_send(&SendRequest::read(&into, key.remote(..50).unwrap()))
         .unwrap();
     assert_eq!(failed(&b.cq), WcStatus::RemoteAccessError);
     assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());

@@ -170,7 +170,7 @@ fn write(
         let change = key.list(&list.map_err(text)?).map_err(text)?;
         qp.post_send(&SendRequest::map_key(&change)).map_err(text)?;
         cq.wait(PATIENCE).map_err(text)?;
-        key.sge(0, u32::try_from(GATHERED).map_err(text)?)
+        key.sge(..GATHERED as u64).map_err(text)?
     } else {
         memory.sge(..GATHERED).map_err(text)?
     };
