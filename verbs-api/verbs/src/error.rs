@@ -17,7 +17,7 @@ use rocade_wire::mad::RejReason;
 pub use self::parts::{
     BlockOnError, BuildError, CompletionError, ConnectError, DeviceListError, EventError,
     ExchangeError, MalformedError, NoAddress, NotSimulated, OpenError, OperationError, PairError,
-    RangeError, RegionError, RouteError, TaskError, TimedOut, WaitError, WordError,
+    RangeError, RegionError, RegisterError, RouteError, TaskError, TimedOut, WaitError, WordError,
 };
 pub use self::verbs::{SharedError, VerbsError, VerbsErrorKind};
 use crate::completion::Completion;

@@ -101,8 +101,8 @@ pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{
     BlockOnError, BuildError, CompletionError, ConnectError, DeviceListError, Error, EventError,
     ExchangeError, MalformedError, NoAddress, NotSimulated, OpenError, OperationError, PairError,
-    RangeError, RegionError, Result, RouteError, SharedError, TaskError, TimedOut, VerbsError,
-    VerbsErrorKind, WaitError, WordError,
+    RangeError, RegionError, RegisterError, Result, RouteError, SharedError, TaskError, TimedOut,
+    VerbsError, VerbsErrorKind, WaitError, WordError,
 };
 pub use self::events::{AsyncEventKind, Event, EventSource, ObjectId};
 pub use self::facts::{DeviceAttr, DeviceInfo, EngineCounters, GidEntry, PortAttr};

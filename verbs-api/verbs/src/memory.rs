@@ -18,8 +18,8 @@ use rocade_emulator::{
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::error::{RangeError, Result, VerbsError, WordError};
 use crate::range::resolve;
+use crate::error::{RangeError, RegisterError, Result, VerbsError, WordError};
 
 /// The alignment of buffers in bytes: one page, as programs expect of registered memory.
 const ALIGN: usize = 4096;
@@ -33,6 +33,8 @@ enum Owner {
     Allocated(Layout),
     /// The program too, which accesses it by atomics only.
     Shared(#[expect(dead_code, reason = "keeps the memory")] Arc<[AtomicU8]>),
+    /// This region alone, which got it as a vector with this capacity.
+    Vector(usize),
     /// The program, which promised to keep it.
     Caller,
 }
@@ -69,6 +71,27 @@ impl Buffer {
         let len = bytes.len();
         let owner = Owner::Shared(bytes);
         Self { start, owner, len }
+    }
+
+    fn of_vec(bytes: Vec<u8>) -> Self {
+        let mut bytes = ManuallyDrop::new(bytes);
+        let owner = Owner::Vector(bytes.capacity());
+        let len = bytes.len();
+        // A vector is never at address 0.
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Self { start, owner, len }
+    }
+
+    /// Returns the bytes, without a copy if they came as a vector.
+    fn into_vec(self) -> Vec<u8> {
+        if let Owner::Vector(capacity) = self.owner {
+            let own = ManuallyDrop::new(self);
+            // SAFETY: the parts of the vector of `of_vec`, whose first `len` bytes are initialized.
+            // Nothing else frees it, because the drop of this value does not run.
+            return unsafe { Vec::from_raw_parts(own.start.as_ptr(), own.len, capacity) };
+        }
+        let bytes = (0..self.len).filter_map(|at| self.byte(at).ok());
+        bytes.map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
     fn addr(&self) -> usize {
@@ -118,19 +141,24 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Owner::Allocated(layout) = self.owner {
+        match self.owner {
             // SAFETY: allocated in `new` with this layout, and freed only here.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+            Owner::Allocated(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            // SAFETY: the parts of the vector of `of_vec`, which is freed only here.
+            Owner::Vector(capacity) => drop(unsafe {
+                Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity)
+            }),
+            Owner::Shared(_) | Owner::Caller => {}
         }
     }
 }
 
 /// Registered memory that the device may access, and the peer as far as the access flags allow.
 ///
-/// A region of [`register`](ProtectionDomain::register) owns its buffer until it is dropped. Work
-/// requests that still name a dropped region complete with a protection error. The methods below
-/// copy from and to the buffer. There is no `&[u8]` to it, because the peer may change it at any
-/// time.
+/// A region of [`register`](ProtectionDomain::register) owns its buffer until it is dropped, and
+/// one of [`register_vec`](ProtectionDomain::register_vec) gives it back. Work requests that still
+/// name a dropped region complete with a protection error. The methods below copy from and to the
+/// buffer. There is no `&[u8]` to it, because the peer may change it at any time.
 ///
 /// ```
 /// use rocade_verbs::{AccessFlags, Config, DeviceList};
@@ -173,18 +201,30 @@ impl MemoryRegion {
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<Self, VerbsError> {
+        Self::try_buffer(pd, buffer, iova, access).map_err(|(_, error)| error)
+    }
+
+    /// Registers a buffer, or gives it back with the error.
+    fn try_buffer(
+        pd: &Pd,
+        buffer: Buffer,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<Self, (Buffer, VerbsError)> {
         let len = buffer.len;
         // The device converts this number back to a pointer.
         let addr = buffer.addr() as u64;
         // SAFETY: the buffer is mapped, readable and writable. `drop` releases it after the region
         // has been deregistered. All accesses of this crate are atomic.
-        let mr = unsafe { pd.reg_mr(addr, len, iova.unwrap_or(addr), access) }?;
-        Ok(Self {
-            addr: mr.iova(),
-            mr,
-            buffer: ManuallyDrop::new(buffer),
-            len,
-        })
+        match unsafe { pd.reg_mr(addr, len, iova.unwrap_or(addr), access) } {
+            Ok(mr) => Ok(Self {
+                addr: mr.iova(),
+                mr,
+                buffer: ManuallyDrop::new(buffer),
+                len,
+            }),
+            Err(error) => Err((buffer, error.into())),
+        }
     }
 
     pub(crate) const fn raw(&self) -> &Mr {
@@ -302,6 +342,26 @@ impl MemoryRegion {
         // returns.
         drop(ManuallyDrop::into_inner(old));
         Ok(())
+    }
+
+    /// Deregisters the region and returns its bytes. Those of
+    /// [`register_vec`](ProtectionDomain::register_vec) come back without a copy. Requests that
+    /// name the region complete with an error, and windows that are bound to it end.
+    ///
+    /// A region that futures use is in an [`Arc`], from which [`Arc::into_inner`] takes it when the
+    /// last operation has completed.
+    #[must_use]
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(mut self) -> Vec<u8> {
+        // No access of the device is in flight when this returns.
+        self.mr.revoke();
+        let nothing = Buffer {
+            start: NonNull::dangling(),
+            owner: Owner::Caller,
+            len: 0,
+        };
+        let buffer = std::mem::replace(&mut self.buffer, ManuallyDrop::new(nothing));
+        ManuallyDrop::into_inner(buffer).into_vec()
     }
 
     /// Returns a part of the region as a scatter/gather entry of a work request. `..` is the whole
@@ -491,8 +551,43 @@ impl ProtectionDomain {
         MemoryRegion::of_buffer(self.raw(), Buffer::shared(bytes), None, access)
     }
 
-    /// Registers `len` bytes from `start` on that belong to the program: a vector, huge pages, a
-    /// mapped file, or the mapping of a dma-buf. Their values stay.
+    /// Registers the bytes of a vector or of a boxed slice, which moves into the region. Their
+    /// values stay, and [`MemoryRegion::deregister`] returns them.
+    ///
+    /// 8-byte values of the region, as in [`MemoryRegion::load_u64`], need an aligned address then.
+    ///
+    /// ```
+    /// use rocade_verbs::{AccessFlags, SendRequest, simulated_pair};
+    /// use std::time::Duration;
+    ///
+    /// let (a, b) = simulated_pair(1)?;
+    /// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    /// let memory = b.domain.register_vec(vec![b'.'; 9], access)?;
+    /// a.qp.post_send(&SendRequest::write_inline(b"here", memory.remote().at(2)))?;
+    /// a.cq.wait(Duration::from_secs(1))?;
+    /// assert_eq!(memory.deregister(), b"..here...");
+    /// # Ok::<(), rocade_verbs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegisterError`], which gives the bytes back, in the cases of [`register`](Self::register).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_vec(
+        &self,
+        bytes: impl Into<Vec<u8>>,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let buffer = Buffer::of_vec(bytes.into());
+        MemoryRegion::try_buffer(self.raw(), buffer, None, access).map_err(|(buffer, error)| {
+            RegisterError {
+                bytes: buffer.into_vec(),
+                error,
+            }
+        })
+    }
+
+    /// Registers `len` bytes from `start` on that belong to the program: huge pages, a mapped file,
+    /// or the mapping of a dma-buf. Their values stay.
     ///
     /// # Errors
     /// As [`register`](Self::register).

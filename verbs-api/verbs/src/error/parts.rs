@@ -282,6 +282,24 @@ impl fmt::Display for TaskError {
 
 impl std::error::Error for TaskError {}
 
+/// The error of [`register_vec`](crate::ProtectionDomain::register_vec), with the bytes that were
+/// not registered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegisterError {
+    /// The bytes, as they were passed.
+    pub bytes: Vec<u8>,
+    /// The reason.
+    pub error: VerbsError,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
 /// Implements conversions.
 macro_rules! conversions {
     ($($from:ty => $to:ident: |$error:pat_param| $result:expr;)*) => {$(
@@ -319,6 +337,7 @@ conversions! {
     CompletionError => WaitError: |CompletionError(completion)| Self::Completion(completion);
     CompletionError => OperationError: |CompletionError(completion)| Self::Completion(completion);
     TaskError => Error: |error| Self::Verbs(error.error);
+    RegisterError => Error: |error| Self::Verbs(error.error);
     TimedOut => WaitError: |TimedOut| Self::TimedOut;
     TimedOut => EventError: |TimedOut| Self::TimedOut;
     TimedOut => ConnectError: |TimedOut| Self::TimedOut;
