@@ -146,10 +146,10 @@ impl Qp {
         }
     }
 
-    /// Makes a DC target reject new sessions, and waits for a limited time until the present ones
-    /// have ended.
+    /// Makes a DC target reject new sessions, and waits up to a second until the present ones have
+    /// ended. In a simulation it does not wait. Other queue pairs have no sessions.
     //= DCT-09 DCW-16
-    pub(super) fn drain_sessions(&self) {
+    pub fn drain_sessions(&self) {
         self.inner().lock().qp.drain_sessions();
         let deadline = Instant::now() + GRACE;
         let is_simulated = self.pd().inner.context.engine.is_simulated();

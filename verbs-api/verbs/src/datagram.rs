@@ -12,6 +12,7 @@ use crate::device::ProtectionDomain;
 use crate::error::{BuildError, RegionError, Result, VerbsError};
 use crate::events::ObjectId;
 use crate::memory::MemoryRegion;
+use crate::operation::Ends;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::slots::check_wr_id;
@@ -55,6 +56,8 @@ const PORT: u8 = 1;
 #[doc(alias = "ibv_qp")]
 pub struct DatagramQueuePair {
     qp: Qp,
+    /// Dropped after the queue pair itself.
+    ends: Ends,
     id: ObjectId,
     address: UdAddress,
 }
@@ -322,7 +325,13 @@ impl<'a> DatagramQueuePairBuilder<'a> {
             qp_num: qp.qp_num(),
             qkey: self.qkey,
         };
-        Ok(DatagramQueuePair { qp, id, address })
+        let ends = Ends::new(id, self.send_cq, self.recv_cq);
+        Ok(DatagramQueuePair {
+            ends: ends.with_shared(&qp, self.srq, self.recv_cq)?,
+            qp,
+            id,
+            address,
+        })
     }
 }
 
@@ -396,10 +405,24 @@ impl DatagramQueuePair {
         address: &AddressHandle,
         to: &UdAddress,
     ) -> Result<(), VerbsError> {
+        check_wr_id(request.id())?;
+        self.post_own(request, address, to)
+    }
+
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Posts a request of an operation.
+    pub(crate) fn post_own(
+        &self,
+        request: &SendRequest<'_>,
+        address: &AddressHandle,
+        to: &UdAddress,
+    ) -> Result<(), VerbsError> {
         if address.gid() != to.gid {
             return Err(RawError::InvalidArgument("the address handle has another GID").into());
         }
-        check_wr_id(request.id())?;
         let (wr, inline) = request.parts();
         let to = Datagram {
             ah: &address.raw,
@@ -417,6 +440,10 @@ impl DatagramQueuePair {
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
+        self.post_own_recv(wr_id, sges)
+    }
+
+    pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
     }
 

@@ -13,6 +13,7 @@ use crate::datagram::AddressHandle;
 use crate::device::ProtectionDomain;
 use crate::error::{BuildError, Result, VerbsError};
 use crate::events::ObjectId;
+use crate::operation::Ends;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::slots::check_wr_id;
@@ -40,6 +41,8 @@ pub struct DctAddress {
 #[doc(alias = "ibv_exp_dct")]
 pub struct DynamicTarget {
     qp: Qp,
+    /// Dropped after the target itself.
+    ends: Ends,
     id: ObjectId,
     address: DctAddress,
 }
@@ -77,6 +80,8 @@ pub struct DynamicTarget {
 #[doc(alias = "IBV_EXP_QPT_DC_INI")]
 pub struct DynamicInitiator {
     qp: Qp,
+    /// Dropped after the initiator itself.
+    ends: Ends,
     id: ObjectId,
 }
 
@@ -144,7 +149,13 @@ impl DynamicTarget {
             number: qp.qp_num(),
             key,
         };
-        Ok(Self { qp, id, address })
+        let ends = Ends::new(id, cq, cq).with_shared(&qp, Some(receives), cq)?;
+        Ok(Self {
+            qp,
+            ends,
+            id,
+            address,
+        })
     }
 
     /// Returns its identifier in [events](crate::Context::poll_event).
@@ -186,6 +197,13 @@ impl DynamicTarget {
     /// [`VerbsError`] if closing fails. The target is gone nevertheless.
     #[doc(alias = "ibv_exp_destroy_dct")]
     pub fn close(self) -> Result<(), VerbsError> {
+        if let Some(shared) = self.ends.shared()
+            && shared.is_awaited()
+        {
+            // Destroying would drop completions that no future has taken.
+            self.qp.drain_sessions();
+            shared.settle();
+        }
         Ok(self.qp.destroy()?)
     }
 }
@@ -296,7 +314,8 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         }
         let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
-        Ok(DynamicInitiator { qp, id })
+        let ends = Ends::new(id, self.cq, self.cq);
+        Ok(DynamicInitiator { qp, ends, id })
     }
 }
 
@@ -373,6 +392,21 @@ impl DynamicInitiator {
         to: &DctAddress,
     ) -> Result<(), VerbsError> {
         check_wr_id(request.id())?;
+        self.post_own(stream, request, address, to)
+    }
+
+    pub(crate) const fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Posts a request of an operation.
+    pub(crate) fn post_own(
+        &self,
+        stream: u16,
+        request: &SendRequest<'_>,
+        address: &AddressHandle,
+        to: &DctAddress,
+    ) -> Result<(), VerbsError> {
         let to = dct_destination(address, to, stream)?;
         let mut queue = self.qp.send_queue();
         match (request.parts(), request.operands()) {

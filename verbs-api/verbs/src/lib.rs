@@ -62,6 +62,7 @@ mod reactor;
 mod request;
 mod routing;
 mod rss;
+mod shared_futures;
 mod shared_receives;
 mod simulation;
 mod slice;

@@ -1,12 +1,15 @@
 //! Operations of queue pairs as futures.
 
+mod datagram;
+mod dynamic;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use rocade_emulator::Qpn;
+use rocade_emulator::{Qp, Qpn};
 
 use crate::completion::{Completion, CompletionQueue};
 use crate::endpoint::RemoteMemory;
@@ -15,10 +18,15 @@ use crate::events::ObjectId;
 use crate::queue_pair::{QueuePair, UnconnectedQueuePair};
 use crate::request::SendRequest;
 use crate::routing::Router;
+use crate::shared_futures::{SharedEnd, SharedReceives};
+use crate::shared_receives::SharedReceiveQueue;
 use crate::slice::Slices;
+use crate::slots::Slots;
 
 /// The completion queues of a queue pair. Dropped after the queue pair itself.
 pub(crate) struct Ends {
+    /// Dropped first, because it hands out completions.
+    shared: Option<SharedEnd>,
     owner: ObjectId,
     queues: Option<[Arc<Router>; 2]>,
 }
@@ -26,18 +34,40 @@ pub(crate) struct Ends {
 impl Ends {
     pub(crate) fn new(owner: ObjectId, send: &CompletionQueue, recv: &CompletionQueue) -> Self {
         let queues = [send, recv].map(|cq| Arc::clone(cq.router()));
-        let queues = Some(queues);
-        Self { owner, queues }
+        Self {
+            shared: None,
+            owner,
+            queues: Some(queues),
+        }
+    }
+
+    /// Adds the shared receive queue from which the queue pair takes its receives.
+    pub(crate) fn with_shared(
+        mut self,
+        qp: &Qp,
+        srq: Option<&SharedReceiveQueue>,
+        cq: &CompletionQueue,
+    ) -> Result<Self, VerbsError> {
+        self.shared = srq.map(|srq| SharedEnd::new(qp, srq, cq)).transpose()?;
+        Ok(self)
+    }
+
+    /// Returns the part in the futures of a shared receive queue.
+    pub(crate) const fn shared(&self) -> Option<&SharedEnd> {
+        self.shared.as_ref()
     }
 
     /// The ends of a queue pair without completions.
     pub(crate) const fn none(owner: ObjectId) -> Self {
-        let queues = None;
-        Self { owner, queues }
+        Self {
+            shared: None,
+            owner,
+            queues: None,
+        }
     }
 
     /// Posts an operation with `post`, which gets its `wr_id`.
-    fn start(
+    pub(crate) fn start(
         &self,
         is_receive: bool,
         qp_num: Qpn,
@@ -45,7 +75,10 @@ impl Ends {
         post: impl FnOnce(u64) -> Result<(), VerbsError>,
     ) -> Operation {
         match self.try_start(is_receive, qp_num, memory, post) {
-            Ok((router, wr_id)) => Operation(State::Posted { router, wr_id }),
+            Ok((router, wr_id)) => Operation(State::Posted {
+                source: Source::Queue(router),
+                wr_id,
+            }),
             Err(error) => Operation(State::Refused(error)),
         }
     }
@@ -73,6 +106,7 @@ impl Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
+        drop(self.shared.take());
         for router in self.queues.iter().flatten() {
             router.end_of(self.owner.cookie());
         }
@@ -85,7 +119,7 @@ impl fmt::Debug for Ends {
     }
 }
 
-/// An operation of a queue pair: a future of its [`Completion`].
+/// An operation of a queue pair or shared receive queue: a future of its [`Completion`].
 ///
 /// The operation is posted when it is made, in the order of the calls. The future only waits for
 /// its end, on any runtime or none. It borrows nothing, so it can be moved to another task.
@@ -94,7 +128,8 @@ impl fmt::Debug for Ends {
 /// - [`OperationError::Verbs`] if the operation could not be posted, for example because a queue is
 ///   full.
 /// - [`OperationError::Completion`] if it failed.
-/// - [`OperationError::Dropped`] if its queue pair or completion queue was dropped before.
+/// - [`OperationError::Dropped`] if its queue pair, shared receive queue or completion queue was
+///   dropped before.
 ///
 /// # Cancellation
 /// Dropping the future does not cancel the operation, which no NIC can do. The operation completes
@@ -119,12 +154,47 @@ impl fmt::Debug for Ends {
 pub struct Operation(State);
 
 enum State {
-    Posted { router: Arc<Router>, wr_id: u64 },
+    Posted { source: Source, wr_id: u64 },
     Refused(OperationError),
     Finished,
 }
 
+/// The place of the completion.
+enum Source {
+    /// One completion queue.
+    Queue(Arc<Router>),
+    /// Those of the queue pairs of a shared receive queue.
+    Shared(Arc<SharedReceives>),
+}
+
+impl Source {
+    fn slots<T>(&self, f: impl FnOnce(&mut Slots) -> T) -> T {
+        match self {
+            Self::Queue(router) => router.slots(f),
+            Self::Shared(receives) => receives.slots(f),
+        }
+    }
+
+    fn ensure_wake(&self) -> Result<bool, OperationError> {
+        match self {
+            Self::Queue(router) => router.ensure_wake(),
+            Self::Shared(receives) => receives.ensure_wake(),
+        }
+    }
+}
+
 impl Operation {
+    /// Returns the operation of a receive that was posted to a shared receive queue, or refused.
+    pub(crate) fn shared(posted: Result<(Arc<SharedReceives>, u64), OperationError>) -> Self {
+        Self(match posted {
+            Ok((receives, wr_id)) => State::Posted {
+                source: Source::Shared(receives),
+                wr_id,
+            },
+            Err(error) => State::Refused(error),
+        })
+    }
+
     /// Returns the `wr_id`, or `None` if the operation was not posted or has ended.
     #[must_use]
     pub const fn wr_id(&self) -> Option<u64> {
@@ -137,8 +207,8 @@ impl Operation {
     /// Keeps memory registered until the operation has completed, for operations of
     /// [`QueuePair::submit`].
     pub fn keep(self, memory: impl Into<Slices>) -> Self {
-        if let State::Posted { router, wr_id } = &self.0 {
-            router.slots(|slots| slots.keep(*wr_id, memory.into()));
+        if let State::Posted { source, wr_id } = &self.0 {
+            source.slots(|slots| slots.keep(*wr_id, memory.into()));
         }
         self
     }
@@ -150,7 +220,10 @@ impl Future for Operation {
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let outcome = match &this.0 {
-            State::Posted { router, wr_id } => poll_router(router, *wr_id, cx),
+            State::Posted { source, wr_id } => match source {
+                Source::Queue(router) => poll_router(router, *wr_id, cx),
+                Source::Shared(receives) => receives.poll(*wr_id, cx),
+            },
             State::Refused(error) => Poll::Ready(Err(error.clone())),
             State::Finished => Poll::Ready(Err(OperationError::Dropped)),
         };
@@ -188,11 +261,11 @@ fn poll_router(
 /// Ends the wait for an operation. If it has not completed, its memory is released by the thread
 /// that takes the completion.
 fn abandon(state: State) {
-    if let State::Posted { router, wr_id } = state
-        && router.slots(|slots| slots.abandon(wr_id))
+    if let State::Posted { source, wr_id } = state
+        && source.slots(|slots| slots.abandon(wr_id))
     {
         // Without a descriptor for the wait, the next poll of the queue releases the memory.
-        let _ = router.ensure_wake();
+        let _ = source.ensure_wake();
     }
 }
 
@@ -211,7 +284,7 @@ impl fmt::Debug for Operation {
 }
 
 /// Operations as futures. Each owns its `wr_id`, from a range that is closed to programs: the upper
-/// 16 bits are 0xf07e. They can be mixed with [`post_send`](Self::post_send) and
+/// 16 bits are 0xf07e or 0xf07f. They can be mixed with [`post_send`](Self::post_send) and
 /// [`post_recv`](Self::post_recv) on the same completion queue.
 ///
 /// The number of operations in flight is limited by the depths of the queue pair and the entries of
@@ -312,7 +385,7 @@ impl UnconnectedQueuePair {
     }
 }
 
-fn recv(
+pub(crate) fn recv(
     ends: &Ends,
     qp_num: Qpn,
     memory: Slices,

@@ -189,6 +189,7 @@ impl<'a> QueuePairBuilder<'a> {
             qp.enable_cross_channel(how.raw())?;
         }
         let ends = Ends::new(id, self.send_cq, self.recv_cq);
+        let ends = ends.with_shared(&qp, self.srq, self.recv_cq)?;
         UnconnectedQueuePair::new(
             context,
             (qp, ends),

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Wake, Waker};
 
-use rocade_emulator::{CompChannel, Cq, VerbsError as RawError};
+use rocade_emulator::{CompChannel, Cq, Qpn, VerbsError as RawError};
 
 use crate::completion::Completion;
 use crate::error::{OperationError, Result, VerbsError};
 use crate::reactor;
 use crate::simulation::Simulator;
-use crate::slots::{Slots, is_operation};
+use crate::shared_futures::SharedReceives;
+use crate::slots::{Slots, is_operation, is_shared, tag_of};
 
 /// The number of completions that are taken at once.
 const BATCH: usize = 16;
@@ -56,6 +57,8 @@ struct State {
     /// Threads that sleep until the channel has an event, which they take.
     sleepers: usize,
     is_closed: bool,
+    /// The shared receive queues whose receives complete here.
+    shared: Vec<Weak<SharedReceives>>,
 }
 
 /// The waker that the reactor calls.
@@ -157,9 +160,12 @@ impl Router {
 
     fn deliver(&self, completions: impl Iterator<Item = Completion>) {
         let (mut woken, mut released) = (Vec::new(), Vec::new());
+        let mut shared = Vec::new();
         let mut state = self.state();
         for completion in completions {
-            if is_operation(completion.wr_id) {
+            if is_shared(completion.wr_id) {
+                shared.push(completion);
+            } else if is_operation(completion.wr_id) {
                 let (waker, memory) = state.slots.complete(completion);
                 woken.extend(waker);
                 if !memory.is_empty() {
@@ -172,9 +178,45 @@ impl Router {
             }
         }
         drop(state);
+        for completion in shared {
+            if let Some(receives) = self.shared(tag_of(completion.wr_id)) {
+                let (waker, memory) = receives.complete(completion);
+                woken.extend(waker);
+                released.push(memory);
+            }
+        }
         // Ending a region takes locks of the device.
         drop(released);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns a shared receive queue whose receives complete here.
+    fn shared(&self, tag: u64) -> Option<Arc<SharedReceives>> {
+        let shared = self.state().shared.clone();
+        let mut receives = shared.iter().filter_map(Weak::upgrade);
+        receives.find(|receives| receives.tag() == tag)
+    }
+
+    /// Hands receives of a shared receive queue that complete here to their futures from now on.
+    pub(crate) fn add_shared(&self, receives: &Arc<SharedReceives>) {
+        let mut state = self.state();
+        state.shared.retain(|known| known.strong_count() > 0);
+        let new = Arc::downgrade(receives);
+        if !state.shared.iter().any(|known| known.ptr_eq(&new)) {
+            state.shared.push(new);
+        }
+    }
+
+    /// Notes that futures use the queue.
+    pub(crate) fn note_futures(&self) {
+        self.has_futures.store(true, Ordering::Release);
+    }
+
+    /// Returns true if futures of a shared receive queue may end here.
+    fn awaits_shared(&self) -> bool {
+        let shared = self.state().shared.clone();
+        let mut receives = shared.iter().filter_map(Weak::upgrade);
+        receives.any(|receives| receives.is_awaited())
     }
 
     /// Takes the next completion of a caller.
@@ -223,6 +265,14 @@ impl Router {
             self.has_kept.store(false, Ordering::Release);
         }
         completion
+    }
+
+    /// Drops the completions that a queue pair has left for callers, because it ends.
+    pub(crate) fn forget(&self, qp_num: Qpn) {
+        let mut state = self.state();
+        state.kept.retain(|kept| kept.qp_num != qp_num);
+        let has_kept = !state.kept.is_empty();
+        self.has_kept.store(has_kept, Ordering::Release);
     }
 
     /// Gives completions back, which become the next ones.
@@ -320,6 +370,7 @@ impl Router {
         let is_awaited =
             state.drivers > 0 || !state.waiting.is_empty() || state.slots.in_flight() > 0;
         drop(state);
+        let is_awaited = is_awaited || self.has_futures() && self.awaits_shared();
         if is_awaited && let Err(OperationError::Verbs(error)) = self.ensure_wake() {
             return Err(error);
         }
@@ -375,7 +426,11 @@ impl Router {
         let mut state = self.state();
         let mut woken: Vec<Waker> = state.waiting.drain(..).map(|(_, waker)| waker).collect();
         woken.extend(state.slots.wakers());
+        let shared = state.shared.clone();
         drop(state);
+        for receives in shared.iter().filter_map(Weak::upgrade) {
+            receives.slots(|slots| woken.extend(slots.wakers()));
+        }
         woken.into_iter().for_each(Waker::wake);
     }
 

@@ -1,10 +1,13 @@
 //! Shared receive queues.
 
+use std::sync::Arc;
+
 use rocade_emulator::{Sge, Srq, SrqInitAttr};
 
 use crate::device::ProtectionDomain;
 use crate::error::{Result, VerbsError};
 use crate::events::ObjectId;
+use crate::shared_futures::SharedReceives;
 use crate::slots::check_wr_id;
 
 /// A shared receive queue (SRQ): each message to one of its queue pairs consumes the oldest
@@ -43,6 +46,7 @@ use crate::slots::check_wr_id;
 pub struct SharedReceiveQueue {
     srq: Srq,
     id: ObjectId,
+    receives: Arc<SharedReceives>,
 }
 
 impl SharedReceiveQueue {
@@ -57,11 +61,21 @@ impl SharedReceiveQueue {
             max_sge: max_sges,
             cookie: id.cookie(),
         })?;
-        Ok(Self { srq, id })
+        Ok(Self::from_raw(srq, id))
     }
 
-    pub(crate) const fn from_raw(srq: Srq, id: ObjectId) -> Self {
-        Self { srq, id }
+    pub(crate) fn from_raw(srq: Srq, id: ObjectId) -> Self {
+        let receives = SharedReceives::new();
+        Self { srq, id, receives }
+    }
+
+    /// Returns the receives that futures wait for.
+    pub(crate) const fn receives(&self) -> &Arc<SharedReceives> {
+        &self.receives
+    }
+
+    pub(crate) fn post_own(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
+        Ok(self.srq.recv_queue().push(wr_id, sges)?)
     }
 
     /// Returns the SRQ number, 24 bits. XRC initiators name a queue of an [XRC
@@ -90,7 +104,7 @@ impl SharedReceiveQueue {
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
         check_wr_id(wr_id)?;
-        Ok(self.srq.recv_queue().push(wr_id, sges)?)
+        self.post_own(wr_id, sges)
     }
 
     /// Returns the capacity in receives.
@@ -145,5 +159,13 @@ impl SharedReceiveQueue {
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     pub fn limit_reached(&self) -> bool {
         self.srq.query().srq_limit == 0
+    }
+}
+
+/// Futures that wait for receives of the queue end with
+/// [`OperationError::Dropped`](crate::OperationError::Dropped).
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        self.receives.close();
     }
 }

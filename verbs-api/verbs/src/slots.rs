@@ -1,5 +1,6 @@
 //! The outstanding operations of a completion queue.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use rocade_emulator::{Qpn, VerbsError as RawError};
@@ -8,21 +9,40 @@ use crate::completion::Completion;
 use crate::error::{OperationError, Result};
 use crate::slice::Slices;
 
-/// The upper 16 bits of the `wr_id` of each operation. User space addresses do not have them.
+/// The upper 16 bits of the `wr_id` of each operation of a queue pair. User space addresses do not
+/// have them.
 const PREFIX: u64 = 0xf07e;
+/// The upper 16 bits of the `wr_id` of each receive of a shared receive queue.
+const SHARED_PREFIX: u64 = 0xf07f;
 const INDEX_BITS: u32 = 24;
 const MASK: u64 = (1 << INDEX_BITS) - 1;
 
 /// Returns true if the `wr_id` is one of those that operations have.
 pub(crate) const fn is_operation(wr_id: u64) -> bool {
-    wr_id >> (2 * INDEX_BITS) == PREFIX
+    wr_id >> (2 * INDEX_BITS) == PREFIX || is_shared(wr_id)
+}
+
+/// Returns true if the `wr_id` is that of a receive of a shared receive queue.
+pub(crate) const fn is_shared(wr_id: u64) -> bool {
+    wr_id >> (2 * INDEX_BITS) == SHARED_PREFIX
+}
+
+/// Returns the tag of the shared receive queue whose receive has this `wr_id`.
+pub(crate) const fn tag_of(wr_id: u64) -> u64 {
+    wr_id >> INDEX_BITS & MASK
+}
+
+/// Returns the tag of a new shared receive queue. It is unique among 2^24 successive ones.
+pub(crate) fn new_tag() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) & MASK
 }
 
 /// Refuses a `wr_id` of a program that is one of those that operations have.
 pub(crate) const fn check_wr_id(wr_id: u64) -> Result<(), RawError> {
     if is_operation(wr_id) {
         return Err(RawError::InvalidArgument(
-            "wr_id: its upper 16 bits are 0xf07e, which futures use",
+            "wr_id: its upper 16 bits are 0xf07e or 0xf07f, which futures use",
         ));
     }
     Ok(())
@@ -61,9 +81,20 @@ pub(crate) struct Slots {
     all: Vec<Slot>,
     free: Vec<usize>,
     in_flight: usize,
+    /// The tag of the shared receive queue whose receives these are. Their completions come from
+    /// any of its queue pairs.
+    tag: Option<u64>,
 }
 
 impl Slots {
+    /// Returns the slots of a shared receive queue.
+    pub(crate) fn tagged(tag: u64) -> Self {
+        Self {
+            tag: Some(tag),
+            ..Self::default()
+        }
+    }
+
     /// The number of operations without a completion.
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight
@@ -84,10 +115,13 @@ impl Slots {
             return Err(RawError::NoMemory(what).into());
         }
         let index = self.free.pop().unwrap_or(self.all.len());
-        let generation = match self.all.get(index) {
-            Some(old) => (old.generation + 1) & MASK,
-            None => 0,
+        let generation = match (self.tag, self.all.get(index)) {
+            // A slot is free after its only completion, so that its `wr_id` may be the same again.
+            (Some(tag), _) => tag,
+            (None, Some(old)) => (old.generation + 1) & MASK,
+            (None, None) => 0,
         };
+        let prefix = self.tag.map_or(PREFIX, |_| SHARED_PREFIX);
         let slot = Slot {
             generation,
             owner,
@@ -103,7 +137,7 @@ impl Slots {
             None => self.all.push(slot),
         }
         self.in_flight += 1;
-        Ok(PREFIX << (2 * INDEX_BITS) | generation << INDEX_BITS | index as u64)
+        Ok(prefix << (2 * INDEX_BITS) | generation << INDEX_BITS | index as u64)
     }
 
     fn find(&mut self, id: u64) -> Option<(usize, &mut Slot)> {
@@ -137,10 +171,11 @@ impl Slots {
 
     /// Ends the operation of the completion. Returns the task to wake, and the memory.
     pub(crate) fn complete(&mut self, completion: Completion) -> (Option<Waker>, Slices) {
+        let is_of_any = self.tag.is_some();
         let Some((index, slot)) = self.find(completion.wr_id) else {
             return Default::default();
         };
-        if !slot.is_in_flight || slot.qp_num != completion.qp_num {
+        if !slot.is_in_flight || !is_of_any && slot.qp_num != completion.qp_num {
             return Default::default();
         }
         slot.is_in_flight = false;

@@ -100,7 +100,9 @@ impl XrcDomain {
             cookie: id.cookie(),
         };
         let srq = self.xrcd.create_srq(pd.raw(), cq.raw(), init)?;
-        Ok(SharedReceiveQueue::from_raw(srq, id))
+        let queue = SharedReceiveQueue::from_raw(srq, id);
+        queue.receives().attach(cq)?;
+        Ok(queue)
     }
 
     /// Opens a target of the domain, which another process may have created. The target lives until
