@@ -196,7 +196,7 @@ impl Context {
     /// Returns the state of the device's first port.
     ///
     /// # Errors
-    /// [`VerbsError`] if the device has no port 1, but every device has one.
+    /// [`VerbsError`] if the device was removed, for which a fault rule is the only cause.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self) -> Result<PortAttr, VerbsError> {
         Ok(PortAttr::of(&self.raw.port_attr(PORT)?))
@@ -206,7 +206,7 @@ impl Context {
     /// [attributes](Self::attributes) hold the number of ports.
     ///
     /// # Errors
-    /// [`VerbsError`] if there is no such port.
+    /// [`VerbsError`] if there is no such port, or if the device was removed.
     #[doc(alias = "ibv_query_port")]
     pub fn port_at(&self, port: u8) -> Result<PortAttr, VerbsError> {
         Ok(PortAttr::of(&self.raw.port_attr(port)?))
@@ -215,7 +215,7 @@ impl Context {
     /// Returns the GID table of a port. Ports count from 1.
     ///
     /// # Errors
-    /// [`VerbsError`] if there is no such port.
+    /// [`VerbsError`] if there is no such port, or if the device was removed.
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids_of(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         Ok(GidEntry::all(&self.raw.gid_entries_of(port)?))
@@ -286,7 +286,7 @@ impl Context {
     /// Creates an XRC domain that is private to this process.
     ///
     /// # Errors
-    /// None at present.
+    /// [`VerbsError`] if the device was removed.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn xrc_domain(&self) -> Result<XrcDomain, VerbsError> {
         XrcDomain::new(self)
