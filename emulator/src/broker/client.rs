@@ -1,17 +1,21 @@
 //! The client's side of the broker.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::sync::{Mutex, MutexGuard, rank};
+use rocade_transport::Time;
 use rocade_wire::Qpn;
 
 use super::faults::{FaultUpdate, RuleForClient, WhichRule};
+use super::machine::{Machine, ThisMachine};
 use super::paths::Paths;
 use super::protocol::{Ends, ProtocolError, Request, Response, TargetEvent};
 use super::start::{self, ConnectStep, Connector};
@@ -76,6 +80,7 @@ pub struct BrokerClient {
     paths: Paths,
     slot: ProcessSlot,
     pid: u32,
+    machine: Arc<dyn Machine>,
     watch: HangupWatch,
     state: Mutex<ClientState, rank::BrokerClient>,
 }
@@ -141,7 +146,7 @@ enum Link {
         failures: u32,
     },
     Pausing {
-        until: Instant,
+        until: Time,
         failures: u32,
     },
 }
@@ -185,7 +190,7 @@ impl ClientState {
 
     /// Marks the connection as up, once the broker has the whole state.
     fn resumed(&mut self) {
-        let (until, failures) = (Instant::now(), 0);
+        let (until, failures) = (Time::ZERO, 0);
         let link = std::mem::replace(&mut self.link, Link::Pausing { until, failures });
         self.link = match link {
             Link::Resuming { resume, .. } => Link::Up(resume.finish()),
@@ -210,24 +215,33 @@ impl BrokerClient {
         config: &BrokerConfig,
         own_faults: Vec<String>,
     ) -> Result<Self, BrokerError> {
+        Self::connect_on(ThisMachine::shared(), config, own_faults)
+    }
+
+    pub(super) fn connect_on(
+        machine: Arc<dyn Machine>,
+        config: &BrokerConfig,
+        own_faults: Vec<String>,
+    ) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
-        let begin = Instant::now();
+        let begin = machine.now();
         let mut replaced = false;
         let (mut connection, welcome) = loop {
-            let mut connection = Connection::new(Connector::new(config, &paths).run()?);
+            let mut connection =
+                Connection::new(Connector::new(config, &paths, &machine).run()?, &machine);
             match hello(&mut connection, &own_faults) {
                 Ok(welcome)
                     if welcome.limits_too_low && !replaced && !sys::are_limits_too_low() =>
                 {
                     replaced = true;
-                    if !replace(connection, config, &paths)? {
+                    if !replace(connection, config, &paths, &machine)? {
                         continue;
                     }
                 }
                 Ok(welcome) => break (connection, welcome),
                 // The broker was just about to end, or was killed.
-                Err(error) if should_retry(&error, begin, config) => {
-                    thread::sleep(FIRST_RETRY);
+                Err(error) if should_retry(&error, machine.now().since(begin), config) => {
+                    machine.sleep(FIRST_RETRY)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -264,6 +278,7 @@ impl BrokerClient {
             paths,
             slot,
             pid: std::process::id(),
+            machine,
             watch,
             state: Mutex::new(state),
         };
@@ -299,10 +314,10 @@ impl BrokerClient {
         self.check_process()?;
         let mut state = self.state.lock();
         if !state.resources.shares.contains_key(&local) {
-            let begin = Instant::now();
+            let begin = self.machine.now();
             let share = loop {
                 match self.open(&mut state, local) {
-                    Err(error) if should_retry(&error, begin, &self.config) => {
+                    Err(error) if self.should_retry(&error, begin) => {
                         self.reconnect(&mut state, begin)?;
                     }
                     result => break result?,
@@ -472,7 +487,7 @@ impl BrokerClient {
     ) -> Result<R, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
-        let begin = Instant::now();
+        let begin = self.machine.now();
         loop {
             let answer = match &mut state.link {
                 Link::Up(connection) => connection.ask(request, fds, ANSWER_TIMEOUT),
@@ -484,12 +499,16 @@ impl BrokerClient {
                 self.disconnect(&mut state, 0);
             }
             match result {
-                Err(error) if should_retry(&error, begin, &self.config) => {
+                Err(error) if self.should_retry(&error, begin) => {
                     self.reconnect(&mut state, begin)?;
                 }
                 result => return result,
             }
         }
+    }
+
+    fn should_retry(&self, error: &BrokerError, begin: Time) -> bool {
+        should_retry(error, self.machine.now().since(begin), &self.config)
     }
 
     fn check_process(&self) -> Result<(), BrokerError> {
@@ -524,7 +543,7 @@ impl BrokerClient {
         if let Some(connection) = state.connection() {
             self.watch.forget(connection.fd());
         }
-        let connector = Box::new(Connector::new(&self.config, &self.paths));
+        let connector = Box::new(Connector::new(&self.config, &self.paths, &self.machine));
         state.link = Link::Trying {
             connector,
             failures,
@@ -535,14 +554,14 @@ impl BrokerClient {
 
     /// Reconnects and blocks until done. Repeats this because the next broker may end as well. The
     /// caller has tried since `begin`.
-    fn reconnect(&self, state: &mut ClientState, begin: Instant) -> Result<(), BrokerError> {
+    fn reconnect(&self, state: &mut ClientState, begin: Time) -> Result<(), BrokerError> {
         let mut pause = FIRST_RETRY;
         loop {
             self.disconnect(state, 0);
             match self.try_reconnect(state) {
-                Err(error) if should_retry(&error, begin, &self.config) => {
+                Err(error) if self.should_retry(&error, begin) => {
                     tracing::debug!(%error, "failed to connect to a new broker, trying again");
-                    thread::sleep(pause);
+                    self.machine.sleep(pause)?;
                     pause = (pause * 2).min(LAST_RETRY);
                 }
                 result => return result,
@@ -572,7 +591,7 @@ impl BrokerClient {
         connection: OwnedFd,
         failures: u32,
     ) -> Result<(), BrokerError> {
-        let resume = Resume::begin(connection, &state.resources, &self.watch)?;
+        let resume = Resume::begin(connection, &state.resources, &self.watch, &self.machine)?;
         let resume = Box::new(resume);
         state.link = Link::Resuming { resume, failures };
         Ok(())
@@ -587,7 +606,7 @@ impl BrokerClient {
             Link::Up(_) => 0,
             Link::Trying { failures, .. } | Link::Resuming { failures, .. } => *failures,
             Link::Pausing { until, failures } => {
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until.since(self.machine.now());
                 if !left.is_zero() {
                     return ServiceOutcome::Retry(left);
                 }
@@ -602,7 +621,7 @@ impl BrokerClient {
             tracing::warn!(%error, ?pause, "failed to connect to a new broker, trying again");
             let failures = failures.saturating_add(1);
             state.link = Link::Pausing {
-                until: Instant::now() + pause,
+                until: self.machine.now().plus(pause),
                 failures,
             };
             ServiceOutcome::Retry(pause)
@@ -666,11 +685,12 @@ pub struct StopOutcome {
 /// [`BrokerError::NotRunning`] if there is none.
 pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
     let paths = Paths::new(config);
-    let mut connection = Connection::new(start::connect(&paths)?);
+    let machine = ThisMachine::shared();
+    let mut connection = Connection::new(start::connect(&paths)?, &machine);
     match connection.stop()? {
         Stop::Outcome(outcome) => Ok(outcome),
         Stop::OtherVersion(version) => {
-            let mut connection = Connection::new(start::connect(&paths)?);
+            let mut connection = Connection::new(start::connect(&paths)?, &machine);
             match connection.stop_as(version)? {
                 Stop::Outcome(outcome) => Ok(outcome),
                 Stop::OtherVersion(_) => Err(ProtocolError::Version(version).into()),
@@ -692,8 +712,9 @@ fn replace(
     mut connection: Connection,
     config: &BrokerConfig,
     paths: &Paths,
+    machine: &Arc<dyn Machine>,
 ) -> Result<bool, BrokerError> {
-    let mut connector = Connector::new(config, paths);
+    let mut connector = Connector::new(config, paths, machine);
     if !connector.take_lock()? {
         return Ok(false);
     }
@@ -711,24 +732,27 @@ pub(super) fn ask_running(
     config: &BrokerConfig,
     request: &Request,
 ) -> Result<Response, BrokerError> {
-    let begin = Instant::now();
+    let machine = ThisMachine::shared();
+    let begin = machine.now();
     loop {
-        let mut connection = Connection::new(start::connect(&Paths::new(config))?);
+        let mut connection = Connection::new(start::connect(&Paths::new(config))?, &machine);
         match connection.ask(request, &[], ANSWER_TIMEOUT) {
             // A broker that was stopped lets others connect until it has ended.
-            Err(BrokerError::Lost) if begin.elapsed() < STOPPED_TIMEOUT => thread::yield_now(),
+            Err(BrokerError::Lost) if machine.now().since(begin) < STOPPED_TIMEOUT => {
+                thread::yield_now();
+            }
             answer => return Ok(answer?.0),
         }
     }
 }
 
-/// Returns true if another attempt after this error makes sense, given attempts since `begin`.
-fn should_retry(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bool {
+/// Returns true if another attempt after this error makes sense, given attempts for `tried`.
+fn should_retry(error: &BrokerError, tried: Duration, config: &BrokerConfig) -> bool {
     let patience = match error {
         BrokerError::Silent { .. } => config.start_timeout.min(STOPPED_TIMEOUT),
         _ => config.start_timeout,
     };
-    error.is_transient() && begin.elapsed() < patience
+    error.is_transient() && tried < patience
 }
 
 /// The answer to the first message of a new client.

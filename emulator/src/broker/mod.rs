@@ -50,6 +50,7 @@ mod faults;
 mod group;
 mod gsi;
 mod link;
+mod machine;
 mod paths;
 mod protocol;
 mod relay;

@@ -1,5 +1,7 @@
 //! Connects to the broker, and starts one if there is none.
 
+#![deny(clippy::disallowed_methods)]
+
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -8,11 +10,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
+use rocade_transport::Time;
 use socket2::{Domain, SockAddr, Type};
 
+use super::machine::Machine;
 use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, sys};
 use crate::config;
@@ -102,7 +106,8 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
 pub(super) struct Connector {
     config: BrokerConfig,
     paths: Paths,
-    deadline: Instant,
+    machine: Arc<dyn Machine>,
+    deadline: Time,
     /// Held while this process starts the broker.
     lock: Option<File>,
     liveness_socket: Option<OwnedFd>,
@@ -111,7 +116,7 @@ pub(super) struct Connector {
     /// The length of the log at the last start.
     log_start: u64,
     /// The time after which the user is told that this takes long. `None` after that.
-    announce_at: Option<Instant>,
+    announce_at: Option<Time>,
 }
 
 /// Result of a step.
@@ -124,17 +129,19 @@ pub(super) enum ConnectStep {
 }
 
 impl Connector {
-    pub(super) fn new(config: &BrokerConfig, paths: &Paths) -> Self {
+    pub(super) fn new(config: &BrokerConfig, paths: &Paths, machine: &Arc<dyn Machine>) -> Self {
+        let now = machine.now();
         Self {
             config: config.clone(),
             paths: paths.clone(),
-            deadline: Instant::now() + config.start_timeout,
+            machine: Arc::clone(machine),
+            deadline: now.plus(config.start_timeout),
             lock: None,
             liveness_socket: None,
             starts: 0,
             looks: 0,
             log_start: 0,
-            announce_at: Some(Instant::now() + QUIET_TIME),
+            announce_at: Some(now.plus(QUIET_TIME)),
         }
     }
 
@@ -161,7 +168,7 @@ impl Connector {
         if let Some(connection) = self.try_connect()? {
             return Ok(ConnectStep::Connected(connection));
         }
-        if Instant::now() > self.deadline {
+        if self.machine.now() > self.deadline {
             let secs = self.config.start_timeout.as_secs_f32();
             let who = if self.lock.is_some() {
                 ""
@@ -197,7 +204,7 @@ impl Connector {
 
     /// Tells the user once if this takes long.
     fn announce(&mut self) {
-        if self.announce_at.is_some_and(|at| Instant::now() >= at) {
+        if self.announce_at.is_some_and(|at| self.machine.now() >= at) {
             self.announce_at = None;
             notice::say(&Notice {
                 call: "broker",
@@ -225,7 +232,7 @@ impl Connector {
             self.announce();
             match self.step()? {
                 ConnectStep::Connected(connection) => return Ok(connection),
-                ConnectStep::Wait(time) => thread::sleep(time),
+                ConnectStep::Wait(time) => self.machine.sleep(time)?,
             }
         }
     }
@@ -266,7 +273,9 @@ impl Connector {
             .map_err(|error| self.cannot_open(&self.paths.log(), error))?;
         self.log_start = log.metadata().map_or(0, |data| data.len());
         tracing::debug!(program = ?argv[0], "starting the broker");
-        sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
+        self.machine
+            .start_broker(&argv, &env, log.as_fd())
+            .map_err(&failed)
     }
 
     /// Returns the environment of the broker: that of this process, without the settings and the
@@ -418,6 +427,7 @@ fn is_program(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::machine::ThisMachine;
     use super::*;
 
     fn config(dir: &Path, command: &[&str]) -> BrokerConfig {
@@ -430,7 +440,7 @@ mod tests {
 
     fn start(config: &BrokerConfig) -> BrokerError {
         let _starts = crate::sys::STARTS.write();
-        Connector::new(config, &Paths::new(config))
+        Connector::new(config, &Paths::new(config), &ThisMachine::shared())
             .run()
             .unwrap_err()
     }

@@ -228,7 +228,10 @@ mod tests {
         };
         assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), memory);
         assert_eq!(memory.at(100).len, 0);
-        assert_eq!(memory.slice(..4).unwrap(), RemoteMemory { len: 4, ..memory });
+        assert_eq!(
+            memory.slice(..4).unwrap(),
+            RemoteMemory { len: 4, ..memory }
+        );
         assert_eq!(memory.slice(95..).unwrap(), memory.at(95));
         assert!(memory.slice(95..100).is_err());
     }

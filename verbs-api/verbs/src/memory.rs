@@ -18,8 +18,8 @@ use rocade_emulator::{
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
-use crate::range::resolve;
 use crate::error::{RangeError, RegisterError, Result, VerbsError, WordError};
+use crate::range::resolve;
 
 /// The alignment of buffers in bytes: one page, as programs expect of registered memory.
 const ALIGN: usize = 4096;
@@ -145,9 +145,9 @@ impl Drop for Buffer {
             // SAFETY: allocated in `new` with this layout, and freed only here.
             Owner::Allocated(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             // SAFETY: the parts of the vector of `of_vec`, which is freed only here.
-            Owner::Vector(capacity) => drop(unsafe {
-                Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity)
-            }),
+            Owner::Vector(capacity) => {
+                drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) })
+            }
             Owner::Shared(_) | Owner::Caller => {}
         }
     }

@@ -63,7 +63,10 @@ mod tests {
         };
         assert_eq!(resolve(&(2..=8), 8), outside(2, 7));
         assert_eq!(resolve(&(9..), 8), outside(9, 0));
-        assert_eq!(resolve(&std::ops::Range { start: 5, end: 3 }, 8), outside(5, 0));
+        assert_eq!(
+            resolve(&std::ops::Range { start: 5, end: 3 }, 8),
+            outside(5, 0)
+        );
         assert_eq!(resolve(&(1..=usize::MAX), 8), outside(1, u64::MAX - 1));
     }
 }

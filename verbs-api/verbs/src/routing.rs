@@ -15,8 +15,8 @@ use rocade_emulator::{CompChannel, Cq, Qpn, VerbsError as RawError};
 use crate::completion::Completion;
 use crate::error::{OperationError, Result, VerbsError};
 use crate::reactor;
-use crate::simulation::Simulator;
 use crate::shared_futures::SharedReceives;
+use crate::simulation::Simulator;
 use crate::slots::{Slots, is_operation, is_shared, tag_of};
 
 /// The number of completions that are taken at once.

@@ -129,7 +129,10 @@ fn refused_bytes_come_back() {
     let refused = b.domain.register_vec(bytes, AccessFlags::REMOTE_WRITE);
     let error = refused.unwrap_err();
     assert_eq!(error.error.errno(), 22, "REMOTE_WRITE needs LOCAL_WRITE");
-    assert_eq!((error.bytes.as_ptr(), &error.bytes[..]), (start, &[1, 2, 3][..]));
+    assert_eq!(
+        (error.bytes.as_ptr(), &error.bytes[..]),
+        (start, &[1, 2, 3][..])
+    );
     // An empty vector is refused or registered as an empty buffer is.
     let empty = b.domain.register_vec(Vec::new(), ACCESS);
     assert_eq!(empty.is_ok(), b.register(0, ACCESS).is_ok());

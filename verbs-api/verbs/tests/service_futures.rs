@@ -63,7 +63,14 @@ impl Net {
     }
 
     /// An initiator on A, and a target on B with its receives.
-    fn dynamic(&self) -> (DynamicInitiator, DynamicTarget, SharedReceiveQueue, AddressHandle) {
+    fn dynamic(
+        &self,
+    ) -> (
+        DynamicInitiator,
+        DynamicTarget,
+        SharedReceiveQueue,
+        AddressHandle,
+    ) {
         let receives = self.b.shared_receive_queue(16, 1).unwrap();
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         let rights = rights | AccessFlags::REMOTE_ATOMIC;
@@ -75,7 +82,11 @@ impl Net {
     }
 
     /// A connection whose end on B takes its receives from `receives` and completes in `cq`.
-    fn connect(&self, receives: &SharedReceiveQueue, cq: &CompletionQueue) -> (QueuePair, QueuePair) {
+    fn connect(
+        &self,
+        receives: &SharedReceiveQueue,
+        cq: &CompletionQueue,
+    ) -> (QueuePair, QueuePair) {
         let from = self.a.queue_pair(&self.a_cq).build().unwrap();
         let to = self.b.queue_pair(cq).shared_receives(receives);
         let options = ConnectOptions::default();
@@ -460,7 +471,8 @@ fn a_queue_pair_that_ends_leaves_no_completion() {
     let (_from, to) = net.connect(&receives, &net.b_cq);
     let inbox = net.inbox(8);
     let _waits = receives.recv(&inbox);
-    to.post_send(&SendRequest::send_inline(b"in flight")).unwrap();
+    to.post_send(&SendRequest::send_inline(b"in flight"))
+        .unwrap();
     drop(to);
     assert_eq!(net.b_cq.poll(), None);
 }

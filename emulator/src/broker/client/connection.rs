@@ -2,15 +2,18 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
+use rocade_transport::Time;
 use rocade_wire::Qpn;
 
 use super::super::faults::FaultUpdate;
+use super::super::machine::Machine;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, TargetEvent, VERSION, version_of, with_version,
 };
-use super::super::sys::{self, HangupWatch};
+use super::super::sys::HangupWatch;
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, StopOutcome};
 use crate::fdpass;
@@ -26,6 +29,7 @@ type Message = (Vec<u8>, Vec<OwnedFd>);
 /// in between.
 pub(super) struct Connection {
     socket: OwnedFd,
+    machine: Arc<dyn Machine>,
     /// Shared-memory links that peers have requested.
     offers: Vec<ShmLinkOffer>,
     /// A new lock file of this process's slot.
@@ -61,9 +65,10 @@ impl Notifications {
 }
 
 impl Connection {
-    pub(super) const fn new(socket: OwnedFd) -> Self {
+    pub(super) fn new(socket: OwnedFd, machine: &Arc<dyn Machine>) -> Self {
         Self {
             socket,
+            machine: Arc::clone(machine),
             offers: Vec::new(),
             lock: None,
             of_targets: Vec::new(),
@@ -106,7 +111,7 @@ impl Connection {
             // A broker that refuses a client may have sent the reason before it hung up.
             return self.try_answer()?.ok_or(error);
         }
-        let mut wait = AnswerWait::begin(patience);
+        let mut wait = self.begin_to_wait(patience);
         loop {
             if let Some(answer) = self.try_answer()? {
                 return Ok(answer);
@@ -160,10 +165,17 @@ impl Connection {
 
     /// Waits up to `time` for a message.
     pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
-        let mut waiting = [sys::poll_readable(self.fd())];
-        sys::poll(&mut waiting, Some(time))
-            .map_err(BrokerError::failure("failed to wait for the broker (poll)"))?;
-        Ok(())
+        self.machine.until_readable(self.fd(), time)
+    }
+
+    /// Starts waiting for an answer. After `patience`, the client gives up a broker that was
+    /// stopped.
+    pub(super) fn begin_to_wait(&self, patience: Duration) -> AnswerWait {
+        let now = self.machine.now();
+        AnswerWait {
+            next_look: now.plus(patience),
+            limit: now.plus(patience.max(LONGEST_ANSWER)),
+        }
     }
 
     /// Returns the error for a broker that did not answer in time.
@@ -188,7 +200,7 @@ impl Connection {
         let message = with_version(Request::Stop.encode(), version);
         fdpass::send(self.fd(), &message, &[])
             .map_err(lost_or("failed to send a request to the broker"))?;
-        let mut wait = AnswerWait::begin(ANSWER_TIMEOUT);
+        let mut wait = self.begin_to_wait(ANSWER_TIMEOUT);
         loop {
             let left = wait.left(self)?;
             self.wait(left)?;
@@ -330,33 +342,25 @@ impl Connection {
 /// to a broker that was stopped, or that does not answer for very long.
 #[derive(Debug)]
 pub(super) struct AnswerWait {
-    next_look: Instant,
-    limit: Instant,
+    next_look: Time,
+    limit: Time,
 }
 
 impl AnswerWait {
-    /// Starts waiting. After `patience`, the client gives up a broker that was stopped.
-    pub(super) fn begin(patience: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            next_look: now + patience,
-            limit: now + patience.max(LONGEST_ANSWER),
-        }
-    }
-
     /// Returns the time to wait before the next call.
     ///
     /// # Errors
     /// [`BrokerError::Silent`] if the client gives up the broker.
     pub(super) fn left(&mut self, connection: &Connection) -> Result<Duration, BrokerError> {
-        let now = Instant::now();
+        let machine = &connection.machine;
+        let now = machine.now();
         if now >= self.next_look {
-            if now >= self.limit || sys::is_stopped(connection.broker_pid()) {
+            if now >= self.limit || machine.is_stopped(connection.broker_pid()) {
                 return Err(connection.silent());
             }
-            self.next_look = self.limit.min(now + LOOK_WHETHER_STOPPED);
+            self.next_look = self.limit.min(now.plus(LOOK_WHETHER_STOPPED));
         }
-        Ok(self.next_look.saturating_duration_since(now))
+        Ok(self.next_look.since(now))
     }
 }
 
@@ -391,20 +395,21 @@ fn lost_or(failure: &'static str) -> impl Fn(io::Error) -> BrokerError {
 mod tests {
     use std::os::unix::net::UnixStream;
 
+    use super::super::super::machine::ThisMachine;
     use super::*;
 
     /// This process has both ends, counts as the broker and was not stopped.
     #[test]
     fn a_broker_that_was_not_stopped_has_a_minute() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let connection = Connection::new(ours.into());
+        let connection = Connection::new(ours.into(), &ThisMachine::shared());
         assert_eq!(connection.broker_pid(), std::process::id());
-        let mut wait = AnswerWait::begin(Duration::ZERO);
+        let mut wait = connection.begin_to_wait(Duration::ZERO);
         let left = wait.left(&connection).unwrap();
         assert!(!left.is_zero() && left <= LOOK_WHETHER_STOPPED);
-        wait.next_look = Instant::now();
+        wait.next_look = connection.machine.now();
         wait.left(&connection).unwrap();
-        wait.limit = Instant::now();
+        wait.limit = connection.machine.now();
         wait.next_look = wait.limit;
         let error = wait.left(&connection).unwrap_err();
         assert!(matches!(error, BrokerError::Silent { .. }), "{error}");

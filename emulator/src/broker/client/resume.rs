@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::BrokerError;
+use super::super::machine::Machine;
 use super::super::protocol::{
     DomainOpening, ProtocolError, Request, Response, SOCKETS_AT_ONCE, TargetCall,
 };
@@ -55,8 +57,9 @@ impl Resume {
         connection: OwnedFd,
         resources: &ClientResources,
         watch: &HangupWatch,
+        machine: &Arc<dyn Machine>,
     ) -> Result<Self, BrokerError> {
-        let connection = Connection::new(connection);
+        let connection = Connection::new(connection, machine);
         connection.watch_with(watch)?;
         let restore = resources.shares.iter().flat_map(|(local, share)| {
             let firsts = (0..share.sockets.len()).step_by(SOCKETS_AT_ONCE);
@@ -77,6 +80,7 @@ impl Resume {
                 [ResumeStep::Domain(at)].into_iter().chain(targets)
             });
         let resume = Self {
+            wait: connection.begin_to_wait(ANSWER_TIMEOUT),
             connection,
             steps: [ResumeStep::Hello]
                 .into_iter()
@@ -86,7 +90,6 @@ impl Resume {
                 .chain((0..resources.ports.len()).map(ResumeStep::Port))
                 .chain(domains)
                 .collect(),
-            wait: AnswerWait::begin(ANSWER_TIMEOUT),
         };
         resume.send_step(ResumeStep::Hello, resources)?;
         Ok(resume)
@@ -135,7 +138,7 @@ impl Resume {
             self.steps.pop_front();
             if let Some(next) = self.steps.front() {
                 self.send_step(*next, resources)?;
-                self.wait = AnswerWait::begin(ANSWER_TIMEOUT);
+                self.wait = self.connection.begin_to_wait(ANSWER_TIMEOUT);
             }
         }
         Ok(ResumeProgress::Done)

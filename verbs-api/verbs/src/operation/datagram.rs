@@ -19,9 +19,10 @@ impl DatagramQueuePair {
         to: &UdAddress,
     ) -> Operation {
         let qp_num = self.address().qp_num;
-        self.ends().start(false, qp_num, Slices::default(), |wr_id| {
-            self.post_own(&request.wr_id(wr_id).signaled(), address, to)
-        })
+        self.ends()
+            .start(false, qp_num, Slices::default(), |wr_id| {
+                self.post_own(&request.wr_id(wr_id).signaled(), address, to)
+            })
     }
 
     /// Sends the bytes of `memory` to a receive of `to`.
@@ -53,9 +54,8 @@ impl DatagramQueuePair {
         let memory = memory.into();
         let (kept, qp_num) = (memory.clone(), self.address().qp_num);
         self.ends().start(false, qp_num, kept, |wr_id| {
-            memory.with_sges(|sges| {
-                self.post_own(&SendRequest::send(sges).wr_id(wr_id), address, to)
-            })
+            memory
+                .with_sges(|sges| self.post_own(&SendRequest::send(sges).wr_id(wr_id), address, to))
         })
     }
 
