@@ -30,6 +30,8 @@ use crate::steering::ProcessSlot;
 mod connection;
 mod ports;
 mod resume;
+#[cfg(all(test, not(loom)))]
+pub(super) mod view;
 mod xrc;
 
 use connection::Connection;

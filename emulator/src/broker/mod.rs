@@ -49,6 +49,8 @@ mod fault_reports;
 mod faults;
 mod group;
 mod gsi;
+#[cfg(all(test, not(loom)))]
+mod hostsim;
 mod link;
 mod machine;
 mod paths;

@@ -40,7 +40,7 @@ pub(crate) use xrc::TargetEvent;
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 
@@ -98,6 +98,8 @@ pub(super) enum Request {
     Status,
     /// Stops the broker.
     Stop,
+    /// Ends what a client of an earlier broker hands over.
+    Resumed,
     /// Enables shared-memory links. Carries the eventfd that wakes the client.
     Share,
     /// Requests a shared-memory link to another client.
@@ -172,7 +174,7 @@ pub(super) enum Response {
         /// Number of sockets for the client, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore`, `Share`, `AckJournal`, `Listen` and `Release`.
+    /// Answer to `Restore`, `Share`, `AckJournal`, `Resumed`, `Listen` and `Release`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -379,6 +381,7 @@ impl Request {
             Self::Status => Writer::new(4).finish(),
             Self::Stop => Writer::new(STOP).finish(),
             Self::Share => Writer::new(6).finish(),
+            Self::Resumed => Writer::new(12).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
             Self::AckJournal => Writer::new(8).finish(),
             Self::Bind { binding, any_port } => {
@@ -464,6 +467,7 @@ impl Request {
             4 => (Self::Status, 0..=0),
             STOP => (Self::Stop, 0..=0),
             6 => (Self::Share, 1..=1),
+            12 => (Self::Resumed, 0..=0),
             7 => (Self::Channel(r.ends()?), 0..=0),
             8 => (Self::AckJournal, 1..=1),
             9 => (

@@ -26,12 +26,14 @@ mod connections;
 mod error;
 mod fault_reports;
 mod faults;
-mod files;
+pub(super) mod files;
 mod requests;
 mod shm_links;
-mod start;
+pub(super) mod start;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+pub(super) mod view;
 mod xrc;
 
 use connections::{Client, Reserve};
@@ -40,7 +42,7 @@ use faults::FaultTable;
 use files::Files;
 
 /// Interval of retries of a pending request.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Interval of checks whether a client has received what it was sent.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
 /// Time that a broker waits for its first client, beyond the idle timeout. The program that started
@@ -85,7 +87,7 @@ fn prepare_process() -> bool {
 }
 
 /// Result of [`Server::wait`], for [`Server::turn`].
-struct Input {
+pub(super) struct Input {
     /// One entry for each listener, each descriptor of the groups, each client, and each process
     /// whose end is watched.
     fds: Vec<libc::pollfd>,
@@ -109,7 +111,7 @@ struct Pending {
     silent_since: Option<Time>,
 }
 
-struct Server {
+pub(super) struct Server {
     config: BrokerConfig,
     paths: Paths,
     files: Files,
@@ -145,7 +147,12 @@ struct Server {
 }
 
 impl Server {
-    fn new(config: &BrokerConfig, files: Files, limits_too_low: bool, now: Time) -> Self {
+    pub(super) fn new(
+        config: &BrokerConfig,
+        files: Files,
+        limits_too_low: bool,
+        now: Time,
+    ) -> Self {
         let paths = Paths::new(config);
         // Before any answer: the locks held now belong to clients of another broker.
         let slots = SlotTable::new(paths.clone());
@@ -188,7 +195,7 @@ impl Server {
 
     /// Returns the time of the next turn if no input comes before, or `None` if the broker has to
     /// end.
-    fn next_turn(&self) -> Option<Time> {
+    pub(super) fn next_turn(&self) -> Option<Time> {
         if self.stop {
             return None;
         }
@@ -196,7 +203,8 @@ impl Server {
         if self.clients.iter().any(Client::is_stuck) {
             return after(LOOK_AGAIN_SOON);
         }
-        if self.clients.iter().any(|client| client.pending.is_some()) {
+        let waits = |client: &Client| client.pending.is_some() || client.deferred.is_some();
+        if self.clients.iter().any(waits) {
             return after(LOOK_AGAIN);
         }
         if self.clients.iter().any(|c| c.is_outdated(&self.faults)) {
@@ -220,7 +228,7 @@ impl Server {
     }
 
     /// Waits for input.
-    fn wait(&self, timeout: Duration) -> Result<Input, BrokerError> {
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Input, BrokerError> {
         let readable = |fd: BorrowedFd<'_>| sys::poll_readable(fd);
         let mut fds: Vec<_> = self
             .files
@@ -260,7 +268,7 @@ impl Server {
 
     /// Handles the input and what is due, without waiting. Returns the time of the next turn if no
     /// input comes before, or `None` if the broker has to end.
-    fn turn(&mut self, now: Time, input: &Input) -> Option<Time> {
+    pub(super) fn turn(&mut self, now: Time, input: &Input) -> Option<Time> {
         self.now = now;
         self.handle(input);
         self.tick();
@@ -339,6 +347,7 @@ impl Server {
                 self.open(index, pending);
             }
         }
+        self.answer_deferred();
         self.send_fault_updates();
         self.check_deadlines();
         for waiting in self.released_ports.ready(&self.services, now) {

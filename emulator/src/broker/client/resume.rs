@@ -32,6 +32,8 @@ enum ResumeStep {
     Domain(usize),
     /// An XRC target, by the indexes of its domain and of the target in it.
     Target(usize, usize),
+    /// The end.
+    Resumed,
 }
 
 /// Progress of the handover.
@@ -89,6 +91,7 @@ impl Resume {
                 .chain(journal)
                 .chain((0..resources.ports.len()).map(ResumeStep::Port))
                 .chain(domains)
+                .chain([ResumeStep::Resumed])
                 .collect(),
         };
         resume.send_step(ResumeStep::Hello, resources)?;
@@ -113,7 +116,10 @@ impl Resume {
                         resources.lock = lock;
                     }
                 }
-                (ResumeStep::Restore(..) | ResumeStep::Share, Response::Accepted) => {}
+                (
+                    ResumeStep::Restore(..) | ResumeStep::Share | ResumeStep::Resumed,
+                    Response::Accepted,
+                ) => {}
                 (ResumeStep::AckJournal, Response::Accepted) => {
                     resources
                         .journal
@@ -189,6 +195,7 @@ impl Resume {
                 let wake = resources.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
                 self.connection.send(&Request::Share, &wake)
             }
+            ResumeStep::Resumed => self.connection.send(&Request::Resumed, &[]),
             ResumeStep::Port(at) => {
                 let binding = *resources.ports.get(at).ok_or(BrokerError::Lost)?;
                 let any_port = false;

@@ -142,6 +142,7 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
+        Just((Request::Resumed, 0)),
         Just((Request::AckJournal, 1)),
         (binding(), any::<bool>())
             .prop_map(|(binding, any_port)| (Request::Bind { binding, any_port }, 0)),

@@ -126,8 +126,8 @@ impl Server {
     /// Starts a client's request for the sockets of an address, starting at `first`.
     pub(super) fn begin_to_open(&mut self, index: usize, local: LocalAddr, first: u8) {
         let now = self.now;
-        let begin = if self.slots.has_awaited() {
-            self.recovery_deadline.max(now)
+        let begin = if self.awaits_clients() {
+            self.recovery_deadline
         } else {
             now
         };
@@ -257,10 +257,32 @@ impl Server {
         Ok(Group::new(local, address_lock, ForwardKey::random()))
     }
 
+    /// Returns true while clients of an earlier broker may still hand over what they have.
+    pub(super) fn awaits_clients(&self) -> bool {
+        let is_resuming = |client: &Client| client.is_resuming && !client.gone;
+        self.now < self.recovery_deadline
+            && (self.slots.has_awaited() || self.clients.iter().any(is_resuming))
+    }
+
+    /// Answers the requests that have waited for clients of an earlier broker.
+    pub(super) fn answer_deferred(&mut self) {
+        if self.awaits_clients() {
+            return;
+        }
+        for index in 0..self.clients.len() {
+            let Some(request) = self.clients[index].deferred.take() else {
+                continue;
+            };
+            if let Err(refusal) = self.answer(index, request, Vec::new()) {
+                self.refuse(index, refusal);
+            }
+        }
+    }
+
     /// Checks that all clients of an earlier broker have resumed, because they may have sockets of
     /// any group.
     fn check_awaited(&mut self) -> Result<(), OpenBlocker> {
-        if !self.slots.has_awaited() || self.now >= self.recovery_deadline {
+        if !self.awaits_clients() {
             return Ok(());
         }
         let awaited = self.slots.orphans().next();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rocade_transport::Time;
 use socket2::Socket;
 
-use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
+use super::super::protocol::{MAX_LEN, RefusalCode, Request, Response, VERSION, with_version};
 use super::super::sys::{self, effective_uid};
 use super::ack_journal::RegisteredJournal;
 use super::error::{NO_DESCRIPTORS, means_no_descriptor};
@@ -48,6 +48,10 @@ pub(super) struct Client {
     pub(super) report_number: u64,
     /// An unanswered request for an address.
     pub(super) pending: Option<Pending>,
+    /// An unanswered request that another client may have a better right to.
+    pub(super) deferred: Option<Request>,
+    /// The client of an earlier broker has not handed over everything yet.
+    pub(super) is_resuming: bool,
     /// The client's fault rules.
     pub(super) faults: ClientFaults,
     /// The protocol version of the client's requests.
@@ -71,6 +75,8 @@ impl Client {
             registered_journal: None,
             report_number: 0,
             pending: None,
+            deferred: None,
+            is_resuming: false,
             faults: ClientFaults::default(),
             version: VERSION,
             gone: false,

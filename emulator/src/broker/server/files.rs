@@ -21,7 +21,7 @@ pub(super) const BACKLOG: i32 = 128;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files through which programs find this broker.
-pub(super) struct Files {
+pub(in crate::broker) struct Files {
     /// Listens at the well-known path.
     pub(super) listener: Socket,
     /// Listens in the abstract namespace, in case the path is deleted. `None` if another user has
@@ -120,7 +120,7 @@ impl Server {
 
     /// Makes room for the next broker. Closing the listener resets the connections in its queue,
     /// whose clients retry.
-    pub(super) fn end(&self) {
+    pub(in crate::broker) fn end(&self) {
         tracing::info!("broker ends");
         // Does not remove the socket of another broker.
         if self.files.are_there(&self.paths)

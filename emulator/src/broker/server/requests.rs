@@ -109,7 +109,7 @@ impl Server {
         self.notify(notifications);
     }
 
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         index: usize,
         request: Request,
@@ -149,6 +149,22 @@ impl Server {
                     group.resume(slot);
                 }
                 self.clients[index].send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (Request::Resumed, Some(_)) => {
+                let client = &mut self.clients[index];
+                client.is_resuming = false;
+                client.send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (_, Some(_)) if self.clients[index].deferred.is_some() => Err(
+                RequestRefusal::malformed("the answer to another request is due first"),
+            ),
+            // Otherwise a new client could get what a resuming one has.
+            (request @ (Request::Bind { .. } | Request::OpenDomain(_)), Some(_))
+                if !self.clients[index].is_resuming && self.awaits_clients() =>
+            {
+                self.clients[index].deferred = Some(request);
                 Ok(())
             }
             (Request::Share, Some(_)) => {
@@ -318,6 +334,7 @@ impl Server {
         }
         let client = &mut self.clients[index];
         client.slot = Some(slot);
+        client.is_resuming = true;
         tracing::info!(pid = client.peer.pid, %slot, "client resumed");
         client.send(
             &Response::Welcome {

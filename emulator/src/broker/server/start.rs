@@ -46,7 +46,7 @@ pub(super) fn take_over(config: &BrokerConfig, clock: &Clock) -> Result<Files, B
 }
 
 /// Result of a step.
-pub(super) enum Step {
+pub(in crate::broker) enum Step {
     /// The broker listens.
     Listening(Files),
     /// An earlier broker still has what this one needs. To be tried again in a moment.
@@ -54,7 +54,7 @@ pub(super) enum Step {
 }
 
 /// The start of a broker, step by step.
-pub(super) struct Takeover {
+pub(in crate::broker) struct Takeover {
     paths: Paths,
     lock: File,
     /// True once this process holds the lock.
@@ -64,7 +64,7 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    pub(super) fn new(config: &BrokerConfig, now: Time) -> Result<Self, BrokerError> {
+    pub(in crate::broker) fn new(config: &BrokerConfig, now: Time) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         paths.prepare()?;
         SockAddr::unix(paths.socket()).map_err(|_| paths.too_long())?;
@@ -81,7 +81,7 @@ impl Takeover {
     ///
     /// # Errors
     /// As [`take_over`].
-    pub(super) fn step(mut self, now: Time) -> Result<Step, BrokerError> {
+    pub(in crate::broker) fn step(mut self, now: Time) -> Result<Step, BrokerError> {
         if !self.is_locked && !self.take_lock(now)? {
             return Ok(Step::Wait(self));
         }

@@ -1,0 +1,54 @@
+//! What a simulation sees of a client.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+use super::{BrokerClient, Link};
+use crate::gsi::services::Binding;
+use crate::journal::DomainKey;
+use crate::link::LocalAddr;
+use crate::steering::ProcessSlot;
+
+/// What a client has of its broker. Files are told apart by their inodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::broker) struct View {
+    pub(in crate::broker) slot: ProcessSlot,
+    pub(in crate::broker) is_connected: bool,
+    /// The sockets of each address, from index 0.
+    pub(in crate::broker) sockets: BTreeMap<LocalAddr, Vec<u64>>,
+    /// The memory of each shared domain.
+    pub(in crate::broker) domains: BTreeMap<DomainKey, u64>,
+    pub(in crate::broker) ports: Vec<Binding>,
+    /// Its connection, which is open as long as the client runs nothing.
+    pub(in crate::broker) connection: Option<RawFd>,
+}
+
+pub(in crate::broker) fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+    let copy = fd.try_clone_to_owned().expect("a descriptor");
+    File::from(copy).metadata().expect("an open file").ino()
+}
+
+impl BrokerClient {
+    pub(in crate::broker) fn view(&self) -> View {
+        let mut state = self.state.lock();
+        let connection = state.connection().map(|one| one.fd().as_raw_fd());
+        let resources = &state.resources;
+        let sockets = resources.shares.iter().map(|(local, share)| {
+            let inodes = share.sockets.iter().map(|socket| inode_of(socket.as_fd()));
+            (*local, inodes.collect())
+        });
+        let domains = resources.domains.iter();
+        View {
+            slot: self.slot,
+            is_connected: matches!(state.link, Link::Up(_)),
+            sockets: sockets.collect(),
+            domains: domains
+                .map(|domain| (domain.key, inode_of(domain.memory.as_fd())))
+                .collect(),
+            ports: resources.ports.clone(),
+            connection,
+        }
+    }
+}

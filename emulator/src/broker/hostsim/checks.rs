@@ -1,0 +1,197 @@
+//! Conditions of a host, checked outside the code under test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::super::client::view::View;
+use super::super::server::view::View as ServerView;
+use super::super::sys;
+use super::world::{Member, World};
+use crate::link::socket_owner::bound_sockets;
+use crate::link::{LocalAddr, ROCE_PORT};
+use crate::steering::ProcessSlot;
+
+/// Longest wait for a datagram on the loopback interface, which is never late.
+const ARRIVAL: Duration = Duration::from_secs(5);
+
+impl World {
+    /// Checks what holds at any time.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn check(&mut self) -> Result<(), String> {
+        let mut slots = BTreeSet::new();
+        let mut sockets: BTreeMap<LocalAddr, Vec<u64>> = BTreeMap::new();
+        let mut is_shared = false;
+        for (member, view) in self.clients() {
+            let (dir, slot) = (member.dir, view.slot);
+            if !slots.insert((dir, slot)) {
+                return Err(format!("two processes have {slot}"));
+            }
+            for (local, own) in &view.sockets {
+                if own.len() != slot.index() + 1 {
+                    return Err(format!("{slot} has {} sockets of {local}", own.len()));
+                }
+                let known = sockets.entry(*local).or_default();
+                is_shared |= !known.is_empty();
+                let common = known.len().min(own.len());
+                if known[..common] != own[..common] {
+                    return Err(format!("the sockets of {local} differ: {known:?}, {own:?}"));
+                }
+                if own.len() > common {
+                    known.clone_from(own);
+                }
+            }
+        }
+        if is_shared {
+            self.note_shared();
+        }
+        Ok(())
+    }
+
+    /// Checks what holds when nothing is left to do: each process is connected to one broker, which
+    /// knows what the process has.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn check_at_rest(&mut self) -> Result<(), String> {
+        if self.waiting() > 0 {
+            return Err(format!("{} processes still wait", self.waiting()));
+        }
+        let dirs: BTreeSet<_> = self.clients().map(|(member, _)| member.dir).collect();
+        for dir in dirs {
+            self.check_dir(dir)?;
+        }
+        let mut domains = BTreeMap::new();
+        for (member, view) in self.clients() {
+            for (key, memory) in &view.domains {
+                let known = *domains.entry((member.dir, *key)).or_insert(*memory);
+                if known != *memory {
+                    return Err(format!("a domain has two memories: {known} and {memory}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_dir(&self, dir: u8) -> Result<(), String> {
+        let own: Vec<(&Member, &View)> = self
+            .clients()
+            .filter(|(member, _)| member.dir == dir)
+            .collect();
+        let mut brokers = self.brokers.iter().filter(|broker| broker.dir == dir);
+        let server = brokers.find_map(|broker| broker.server.as_deref());
+        let server = server.ok_or("there are clients and no broker")?;
+        let known = server.view();
+        for (_, view) in &own {
+            let slot = view.slot;
+            if !view.is_connected {
+                return Err(format!("{slot} has no broker"));
+            }
+            if known.slots.iter().filter(|one| **one == slot).count() != 1 {
+                return Err(format!(
+                    "the broker does not know {slot}: {:?}",
+                    known.slots
+                ));
+            }
+            for (local, sockets) in &view.sockets {
+                check_group(&known, slot, *local, sockets)?;
+            }
+            for port in view.ports.iter().filter(|port| port.listens) {
+                if !server.has_port(slot, port) {
+                    return Err(format!("{slot} has lost its port {:?}", port.service));
+                }
+            }
+        }
+        for (local, group) in &known.groups {
+            let users: BTreeSet<_> = own
+                .iter()
+                .filter(|(_, view)| view.sockets.contains_key(local))
+                .map(|(_, view)| view.slot)
+                .collect();
+            // A client that has given up its request does not know that it has the address.
+            let alive: BTreeSet<_> = own.iter().map(|(_, view)| view.slot).collect();
+            if !users.is_subset(&group.users) || !group.users.is_subset(&alive) {
+                return Err(format!("{local}: {:?} use it, not {users:?}", group.users));
+            }
+            check_bound(*local, &group.sockets)?;
+            for slot in &users {
+                let target = server.socket(*local, slot.index());
+                let target = target.map_err(|error| error.to_string())?;
+                check_arrival(*local, *slot, &target)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_group(
+    known: &ServerView,
+    slot: ProcessSlot,
+    local: LocalAddr,
+    own: &[u64],
+) -> Result<(), String> {
+    let group = known.groups.get(&local);
+    let group = group.ok_or_else(|| format!("the broker has lost {local} of {slot}"))?;
+    if group.sockets.get(..own.len()) != Some(own) {
+        return Err(format!(
+            "{slot} has other sockets of {local} than the broker: {own:?}, {:?}",
+            group.sockets
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that no others are bound to the address, because these would move its sockets.
+fn check_bound(local: LocalAddr, sockets: &[u64]) -> Result<(), String> {
+    let bound = bound_sockets().map_err(|error| error.to_string())?;
+    let bound: BTreeSet<_> = bound
+        .into_iter()
+        .filter(|socket| socket.ip == local.ip())
+        .map(|socket| socket.inode)
+        .collect();
+    let known: BTreeSet<_> = sockets.iter().copied().collect();
+    if bound != known {
+        return Err(format!("{bound:?} are bound to {local}, not {known:?}"));
+    }
+    Ok(())
+}
+
+/// Checks that the kernel delivers a packet to the process of the queue pair's number.
+fn check_arrival(local: LocalAddr, slot: ProcessSlot, target: &impl AsFd) -> Result<(), String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let sender = UdpSocket::bind((local.ip(), 0)).map_err(failed)?;
+    let packet = [
+        4,
+        0,
+        0xff,
+        0xff,
+        0,
+        slot.get(),
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ];
+    sender
+        .send_to(&packet, (local.ip(), ROCE_PORT))
+        .map_err(failed)?;
+    let mut waiting = [sys::poll_readable(target.as_fd())];
+    sys::poll(&mut waiting, Some(ARRIVAL)).map_err(failed)?;
+    let socket = socket2::SockRef::from(target);
+    let mut bytes = [std::mem::MaybeUninit::uninit(); 64];
+    match socket.recv(&mut bytes) {
+        Ok(16) => Ok(()),
+        other => Err(format!(
+            "a packet to {slot} at {local} has gone astray: {other:?}"
+        )),
+    }
+}

@@ -1,0 +1,172 @@
+//! A host in one process: brokers and their clients in virtual time, from a seed.
+//!
+//! Sockets, locks and memory are the kernel's, which act at once, so that a run from a seed
+//! repeats. Brokers and clients take turns, and only one of them runs at a time. A client waits
+//! through its [`Machine`](super::machine::Machine) only, where it hands over to the schedule. A
+//! process is killed by dropping what it has.
+//!
+//! After each step, `checks.rs` compares what all processes have. A failure prints the seed and
+//! the shortest list of steps that was found to fail.
+//!
+//! `cargo xtask hostsim --seeds N [--seed S]` runs the test of this module.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use crate::random::Random;
+
+mod checks;
+mod process;
+mod step;
+mod world;
+
+use step::{Call, Step};
+use world::World;
+
+/// Seeds of a plain test run.
+const SEEDS: u64 = 100;
+/// Steps of a run.
+const STEPS: usize = 120;
+/// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
+const ENV: &str = "ROCADE_HOSTSIM";
+
+/// How often something happened that must happen sometimes.
+type Marks = BTreeMap<&'static str, u64>;
+
+/// Draws the steps of a seed.
+fn steps_of(seed: u64) -> Vec<Step> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(seed));
+    (0..STEPS).map(|_| Step::draw(&mut random)).collect()
+}
+
+/// Runs steps, then lets the host come to rest.
+///
+/// # Errors
+/// What is wrong, with the number of the step.
+fn run(steps: &[Step], marks: &mut Marks) -> Result<(), String> {
+    let mut world = World::new();
+    let result = world.run(steps);
+    for (mark, count) in world.end() {
+        *marks.entry(mark).or_default() += count;
+    }
+    result
+}
+
+/// Returns a short list of steps that still fails.
+fn shrink(mut steps: Vec<Step>) -> Vec<Step> {
+    let fails = |steps: &[Step]| run(steps, &mut Marks::new()).is_err();
+    let mut size = steps.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < steps.len() {
+            let end = (at + size).min(steps.len());
+            let mut fewer = steps.clone();
+            fewer.drain(at..end);
+            if fails(&fewer) {
+                steps = fewer;
+            } else {
+                at = end;
+            }
+        }
+        size /= 2;
+    }
+    steps
+}
+
+fn seeds() -> (u64, u64) {
+    let text = std::env::var(ENV).unwrap_or_default();
+    let (count, first) = text.split_once(',').unwrap_or((&text, "1"));
+    let count = count.parse().unwrap_or(SEEDS);
+    (count, first.parse().expect("a number of a seed"))
+}
+
+/// Explains the failure of a seed: the shrunk steps, and how to repeat it.
+fn explain(seed: u64, error: &str) -> String {
+    let fewer = shrink(steps_of(seed));
+    let error = run(&fewer, &mut Marks::new())
+        .err()
+        .unwrap_or_else(|| error.to_owned());
+    let mut text = format!("{error}\nafter these steps:\n");
+    for step in fewer {
+        let _ = writeln!(text, "  {step:?}");
+    }
+    let _ = write!(text, "cargo xtask hostsim --seeds 1 --seed {seed}");
+    text
+}
+
+/// Runs all seeds, and checks that what should happen sometimes has happened.
+#[test]
+fn brokers_and_clients_keep_their_rules() {
+    let _no_starts = crate::sys::STARTS.read();
+    let (count, first) = seeds();
+    let (begin, mut marks) = (Instant::now(), Marks::new());
+    for (done, seed) in (first..first + count).enumerate() {
+        if let Err(error) = run(&steps_of(seed), &mut marks) {
+            panic!("seed {seed}: {}", explain(seed, &error));
+        }
+        if (done + 1) % 500 == 0 {
+            let rate = (done + 1) as f64 / begin.elapsed().as_secs_f64();
+            println!("{} of {count} seeds, {rate:.0} a second", done + 1);
+        }
+    }
+    println!("{count} seeds in {:.1} s", begin.elapsed().as_secs_f64());
+    for (mark, times) in &marks {
+        println!("{times:8} x {mark}");
+    }
+    if count >= 1_000 {
+        let missing = |mark: &&&str| !marks.contains_key(**mark);
+        let missing: Vec<_> = world::EXPECTED.iter().filter(missing).collect();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}
+
+/// The same seed has the same marks, in all detail.
+#[test]
+fn a_seed_repeats() {
+    let _no_starts = crate::sys::STARTS.read();
+    for seed in 1..10 {
+        let (mut one, mut two) = (Marks::new(), Marks::new());
+        let results = [
+            run(&steps_of(seed), &mut one),
+            run(&steps_of(seed), &mut two),
+        ];
+        assert_eq!(results[0], results[1], "seed {seed}");
+        assert_eq!(one, two, "seed {seed}");
+    }
+}
+
+/// A new client asks a new broker for the port, or the domain, of one that has not resumed yet.
+#[test]
+fn what_a_client_has_is_kept_for_it_while_it_resumes() {
+    let _no_starts = crate::sys::STARTS.read();
+    for call in [Call::Bind(0), Call::OpenDomain(0)] {
+        let before = [
+            Step::Connect { client: 0, dir: 0 },
+            Step::Work { rounds: 8 },
+            Step::Advance,
+            Step::Work { rounds: 8 },
+            Step::Call { client: 0, call },
+            Step::Work { rounds: 8 },
+            Step::KillBroker { broker: 0 },
+        ];
+        let new_client = [
+            Step::Connect { client: 1, dir: 0 },
+            Step::GoOn { client: 1 },
+            Step::Turn { broker: 0 },
+        ];
+        let asks = [Step::Call { client: 1, call }, Step::Turn { broker: 0 }];
+        let connects = [
+            Step::GoOn { client: 1 },
+            Step::Turn { broker: 0 },
+            Step::Advance,
+        ];
+        let steps: Vec<_> = before
+            .into_iter()
+            .chain(new_client)
+            .chain(connects.into_iter().cycle().take(45))
+            .chain(asks)
+            .collect();
+        assert_eq!(run(&steps, &mut Marks::new()), Ok(()), "{call:?}");
+    }
+}

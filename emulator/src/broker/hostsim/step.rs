@@ -1,0 +1,130 @@
+//! Steps of a simulated host.
+
+use crate::random::Random;
+
+/// Number of processes at a time.
+pub(super) const CLIENTS: u8 = 5;
+/// Number of runtime directories, each with a broker of its own.
+pub(super) const DIRS: u8 = 2;
+/// Number of addresses.
+pub(super) const ADDRESSES: u8 = 2;
+/// Number of ports of the connection manager, and of shared domains.
+pub(super) const NAMES: u8 = 2;
+
+/// One step. A step that cannot be taken does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A new process connects to the broker of a directory.
+    Connect {
+        client: u8,
+        dir: u8,
+    },
+    /// A process calls its client.
+    Call {
+        client: u8,
+        call: Call,
+    },
+    /// A process that waits goes on, if what it waits for has come.
+    GoOn {
+        client: u8,
+    },
+    /// A broker takes a turn, if it has input or its time has come.
+    Turn {
+        broker: u8,
+    },
+    /// All that is ready runs, so often.
+    Work {
+        rounds: u8,
+    },
+    /// Time passes.
+    Advance,
+    Kill {
+        client: u8,
+    },
+    Stop {
+        client: u8,
+    },
+    Continue {
+        client: u8,
+    },
+    KillBroker {
+        broker: u8,
+    },
+    StopBroker {
+        broker: u8,
+    },
+    ContinueBroker {
+        broker: u8,
+    },
+    /// A user stops the broker of a directory.
+    EndBroker {
+        dir: u8,
+    },
+    /// A program of another version greets the broker of a directory.
+    OtherVersion {
+        dir: u8,
+    },
+}
+
+/// A call of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Open(u8),
+    Service,
+    Bind(u8),
+    Release(u8),
+    OpenDomain(u8),
+    CloseDomain(u8),
+    NewTarget(u8),
+    CloseTarget(u8),
+}
+
+impl Call {
+    fn draw(random: &mut Random) -> Self {
+        let name = below(random, NAMES);
+        match below(random, 12) {
+            0..=3 => Self::Open(below(random, ADDRESSES)),
+            4 | 5 => Self::Service,
+            6 => Self::Bind(name),
+            7 => Self::Release(name),
+            8 => Self::OpenDomain(name),
+            9 => Self::CloseDomain(name),
+            10 => Self::NewTarget(name),
+            _ => Self::CloseTarget(name),
+        }
+    }
+}
+
+fn below(random: &mut Random, limit: u8) -> u8 {
+    u8::try_from(random.next() % u64::from(limit)).unwrap_or(0)
+}
+
+impl Step {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let client = below(random, CLIENTS);
+        let broker = below(random, 3);
+        // The second directory is the exception.
+        let dir = below(random, 5) / 4 % DIRS;
+        match below(random, 100) {
+            0..=7 => Self::Connect { client, dir },
+            8..=39 => Self::Call {
+                client,
+                call: Call::draw(random),
+            },
+            40..=61 => Self::Work {
+                rounds: 1 + below(random, 8),
+            },
+            62..=68 => Self::GoOn { client },
+            69..=77 => Self::Turn { broker },
+            78..=87 => Self::Advance,
+            88 | 89 => Self::Kill { client },
+            90 => Self::Stop { client },
+            91 => Self::Continue { client },
+            92 | 93 => Self::KillBroker { broker },
+            94 => Self::StopBroker { broker },
+            95 | 96 => Self::ContinueBroker { broker },
+            97 => Self::EndBroker { dir },
+            _ => Self::OtherVersion { dir },
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! The simulated host: brokers, processes, and the schedule.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rocade_transport::Time;
+use tempfile::TempDir;
+
+use super::super::client::view::View;
+use super::super::paths::Paths;
+use super::super::protocol::{Request, VERSION, with_version};
+use super::super::server::Server;
+use super::super::server::start::{Step as Start, Takeover};
+use super::super::{BrokerConfig, BrokerError, RefusalCode, start, sys};
+use super::Marks;
+use super::process::{Host, Process, Report, Wait};
+use super::step::{CLIENTS, Call, DIRS, Step};
+use crate::fdpass;
+
+/// What has to happen in a thousand seeds.
+pub(super) const EXPECTED: [&str; 12] = [
+    "an address is in use by the other directory",
+    "a broker ends because another one runs",
+    "a broker is killed",
+    "a broker is stopped and given up",
+    "a broker is told to end",
+    "a process is killed",
+    "a process is killed while it waits",
+    "a program of another version is refused",
+    "a slot is leased again",
+    "a slot is resumed",
+    "two brokers of a directory at a time",
+    "two processes share an address",
+];
+
+/// Time for which a host comes to rest.
+const REST: Duration = Duration::from_secs(40);
+/// Most rounds until then.
+const ROUNDS: usize = 20_000;
+/// Time to the first service of a client that has lost its connection.
+const FIRST_SERVICE: Duration = Duration::from_millis(50);
+/// Time that passes while others are ready to run.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// A process of the host.
+pub(super) struct Member {
+    process: Process,
+    pub(super) dir: u8,
+    waits: Option<Wait>,
+    pub(super) view: Option<View>,
+    is_stopped: bool,
+    /// Time at which it wants to be serviced again.
+    service_at: Option<Time>,
+    /// Number of disturbances when its call began.
+    disturbed: u64,
+}
+
+/// A broker of the host.
+pub(super) struct Broker {
+    pub(super) dir: u8,
+    /// `None` while it starts.
+    pub(super) server: Option<Box<Server>>,
+    takeover: Option<Takeover>,
+    /// Time of its next turn.
+    next: Time,
+    is_stopped: bool,
+    _liveness_socket: OwnedFd,
+}
+
+pub(super) struct World {
+    host: Arc<Host>,
+    dirs: Vec<TempDir>,
+    pub(super) members: Vec<Option<Member>>,
+    pub(super) brokers: Vec<Broker>,
+    /// Connections of programs of other versions.
+    strangers: Vec<OwnedFd>,
+    marks: Marks,
+    /// Number of times that a process or broker was killed, stopped or told to end.
+    disturbances: u64,
+    /// Slots that were leased, by directory.
+    leased: BTreeSet<(u8, u8)>,
+    /// Directories that a process has used.
+    used: BTreeSet<u8>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let dir = |_| tempfile::tempdir().expect("a directory");
+        let host = Host::default();
+        host.now_ns.store(1_000_000_000, Ordering::Relaxed);
+        Self {
+            host: Arc::new(host),
+            dirs: (0..DIRS).map(dir).collect(),
+            members: (0..CLIENTS).map(|_| None).collect(),
+            brokers: Vec::new(),
+            strangers: Vec::new(),
+            marks: Marks::new(),
+            disturbances: 0,
+            leased: BTreeSet::new(),
+            used: BTreeSet::new(),
+        }
+    }
+
+    /// Ends all processes. Returns how often what has happened.
+    pub(super) fn end(mut self) -> Marks {
+        // A client that waits for its broker does so no longer.
+        self.members.clear();
+        self.marks
+    }
+
+    /// Takes all steps, then lets the host come to rest.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn run(&mut self, steps: &[Step]) -> Result<(), String> {
+        for (number, step) in steps.iter().enumerate() {
+            self.take(*step)
+                .and_then(|()| self.check())
+                .map_err(|error| format!("step {number} ({step:?}): {error}"))?;
+        }
+        self.rest()?;
+        self.check()?;
+        self.check_at_rest()
+    }
+
+    fn now(&self) -> Time {
+        self.host.now()
+    }
+
+    fn mark(&mut self, mark: &'static str) {
+        *self.marks.entry(mark).or_default() += 1;
+    }
+
+    fn config(&self, dir: u8) -> BrokerConfig {
+        BrokerConfig {
+            runtime_dir: Some(self.dirs[usize::from(dir)].path().to_owned()),
+            // It is looked for, and not started.
+            command: Some(vec!["/bin/sh".into()]),
+            ..BrokerConfig::default()
+        }
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Connect { client, dir } => self.connect(client, dir)?,
+            Step::Call { client, call } => self.call(client, call)?,
+            Step::GoOn { client } => drop(self.go_on(client)?),
+            Step::Turn { broker } => {
+                if let Some(broker) = self.index_of(broker) {
+                    self.turn(broker)?;
+                }
+            }
+            Step::Work { rounds } => {
+                for _ in 0..rounds {
+                    self.work()?;
+                }
+            }
+            Step::Advance => self.advance(),
+            Step::Kill { client } => self.kill(client),
+            Step::Stop { client } => self.stop(client, true),
+            Step::Continue { client } => self.stop(client, false),
+            Step::KillBroker { broker } => {
+                if let Some(broker) = self.index_of(broker) {
+                    self.mark("a broker is killed");
+                    self.disturbances += 1;
+                    self.brokers.remove(broker);
+                    self.note_stopped();
+                }
+            }
+            Step::StopBroker { broker } => self.stop_broker(broker, true),
+            Step::ContinueBroker { broker } => self.stop_broker(broker, false),
+            Step::EndBroker { dir } => {
+                let message = Request::Stop.encode();
+                if self.tell(dir, &message) {
+                    self.disturbances += 1;
+                    self.mark("a broker is told to end");
+                }
+            }
+            Step::OtherVersion { dir } => {
+                let hello = Request::Hello {
+                    resume: None,
+                    name: "newer".to_owned(),
+                    faults: Vec::new(),
+                };
+                if self.tell(dir, &with_version(hello.encode(), VERSION + 1)) {
+                    self.mark("a program of another version is refused");
+                }
+            }
+        }
+        self.start_brokers();
+        Ok(())
+    }
+
+    fn index_of(&self, broker: u8) -> Option<usize> {
+        usize::from(broker).checked_rem(self.brokers.len())
+    }
+
+    fn connect(&mut self, client: u8, dir: u8) -> Result<(), String> {
+        if self.members[usize::from(client)].is_some() {
+            return Ok(());
+        }
+        self.used.insert(dir);
+        let (process, report) = Process::start(&self.host, dir, self.config(dir));
+        self.members[usize::from(client)] = Some(Member {
+            process,
+            dir,
+            waits: None,
+            view: None,
+            is_stopped: false,
+            service_at: None,
+            disturbed: self.disturbances,
+        });
+        self.note(client, report)
+    }
+
+    fn call(&mut self, client: u8, call: Call) -> Result<(), String> {
+        let disturbances = self.disturbances;
+        let Some(member) = &mut self.members[usize::from(client)] else {
+            return Ok(());
+        };
+        if member.is_stopped || member.waits.is_some() {
+            return Ok(());
+        }
+        member.disturbed = disturbances;
+        let report = member.process.call(call);
+        self.note(client, report)
+    }
+
+    /// Returns true if the process waits for something that has come.
+    fn is_ready(&self, member: &Member) -> bool {
+        let Some(wait) = member.waits.filter(|_| !member.is_stopped) else {
+            return false;
+        };
+        let has_input = wait.fd.is_some_and(is_readable);
+        has_input || wait.until <= self.now()
+    }
+
+    /// Returns false if it cannot go on.
+    fn go_on(&mut self, client: u8) -> Result<bool, String> {
+        let member = self.members[usize::from(client)].as_ref();
+        let Some(member) = member.filter(|member| self.is_ready(member)) else {
+            return Ok(false);
+        };
+        let report = member.process.go_on();
+        self.note(client, report)?;
+        Ok(true)
+    }
+
+    /// Notes what a process has told.
+    fn note(&mut self, client: u8, report: Report) -> Result<(), String> {
+        let now = self.now();
+        let Some(member) = &mut self.members[usize::from(client)] else {
+            return Ok(());
+        };
+        let (result, view) = match report {
+            Report::Waits(wait) => {
+                member.waits = Some(wait);
+                return Ok(());
+            }
+            Report::Returned(result, view) => (result, view),
+        };
+        member.waits = None;
+        let (dir, disturbed) = (member.dir, member.disturbed);
+        let was_connected = member.view.as_ref().map(|view| view.is_connected);
+        let is_connected = view.as_ref().is_some_and(|view| view.is_connected);
+        let leased = (was_connected.is_none()).then(|| view.as_ref().map(|view| view.slot));
+        member.view.clone_from(&view);
+        if let Ok(Some(again)) = &result {
+            member.service_at = again.map(|time| now.plus(time));
+        } else if !is_connected {
+            // The call has lost the connection.
+            let soon = now.plus(FIRST_SERVICE);
+            member.service_at = Some(member.service_at.map_or(soon, |at| at.min(soon)));
+        }
+        if view.is_none() {
+            self.members[usize::from(client)] = None;
+        }
+        if let Some(slot) = leased.flatten()
+            && !self.leased.insert((dir, slot.get()))
+        {
+            self.mark("a slot is leased again");
+        }
+        if was_connected == Some(false) && is_connected {
+            self.mark("a slot is resumed");
+        }
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => self.check_error(&error, disturbed),
+        }
+    }
+
+    /// Checks that a call had a reason to fail.
+    fn check_error(&mut self, error: &BrokerError, disturbed: u64) -> Result<(), String> {
+        match error {
+            BrokerError::Refused {
+                code: RefusalCode::AddressInUse,
+                ..
+            } if self.used.len() > 1 => {
+                self.mark("an address is in use by the other directory");
+                return Ok(());
+            }
+            BrokerError::Silent { .. } => self.mark("a broker is stopped and given up"),
+            _ => {}
+        }
+        let has_stopped = self.brokers.iter().any(|broker| broker.is_stopped)
+            || self
+                .members
+                .iter()
+                .flatten()
+                .any(|member| member.is_stopped);
+        if has_stopped || self.disturbances > disturbed {
+            return Ok(());
+        }
+        Err(format!("a call fails without a reason: {error}"))
+    }
+
+    fn kill(&mut self, client: u8) {
+        let Some(member) = self.members[usize::from(client)].take() else {
+            return;
+        };
+        self.disturbances += 1;
+        self.mark("a process is killed");
+        if member.waits.is_some() {
+            self.mark("a process is killed while it waits");
+        }
+        drop(member);
+        // What it has started before.
+        self.start_brokers();
+    }
+
+    fn stop(&mut self, client: u8, is_stopped: bool) {
+        if let Some(member) = &mut self.members[usize::from(client)] {
+            self.disturbances += u64::from(member.is_stopped != is_stopped);
+            member.is_stopped = is_stopped;
+        }
+    }
+
+    fn stop_broker(&mut self, broker: u8, is_stopped: bool) {
+        if let Some(broker) = self.index_of(broker) {
+            let broker = &mut self.brokers[broker];
+            self.disturbances += u64::from(broker.is_stopped != is_stopped);
+            broker.is_stopped = is_stopped;
+            self.note_stopped();
+        }
+    }
+
+    fn note_stopped(&self) {
+        let any = self.brokers.iter().any(|broker| broker.is_stopped);
+        self.host.has_stopped_broker.store(any, Ordering::Relaxed);
+    }
+
+    /// Sends a message of another program to the broker of a directory. Returns false if none
+    /// listens.
+    fn tell(&mut self, dir: u8, message: &[u8]) -> bool {
+        let Ok(connection) = start::connect(&Paths::new(&self.config(dir))) else {
+            return false;
+        };
+        let sent = fdpass::send(connection.as_fd(), message, &[]).is_ok();
+        self.strangers.push(connection);
+        sent
+    }
+
+    /// Lets the brokers begin that processes have started.
+    fn start_brokers(&mut self) {
+        let started = std::mem::take(&mut *self.host.started.lock());
+        for (liveness_socket, dir) in started {
+            let takeover = Takeover::new(&self.config(dir), self.now());
+            if self.brokers.iter().any(|broker| broker.dir == dir) {
+                self.mark("two brokers of a directory at a time");
+            }
+            self.brokers.push(Broker {
+                dir,
+                server: None,
+                takeover: takeover.ok(),
+                next: self.now(),
+                is_stopped: false,
+                _liveness_socket: liveness_socket,
+            });
+        }
+    }
+
+    /// Gives a broker a turn. Returns false if it has nothing to do.
+    fn turn(&mut self, index: usize) -> Result<bool, String> {
+        let now = self.now();
+        let broker = &mut self.brokers[index];
+        if broker.is_stopped {
+            return Ok(false);
+        }
+        let Some(server) = &mut broker.server else {
+            return Ok(self.start(index));
+        };
+        let input = server.wait(Duration::ZERO).map_err(|e| e.to_string())?;
+        if input.is_empty() && broker.next > now {
+            return Ok(false);
+        }
+        match server.turn(now, &input) {
+            Some(next) if next <= now => {
+                return Err("a broker wants a turn at once, for ever".to_owned());
+            }
+            Some(next) => broker.next = next,
+            None => {
+                server.end();
+                self.brokers.remove(index);
+                self.note_stopped();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the next step of a broker that starts. Returns false if it has to wait.
+    fn start(&mut self, index: usize) -> bool {
+        let now = self.now();
+        let config = self.config(self.brokers[index].dir);
+        let broker = &mut self.brokers[index];
+        if broker.next > now {
+            return false;
+        }
+        match broker.takeover.take().map(|takeover| takeover.step(now)) {
+            Some(Ok(Start::Wait(takeover))) => {
+                broker.takeover = Some(takeover);
+                broker.next = now.plus(super::super::server::LOOK_AGAIN);
+            }
+            Some(Ok(Start::Listening(files))) => {
+                let server = Server::new(&config, files, false, now);
+                broker.next = server.next_turn().unwrap_or(now);
+                broker.server = Some(Box::new(server));
+            }
+            _ => {
+                self.mark("a broker ends because another one runs");
+                self.brokers.remove(index);
+                self.note_stopped();
+            }
+        }
+        true
+    }
+
+    fn has_ready(&self) -> bool {
+        let broker = |broker: &Broker| {
+            let has_input = |server: &Server| {
+                server
+                    .wait(Duration::ZERO)
+                    .is_ok_and(|input| !input.is_empty())
+            };
+            let server = broker.server.as_deref();
+            !broker.is_stopped && (broker.next <= self.now() || server.is_some_and(has_input))
+        };
+        self.brokers.iter().any(broker)
+            || (self.members.iter().flatten()).any(|member| self.is_ready(member))
+    }
+
+    /// Returns the earliest time at which something happens by itself.
+    fn next_deadline(&self) -> Option<Time> {
+        let now = self.now();
+        let brokers = self.brokers.iter().filter(|broker| !broker.is_stopped);
+        let members = self.members.iter().flatten();
+        let members = members.filter(|member| !member.is_stopped);
+        let of_member = |member: &Member| match member.waits {
+            Some(wait) => Some(wait.until),
+            None => member.service_at,
+        };
+        let times = brokers.map(|broker| broker.next);
+        times
+            .chain(members.filter_map(of_member))
+            .filter(|time| *time > now)
+            .min()
+    }
+
+    fn advance(&mut self) {
+        let now = self.now();
+        let next = if self.has_ready() {
+            now.plus(MOMENT)
+        } else {
+            self.next_deadline().unwrap_or_else(|| now.plus(MOMENT))
+        };
+        self.host.now_ns.store(next.as_ns(), Ordering::Relaxed);
+    }
+
+    /// Continues everything that is stopped, and lets all run until nothing is left to do.
+    fn rest(&mut self) -> Result<(), String> {
+        self.members
+            .iter_mut()
+            .flatten()
+            .for_each(|member| member.is_stopped = false);
+        for broker in &mut self.brokers {
+            broker.is_stopped = false;
+        }
+        self.note_stopped();
+        self.strangers.clear();
+        // What was about to fail because of a disturbance may still do so.
+        self.disturbances += 1;
+        let end = self.now().plus(REST);
+        for _ in 0..ROUNDS {
+            if self.now() >= end {
+                return Ok(());
+            }
+            if !self.work()? {
+                let next = self.next_deadline().unwrap_or(end).min(end);
+                self.host.now_ns.store(next.as_ns(), Ordering::Relaxed);
+            }
+        }
+        Err("the host does not come to rest".to_owned())
+    }
+
+    /// Lets run all that is ready. Returns false if nothing is.
+    fn work(&mut self) -> Result<bool, String> {
+        let mut any = false;
+        for client in 0..CLIENTS {
+            any |= self.go_on(client)?;
+            any |= self.service(client)?;
+        }
+        self.start_brokers();
+        // One that ends is removed.
+        for index in (0..self.brokers.len()).rev() {
+            any |= self.turn(index)?;
+        }
+        Ok(any)
+    }
+
+    /// Lets an idle process service its client, if its time has come or the broker has sent
+    /// something. Returns false if not.
+    fn service(&mut self, client: u8) -> Result<bool, String> {
+        let now = self.now();
+        let Some(member) = &self.members[usize::from(client)] else {
+            return Ok(false);
+        };
+        let connection = member.view.as_ref().and_then(|view| view.connection);
+        let has_input = connection.is_some_and(is_readable);
+        let is_due = member.service_at.is_some_and(|at| at <= now) || has_input;
+        if member.waits.is_some() || member.is_stopped || !is_due {
+            return Ok(false);
+        }
+        self.call(client, Call::Service)?;
+        Ok(true)
+    }
+
+    /// The processes that have a slot.
+    pub(super) fn clients(&self) -> impl Iterator<Item = (&Member, &View)> {
+        let members = self.members.iter().flatten();
+        members.filter_map(|member| Some((member, member.view.as_ref()?)))
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        let members = self.members.iter().flatten();
+        members.filter(|member| member.waits.is_some()).count()
+    }
+
+    pub(super) fn note_shared(&mut self) {
+        self.mark("two processes share an address");
+    }
+}
+
+fn is_readable(fd: RawFd) -> bool {
+    let mut waiting = [libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    sys::poll(&mut waiting, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}
