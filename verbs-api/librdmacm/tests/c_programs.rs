@@ -107,6 +107,9 @@ rocade_tests::c_programs! {
         a_blocked_thread_receives_by_shm,
         two_blocked_threads_take_turns,
         waits_end_by_signals_and_in_time;
+    rsocket_removal:
+        datagram_sockets_tell_that_their_device_is_gone,
+        streams_tell_that_their_device_is_gone;
     unreachable:
         //= QPC-05 type=test
         address_handles_need_a_route_and_an_answer,

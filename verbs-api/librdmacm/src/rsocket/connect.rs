@@ -407,6 +407,9 @@ impl StreamSocket {
             return;
         }
         match &state.phase {
+            Phase::Connected if notification.kind == event::DEVICE_REMOVAL => {
+                state.end_by_removal();
+            }
             Phase::Connected => {
                 let Some(stream_qp) = &mut state.stream_qp else {
                     return;

@@ -75,7 +75,16 @@ impl DatagramState {
         if self.endpoints.iter().all(Endpoint::can_send) {
             ready |= OUT;
         }
+        if self.failure().is_some() {
+            ready |= IN | OUT | END;
+        }
         ready
+    }
+
+    /// Returns the error of a call that would wait for a device that is gone. As in rdma-core
+    /// (`ds_get_cq_event`), one such device is enough.
+    fn failure(&self) -> Option<Errno> {
+        self.endpoints.iter().find_map(|end| end.queue.failure())
     }
 
     /// Polls the CQs, wakes the threads that wait for the result, and arms the CQs if threads still
@@ -272,7 +281,8 @@ impl DatagramSocket {
         match &peer.route {
             Some((handle, route)) if header_len + len <= route.most => {
                 if !endpoint.can_send() {
-                    return Err(Errno(libc::EAGAIN));
+                    let failure = endpoint.queue.failure();
+                    return Err(failure.unwrap_or(Errno(libc::EAGAIN)));
                 }
                 bytes[..header_len].copy_from_slice(&header[..header_len]);
                 from.copy(&mut bytes[header_len..header_len + len]);
@@ -314,7 +324,8 @@ impl DatagramSocket {
         {
             state.inbox.pop_front();
         }
-        let (source, data) = state.inbox.front().ok_or(Errno(libc::EAGAIN))?;
+        let reason = state.failure().unwrap_or(Errno(libc::EAGAIN));
+        let (source, data) = state.inbox.front().ok_or(reason)?;
         let source = *source;
         let len = data.len().min(to.left());
         to.fill(&data[..len]);
@@ -392,7 +403,7 @@ impl DatagramSocket {
     }
 
     pub(super) fn poll(&self, events: i16) -> i16 {
-        use libc::{POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM};
+        use libc::{POLLERR, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM};
         let mut state = self.state.lock();
         state.turn();
         if state.closed {
@@ -406,7 +417,11 @@ impl DatagramSocket {
         if ready & OUT != 0 {
             told |= POLLOUT | POLLWRNORM;
         }
-        told & events
+        told &= events;
+        if state.failure().is_some() {
+            told |= POLLERR;
+        }
+        told
     }
 
     /// Number of arrivals and completions, approximately.
@@ -423,17 +438,21 @@ impl DatagramSocket {
         let mut state = self.state.lock();
         state.waiters.add_edge(waker, interest, known);
         state.turn_to_sleep();
-        let queues = state.endpoints.iter().map(|end| end.queue.fd());
+        let queues = state.endpoints.iter().map(|end| end.queue.fd_to_poll());
         fds.extend(queues.map(sys::readable));
     }
 
     pub(super) fn unprepare(&self, waker: &Arc<Waker>, fds: &[pollfd]) {
         let mut state = self.state.lock();
         state.waiters.remove(waker);
+        let had_failed = state.failure().is_some();
         for (endpoint, fd) in state.endpoints.iter_mut().zip(fds) {
             if fd.revents != 0 {
                 endpoint.queue.take_event();
             }
+        }
+        if state.failure().is_some() && !had_failed {
+            state.waiters.note_activity();
         }
         state.turn();
     }

@@ -207,10 +207,13 @@ impl Endpoint {
         posted
     }
 
-    /// Waits at most one second until all sends have completed.
+    /// Waits at most one second until all sends have completed, unless the device is gone.
     pub(super) fn drain(&mut self) {
         let until = Instant::now() + Duration::from_secs(1);
-        while self.free.len() < self.send_slots && Instant::now() < until {
+        while self.free.len() < self.send_slots
+            && self.queue.failure().is_none()
+            && Instant::now() < until
+        {
             self.progress(|_| ());
             std::thread::yield_now();
         }

@@ -26,6 +26,8 @@ pub(super) struct Queue {
     pub(super) cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
     armed: bool,
+    /// The reason why no event can come any more, because the device is gone.
+    failure: Option<Errno>,
 }
 
 // SAFETY: objects of libibverbs, which any thread may use.
@@ -39,6 +41,7 @@ impl Queue {
             cq: ptr::null_mut(),
             channel: ptr::null_mut(),
             armed: false,
+            failure: None,
         };
         // SAFETY: an open device.
         queue.channel = Errno::made(unsafe { (verbs.ibv_create_comp_channel)(device) })?;
@@ -55,6 +58,15 @@ impl Queue {
     pub(super) fn fd(&self) -> RawFd {
         // SAFETY: a live channel.
         unsafe { (*self.channel).fd }
+    }
+
+    /// Returns the descriptor for poll(2). It is -1, which poll(2) ignores, once
+    /// [`Self::take_event`] has failed, because the other one then stays readable.
+    pub(super) fn fd_to_poll(&self) -> RawFd {
+        match self.failure {
+            Some(_) => -1,
+            None => self.fd(),
+        }
     }
 
     pub(super) const fn is_armed(&self) -> bool {
@@ -80,6 +92,12 @@ impl Queue {
         }
     }
 
+    /// Returns the reason why neither completions nor events can come any more, once
+    /// [`Self::take_event`] has failed.
+    pub(super) const fn failure(&self) -> Option<Errno> {
+        self.failure
+    }
+
     /// Takes the event of the channel, if there is one.
     pub(super) fn take_event(&mut self) {
         let Ok(verbs) = verbs() else { return };
@@ -89,6 +107,11 @@ impl Queue {
             // SAFETY: the channel's only CQ.
             unsafe { (verbs.ibv_ack_cq_events)(self.cq, 1) };
             self.armed = false;
+            return;
+        }
+        let reason = Errno::last();
+        if ![libc::EAGAIN, libc::EINTR].contains(&reason.0) {
+            self.failure = Some(reason);
         }
     }
 

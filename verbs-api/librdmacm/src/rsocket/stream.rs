@@ -178,7 +178,23 @@ impl StreamState {
     fn completions(&self) -> RawFd {
         self.stream_qp
             .as_ref()
-            .map_or(-1, |stream_qp| stream_qp.queue.fd())
+            .map_or(-1, |stream_qp| stream_qp.queue.fd_to_poll())
+    }
+
+    /// Ends the connection after the removal of its device. What has arrived can still be read.
+    pub(super) fn end_by_removal(&mut self) {
+        let Some(stream_qp) = &mut self.stream_qp else {
+            return;
+        };
+        let is_new = stream_qp
+            .stream()
+            .is_some_and(|stream| stream.end().is_none());
+        stream_qp.ended(End::Failure);
+        if is_new && !std::mem::replace(&mut self.failed, true) {
+            // As of `ibv_get_cq_event`, which rdma-core calls (`rs_get_cq_event`).
+            self.error = libc::EIO;
+            self.changed();
+        }
     }
 
     /// Copies received bytes to the program. Returns `None` if there are none.
@@ -374,6 +390,9 @@ impl StreamSocket {
         };
         if has_event {
             stream_qp.queue.take_event();
+            if stream_qp.queue.failure().is_some() {
+                state.end_by_removal();
+            }
         } else {
             stream_qp.keep_alive();
         }
