@@ -102,7 +102,8 @@ fn a_port_flaps_with_a_period() -> Result<()> {
     Ok(())
 }
 
-/// The recipe is the rule of the same times.
+/// The recipe is the rule of the same times, with the events of `rxe_port_down` and `rxe_port_up`
+/// of rxe_net.c.
 #[test]
 fn a_recipe_lets_a_port_flap() -> Result<()> {
     let recipe = "recipe:port-flap,dev=b,at=1ms,for=10ms,every=50ms";
@@ -116,11 +117,15 @@ fn a_recipe_lets_a_port_flap() -> Result<()> {
     Ok(())
 }
 
-/// A cable that stays out exhausts the retries of the peer.
+/// The port tells its own host that the cable is out (`rxe_port_down` of rxe_net.c), and the peer's
+/// retries are exhausted (`rxe_completer` of rxe_comp.c).
 #[test]
 fn a_recipe_pulls_the_cable() -> Result<()> {
-    let (a, b, _list) = pair(1, "recipe:cable-pull,dev=b,at=0s")?;
-    assert!(!b.context.port()?.active, "from the first use on");
+    let (a, b, _list) = pair(1, "recipe:cable-pull,dev=b,at=1ms")?;
+    pass(&a, 2);
+    assert!(!b.context.port()?.active);
+    assert_eq!(next_event(&b.context)?, of_port(AsyncEventKind::PortErr));
+    assert_eq!(next_event(&a.context)?, None);
     let sges = [a.memory.sge(..8)?];
     a.qp.post_send(&SendRequest::write(&sges, b.memory.remote()))?;
     assert_eq!(status(a.cq.wait(MINUTE)), WcStatus::RetryExceeded);
@@ -328,6 +333,9 @@ fn a_device_is_removed_when_it_is_opened() -> Result<()> {
     Ok(())
 }
 
+/// Each context has the event once, as its last one (`uverbs_async_event_destroy_uobj` of
+/// uverbs_std_types_async_fd.c), and calls fail with EIO (`rdma_lookup_get_uobject` of
+/// rdma_core.c).
 #[test]
 fn a_recipe_resets_the_device_again_and_again() -> Result<()> {
     let recipe = "recipe:nic-reset,dev=b,at=1ms,for=10ms,every=50ms,times=2";

@@ -1,4 +1,5 @@
-//! Recipes in virtual time: what a program sees of each.
+//! Recipes in virtual time: what a program sees of each, and the source of rdma-core or of the
+//! kernel that says so. rxe stands for hardware where the behaviour of RC is meant.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -20,6 +21,8 @@ fn list(rules: &str) -> Result<DeviceList> {
     Ok(DeviceList::new(Config::simulated(1).with_faults(rules)?)?)
 }
 
+/// The responder NAKs the PSN behind a gap (`check_psn` of rxe_resp.c), and the requester repeats
+/// from there (`check_ack` of rxe_comp.c).
 #[test]
 fn losses_cost_time_but_no_data_and_the_seed_repeats_them() -> Result<()> {
     let run = |rules: &str| -> Result<(u64, u64)> {
@@ -34,7 +37,8 @@ fn losses_cost_time_but_no_data_and_the_seed_repeats_them() -> Result<()> {
     Ok(())
 }
 
-/// RC repeats the same packets, which are all too long, until its retries are exhausted.
+/// RC repeats the same packets, which are all too long, until its retries are exhausted
+/// (`rxe_completer` of rxe_comp.c: `IB_WC_RETRY_EXC_ERR`, and the QP goes to ERR).
 #[test]
 fn long_packets_vanish_and_short_ones_pass() -> Result<()> {
     let (a, b, _list) = pair(1, "recipe:mtu-blackhole,size=1000")?;
@@ -46,6 +50,8 @@ fn long_packets_vanish_and_short_ones_pass() -> Result<()> {
     Ok(())
 }
 
+/// Each ACK restarts the timer of the requester (`retrans_timer` of rxe_comp.c), so that a slow
+/// path alone ends no connection.
 #[test]
 fn a_slow_link_and_a_slow_peer_only_cost_time() -> Result<()> {
     let took = |rules: &str| -> Result<u64> {
@@ -61,6 +67,9 @@ fn a_slow_link_and_a_slow_peer_only_cost_time() -> Result<()> {
     Ok(())
 }
 
+/// The firmware of mlx5 refuses what is above a limit (`MLX5_CMD_STAT_LIM_ERR` in
+/// `cmd_status_to_err` of mlx5/core/cmd.c), and the kernel what is above RLIMIT_MEMLOCK
+/// (`ib_umem_get` of core/umem.c). Both are ENOMEM.
 #[test]
 fn resources_run_out_with_the_errno_of_the_driver() -> Result<()> {
     let list =
@@ -82,7 +91,9 @@ fn resources_run_out_with_the_errno_of_the_driver() -> Result<()> {
     Ok(())
 }
 
-/// A QP that fails within a message has an event, and a CQ that overruns has one, too.
+/// A QP that fails within a message has the event of `MLX5_EVENT_TYPE_WQ_CATAS_ERROR` in
+/// `mlx5_ib_qp_event` of mlx5/qp.c, and its requests are flushed (`mlx5_handle_error_cqe` of
+/// providers/mlx5/cq.c). A CQ that overruns has one, too (ibv_get_async_event(3)).
 #[test]
 fn queue_pairs_fail_with_their_events() -> Result<()> {
     let (a, b, _list) = pair(1, "recipe:qp-error-mid-transfer,after=4K,dev=a")?;
@@ -107,7 +118,8 @@ fn queue_pairs_fail_with_their_events() -> Result<()> {
     Ok(())
 }
 
-/// A short interruption of the path is only a delay, and one that lasts ends the retries.
+/// A short interruption of the path is only a delay, and one that lasts ends the retries
+/// (`COMPST_ERROR_RETRY` of rxe_comp.c).
 #[test]
 fn a_switch_restarts_and_traffic_goes_on_if_the_retries_last() -> Result<()> {
     let (a, b, _list) = pair(1, "recipe:switch-reboot,at=0s,for=50ms")?;
@@ -121,6 +133,7 @@ fn a_switch_restarts_and_traffic_goes_on_if_the_retries_last() -> Result<()> {
     Ok(())
 }
 
+/// The requester waits for the time in the RNR NAK and repeats (`COMPST_RNR_RETRY` of rxe_comp.c).
 #[test]
 fn a_receiver_is_not_ready_again_and_again() -> Result<()> {
     let (a, b, _list) = pair(1, "recipe:rnr-storm,for=20ms,every=1s,times=2,dev=b")?;
@@ -133,7 +146,8 @@ fn a_receiver_is_not_ready_again_and_again() -> Result<()> {
     Ok(())
 }
 
-/// The receiver drops what its ICRC does not fit, and RC repeats it.
+/// The receiver drops what its ICRC does not fit, without a NAK (`rxe_rcv` of rxe_recv.c), and RC
+/// repeats it.
 #[test]
 fn flipped_bits_cost_packets_but_no_data() -> Result<()> {
     let run = |rules: &str| -> Result<(u64, u64)> {
@@ -148,7 +162,8 @@ fn flipped_bits_cost_packets_but_no_data() -> Result<()> {
     Ok(())
 }
 
-/// The receiver of a packet with the mark CE sends a CNP (RoCEv2, annex A17).
+/// The receiver of a packet with the mark CE sends a CNP (RoCEv2, annex A17), which mlx5 counts as
+/// `np_ecn_marked_roce_packets` and `np_cnp_sent` (mlx5/counters.c).
 #[test]
 fn marks_of_a_switch_make_notification_packets() -> Result<()> {
     let (a, b, list) = pair(1, "recipe:congestion,p=20%,seed=3")?;
@@ -159,7 +174,8 @@ fn marks_of_a_switch_make_notification_packets() -> Result<()> {
     Ok(())
 }
 
-/// The call fails with ETIMEDOUT, and the next one succeeds.
+/// The call fails with ETIMEDOUT (`process_one_req` of core/addr.c, which `ucma_complete` of
+/// librdmacm/cma.c hands on), and the next one succeeds.
 #[test]
 fn the_first_resolution_fails_and_the_second_succeeds() -> Result<()> {
     let list = list("recipe:connect-timeout")?;
@@ -171,8 +187,9 @@ fn the_first_resolution_fails_and_the_second_succeeds() -> Result<()> {
     Ok(())
 }
 
-/// The entry of the table is another address, which the event announces, and a connection of the
-/// old address ends like one whose peer is gone.
+/// The entry of the table is another address, which the event announces
+/// (`dispatch_gid_change_event` of core/cache.c). Packets to the old one are dropped
+/// (`rxe_match_dgid` of rxe_recv.c), so that its connections end like those whose peer is gone.
 #[test]
 fn a_gid_changes_under_a_connection() -> Result<()> {
     let (a, b, _list) = pair(1, "recipe:gid-change,dev=b,at=1ms")?;
@@ -188,7 +205,8 @@ fn a_gid_changes_under_a_connection() -> Result<()> {
     Ok(())
 }
 
-/// Completions come late and in another order of their QPs, and in the right order within a QP.
+/// Completions come late and in another order of their QPs, and in the right order within a QP, by
+/// which `mlx5_parse_cqe` of providers/mlx5/cq.c moves the tail of the queue.
 #[test]
 fn completions_of_two_queue_pairs_change_places() -> Result<()> {
     let list = list("recipe:jitter,by=5ms,dev=a")?;
@@ -218,7 +236,8 @@ fn completions_of_two_queue_pairs_change_places() -> Result<()> {
     Ok(())
 }
 
-/// Packets overtake each other. RC takes that for losses, and delivers everything.
+/// Packets overtake each other. RC takes that for losses (`check_psn` of rxe_resp.c), and delivers
+/// everything.
 #[test]
 fn paths_of_different_length_reorder_packets() -> Result<()> {
     let (a, b, list) = pair(1, "recipe:reordering-paths,by=200us,seed=4")?;
@@ -228,7 +247,8 @@ fn paths_of_different_length_reorder_packets() -> Result<()> {
     Ok(())
 }
 
-/// `ibv_post_send` returns ENOMEM for some requests, and none of them is half posted.
+/// `ibv_post_send` returns ENOMEM for some requests, and none of them is half posted
+/// (`mlx5_wq_overflow` in `_mlx5_post_send` of providers/mlx5/qp.c).
 #[test]
 fn a_full_send_queue_refuses_requests() -> Result<()> {
     let (a, b, list) = pair(1, "recipe:send-queue-full,p=30%,seed=5,dev=a")?;
