@@ -64,8 +64,12 @@ impl EngineInner {
             return false;
         };
         self.move_to(next);
-        self.release_delayed(Caller::Application);
-        self.execute_due_faults();
+        if self.hooks.is_active() {
+            self.release_delayed(Caller::Application);
+        }
+        if self.plan.next_due().is_some() {
+            self.execute_due_faults();
+        }
         for endpoint in self.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
             while self.receive(endpoint, &mut rx, Caller::Application).more {}
