@@ -18,7 +18,8 @@ const PORT: u16 = 18_515;
 /// The length of a message in bytes.
 const LEN: usize = 4096;
 const ROUND_TRIPS: u32 = 1000;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit of each wait, so that the program ends when its peer does not.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Listens on IPv6, which includes IPv4, or on IPv4 if the host has no IPv6.
 fn listen() -> std::io::Result<TcpListener> {
@@ -46,6 +47,7 @@ fn main() -> Result<()> {
         Some(host) => TcpStream::connect((host.as_str(), PORT))?,
         None => listen()?.accept()?.0,
     };
+    stream.set_read_timeout(Some(PATIENCE))?;
     let other = qp.endpoint().exchange(&stream, &stream)?;
     let qp = qp.connect(other, &ConnectOptions::default())?;
 

@@ -7,10 +7,13 @@
 #   unhit      the rules were not applied, so that nothing was tested
 #   absent     the program is not installed
 # $ROCADE is the command `rocade`, $EXAMPLES the directory of the Rust examples, $PYPI that of the
-# packages of `cargo xtask install`, and the arguments are the recipes. The script needs a network namespace of its own, in which it may make an interface.
+# packages of `cargo xtask install`, $VALKEY that of a built Valkey, and the arguments are the
+# recipes. The script needs a network namespace of its own, in which it may make an interface.
 LIMIT=${LIMIT:-45}
 IP=192.0.2.1
 runs=0
+PROGRAMS=${PROGRAMS:-rping ib_write_bw ib_send_bw ucx_perftest mpirun fi_pingpong fi_rdm_pingpong
+    qperf mooncake nixl valkey rc_pingpong}
 dir=$(mktemp -d)
 trap '[ -n "${KEEP-}" ] || rm -rf "$dir"' EXIT
 
@@ -68,6 +71,14 @@ commands() {
         server='fi_pingpong -p verbs -e msg -S 4096 -I 4000'
         client="$server $IP"
         ;;
+    fi_rdm_pingpong)
+        # That of fabtests is in no package.
+        at=300ms
+        loss=0.1% ber=1e-7 delay=1ms
+        needs=fi_pingpong
+        server='fi_pingpong -p verbs;ofi_rxm -e rdm -S 4096 -I 10000'
+        client="$server $IP"
+        ;;
     qperf)
         server='qperf -lp 19765'
         client="qperf -lp 19765 -cm1 -t 3 $IP rc_bw"
@@ -84,6 +95,15 @@ commands() {
         server="env PYTHONPATH=$needs LD_PRELOAD=$("$ROCADE" libdir)/libibverbs.so.1 \
             /usr/bin/python3 tests/interop/nixl/transfer.py target 18600 rc_verbs,ud_verbs"
         client=$(echo "$server" | sed 's/ target / initiator /')
+        ;;
+    valkey)
+        # A source tree of Valkey after `make BUILD_RDMA=module` and `make -C tests/rdma`.
+        at=300ms
+        loss=0.1% ber=1e-7 delay=1ms
+        needs=${VALKEY:-/nonexistent}/tests/rdma/rdma-test
+        server="$VALKEY/src/valkey-server --port 0 --protected-mode no --dir $dir --dbfilename $runs.rdb
+            --loadmodule $VALKEY/src/valkey-rdma.so port=6379 bind=$IP"
+        client="$needs --thread 4 -h $IP"
         ;;
     rc_pingpong)
         at=30ms
@@ -103,7 +123,7 @@ recipe() {
     lossy-1pct) rules=$1,p=$loss ;;
     reordering-paths) rules=$1,at=$at,for=500ms ;;
     cq-overrun) rules=$1,nth=20 ;;
-    cable-pull | gid-change) rules=$1,at=$at ;;
+    cable-pull | gid-change | nic-reset) rules=$1,at=$at ;;
     port-flap) rules=$1,at=$at,for=300ms,every=1s ;;
     switch-reboot) rules=$1,at=$at,for=1s ;;
     peer-crash | peer-hang | half-open) rules=$1,at=$at side=server ;;
@@ -196,7 +216,7 @@ verdict() {
 # shellcheck disable=SC2046 # names without spaces
 [ $# -gt 0 ] || set -- $("$ROCADE" fault recipes --json | sed -n 's/^      "name": "\(.*\)",$/\1/p')
 for recipe in "$@"; do
-    for program in ${PROGRAMS:-rping ib_write_bw ib_send_bw ucx_perftest mpirun fi_pingpong qperf mooncake nixl rc_pingpong}; do
+    for program in $PROGRAMS; do
         run_one "$recipe" "$program"
     done
 done
