@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::displaced::DisplacedLinks;
 
 /// The files that tell of the carrier, and their contents without one.
 const FILES: [(&str, &str); 2] = [("carrier", "0\n"), ("operstate", "down\n")];
@@ -12,8 +13,8 @@ const FILES: [(&str, &str); 2] = [("carrier", "0\n"), ("operstate", "down\n")];
 /// An interface whose files say that it has no carrier.
 #[derive(Debug)]
 pub(super) struct LostCarrier {
-    /// The replaced links, and what they contain.
-    links: Vec<(PathBuf, PathBuf)>,
+    /// The replaced links.
+    links: DisplacedLinks,
 }
 
 impl LostCarrier {
@@ -21,18 +22,15 @@ impl LostCarrier {
     /// without such links stays as it is.
     ///
     /// # Errors
-    /// [`io::Error`] if a file cannot be written.
+    /// [`io::ErrorKind::WouldBlock`] if another process is restoring them at present, or the
+    /// [`io::Error`] of a file that cannot be written.
     pub(super) fn show(hcas: &Path, ifname: &str) -> io::Result<Self> {
-        let dir = hcas.join("../../../class/net").join(ifname);
-        let mut links = Vec::new();
+        let links = DisplacedLinks::begin(hcas, &owner(ifname))?;
         for (file, text) in FILES {
-            let path = dir.join(file);
-            let Ok(to) = fs::read_link(&path) else {
-                continue;
-            };
-            fs::remove_file(&path)?;
-            fs::write(&path, text)?;
-            links.push((path, to));
+            let name = Path::new("net").join(ifname).join(file);
+            if links.take(&name).is_ok() {
+                fs::write(hcas.join("../../../class").join(name), text)?;
+            }
         }
         Ok(Self { links })
     }
@@ -40,12 +38,24 @@ impl LostCarrier {
     /// Restores the links.
     ///
     /// # Errors
-    /// As [`LostCarrier::show`].
+    /// [`io::Error`] if a link cannot be made.
     pub(super) fn restore(self) -> io::Result<()> {
-        for (path, to) in self.links {
-            fs::remove_file(&path)?;
-            symlink(to, path)?;
-        }
-        Ok(())
+        self.links.restore()
     }
+
+    /// Restores the links that a process has replaced which was then killed.
+    ///
+    /// # Errors
+    /// As [`LostCarrier::restore`].
+    pub(super) fn restore_abandoned(hcas: &Path, ifname: &str) -> io::Result<()> {
+        match DisplacedLinks::abandoned(hcas, &owner(ifname))? {
+            None => Ok(()),
+            Some(links) => links.restore(),
+        }
+    }
+}
+
+/// The owner of the links of an interface, which is none of a device.
+fn owner(ifname: &str) -> String {
+    format!("net-{ifname}")
 }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use super::displaced::{DisplacedLinks, unless};
 
 /// The classes with links to a device, below the root of the view.
 const CLASSES: [&str; 3] = ["infiniband", "infiniband_verbs", "infiniband_mad"];
@@ -13,8 +14,8 @@ const CLASSES: [&str; 3] = ["infiniband", "infiniband_verbs", "infiniband_mad"];
 pub(super) struct HiddenDevice {
     /// The directory of the device, and its name while it is hidden.
     dir: (PathBuf, PathBuf),
-    /// The links to the directory, and what they contain.
-    links: Vec<(PathBuf, PathBuf)>,
+    /// The links to the directory.
+    links: DisplacedLinks,
 }
 
 impl HiddenDevice {
@@ -23,92 +24,142 @@ impl HiddenDevice {
     /// has hidden stays hidden.
     ///
     /// # Errors
-    /// [`io::Error`] if the directory or a link cannot be changed.
+    /// [`io::ErrorKind::WouldBlock`] if another process is showing the device at present, or the
+    /// [`io::Error`] of the directory or of a link.
     pub(super) fn hide(hcas: &Path, name: &str) -> io::Result<Self> {
-        let mut links = Vec::new();
+        let links = DisplacedLinks::begin(hcas, name)?;
         for class in CLASSES {
-            let class = hcas.join("../../../class").join(class);
-            for entry in fs::read_dir(class).into_iter().flatten() {
-                let path = entry?.path();
-                let leads_here = |to: &PathBuf| {
+            let all = fs::read_dir(hcas.join("../../../class").join(class));
+            for entry in all.into_iter().flatten() {
+                let entry = entry?;
+                let leads_here = |to: PathBuf| {
                     let mut parts = to.iter().skip_while(|part| *part != "hca");
                     parts.nth(1) == Some(name.as_ref())
                 };
-                if let Some(to) = fs::read_link(&path).ok().filter(leads_here) {
-                    gone(fs::remove_file(&path))?;
-                    links.push((path, to));
+                if fs::read_link(entry.path()).is_ok_and(leads_here) {
+                    let link = Path::new(class).join(entry.file_name());
+                    unless(io::ErrorKind::NotFound, links.take(&link))?;
                 }
             }
         }
-        let dir = (hcas.join(name), hcas.join(format!(".{name}-removed")));
-        gone(fs::rename(&dir.0, &dir.1))?;
-        Ok(Self { dir, links })
+        let hidden = Self {
+            dir: dirs(hcas, name),
+            links,
+        };
+        unless(
+            io::ErrorKind::NotFound,
+            fs::rename(&hidden.dir.0, &hidden.dir.1),
+        )?;
+        Ok(hidden)
     }
 
     /// Shows the device again.
     ///
     /// # Errors
-    /// As [`HiddenDevice::hide`].
+    /// [`io::Error`] if the directory or a link cannot be changed.
     pub(super) fn show(self) -> io::Result<()> {
-        gone(fs::rename(&self.dir.1, &self.dir.0))?;
-        for (path, to) in self.links {
-            match symlink(to, path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+        unless(
+            io::ErrorKind::NotFound,
+            fs::rename(&self.dir.1, &self.dir.0),
+        )?;
+        self.links.restore()
+    }
+
+    /// Shows a device that a process has hidden which was then killed. A device that a living
+    /// process hides stays hidden.
+    ///
+    /// # Errors
+    /// As [`HiddenDevice::show`].
+    pub(super) fn show_abandoned(hcas: &Path, name: &str) -> io::Result<()> {
+        match DisplacedLinks::abandoned(hcas, name)? {
+            None => Ok(()),
+            Some(links) => {
+                let dir = dirs(hcas, name);
+                Self { dir, links }.show()
             }
         }
-        Ok(())
     }
 }
 
-/// Ignores that another process was faster.
-fn gone(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
+/// The directory of a device, and its name while it is hidden.
+fn dirs(hcas: &Path, name: &str) -> (PathBuf, PathBuf) {
+    (hcas.join(name), hcas.join(format!(".{name}-removed")))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
-    #[test]
-    fn a_device_goes_with_its_links_and_comes_back() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let hcas = root.path().join("sys/devices/rocade/hca");
-        for device in ["a", "aa"] {
-            fs::create_dir_all(hcas.join(device).join("infiniband")).expect("writable");
-            for (class, link) in CLASSES.into_iter().zip([device, "uverbs", "umad"]) {
-                let class = root.path().join("sys/class").join(class);
-                fs::create_dir_all(&class).expect("writable");
-                let link = class.join(format!("{link}{device}"));
-                symlink(format!("../../devices/rocade/hca/{device}/x"), link).expect("writable");
+    /// A view of the devices `a` and `aa`.
+    struct View {
+        root: tempfile::TempDir,
+        hcas: PathBuf,
+    }
+
+    impl View {
+        fn new() -> Self {
+            let root = tempfile::tempdir().expect("a temporary directory");
+            let hcas = root.path().join("sys/devices/rocade/hca");
+            for device in ["a", "aa"] {
+                fs::create_dir_all(hcas.join(device).join("infiniband")).expect("writable");
+                for (class, link) in CLASSES.into_iter().zip([device, "uverbs", "umad"]) {
+                    let class = root.path().join("sys/class").join(class);
+                    fs::create_dir_all(&class).expect("writable");
+                    let link = class.join(format!("{link}{device}"));
+                    symlink(format!("../../devices/rocade/hca/{device}/x"), link)
+                        .expect("writable");
+                }
             }
+            Self { root, hcas }
         }
-        let all = || {
+
+        /// The names that programs find, and those that begin with a dot.
+        fn all(&self) -> (Vec<String>, Vec<String>) {
             let mut names = Vec::new();
-            let classes = CLASSES.map(|class| root.path().join("sys/class").join(class));
-            for dir in classes.iter().chain([&hcas]) {
+            let class = |class| self.root.path().join("sys/class").join(class);
+            for dir in CLASSES.map(class).iter().chain([&self.hcas]) {
                 for entry in fs::read_dir(dir).expect("readable") {
                     let name = entry.expect("readable").file_name();
                     names.push(name.to_string_lossy().into_owned());
                 }
             }
             names.sort();
-            names
-        };
-        let before = all();
+            names.into_iter().partition(|name| !name.starts_with('.'))
+        }
+    }
+
+    const OTHERS: [&str; 4] = ["aa", "aaaa", "umadaa", "uverbsaa"];
+
+    #[test]
+    fn a_device_goes_with_its_links_and_comes_back() {
+        let view = View::new();
+        let before = view.all().0;
         assert_eq!(before.len(), 8);
-        let hidden = HiddenDevice::hide(&hcas, "a").expect("hidden");
-        let others = [".a-removed", "aa", "aaaa", "umadaa", "uverbsaa"];
-        assert_eq!(all(), others);
+        let hidden = HiddenDevice::hide(&view.hcas, "a").expect("hidden");
+        assert_eq!(view.all().0, OTHERS);
+        assert_eq!(view.all().1, [".a-links", ".a-removed"]);
         // Another process of the same view does the same.
-        let again = HiddenDevice::hide(&hcas, "a").expect("hidden already");
-        assert_eq!(all(), others);
+        let again = HiddenDevice::hide(&view.hcas, "a").expect("hidden already");
+        assert_eq!(view.all().0, OTHERS);
         hidden.show().expect("shown");
-        assert_eq!(all(), before);
+        assert_eq!(view.all().0, before);
         again.show().expect("shown already");
-        assert_eq!(all(), before);
+        assert_eq!(view.all().0, before);
+    }
+
+    #[test]
+    fn a_device_that_a_killed_process_has_hidden_comes_back() {
+        let view = View::new();
+        let before = view.all().0;
+        HiddenDevice::show_abandoned(&view.hcas, "a").expect("nothing is hidden");
+        let hidden = HiddenDevice::hide(&view.hcas, "a").expect("hidden");
+        HiddenDevice::show_abandoned(&view.hcas, "a").expect("readable");
+        assert_eq!(view.all().0, OTHERS, "a living process hides it");
+        // The system closes the files of a killed process, and so releases its locks.
+        drop(hidden);
+        assert_eq!(view.all().0, OTHERS);
+        HiddenDevice::show_abandoned(&view.hcas, "a").expect("shown");
+        assert_eq!(view.all().0, before);
     }
 }

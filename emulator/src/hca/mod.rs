@@ -1,6 +1,7 @@
 //! The emulated HCA as applications see it: identity, limits, port and tables.
 
 mod carrier;
+mod displaced;
 mod hidden;
 mod likeness;
 mod overrides;

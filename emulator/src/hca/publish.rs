@@ -60,7 +60,7 @@ struct Files {
     added: Vec<[u64; COUNTER_FILES.len()]>,
     /// The contents of the port files, by device.
     shown: Vec<Vec<(PathBuf, String)>>,
-    /// The links of the devices that are removed at present.
+    /// The devices that are removed at present.
     hidden: Vec<Option<HiddenDevice>>,
     /// The interfaces of ports that rules hold down.
     lost_carriers: BTreeMap<String, LostCarrier>,
@@ -120,14 +120,17 @@ impl Publisher {
 
     pub(crate) fn start(&self, dir: PathBuf, hcas: &[Arc<Hca>]) {
         let added = vec![[0; COUNTER_FILES.len()]; hcas.len()];
-        *self.files.lock() = Some(Files {
+        let files = Files {
             dir,
             process: std::process::id(),
             added,
             shown: vec![Vec::new(); hcas.len()],
             hidden: hcas.iter().map(|_| None).collect(),
             lost_carriers: BTreeMap::new(),
-        });
+        };
+        // Here, because a program may end before the background thread has a processor.
+        files.restore_abandoned(hcas);
+        *self.files.lock() = Some(files);
         self.ports_changed.store(true, Ordering::Release);
         self.state.store(DIRTY, Ordering::Release);
     }
@@ -200,9 +203,13 @@ impl Publisher {
         }
         let mut done = true;
         let changed = self.ports_changed.swap(false, Ordering::AcqRel);
+        files.restore_abandoned(hcas);
         if changed {
-            files.show_devices(hcas, Hca::is_removed);
-            files.show_carriers(hcas);
+            let all_shown = files.show_devices(hcas, Hca::is_removed);
+            if !(files.show_carriers(hcas) && all_shown) {
+                self.ports_changed.store(true, Ordering::Release);
+                done = false;
+            }
         }
         let Files {
             dir,
@@ -239,16 +246,36 @@ impl Publisher {
 }
 
 impl Files {
+    /// Restores what a process has hidden which was then killed.
+    fn restore_abandoned(&self, hcas: &[Arc<Hca>]) {
+        for (hca, hidden) in hcas.iter().zip(&self.hidden) {
+            let name = &hca.config.name;
+            if hidden.is_none()
+                && let Err(error) = HiddenDevice::show_abandoned(&self.dir, name)
+            {
+                tracing::debug!(device = name, %error, "failed to show a device of a killed process");
+            }
+            let ifnames = hca.ports().filter_map(|port| port.config.ifname.as_ref());
+            for ifname in ifnames.filter(|ifname| !self.lost_carriers.contains_key(*ifname)) {
+                if let Err(error) = LostCarrier::restore_abandoned(&self.dir, ifname) {
+                    tracing::debug!(ifname, %error, "failed to restore the carrier of an interface");
+                }
+            }
+        }
+    }
+
     /// Takes the carrier from the interfaces of ports that rules hold down, and gives it back to
-    /// the others.
-    fn show_carriers(&mut self, hcas: &[Arc<Hca>]) {
+    /// the others. Returns false if another process keeps it from that at present.
+    fn show_carriers(&mut self, hcas: &[Arc<Hca>]) -> bool {
         if self.process != std::process::id() {
-            return;
+            return true;
         }
         let ports = hcas.iter().flat_map(|hca| hca.ports());
         let down = ports.filter(|port| port.is_held_down());
         let down: BTreeSet<_> = down.filter_map(|port| port.config.ifname.clone()).collect();
-        let tell = |ifname: &str, error: io::Error| {
+        let mut all_shown = true;
+        let mut tell = |ifname: &str, error: io::Error| {
+            all_shown &= error.kind() != io::ErrorKind::WouldBlock;
             tracing::debug!(ifname, %error, "failed to write the carrier of an interface");
         };
         for (ifname, lost) in std::mem::take(&mut self.lost_carriers) {
@@ -267,13 +294,16 @@ impl Files {
                 Err(error) => tell(&ifname, error),
             }
         }
+        all_shown
     }
 
-    /// Hides the devices that are removed, and shows the others.
-    fn show_devices(&mut self, hcas: &[Arc<Hca>], is_removed: impl Fn(&Hca) -> bool) {
+    /// Hides the devices that are removed, and shows the others. Returns false if another process
+    /// keeps it from that at present.
+    fn show_devices(&mut self, hcas: &[Arc<Hca>], is_removed: impl Fn(&Hca) -> bool) -> bool {
         if self.process != std::process::id() {
-            return;
+            return true;
         }
+        let mut all_shown = true;
         for (hca, hidden) in hcas.iter().zip(&mut self.hidden) {
             let name = &hca.config.name;
             let done = match (is_removed(hca), hidden.take()) {
@@ -284,10 +314,12 @@ impl Files {
             match done {
                 Ok(now) => *hidden = now,
                 Err(error) => {
+                    all_shown &= error.kind() != io::ErrorKind::WouldBlock;
                     tracing::debug!(device = name, %error, "failed to hide or show the files of a device");
                 }
             }
         }
+        all_shown
     }
 }
 

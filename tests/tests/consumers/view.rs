@@ -102,6 +102,31 @@ fn the_preload_library_serves_root_too() {
     );
 }
 
+/// A process that is killed while a rule has removed its device leaves the files hidden, until the
+/// next process of the view uses verbs. The rule belongs to the killed process only.
+#[test]
+fn a_device_that_a_killed_process_has_hidden_comes_back() {
+    const SCRIPT: &str = "
+        device=/sys/class/infiniband/rocade0
+        [ -e $device ] || exit 3
+        ROCADE_FAULT='device-remove at=50ms' ibv_rc_pingpong -d rocade0 &
+        while [ -e $device ]; do
+            kill -0 $! || exit 4
+            sleep 0.01
+        done
+        kill -KILL $!
+        wait $!
+        [ ! -e $device ] || exit 5
+        ibv_devinfo -d rocade0 || exit 6
+        ls $device /sys/class/infiniband_verbs/uverbs0 > /dev/null";
+    for user in [User::Root, User::Ordinary, User::Confined] {
+        let rig = or_skip!(Rig::loopback(NEEDS));
+        let place = or_skip!(Installation::new(&rig, user, &[]));
+        let words = ["sh", "-c", SCRIPT];
+        run(&rig, &place, &["--dev", "rocade0=lo"], &words).expect_success();
+    }
+}
+
 /// Checks which view each user gets, so that a test of one view does not test the other.
 #[test]
 fn the_way_is_chosen_by_what_is_allowed() {
