@@ -1,7 +1,7 @@
 /* Recipes that end or stop a process, as its peer sees them, over UDP and through shared memory.
- * Packets for a queue pair that is gone are dropped (hdr_check of rxe_recv.c), so that the peer's
- * retries are exhausted (rxe_completer of rxe_comp.c) and the other requests flushed
- * (rxe_drain_resp_pkts). rxe has no process that could be stopped: it would go on to answer. */
+ * Packets for a queue pair that is gone are dropped (hdr_check of rxe_recv.c). So the retries of
+ * the peer are exhausted (rxe_completer of rxe_comp.c), and its other requests are flushed
+ * (rxe_drain_resp_pkts). rxe has no process that could be stopped, and would go on to answer. */
 #include "processes.h"
 
 #include <sys/prctl.h>
