@@ -97,7 +97,8 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
                 thread::scope(|scope| {
                     let models = || step::aside(Priority::Low, || models_and_others(workspace));
                     let models = scope.spawn(models);
-                    let checked = checks(workspace);
+                    let packages = success.then(packages_assembled).unwrap_or_default();
+                    let checked = packages + checks(workspace);
                     build_tally(success) + checked + models.join().unwrap_or(Tally::FAIL)
                 })
             })
@@ -131,6 +132,13 @@ fn built_for_consumers(workspace: &Workspace, install: bool) -> bool {
         let _ = fetched.map(thread::ScopedJoinHandle::join);
         built.is_ok_and(|outcome| outcome.success)
     })
+}
+
+/// Makes packages of the release build, as far as they need no other compiler.
+fn packages_assembled() -> Tally {
+    let mut command = Command::new(env::current_exe().unwrap_or_else(|_| "xtask".into()));
+    command.args(["dist", "--assemble"]);
+    step::run("packages", TEST_LIMIT, command).as_one()
 }
 
 /// Runs the checks that compute more than they wait.

@@ -1,24 +1,35 @@
 //! Archives of tar, and checksums. GNU tar and gzip make the same file of the same tree.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::{Plan, at, copy_tree, execute, files_below, output, write};
 
 /// Makes the archive of the tree and that of its debug files.
 pub(super) fn make(plan: &Plan) -> Result<(), String> {
+    of_tree(plan)?;
+    let debug = format!("{}-linux-debug", plan.prefix());
+    archive_of(plan, &plan.debug_tree(), &debug).map(drop)
+}
+
+/// Makes the archive of the tree. Returns its path.
+pub(super) fn of_tree(plan: &Plan) -> Result<PathBuf, String> {
+    archive_of(plan, &plan.tree(), &format!("{}-linux", plan.prefix()))
+}
+
+/// Makes the archive of a tree, in which the top directory has this name.
+fn archive_of(plan: &Plan, tree: &Path, name: &str) -> Result<PathBuf, String> {
     let stage = plan.stage("tar")?;
-    let name = format!("{}-linux", plan.prefix());
-    copy_tree(&plan.tree(), &stage.join(&name))?;
-    let debug = format!("{name}-debug");
-    copy_tree(&plan.debug_tree(), &stage.join(&debug))?;
-    for name in [name, debug] {
-        let tar = plan.work.join(format!("{name}.tar"));
-        tar_of(plan, &stage, &name, &tar)?;
-        let packed = gzip(&tar)?;
-        let target = plan.out.join(format!("{name}.tar.gz"));
-        fs::rename(&packed, &target).map_err(at(&target))?;
-    }
-    Ok(())
+    copy_tree(tree, &stage.join(name))?;
+    let tar = plan.work.join(format!("{name}.tar"));
+    tar_of(plan, &stage, name, &tar)?;
+    let packed = gzip(&tar)?;
+    let target = plan.out.join(format!("{name}.tar.gz"));
+    fs::rename(&packed, &target).map_err(at(&target))?;
+    Ok(target)
 }
 
 /// Makes an archive of `name` in `dir`, with fixed owners, modes, times and order.
@@ -36,7 +47,7 @@ pub(super) fn tar_of(plan: &Plan, dir: &Path, name: &str, to: &Path) -> Result<(
 }
 
 /// Compresses a file, which gets the ending `.gz`. No name and no time are kept.
-pub(super) fn gzip(file: &Path) -> Result<std::path::PathBuf, String> {
+pub(super) fn gzip(file: &Path) -> Result<PathBuf, String> {
     execute(Command::new("gzip").args(["-n", "-9", "-f"]).arg(file))?;
     let mut name = file.as_os_str().to_owned();
     name.push(".gz");

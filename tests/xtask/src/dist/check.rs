@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, process::Command, time::Instant};
 
 use super::{
-    Plan, at, emulated, execute,
+    Plan, again, at, emulated, execute,
     report::{self, Row, Run},
     tools,
 };
@@ -16,8 +16,10 @@ use crate::{
 /// The releases of Debian.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// The packages with the programs that are tried, and with the tools of other packages.
-const PROGRAMS: &str = "ibverbs-utils,perftest,python3,python3-venv,rpm,util-linux";
+/// The packages with the programs that are tried, with libraries whose names have no version, and
+/// with the tools of other packages.
+const PROGRAMS: &str = "ibverbs-utils,perftest,libibverbs-dev,librdmacm-dev,python3,\
+    python3-venv,rpm,util-linux";
 
 /// A package, and what installs and removes it. `$VERSION` is the version.
 struct Package {
@@ -110,7 +112,19 @@ pub(super) fn run(plans: &[(Plan, Option<Cross>)], document: bool) -> Result<Tal
         rows.push(tools::image(plan, cross.as_ref())?);
         lints = lints + tools::lint(plan);
     }
-    Ok(lints + report::publish(first, &rows, document)?)
+    let words = format!("{}\n{}", lengths(plans)?, again::words(first));
+    Ok(lints + report::publish(first, &rows, &words, document)?)
+}
+
+/// The lengths of libibverbs, which is the largest library.
+fn lengths(plans: &[(Plan, Option<Cross>)]) -> Result<String, String> {
+    let mut parts = Vec::new();
+    for (plan, _) in plans {
+        let file = plan.tree().join("lib/rocade/libibverbs.so.1");
+        let len = fs::metadata(&file).map_err(at(&file))?.len();
+        parts.push(format!("{} KB for {}", len.div_ceil(1000), plan.arch.name));
+    }
+    Ok(format!("`libibverbs.so.1` has {}.", parts.join(" and ")))
 }
 
 /// Tries each package in a root of each release.

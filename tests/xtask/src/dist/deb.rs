@@ -1,6 +1,10 @@
 //! The package of Debian and Ubuntu, made by dpkg-deb of the tree below `/usr`.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::{
     Plan, archive::gzip, at, build::GLIBC, copy, execute, files_below, output, settle,
@@ -31,15 +35,18 @@ rocade: bogus-mail-host Maintainer rocade@packages.invalid
 rocade: bogus-mail-host-in-debian-changelog rocade@packages.invalid *
 ";
 
-/// Makes the package.
-pub(super) fn make(plan: &Plan) -> Result<(), String> {
+/// The completion of zsh in the tree, and in the package.
+const ZSH: [&str; 2] = [
+    "share/zsh/site-functions/_rocade",
+    "share/zsh/vendor-completions/_rocade",
+];
+
+/// Makes the package. Returns its path.
+pub(super) fn make(plan: &Plan) -> Result<PathBuf, String> {
     let stage = plan.stage("deb")?;
     let usr = stage.join("usr");
     for file in files_below(&plan.tree())? {
-        let place = match &*file {
-            "share/zsh/site-functions/_rocade" => "share/zsh/vendor-completions/_rocade",
-            other => other,
-        };
+        let place = if file == ZSH[0] { ZSH[1] } else { &*file };
         copy(&plan.tree().join(&file), &usr.join(place))?;
         if place.starts_with("share/man/") {
             gzip(&usr.join(place))?;
@@ -62,7 +69,17 @@ pub(super) fn make(plan: &Plan) -> Result<(), String> {
             .arg(&stage)
             .arg(&target)
             .stdout(std::process::Stdio::null()),
-    )
+    )?;
+    Ok(target)
+}
+
+/// Returns the name in the tree of a file of the package below `/usr`.
+pub(super) fn place_in_tree(file: &str) -> &str {
+    match file {
+        zsh if zsh == ZSH[1] => ZSH[0],
+        page if page.starts_with("share/man/") => page.trim_end_matches(".gz"),
+        other => other,
+    }
 }
 
 /// Replaces the documents of the tree by those that Debian requires.

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path, process::Command};
 
-use super::{Plan, build::GLIBC, output, tree::binaries};
+use super::{Plan, output, tree::binaries};
 
 /// A version of the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,16 +28,16 @@ impl Version {
 /// Prints the highest version that each file of the tree needs.
 ///
 /// # Errors
-/// A file that needs a later version than the packages promise, or a private symbol.
-pub(super) fn check(plan: &Plan) -> Result<(), String> {
-    let promised = Version::parse(GLIBC).ok_or("GLIBC is no version")?;
+/// A file that needs a later version than `promised`, or a private symbol.
+pub(super) fn check(plan: &Plan, promised: Option<&str>) -> Result<(), String> {
+    let promised = promised.and_then(Version::parse);
     for file in binaries(&plan.tree())? {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let highest = of_file(&file)?;
         match highest {
-            Some(version) if version > promised => {
+            Some(version) if promised.is_some_and(|promised| version > promised) => {
                 return Err(format!(
-                    "{name} needs glibc {version}, and {GLIBC} is promised"
+                    "{name} needs glibc {version}, a later one than promised"
                 ));
             }
             Some(version) => println!("{}: {name} needs glibc {version}", plan.arch.name),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Plan,
     archive::{gzip, sha256, tar_of},
-    at, clear, copy, copy_tree, execute, files_below, output, settle, write,
+    at, clear, contents, copy, copy_tree, execute, files_below, output, settle, write,
 };
 use crate::aarch64::Cross;
 
@@ -69,7 +69,8 @@ pub(super) fn make(plan: &Plan, cross: Option<&Cross>) -> Result<(), String> {
     let old = json!([{ "Config": path(&config.0), "RepoTags": tags, "Layers": files }]);
     write(&layout.join("manifest.json"), old.to_string())?;
     let target = plan.out.join(format!("{}-image.tar", plan.prefix()));
-    tar_of(plan, &layout, ".", &target)
+    tar_of(plan, &layout, ".", &target)?;
+    contents::below(&target, contents::MAX_IMAGE)
 }
 
 fn described(kind: &str, digest: &str, len: u64) -> Value {

@@ -7,8 +7,10 @@
 mod again;
 mod arch;
 mod archive;
+pub(crate) mod assembly;
 mod build;
 mod check;
+mod contents;
 mod deb;
 mod emulated;
 mod glibc;
@@ -54,8 +56,12 @@ pub(crate) struct DistArgs {
     #[arg(long)]
     no_build: bool,
     /// The profile of cargo.
-    #[arg(long, default_value = "release")]
+    #[arg(long, default_value = "dist")]
     profile: String,
+    /// Only the tree, the archive and Debian's package of the release build that is there, with
+    /// checks of their contents.
+    #[arg(long, conflicts_with_all = ["check", "twice", "arch", "no_build", "profile"])]
+    assemble: bool,
 }
 
 /// The properties that all packages share.
@@ -75,8 +81,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn new(workspace: &Workspace, arch: &'static Arch) -> Result<Self, String> {
-        let work = workspace.target().join("dist");
+    /// `place` is the directory of everything, below that of the build.
+    fn new(workspace: &Workspace, arch: &'static Arch, place: &str) -> Result<Self, String> {
+        let work = workspace.target().join(place);
         let out = work.join("packages");
         fs::create_dir_all(&out).map_err(at(&out))?;
         Ok(Self {
@@ -132,6 +139,9 @@ pub(crate) fn run(workspace: &Workspace, args: &DistArgs) -> Tally {
         eprintln!("xtask: {reason}");
         Tally::FAIL
     };
+    if args.assemble {
+        return assembly::run(workspace, &workspace.target().join("release"));
+    }
     run_all(workspace, args).unwrap_or_else(failed)
 }
 
@@ -139,7 +149,7 @@ fn run_all(workspace: &Workspace, args: &DistArgs) -> Result<Tally, String> {
     let mut sum = Tally::default();
     let mut plans = Vec::new();
     for arch in Arch::named(&args.arch)? {
-        let plan = Plan::new(workspace, arch)?;
+        let plan = Plan::new(workspace, arch, "dist")?;
         // Packages of another processor stay, unless they are built again.
         match cross(workspace, arch) {
             Ok(cross) => {
@@ -193,10 +203,7 @@ fn make(
     cross: Option<&Cross>,
     profile: &str,
 ) -> Result<(), String> {
-    for file in plan.packages()? {
-        let old = plan.out.join(file);
-        fs::remove_file(&old).map_err(at(&old))?;
-    }
+    remove_packages(plan)?;
     let zig = build::zig(plan)?;
     let built = build::build(workspace, plan, &zig, cross, profile)?;
     tree::make(plan, &built, cross)?;
@@ -206,6 +213,15 @@ fn make(
     wheel::make(plan, &zig)?;
     image::make(plan, cross)?;
     sbom::make(workspace, plan)
+}
+
+/// Removes the packages of an earlier run.
+fn remove_packages(plan: &Plan) -> Result<(), String> {
+    for file in plan.packages()? {
+        let old = plan.out.join(file);
+        fs::remove_file(&old).map_err(at(&old))?;
+    }
+    Ok(())
 }
 
 /// The time of the files: `SOURCE_DATE_EPOCH`, or that of the last commit.

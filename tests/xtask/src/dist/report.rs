@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Plan, again, at, write};
+use super::{Plan, at, write};
 use crate::tally::Tally;
 
 const DOCUMENT: &str = "docs/release.md";
@@ -77,10 +77,14 @@ impl Row {
     }
 }
 
-/// Prints the table, and writes it to the document if `document` is set.
-pub(super) fn publish(plan: &Plan, rows: &[Row], document: bool) -> Result<Tally, String> {
+/// Prints the table and the words below it, and writes both to the document if `document` is set.
+pub(super) fn publish(
+    plan: &Plan,
+    rows: &[Row],
+    words: &str,
+    document: bool,
+) -> Result<Tally, String> {
     let text = table(rows);
-    let words = again::words(plan);
     println!("{text}\n{words}");
     write(&plan.work.join("check.md"), &text)?;
     if document {

@@ -7,18 +7,29 @@ use std::{
     process::Command,
 };
 
-use super::{Plan, at, clear, copy, copy_tree, execute, files_below, glibc, output};
+use super::{
+    Plan, at, build::GLIBC, clear, contents, copy, copy_tree, execute, files_below, glibc, output,
+};
 use crate::aarch64::Cross;
 
 /// Documents of the checkout that each package has.
 pub(super) const DOCUMENTS: [&str; 4] =
     ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// The largest libibverbs, in bytes.
-const MAX_LIBRARY: u64 = 4 << 20;
+/// Fills the tree and that of debug files, and checks them.
+pub(super) fn make(plan: &Plan, built: &Path, cross: Option<&Cross>) -> Result<(), String> {
+    fill(plan, built, cross)?;
+    contents::check(plan)?;
+    contents::check_length(plan)?;
+    glibc::check(plan, Some(GLIBC))?;
+    debug_files(plan, built)
+}
 
 /// Fills the tree with what `rocade install` installs.
-pub(super) fn make(plan: &Plan, built: &Path, cross: Option<&Cross>) -> Result<(), String> {
+///
+/// # Errors
+/// That of `rocade install`, or a symbol that a library lacks.
+pub(super) fn fill(plan: &Plan, built: &Path, cross: Option<&Cross>) -> Result<(), String> {
     let tree = plan.tree();
     clear(&tree)?;
     let command = built.join("rocade");
@@ -41,16 +52,10 @@ pub(super) fn make(plan: &Plan, built: &Path, cross: Option<&Cross>) -> Result<(
             &tree.join("share/doc/rocade").join(name),
         )?;
     }
-    let library = tree.join("lib/rocade/libibverbs.so.1");
-    let len = fs::metadata(&library).map_err(at(&library))?.len();
-    if len >= MAX_LIBRARY {
-        eprintln!("xtask: warning: libibverbs.so.1 has {len} bytes, more than {MAX_LIBRARY}");
-    }
     for name in ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"] {
         check_symbols(plan, name)?;
     }
-    glibc::check(plan)?;
-    debug_files(plan, built)
+    Ok(())
 }
 
 /// Returns an error if a library lacks a symbol of its table.
