@@ -71,6 +71,11 @@ impl Root {
         })
     }
 
+    /// The path on this machine of a file in the root, such as `opt/test`.
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
     /// Runs a shell script as this user, `root` or `user`. Returns its output.
     pub(crate) fn run(&self, user: &str, script: &str) -> Result<String, String> {
         let mut command = Command::new("timeout");

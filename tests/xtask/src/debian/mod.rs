@@ -6,6 +6,7 @@
 mod battery;
 mod python;
 mod report;
+mod wheels;
 
 use std::path::PathBuf;
 
@@ -56,8 +57,8 @@ const RELEASES: [Release; 3] = [
     },
 ];
 
-/// The packages with the programs that run.
-const PACKAGES: [&str; 8] = [
+/// The packages with the programs that run, and with libraries that wheels need.
+const PACKAGES: [&str; 10] = [
     "ibverbs-utils",
     "rdmacm-utils",
     "infiniband-diags",
@@ -66,6 +67,8 @@ const PACKAGES: [&str; 8] = [
     "python3-pyverbs",
     "iproute2",
     "util-linux",
+    "curl",
+    "libnuma1",
 ];
 
 /// The packages whose versions the table shows.
@@ -105,7 +108,7 @@ fn run_all(workspace: &Workspace, args: &DebianArgs) -> Result<Tally, String> {
             std::fs::remove_dir(&dir).map_err(crate::dist::at(&dir))?;
         }
         match Root::new(dir, release.code, &PACKAGES.join(","), &built) {
-            Ok(root) => all.push(results(release, &root)?),
+            Ok(root) => all.push(results(workspace, release, &root)?),
             // Without a network, a root that is missing stays so.
             Err(reason) => {
                 eprintln!("SKIP: {}: no root: {reason}", release.name);
@@ -129,8 +132,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Release>, String> {
 
 /// Builds the command and the libraries. Returns their directory.
 fn build(workspace: &Workspace, profile: &str) -> Result<PathBuf, String> {
-    let mut cargo = workspace.cargo(&["build", "--workspace", "--locked", "--profile"]);
-    cargo.arg(profile);
+    let mut cargo = workspace.cargo(&["build", "--workspace", "--locked", "--lib"]);
+    cargo.args(["--bin", "rocade", "--profile", profile]);
     let limit = std::time::Duration::from_secs(3600);
     if !step::run("build", limit, cargo).success {
         return Err("cargo build failed".to_owned());
@@ -142,9 +145,11 @@ fn build(workspace: &Workspace, profile: &str) -> Result<PathBuf, String> {
     Ok(workspace.target().join(dir))
 }
 
-fn results(release: &Release, root: &Root) -> Result<Results, String> {
+fn results(workspace: &Workspace, release: &Release, root: &Root) -> Result<Results, String> {
     eprintln!("\n=== {}: programs", release.name);
-    let battery = battery::run(root)?;
+    let mut battery = battery::run(root)?;
+    eprintln!("\n=== {}: wheels", release.name);
+    battery.extend(wheels::run(root, workspace.root())?);
     let mut tests = Vec::new();
     for identity in &python::IDENTITIES {
         eprintln!(

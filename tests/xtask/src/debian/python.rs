@@ -137,7 +137,7 @@ fn module_of(line: &str) -> Option<&str> {
 
 /// Beginnings of reasons, and why the tests skip. Other reasons are failures, because a feature may
 /// have got lost.
-const EXPLAINED: [(&str, &str); 39] = [
+const EXPLAINED: [(&str, &str); 42] = [
     ("Can not run the test over non MLX5 device", MLX5),
     ("Could not open mlx5 context", MLX5),
     (
@@ -161,6 +161,10 @@ const EXPLAINED: [(&str, &str); 39] = [
         "confidential guests, [not planned](abi.md)",
     ),
     ("Device /dev/dri/", "memory of a GPU"),
+    (
+        "Allocating dmabuf is not supported by /dev/dri/",
+        "memory of a GPU",
+    ),
     ("CUDA", "memory of a GPU"),
     ("cuda-python", "memory of a GPU"),
     (
@@ -195,6 +199,8 @@ const EXPLAINED: [(&str, &str); 39] = [
     ("scapy package is needed", RAW_MLX5),
     ("Create Mlx5DV", RAW_MLX5),
     ("Opening mlx5 DevX context is not supported", RAW_MLX5),
+    ("DevX general command is not supported", RAW_MLX5),
+    ("VAR allocation is not supported", RAW_MLX5),
     ("Operation not supported (Dr", RAW_MLX5),
     ("Operation not supported (Failed to allocate VAR", RAW_MLX5),
     ("Matcher creation is not supported", RAW_MLX5),
@@ -262,6 +268,14 @@ mod tests {
     #[test]
     fn a_new_reason_is_noticed() {
         assert!(explanation("No PHC or failed to open").is_some());
+        // rdma-core 44 says it in other words than 65.
+        for known in [
+            "Allocating dmabuf is not supported by /dev/dri/renderD128",
+            "DevX general command is not supported",
+            "VAR allocation is not supported",
+        ] {
+            assert!(explanation(known).is_some(), "{known}");
+        }
         assert_eq!(explanation("RC is not supported"), None);
     }
 }
