@@ -11,6 +11,8 @@ mod cm;
 mod conformance;
 #[path = "interop_rxe/data.rs"]
 mod data;
+#[path = "interop_rxe/dma_buf.rs"]
+mod dma_buf;
 #[path = "interop_rxe/flush.rs"]
 mod flush;
 
