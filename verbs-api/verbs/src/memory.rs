@@ -144,9 +144,10 @@ impl Drop for Buffer {
         match self.owner {
             // SAFETY: allocated in `new` with this layout, and freed only here.
             Owner::Allocated(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
-            // SAFETY: the parts of the vector of `of_vec`, which is freed only here.
             Owner::Vector(capacity) => {
-                drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) })
+                // SAFETY: the parts of the vector of `of_vec`, which is freed only here.
+                let bytes = unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) };
+                drop(bytes);
             }
             Owner::Shared(_) | Owner::Caller => {}
         }
@@ -577,7 +578,13 @@ impl ProtectionDomain {
         bytes: impl Into<Vec<u8>>,
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterError> {
-        let buffer = Buffer::of_vec(bytes.into());
+        let bytes = bytes.into();
+        if bytes.capacity() == 0 {
+            // It has no address.
+            let region = self.register(0, access);
+            return region.map_err(|error| RegisterError { bytes, error });
+        }
+        let buffer = Buffer::of_vec(bytes);
         MemoryRegion::try_buffer(self.raw(), buffer, None, access).map_err(|(buffer, error)| {
             RegisterError {
                 bytes: buffer.into_vec(),
